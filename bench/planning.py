@@ -220,8 +220,8 @@ def plan(
     from odradek.pipeline.options import parse_options
     from odradek.pipeline.planning import TASK_BYTES, tasks_of
     from odradek.pipeline.query import Query
-    from odradek.pipeline.source import ReadTask
     from odradek.pipeline.store import Store
+    from odradek.pipeline.table_reader import ReadTask
 
     objects = MadeUpObjects(history, summaries, latency_ms)
     store = Store(objects, ObjectStoreStorage(objects, RealEntropy()))

@@ -18,18 +18,24 @@ from odradek.client.consumer import (
     EARLIEST_LOCAL,
     LATEST,
     LATEST_TIERED,
+    ConsumedRecord,
     Isolation,
     TopicPartition,
     list_offsets,
 )
 from odradek.client.epochs import epoch_ends
 from odradek.client.errors import ClientError, Unreachable, retriable
-from odradek.client.metadata import Topic
-from odradek.pipeline.cluster_thread import connected
-from odradek.pipeline.errors import BrokersUnavailable, in_words
-from odradek.pipeline.remote_metadata import RemoteMetadata
+from odradek.client.metadata import Cluster, Topic, open_cluster, parse_bootstrap
+from odradek.client.whole_topic import WholeTopic
+from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, in_words
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.loop_thread import LoopThread
+from odradek.seams.tcp import TcpNetwork
 from odradek.storage.log.epochs import EpochStart
+from odradek.storage.tiered import metadata_records
+from odradek.storage.tiered.audit import KnownSegments
+from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 __all__ = ["EARLIEST", "LATEST", "Brokers", "TopicPartition", "brokers_at"]
 
@@ -191,3 +197,57 @@ def _isolation(read_committed: bool) -> Isolation:
 def brokers_at(bootstrap: str, timeout_ms: int) -> Brokers:
     """The process's own, for all its tasks."""
     return Brokers(bootstrap, timeout_ms)
+
+
+class RemoteMetadata:
+    """See the module. A record that cannot be read, or one that is gone, would make an audit take what is
+    used for garbage: both are errors."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._topic = WholeTopic(cluster, METADATA_TOPIC)
+        self.known = KnownSegments()
+
+    async def read_on(self) -> None:
+        """Raises PipelineError, KafkaError, ClientError."""
+        try:
+            await self._topic.read_on(self._take)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+            raise PipelineError(
+                f"the cluster has no {METADATA_TOPIC}: nothing there is tiered; name the brokers of the cluster"
+                " that the store is of, or none: then the manifests in the store count"
+            ) from None
+        for where, start in self._topic.begins_late:
+            raise PipelineError(
+                f"{where} begins at offset {start} only, and segments that earlier records told of would be taken"
+                " for garbage: the topic has to keep all of them (retention.ms=-1, retention.bytes=-1); where no"
+                " brokers are named, the manifests in the store count"
+            )
+
+    def _take(self, record: ConsumedRecord) -> None:
+        if record.value is None:
+            return
+        try:
+            self.known.apply(metadata_records.decode(record.value))
+        except RemoteStorageError as error:
+            where = f"{METADATA_TOPIC}-{record.partition} at offset {record.offset}"
+            raise PipelineError(f"{where} cannot be read: {in_words(error)}") from None
+
+
+START_SECONDS = 30.0
+
+
+def connected(bootstrap: str, timeout_ms: int, client_id: str) -> LoopThread[Cluster]:
+    """Raises BadOption where `bootstrap` names no addresses."""
+    try:
+        parse_bootstrap(bootstrap)
+    except ValueError as error:
+        raise BadOption(f"the brokers' address: {error}") from None
+    return LoopThread(
+        lambda: open_cluster(
+            TcpNetwork(), bootstrap, client_id=client_id, timeout_s=timeout_ms / 1000
+        ),
+        name=client_id,
+        start_s=START_SECONDS,
+    )

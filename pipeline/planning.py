@@ -7,13 +7,14 @@ segments a task is made with a few operations on columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
 import numpy as np
 
+from odradek.pipeline.decoding.selection import Aborted
 from odradek.pipeline.segment_columns import Int64s, PackedStretches, Stretch, Stretches
 
 TASK_BYTES = 128 << 20
@@ -182,3 +183,49 @@ class _Packer:
     def _full(self) -> tuple[SegmentRange, ...]:
         taken, self._taken, self._size, self._count = tuple(self._taken), [], 0, 0
         return taken
+
+
+Partition = tuple[str, int]
+
+
+class AbortedOffsets:
+    """Of one partition."""
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        self._all = sorted(aborted, key=lambda each: each.first_offset)
+        self._firsts = np.array([each.first_offset for each in self._all], np.int64)
+        self._lasts = np.array([each.last_offset for each in self._all], np.int64)
+        self._reached = np.maximum.accumulate(self._lasts)
+        """By it or any before it."""
+
+    def reaching_into(self, low: int, high: int) -> list[int]:
+        """The places, by their first offsets, of those that may have had an offset from `low` on, before
+        `high`."""
+        begin, end = np.searchsorted(self._reached, low), np.searchsorted(self._firsts, high)
+        if begin >= end:
+            return []
+        found: list[int] = (begin + np.flatnonzero(self._lasts[begin:end] >= low)).tolist()
+        return found
+
+    def of(self, ranges: Iterable[tuple[int, int]]) -> list[Aborted]:
+        """Each once, by their first offsets."""
+        places = {place for low, high in ranges for place in self.reaching_into(low, high)}
+        return [self._all[place] for place in sorted(places)]
+
+
+class AbortedByTask:
+    """Of all partitions."""
+
+    def __init__(self, aborted: Mapping[Partition, Sequence[Aborted]]) -> None:
+        self._partitions = {where: AbortedOffsets(each) for where, each in aborted.items() if each}
+
+    def of(self, pieces: Iterable[SegmentRange]) -> dict[Partition, list[Aborted]]:
+        """What concerns these pieces of the store; brokers tell it of theirs."""
+        read: dict[Partition, list[tuple[int, int]]] = {}
+        for piece in pieces if self._partitions else ():
+            if isinstance(piece, PackedStretches):
+                where = (piece.partition.topic, piece.partition.partition)
+                if where in self._partitions:
+                    read.setdefault(where, []).append((piece.low, piece.high))
+        found = {where: self._partitions[where].of(ranges) for where, ranges in read.items()}
+        return {where: each for where, each in found.items() if each}

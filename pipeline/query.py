@@ -18,10 +18,10 @@ from uuid import UUID
 import numpy as np
 
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted
-from odradek.pipeline.doubts import Doubt, concerning
+from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Aborted
 from odradek.pipeline.errors import BadOption, DataLoss, or_without
 from odradek.pipeline.filters import Filtered
+from odradek.pipeline.lineage import Doubt, concerning
 from odradek.pipeline.options import Options, Position
 from odradek.pipeline.planning import BrokerRange, Lost, SegmentRange
 from odradek.pipeline.segment_columns import PackedStretches, Stretches

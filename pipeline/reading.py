@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odradek.pipeline.decoding.arrow_schema import GAPS, arrow_schema
+from odradek.pipeline.decoding.arrow import GAPS, arrow_schema
+from odradek.pipeline.decoding.batch_headers import find_batches
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.headers import find_batches
 from odradek.pipeline.decoding.schema import GAP, RECORDS
-from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
+from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import (
     BrokersUnavailable,
     DataLoss,

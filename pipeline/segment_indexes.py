@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from odradek.pipeline.decoding.wanted import INT64_MIN
+from odradek.pipeline.decoding.selection import INT64_MIN
 from odradek.pipeline.segment_columns import Stretch
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, Batch

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.wanted import Wanted
+from odradek.pipeline.decoding.selection import Wanted
 from odradek.pipeline.errors import CorruptSegment, UnreadableSegment
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.segment_indexes import Place, SegmentIndexes

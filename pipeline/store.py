@@ -9,25 +9,26 @@ requests with ten thousand segments as with ten.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from odradek.pipeline.decoding.wanted import Aborted
-from odradek.pipeline.doubts import Doubt, proven_lineage
+from odradek.pipeline.decoding.selection import Aborted
 from odradek.pipeline.errors import BadOption, MissingSegment, UnreadableSegment, or_without
+from odradek.pipeline.lineage import Doubt, proven_lineage
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store_errors import STORE_ERRORS, of_object
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects
+from odradek.seams.objects import ObjectDenied, ObjectInfo, ObjectMissing, Objects
 from odradek.seams.real_files import RealFiles
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
@@ -370,3 +371,34 @@ def _check_directory(target: str, url: str) -> None:
 def store_at(target: str, options: tuple[tuple[str, str], ...]) -> Store:
     """The process's own, for all its tasks."""
     return open_store(target, dict(options))
+
+
+AT_ONCE = 32
+"""Directories, of each of which a page is kept until it is taken."""
+
+Page = Sequence[ObjectInfo]
+
+
+def pages_of(objects: Objects, directories: Iterable[str]) -> Iterator[tuple[str, Page | None]]:
+    """Pages as they come, each directory's in order, and None behind its last one. Raises what the store
+    raises."""
+    left = iter(directories)
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-list") as pool:
+        coming: dict[Future[Page | None], tuple[str, Iterator[Page]]] = {}
+
+        def begin(count: int) -> None:
+            for name in islice(left, count):
+                pages = objects.pages(name)
+                coming[pool.submit(next, pages, None)] = name, pages
+
+        begin(AT_ONCE)
+        while coming:
+            done, _ = wait(coming, return_when=FIRST_COMPLETED)
+            for each in done:
+                name, pages = coming.pop(each)
+                page = each.result()
+                if page is None:
+                    begin(1)
+                else:
+                    coming[pool.submit(next, pages, None)] = name, pages
+                yield name, page

@@ -18,10 +18,9 @@ from uuid import UUID
 import numpy as np
 
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.decoding.wanted import Aborted
-from odradek.pipeline.doubts import Doubt
+from odradek.pipeline.decoding.selection import Aborted
 from odradek.pipeline.errors import DataLoss, UnreadableSegment
-from odradek.pipeline.history import cover
+from odradek.pipeline.lineage import Doubt, cover
 from odradek.pipeline.options import Options
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store import Beginning, Store
@@ -190,7 +189,7 @@ class StoredPartitions:
         return dict(zip(wanted, found, strict=True))
 
     def _first_at(self, where: TopicPartition, at_ms: int, *, is_end: bool) -> int:
-        from odradek.pipeline.decoding.wanted import Wanted
+        from odradek.pipeline.decoding.selection import Wanted
         from odradek.pipeline.segments import narrowed_to_time, read_stretch
 
         assert self._store is not None

@@ -29,8 +29,8 @@ from odradek.pipeline.errors import DataLoss
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import Options, Position
 from odradek.pipeline.query import Query
-from odradek.pipeline.source import Reads
 from odradek.pipeline.stream_offsets import InJson, Offsets, StreamOffsets
+from odradek.pipeline.table_reader import TableReader
 from odradek.seams.clock import Clock, RealClock
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ log = logging.getLogger("odradek.pipeline")
 ENDS = Position(everywhere=LATEST)
 
 
-class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. Spark keeps one of it for a query's life, and a copy in each task."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        super().__init__(options, schema)
+        self._options = options
+        self._table = TableReader(options, schema)
         self._target: StreamOffsets | None = None
         """Where a query with Trigger.AvailableNow ends."""
         self._clock: Clock = RealClock()
@@ -107,10 +108,10 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ranges[where] = (low, offset)
             else:
                 query.lose(where, low, offset, self._why_not(where))
-        return self._tasks(query.plan(query.left(ranges)))
+        return self._table.tasks(query.plan(query.left(ranges)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._read(partition, Filtered())
+        return self._table.read(partition, Filtered())
 
     def _why_not(self, where: TopicPartition) -> str:
         """A partition that the stream has read is not one of the query's."""

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.cli.progress import Teller
     from odradek.pipeline.cli.rows import rows_of
     from odradek.pipeline.errors import BadOption
-    from odradek.pipeline.jobs.watching import watched
+    from odradek.pipeline.jobs.progress import watched
 
     if not 0 <= args.limit <= LIMIT_MAX:
         raise BadOption(f"--limit {args.limit}: it is a number of records, at most {LIMIT_MAX}")

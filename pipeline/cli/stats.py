@@ -95,8 +95,8 @@ def _check_price(price: float | None, rules: Sequence[Rule]) -> None:
 
 def _what_if(args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[Rule]) -> int:
     from odradek.pipeline.cli.progress import Teller
+    from odradek.pipeline.jobs.progress import watched
     from odradek.pipeline.jobs.retention import retention
-    from odradek.pipeline.jobs.watching import watched
     from odradek.seams.clock import RealClock
 
     now_ms = RealClock().wall_ms()

@@ -23,7 +23,7 @@ from odradek.pipeline.decoding.decoder import (
     Decoder,
 )
 from odradek.pipeline.decoding.schema import BATCHES
-from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Wanted
+from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Wanted
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.compression import NAMES, NONE, decompress

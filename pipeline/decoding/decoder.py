@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.decoding.arrow_columns import (
+from odradek.pipeline.decoding.arrow import (
+    TYPES,
     BinaryColumn,
     HeadersColumn,
+    arrow_schema,
     empty_array,
     numbers,
     repeated,
 )
-from odradek.pipeline.decoding.arrow_schema import TYPES, arrow_schema
-from odradek.pipeline.decoding.headers import find_batches
-from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
+from odradek.pipeline.decoding.batch_headers import find_batches
+from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import CorruptSegment
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
@@ -40,7 +41,7 @@ from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 
 if TYPE_CHECKING:
-    from odradek.pipeline.decoding.bodies import Bodies
+    from odradek.pipeline.decoding.decompression import Bodies
 
 __all__ = ["Aborted", "Decoder", "Wanted"]
 
@@ -89,7 +90,7 @@ class Decoder:
 
     @cached_property
     def _bodies(self) -> Bodies:
-        from odradek.pipeline.decoding.bodies import Bodies
+        from odradek.pipeline.decoding.decompression import Bodies
 
         return Bodies(GROUP_BYTES)
 

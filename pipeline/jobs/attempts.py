@@ -23,15 +23,26 @@ returns or raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
+from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import FilesUnavailable
-from odradek.pipeline.jobs.batch import Batch
 from odradek.seams.entropy import Entropy, RealEntropy
 from odradek.seams.values import value_class
+
+
+@value_class
+class Batch:
+    """The `number`th of the `export` that is so called in its checkpoint; `offsets` are those that it is
+    about, from the first on, before the second."""
+
+    export: str
+    number: int
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

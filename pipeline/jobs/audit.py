@@ -28,18 +28,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from odradek.pipeline.auditing import (
+from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
+from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, said_by_spark
+from odradek.pipeline.jobs.audit_notes import AuditNotes, opened_notes
+from odradek.pipeline.jobs.audit_tasks import (
     AuditSource,
     PartitionReport,
     SegmentReport,
     check_partition,
     check_segment,
 )
-from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
-from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, said_by_spark
-from odradek.pipeline.jobs.audit_notes import AuditNotes, opened_notes
 from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.listing import pages_of
+from odradek.pipeline.store import pages_of
 from odradek.pipeline.store_errors import of_object
 from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable

@@ -22,8 +22,8 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from odradek.pipeline.auditing import SegmentReport
 from odradek.pipeline.errors import BadOption, FilesUnavailable
+from odradek.pipeline.jobs.audit_tasks import SegmentReport
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import File
 from odradek.seams.real_files import RealFiles

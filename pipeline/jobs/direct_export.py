@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.pipeline.errors import FilesUnavailable
-from odradek.pipeline.jobs.attempts import Attempts, Staged, directory_of
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged, directory_of
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.tables import MICROSECONDS, PARTITIONINGS, TIMESTAMPS
 from odradek.pipeline.options import Options

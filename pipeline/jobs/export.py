@@ -14,7 +14,9 @@ every offset is in one of them. When the job has ended, any reader of the table 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,13 +26,11 @@ from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.errors import OR_WITHOUT, BadOption, DataLoss, PipelineError, said_by_spark
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.direct_export import direct_export
-from odradek.pipeline.jobs.driver import turn_of
 from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
+from odradek.pipeline.jobs.export_lease import Turn, turn_of
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.interruption import interruption_in_short
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
-from odradek.pipeline.jobs.turn import Turn
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import REPORT, Options, Position, parse_options, without
 from odradek.pipeline.query import Query
@@ -42,6 +42,7 @@ from odradek.seams.values import value_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
 
 __all__ = ["OFFSETS_A_BATCH", "ExportBatch", "ExportJob", "export"]
 
@@ -318,3 +319,38 @@ class _Course:
     def _starts(self) -> Mapping[TopicPartition, int]:
         """As the options say; an earlier version's first batch says nothing of it. Raises BadOption."""
         return _starts(self._query, self._options)
+
+
+INTERRUPTIONS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+SAID_MAX = 200
+"""So many characters of what failed are told."""
+
+
+class Interrupted(Exception):
+    """Spark has stopped the stream; or a call of Java's took longer than it may, as some of a store's say it so."""
+
+    def __init__(self, of_java: str, error: Exception) -> None:
+        said = (str(error).splitlines() or [""])[0][:SAID_MAX]
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling Spark:"
+            f" {of_java[:SAID_MAX]} ({said})"
+        )
+
+
+@contextmanager
+def interruption_in_short() -> Iterator[None]:
+    """Raises Interrupted in place of an error that comes of an interruption."""
+    try:
+        yield
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        for name in INTERRUPTIONS:
+            _, found, message = text.partition(name)
+            if found:
+                of_java = name + message.partition("\n")[0]
+                raise Interrupted(of_java, error) from None
+        raise

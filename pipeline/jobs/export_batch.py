@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.errors import GAP_FOUND, PipelineError
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Batch
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.decode import DECODED, ERROR
 from odradek.pipeline.jobs.direct_export import DirectExport

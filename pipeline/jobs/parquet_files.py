@@ -26,8 +26,8 @@ from odradek.seams.entropy import RealEntropy
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
-    from odradek.pipeline.source import ReadTask
     from odradek.pipeline.stream import StreamReader
+    from odradek.pipeline.table_reader import ReadTask
 
 ROW_GROUP_BYTES = 64 << 20
 """Of Arrow's memory."""

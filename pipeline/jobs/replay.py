@@ -26,10 +26,17 @@ from typing import TYPE_CHECKING
 from odradek.pipeline.decoding.schema import RECORDS
 from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.jobs.replay_target import (
+    JobState,
+    Reached,
+    Target,
+    forgotten,
+    is_whole,
+    target_at,
+)
+from odradek.pipeline.jobs.replay_task import Lane, Replayed, replay_lane
 from odradek.pipeline.options import REPORT, parse_options
 from odradek.pipeline.query import Query
-from odradek.pipeline.replaying import Lane, Replayed, replay_lane
-from odradek.pipeline.target import JobState, Reached, Target, forgotten, is_whole, target_at
 from odradek.protocol.records.compression import NAMES
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.clock import RealClock

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.jobs.watching import watched
+from odradek.pipeline.jobs.progress import Progress, watched
 from odradek.pipeline.options import OF_ROWS, REPORT, parse_options, without
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register

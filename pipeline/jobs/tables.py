@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.attempts import Attempts, Staged
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.seams.clock import RealClock
 

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay
-from odradek.pipeline.replaying import replay_lane
+from odradek.pipeline.jobs.replay_task import replay_lane
 from tests.pipeline.reading import by_consumer
 
 PARTITIONS = (0, 1)

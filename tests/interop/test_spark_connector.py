@@ -19,7 +19,7 @@ from tests.interop.spark_connector import (
     SparkConnector,
     spark_connector,
 )
-from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
+from tests.pipeline.random_records import PARTITIONS, Ends, produce_varied
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Batch
 from odradek.pipeline.jobs.tables import open_table
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.pipeline.aborted import AbortedOffsets
-from odradek.pipeline.decoding.wanted import Aborted
+from odradek.pipeline.decoding.selection import Aborted
 from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.planning import AbortedOffsets
 from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.metadata import RemoteLogSegmentId
 from odradek.storage.tiered.object_names import segment_key

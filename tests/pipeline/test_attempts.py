@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from odradek.pipeline.errors import FilesUnavailable, PipelineError
-from odradek.pipeline.jobs.attempts import Attempts, Staged, directory_of
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged, directory_of
 
 BATCH, NEXT = Batch("e", 0, {}), Batch("e", 1, {})
 DAYS = ("topic=t/date=1", "topic=t/date=2")

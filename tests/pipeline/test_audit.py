@@ -20,16 +20,16 @@ pytest.importorskip("pyspark")
 
 import numpy as np
 
-from odradek.pipeline import auditing
 from odradek.pipeline.cli.audit import as_json, as_text
 from odradek.pipeline.errors import BadOption, DeniedSegment, PipelineError, StoreUnavailable
 from odradek.pipeline.jobs import audit as audit_job
+from odradek.pipeline.jobs import audit_tasks as auditing
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
 from odradek.pipeline.jobs.audit_notes import opened_notes
 from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.log_walk import LogWalk
+from odradek.pipeline.jobs.replay_target import target_at
+from odradek.pipeline.jobs.segment_log_check import LogWalk
 from odradek.pipeline.store import Store
-from odradek.pipeline.target import target_at
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer

@@ -14,7 +14,7 @@ from odradek.protocol.records.compression import NAMES, decompress
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline.decoding.arrow_schema import BATCH_TYPES  # noqa: E402
+from odradek.pipeline.decoding.arrow import BATCH_TYPES  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.decoder import Wanted  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES  # noqa: E402

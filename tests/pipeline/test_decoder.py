@@ -19,7 +19,7 @@ from odradek.protocol.records.records import Record, build_batch, decode
 pa = pytest.importorskip("pyarrow")
 
 from odradek.pipeline.decoding import decoder as decoding  # noqa: E402
-from odradek.pipeline.decoding.arrow_schema import BATCH_TYPES, TYPES  # noqa: E402
+from odradek.pipeline.decoding.arrow import BATCH_TYPES, TYPES  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.decoder import Aborted, Decoder, Wanted  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Batch
 from odradek.pipeline.jobs.tables import DeltaTable
 
 A_BATCH = 10

@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.jobs.attempts import Attempts, Staged
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
 from odradek.pipeline.jobs.direct_export import DirectExport, direct_export
 from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles

@@ -12,9 +12,8 @@ from odradek.client.consumer import ConsumedRecord, TopicPartition
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.pipeline.brokers import LATER as ONCE_THERE_ARE_LEADERS
 from odradek.pipeline.brokers import LET_US as ACLS
-from odradek.pipeline.brokers import REACHABLE, refused
+from odradek.pipeline.brokers import REACHABLE, RemoteMetadata, refused
 from odradek.pipeline.errors import PipelineError, said_by_spark
-from odradek.pipeline.remote_metadata import RemoteMetadata
 from odradek.pipeline.store_errors import LATER, LET_US, of_object
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable

@@ -13,13 +13,12 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import BadOption, DataLoss, JobRunning, PipelineError
-from odradek.pipeline.jobs.attempts import Attempts, Staged
-from odradek.pipeline.jobs.batch import Batch
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
 from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values
 from odradek.testing import Broker
-from tests.pipeline.made_again import made_again
+from tests.pipeline.recreated_topics import made_again
 from tests.pipeline.test_schemas import written
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.decoding.arrow_schema import GAPS
+from odradek.pipeline.decoding.arrow import GAPS
 from odradek.pipeline.errors import GAP_FOUND
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.export_batch import LOOKS_MAX, BatchWriter

@@ -13,7 +13,7 @@ COUNT = """
 import sys
 from odradek.pipeline import reading, segments, source, store
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.wanted import Wanted
+from odradek.pipeline.decoding.selection import Wanted
 from odradek.protocol.records.records import Record, build_batch
 
 log = bytes(build_batch([Record(-1, 1, None, b"v")] * 3))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from odradek.pipeline.errors import FilesUnavailable
-from odradek.pipeline.jobs.interruption import INTERRUPTIONS, Interrupted, interruption_in_short
+from odradek.pipeline.jobs.export import INTERRUPTIONS, Interrupted, interruption_in_short
 
 AS_SPARK_KNOWS_IT = re.compile(
     "py4j.protocol.Py4JJavaError: An error occurred while calling((.|\\r\\n|\\r|\\n)*)("

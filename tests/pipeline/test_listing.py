@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from odradek.pipeline.listing import AT_ONCE, pages_of
+from odradek.pipeline.store import AT_ONCE, pages_of
 from odradek.seams.objects import ObjectInfo, ObjectsUnavailable
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualObjects
 

@@ -12,7 +12,7 @@ from odradek.pipeline.errors import DataLoss
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.source import BatchReader
 from odradek.testing import Broker
-from tests.pipeline.made_again import made_again
+from tests.pipeline.recreated_topics import made_again
 from tests.pipeline.test_virtual_histories import Rows, by_offset, consume
 from tests.pipeline.virtual_histories import TOPIC, History
 from tests.pipeline.virtual_reading import FULL, VirtualSource, rows_of

@@ -12,10 +12,10 @@ pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from odradek.pipeline.decoding.arrow_schema import GAPS, arrow_schema  # noqa: E402
+from odradek.pipeline.decoding.arrow import GAPS, arrow_schema  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.schema import COLUMNS, GAP  # noqa: E402
-from odradek.pipeline.decoding.wanted import Wanted  # noqa: E402
+from odradek.pipeline.decoding.selection import Wanted  # noqa: E402
 from odradek.pipeline.errors import GAP_FOUND, FilesUnavailable, PipelineError  # noqa: E402
 from odradek.pipeline.jobs import parquet_files  # noqa: E402
 from odradek.pipeline.jobs.parquet_files import (  # noqa: E402

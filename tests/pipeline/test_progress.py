@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odradek.pipeline.cli.progress import CLEAR, Teller
-from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.jobs.watching import watched
+from odradek.pipeline.jobs.progress import Progress, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,7 +33,8 @@ from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import RECORD_BYTES, TASK_BYTES, BrokerRange, Lost
 from odradek.pipeline.query import Plan, Query
-from odradek.pipeline.source import BatchReader, ReadTask, _keep_what_is_imported
+from odradek.pipeline.source import BatchReader
+from odradek.pipeline.table_reader import ReadTask, _freeze_imports
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producers import ProducerEntry
@@ -495,7 +496,7 @@ def test_spark_s_collections_after_a_task_leave_out_what_is_imported() -> None:
     options = parse_options({"tiered.url": "unused", "subscribe": "t"}, streaming=False)
     reader = BatchReader(options, StructType([StructField("offset", LongType())]))
     gc.unfreeze()
-    _keep_what_is_imported.cache_clear()  # this process may have run a task before
+    _freeze_imports.cache_clear()  # this process may have run a task before
     assert list(reader.read(ReadTask((), {}))) == []
     assert gc.get_freeze_count() > 10_000
     looked_at = gc.get_objects()
@@ -526,7 +527,7 @@ def test_tasks_are_larger_where_headers_are_enough(
     given = {"subscribe": "t", "kafka.bootstrap.servers": "nowhere:1", **more}
     reader = BatchReader(parse_options(given, streaming=False), schema)
     whole = BrokerRange("t", 0, 0, 4 * TASK_BYTES // RECORD_BYTES)
-    assert len(reader._tasks(Plan([whole]))) == count
+    assert len(reader._table.tasks(Plan([whole]))) == count
 
 
 def test_leaders_are_asked_for_what_is_of_a_filters_times() -> None:

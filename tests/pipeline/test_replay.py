@@ -24,17 +24,16 @@ from odradek.pipeline.cli.replay import add_arguments, job_of, parse_ranges, par
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs import replay as replay_job
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
-from odradek.pipeline.pace import Pace
+from odradek.pipeline.jobs.replay_target import Reached
+from odradek.pipeline.jobs.replay_task import Pace, Replayed, read, replay_lane
 from odradek.pipeline.query import Query
-from odradek.pipeline.replaying import Replayed, read, replay_lane
-from odradek.pipeline.target import Reached
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import RealClock
 from odradek.testing import Broker
-from tests.pipeline.made_again import made_again
+from tests.pipeline.random_records import PARTITIONS, Ends, produce_varied
 from tests.pipeline.reading import Row, by_consumer
-from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
+from tests.pipeline.recreated_topics import made_again
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -301,8 +300,8 @@ def test_a_transaction_does_not_wait_for_records_that_come_late(
         yield from read(source, topic, number, replace(left, next=100))
         seen.append(plan.target.progress(plan.state, [0])[0].next)
 
-    monkeypatch.setattr("odradek.pipeline.replaying.RealClock", JumpingClock)
-    monkeypatch.setattr("odradek.pipeline.replaying.read", late)
+    monkeypatch.setattr("odradek.pipeline.jobs.replay_task.RealClock", JumpingClock)
+    monkeypatch.setattr("odradek.pipeline.jobs.replay_task.read", late)
     replay_lane(lane)
     assert seen == [100], "committed before what came late was written"
     assert contents(rows(broker, target, (0,))) == contents(rows(broker, "events", (0,)))
@@ -330,7 +329,7 @@ def test_a_transaction_that_ran_out_of_time_is_told_as_that(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator ends it while nothing is written; nobody else has begun the job."""
-    monkeypatch.setattr("odradek.pipeline.target.TRANSACTION_MS", 1000)
+    monkeypatch.setattr("odradek.pipeline.jobs.replay_target.TRANSACTION_MS", 1000)
     target = _of_its_own(broker, 1)
     given = job(broker, target, {"assign": '{"events":[0]}'}, name="stalled")
     plan = plan_replay(given, 1)

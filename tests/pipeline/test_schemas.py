@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 fastavro = pytest.importorskip("fastavro")
 
-from odradek.pipeline.decoding.wanted import INT64_MAX  # noqa: E402
+from odradek.pipeline.decoding.selection import INT64_MAX  # noqa: E402
 from odradek.pipeline.jobs.decode import Decoding  # noqa: E402
 from odradek.pipeline.schemas.avro import AvroDecoder  # noqa: E402
 from odradek.pipeline.schemas.columns import BadSchema  # noqa: E402

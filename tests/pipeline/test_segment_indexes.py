@@ -27,7 +27,7 @@ from odradek.testing.virtual_objects import VirtualObjects
 pytest.importorskip("pyarrow")
 
 from odradek.pipeline.decoding.decoder import Wanted
-from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN
+from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.segments import narrowed_to_time, read_stretch
 

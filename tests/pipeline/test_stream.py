@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.testing import Broker
-from tests.pipeline.made_again import made_again
+from tests.pipeline.recreated_topics import made_again
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

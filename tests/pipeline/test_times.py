@@ -18,8 +18,9 @@ from odradek.pipeline.query import Query
 from odradek.pipeline.reading import Reading, read_pieces
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.segments import narrowed_to_time
-from odradek.pipeline.source import FilteringReader, ReadTask
+from odradek.pipeline.source import FilteringReader
 from odradek.pipeline.store import Store
+from odradek.pipeline.table_reader import ReadTask
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.log import offset_index

@@ -39,7 +39,7 @@ from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.pipeline.brokers import Brokers
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.source import BatchReader, Reads
+from odradek.pipeline.source import BatchReader
 from odradek.pipeline.store import Store
 from odradek.pipeline.stream import StreamReader
 from odradek.protocol.errors import KafkaError
@@ -165,7 +165,9 @@ class VirtualSource:
                 found += zip(*each.to_pydict().values(), strict=True)
         return sorted(found)
 
-    async def rows(self, reader: Reads, tasks: Sequence[Any], chance: Random) -> list[Row]:
+    async def rows(
+        self, reader: BatchReader | StreamReader, tasks: Sequence[Any], chance: Random
+    ) -> list[Row]:
         rows: list[Row] = []
         for task in chance.sample(tasks, len(tasks)):
             rows += await self.aside(lambda task=task: rows_of(reader, task))  # type: ignore[misc]
@@ -222,7 +224,7 @@ class VirtualStream:
         return self._reader.initialOffset() if self._done is None else json.loads(self._done)
 
 
-def rows_of(reader: Reads, task: Any) -> list[Row]:
+def rows_of(reader: BatchReader | StreamReader, task: Any) -> list[Row]:
     """What a task reads; it and its reader are pickled on their way, as Spark does."""
     sent, given = pickle.loads(pickle.dumps((reader, task)))
     found: list[Row] = []

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
 from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, MissingSegment, in_words
-from odradek.pipeline.history import cover
-from odradek.pipeline.log_walk import LogWalk
+from odradek.pipeline.jobs.segment_log_check import LogWalk
+from odradek.pipeline.lineage import cover
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store import Store, store_at
 from odradek.pipeline.store_errors import of_object

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.pipeline.decoding.decoder import Aborted
-from odradek.pipeline.history import cover
+from odradek.pipeline.lineage import cover
 from odradek.pipeline.planning import BrokerRange, SegmentRange, each_piece, tasks_of
 from odradek.pipeline.segment_columns import Segments, Stretch, Stretches
 from odradek.pipeline.store import open_store

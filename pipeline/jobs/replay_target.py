@@ -23,8 +23,7 @@ from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import CommittedOffset, committed_by_group
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
-from odradek.pipeline.brokers import refused
-from odradek.pipeline.cluster_thread import connected
+from odradek.pipeline.brokers import connected, refused
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import RealClock

@@ -10,13 +10,15 @@ gone through one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 
+from odradek.pipeline.errors import UnreadableSegment
 from odradek.pipeline.segment_columns import Array, Segments, Stretches
-from odradek.storage.tiered.metadata import EpochStart
+from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.summary import HAS_SPANS
 
 _PIECE = np.dtype([("low", "<i8"), ("high", "<i8"), ("row", "<i8")])
@@ -121,3 +123,33 @@ def _joined(pieces: Array) -> Array:
     joined = pieces[begins]
     joined["high"] = pieces["high"][np.append(begins[1:], len(pieces)) - 1]
     return joined
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Offsets, from the first on, before the second, of which nothing says what of them counts."""
+
+    low: int
+    high: int
+    error: UnreadableSegment
+    """Names the object that would."""
+
+
+def concerning(doubts: Iterable[Doubt], low: int, high: int) -> list[Doubt]:
+    """Those of offsets that are read, by where they begin."""
+    found = [each for each in doubts if each.low < high and each.high > low]
+    return sorted(found, key=lambda each: (each.low, each.high))
+
+
+def proven_lineage(
+    known: Sequence[EpochStart], epochs: Sequence[EpochStart]
+) -> list[EpochStart] | None:
+    """The leader epochs up to the end of a segment that has records of `epochs`, by those `known` of
+    another one; None where the two may be of histories that parted."""
+    first = epochs[0]
+    before = [each for each in known if each.epoch <= first.epoch]
+    if not before or before[-1].epoch != first.epoch:
+        return None
+    if before[-1].start_offset > first.start_offset:
+        return None
+    return [*before, *epochs[1:]]

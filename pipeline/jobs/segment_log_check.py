@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from odradek.pipeline.decoding.headers import find_batches
+from odradek.pipeline.decoding.batch_headers import find_batches
 from odradek.protocol.records.batch import CRC_START
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odradek.pipeline.errors import FilesUnavailable, JobRunning, PipelineError
-from odradek.pipeline.jobs.turn import BEAT_SECONDS, PREFIX, SILENCE_SECONDS, THREAD, Driver, Turn
+from odradek.pipeline.jobs.export_lease import (
+    BEAT_SECONDS,
+    PREFIX,
+    SILENCE_SECONDS,
+    THREAD,
+    Driver,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -263,7 +270,7 @@ def fail() -> None:
 @pytest.mark.interop
 @pytest.mark.slow
 def test_sparks_driver_is_known_to_be_there(spark: SparkSession, tmp_path: Path) -> None:
-    from odradek.pipeline.jobs.driver import _Processes
+    from odradek.pipeline.jobs.export_lease import _Processes
     from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 
     processes = _Processes(spark)

@@ -20,9 +20,7 @@ import numpy as np
 from odradek.pipeline.decoding.decoder import MS_MAX
 from odradek.pipeline.encoding import COLUMNS, Records, cut
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.options import TOPIC_ID, parse_options
-from odradek.pipeline.pace import Pace
-from odradek.pipeline.target import (
+from odradek.pipeline.jobs.replay_target import (
     JobState,
     Reached,
     Target,
@@ -31,8 +29,39 @@ from odradek.pipeline.target import (
     forgotten,
     target_at,
 )
+from odradek.pipeline.options import TOPIC_ID, parse_options
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
+
+
+class Pace:
+    """See the module. None is no limit. Times in seconds of one monotonic clock."""
+
+    def __init__(self, records_per_s: float | None, bytes_per_s: float | None) -> None:
+        self._records_per_s = records_per_s
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    def records_at_once(self, most: int) -> int:
+        """Not more than a second's worth."""
+        return most if self._records_per_s is None else max(1, min(most, int(self._records_per_s)))
+
+    def bytes_at_once(self, most: int) -> int:
+        return most if self._bytes_per_s is None else max(1, min(most, int(self._bytes_per_s)))
+
+    def used(self, now_s: float, records: int, size_bytes: int) -> None:
+        """So much went just now."""
+        took = 0.0
+        if self._records_per_s is not None:
+            took = records / self._records_per_s
+        if self._bytes_per_s is not None:
+            took = max(took, size_bytes / self._bytes_per_s)
+        self._free_at = max(self._free_at, now_s) + took
+
+    def wait_s(self, now_s: float) -> float:
+        """How long until the next may go."""
+        return max(0.0, self._free_at - now_s)
+
 
 BATCH_BYTES = 512 << 10
 """Of records, before they are compressed; a topic takes batches of about 1 MB unless told otherwise."""
@@ -179,7 +208,7 @@ def read(source: Mapping[str, str], topic: str, partition: int, progress: Reache
     is of was deleted, and made again, before this partition's turn came."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from odradek.pipeline.decoding.arrow_schema import arrow_schema
+    from odradek.pipeline.decoding.arrow import arrow_schema
     from odradek.pipeline.source import BatchReader
 
     def at(offset: int) -> str:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.pipeline.decoding.bodies import Bodies
-from odradek.pipeline.decoding.lz4_frames import BLOCK_BYTES
+from odradek.pipeline.decoding.decompression import BLOCK_BYTES, Bodies
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
