@@ -29,8 +29,8 @@ from uuid import UUID
 
 import numpy as np
 
-from odradek.pipeline.filters import Filtered
-from odradek.pipeline.segment_columns import ROW, SPAN, Array, PackedStretches, Segments
+from odradek.pipeline.filters import PushedFilters
+from odradek.pipeline.segment_columns import ROW, SPAN, Array, PackedSlices, Segments
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer
 from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects
@@ -229,7 +229,7 @@ def plan(
     began = time.perf_counter()
     query = Query(options, CASES[case], store=store)
     planned = query.plan(query.ranges())
-    stored = [each for each in planned.pieces if isinstance(each, PackedStretches)]
+    stored = [each for each in planned.pieces if isinstance(each, PackedSlices)]
     segments, size_bytes = sum(map(len, stored)), sum(each.size_bytes for each in stored)
     found = tasks_of(planned.pieces, task_bytes=options.task_bytes or TASK_BYTES)
     sizes = np.array([len(pickle.dumps(ReadTask(pieces, {}))) for pieces in found])
@@ -251,10 +251,10 @@ def plan(
     )
 
 
-CASES: Mapping[str, Filtered] = {
-    "everything": Filtered(),
-    "one partition": Filtered(partitions=frozenset({0})),
-    "the last hour of thirty days": Filtered(since_ms=ENDS_MS - HOUR_MS),
+CASES: Mapping[str, PushedFilters] = {
+    "everything": PushedFilters(),
+    "one partition": PushedFilters(partitions=frozenset({0})),
+    "the last hour of thirty days": PushedFilters(since_ms=ENDS_MS - HOUR_MS),
 }
 
 

@@ -1,8 +1,7 @@
-"""What a query needs of brokers, for callers without a loop: offsets and epochs for the driver, bytes for
-the tasks.
+"""Synchronous access to brokers: offsets and epochs for the driver, batches for the tasks.
 
-Everything is asked of whoever leads the partition, and asked again while leaders change. A process has
-one connection a broker for all its tasks.
+Requests go to partition leaders and are retried while leaders change. A process shares one client, with one
+connection per broker, among all its tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from odradek.client.epochs import epoch_ends
 from odradek.client.errors import ClientError, Unreachable, retriable
 from odradek.client.metadata import Cluster, Topic, open_cluster, parse_bootstrap
 from odradek.client.whole_topic import WholeTopic
-from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, in_words
+from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, error_text
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.tcp import TcpNetwork
@@ -49,15 +48,15 @@ DENIED = frozenset(
         ErrorCode.transactional_id_authorization_failed,
     )
 )
-LET_US = "ACLs have to allow that to User:ANONYMOUS, which clients over PLAINTEXT are"
-REACHABLE = "Spark's driver and workers have to reach the brokers there, and at the addresses they advertise"
-LATER = "run it again once all partitions have a leader that answers"
+ACL_HINT = "ACLs have to allow that to User:ANONYMOUS, which clients over PLAINTEXT are"
+REACHABILITY_HINT = "Spark's driver and workers have to reach the brokers there, and at the addresses they advertise"
+RETRY_HINT = "run it again once all partitions have a leader that responds"
 
 T = TypeVar("T")
 
 
 class Brokers:
-    """Synchronous; from any thread. What cannot be had is BrokersUnavailable, which says what it was."""
+    """Synchronous, thread-safe client of a cluster. Raises BrokersUnavailable, which names the failed request."""
 
     def __init__(self, bootstrap: str, timeout_ms: int) -> None:
         self._bootstrap = bootstrap
@@ -65,18 +64,18 @@ class Brokers:
         self._cluster = self._loop.value
 
     def topics(self) -> dict[str, Topic]:
-        """All topics there are, by name."""
+        """Return all topics by name."""
 
         async def ask() -> dict[str, Topic]:
             await self._cluster.refresh(None)
             return dict(self._cluster.topics)
 
-        return self._ask("which topics there are", ask)
+        return self._ask("the topics", ask)
 
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, int]:
-        """The first offset with at least that timestamp (ms), or at EARLIEST or LATEST; -1 for none."""
+        """Return the first offset with at least that timestamp (ms), or for EARLIEST or LATEST; -1 for none."""
         isolation = _isolation(read_committed)
 
         async def ask() -> dict[TopicPartition, int]:
@@ -86,18 +85,19 @@ class Brokers:
         return self._ask("offsets", ask) if wanted else {}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those of who leads them: all that there is by now was written in these, or before. Of brokers that
-        say it (Kafka 2.0)."""
+        """Return the current leader epochs; everything written so far has these or earlier epochs. Partitions whose
+        broker does not report it (before Kafka 2.0) are left out.
+        """
 
         async def ask() -> dict[TopicPartition, int]:
             found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
             return {where: each.leader_epoch for where, each in found.items()}
 
-        epochs = self._ask("who leads", ask)
+        epochs = self._ask("the leader epochs", ask)
         return {where: epoch for where, epoch in epochs.items() if epoch >= 0}
 
     def local_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where brokers' own logs begin (KIP-405): all below is in the remote tier, or nowhere."""
+        """Return the local log start offsets (KIP-405); earlier offsets are in the remote tier only."""
         return {
             where: offset
             for where, offset in self.offsets(dict.fromkeys(partitions, EARLIEST_LOCAL)).items()
@@ -105,8 +105,9 @@ class Brokers:
         }
 
     def tiered_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Behind the last offset that is in the remote tier (KIP-1005), of those that brokers say it of:
-        not those before Kafka 3.9, nor a leader that has yet to find out."""
+        """Return the offset after the last tiered one (KIP-1005), of partitions for which the broker reports it
+        (Kafka 3.9 and later).
+        """
 
         async def ask() -> dict[TopicPartition, int]:
             wanted = dict.fromkeys(partitions, LATEST_TIERED)
@@ -118,20 +119,21 @@ class Brokers:
                 return {}
             return {where: each.offset + 1 for where, each in found.items() if each.offset >= 0}
 
-        return self._ask("how far its remote tier reaches", ask)
+        return self._ask("the end of the remote tier", ask)
 
     def remote_metadata(self) -> RemoteMetadata:
-        """What the cluster says of its remote segments, once it is read."""
+        """Return a reader of `__remote_log_metadata`; nothing is read yet."""
         return RemoteMetadata(self._cluster)
 
     def read_remote_metadata(self, metadata: RemoteMetadata) -> None:
-        """To its end of this moment."""
-        self._ask("what is tiered", metadata.read_on)
+        """Read `__remote_log_metadata` to its current end."""
+        self._ask("the remote log metadata", metadata.read_on)
 
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
-        """Where those of the epochs begin that the leader has records of, as far as that matters: an
-        epoch begins where the one before it, of these, has ended. Behind them one that stands for all
-        later ones."""
+        """Return the start offsets of those epochs that the leader has records of (KIP-101).
+
+        An epoch starts where the previous one ends. The last entry stands for all later epochs.
+        """
         ordered = sorted(set(epochs))
         ends = self._ask(
             f"the epochs of {where}", partial(epoch_ends, self._cluster, where, ordered)
@@ -154,8 +156,9 @@ class Brokers:
         read_committed: bool,
         max_bytes: int,
     ) -> FetchedBatches:
-        """Batches from `offset` on. Raises KafkaError OFFSET_OUT_OF_RANGE, and INCONSISTENT_TOPIC_ID where the
-        topic is another one by now."""
+        """Fetch batches from `offset` on. Raises KafkaError OFFSET_OUT_OF_RANGE, and INCONSISTENT_TOPIC_ID for a
+        recreated topic.
+        """
         reader = BatchReader(
             self._cluster,
             where,
@@ -164,7 +167,7 @@ class Brokers:
             max_bytes=max_bytes,
             unavailable_s=self._cluster.timeout_s,
         )
-        return self._ask(f"what {where} has at offset {offset}", partial(reader.fetch, offset))
+        return self._ask(f"records of {where} at offset {offset}", partial(reader.fetch, offset))
 
     def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -172,20 +175,20 @@ class Brokers:
         except KafkaError as error:
             if error.code in (ErrorCode.offset_out_of_range, ErrorCode.inconsistent_topic_id):
                 raise
-            raise refused(f"{self._bootstrap} did not say {what}", error) from error
+            raise broker_error(f"{self._bootstrap} did not return {what}", error) from error
         except ClientError as error:
-            raise refused(f"{self._bootstrap} did not say {what}", error) from error
+            raise broker_error(f"{self._bootstrap} did not return {what}", error) from error
 
 
-def refused(what: str, error: KafkaError | ClientError) -> BrokersUnavailable:
-    """For what a broker did not do, and what can be done about that."""
-    text = f"{what}: {in_words(error)}"
+def broker_error(what: str, error: KafkaError | ClientError) -> BrokersUnavailable:
+    """Return the error for a failed request, with a hint what to do."""
+    text = f"{what}: {error_text(error)}"
     if isinstance(error, KafkaError) and error.code in DENIED:
-        text += f"; {LET_US}"
+        text += f"; {ACL_HINT}"
     elif isinstance(error, Unreachable):
-        text += f"; {REACHABLE}"
+        text += f"; {REACHABILITY_HINT}"
     elif retriable(error):
-        text += f"; {LATER}"
+        text += f"; {RETRY_HINT}"
     return BrokersUnavailable(text)
 
 
@@ -195,34 +198,36 @@ def _isolation(read_committed: bool) -> Isolation:
 
 @lru_cache(maxsize=8)
 def brokers_at(bootstrap: str, timeout_ms: int) -> Brokers:
-    """The process's own, for all its tasks."""
+    """Return the process's shared client."""
     return Brokers(bootstrap, timeout_ms)
 
 
 class RemoteMetadata:
-    """See the module. A record that cannot be read, or one that is gone, would make an audit take what is
-    used for garbage: both are errors."""
+    """Reads `__remote_log_metadata` to its current end.
+
+    An unreadable or deleted record is an error, because an audit would report segments in use as garbage.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._topic = WholeTopic(cluster, METADATA_TOPIC)
         self.known = KnownSegments()
 
     async def read_on(self) -> None:
-        """Raises PipelineError, KafkaError, ClientError."""
+        """Read to the current end. Raises PipelineError, KafkaError, ClientError."""
         try:
             await self._topic.read_on(self._take)
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
             raise PipelineError(
-                f"the cluster has no {METADATA_TOPIC}: nothing there is tiered; name the brokers of the cluster"
-                " that the store is of, or none: then the manifests in the store count"
+                f"the cluster has no {METADATA_TOPIC}: it has no tiered topics; name the brokers of the cluster"
+                " that uses the store, or none to use the manifests in the store"
             ) from None
         for where, start in self._topic.begins_late:
             raise PipelineError(
-                f"{where} begins at offset {start} only, and segments that earlier records told of would be taken"
-                " for garbage: the topic has to keep all of them (retention.ms=-1, retention.bytes=-1); where no"
-                " brokers are named, the manifests in the store count"
+                f"{where} begins at offset {start}, so segments of deleted records would be reported"
+                " as garbage: the topic must keep all records (retention.ms=-1, retention.bytes=-1); without"
+                " --bootstrap the manifests in the store are used"
             )
 
     def _take(self, record: ConsumedRecord) -> None:
@@ -232,14 +237,14 @@ class RemoteMetadata:
             self.known.apply(metadata_records.decode(record.value))
         except RemoteStorageError as error:
             where = f"{METADATA_TOPIC}-{record.partition} at offset {record.offset}"
-            raise PipelineError(f"{where} cannot be read: {in_words(error)}") from None
+            raise PipelineError(f"{where} cannot be read: {error_text(error)}") from None
 
 
 START_SECONDS = 30.0
 
 
 def connected(bootstrap: str, timeout_ms: int, client_id: str) -> LoopThread[Cluster]:
-    """Raises BadOption where `bootstrap` names no addresses."""
+    """Start a client in a thread with an event loop. Raises BadOption if `bootstrap` has no addresses."""
     try:
         parse_bootstrap(bootstrap)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What can go wrong with history that is read as a table; each says which object or partition it is."""
+"""Errors of the pipeline; the text of each names the object or partition and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,71 +6,71 @@ import re
 
 
 class PipelineError(Exception):
-    """The text says what to do."""
+    """Base of all errors; the text includes what to do."""
 
 
-class Unread(PipelineError):
-    """Offsets that were asked for, and can't be had."""
+class OffsetsUnreadable(PipelineError):
+    """Requested offsets that cannot be read."""
 
     key: str | None = None
-    """The object's that should have them; None where it is a broker."""
+    """Key of the object that should have the offsets; None for a broker."""
     unread_from: int | None = None
-    """The first of them; None for all that were asked for."""
-    goes_on_at: int | None = None
-    """Behind the last of them; None where nothing is to be had of those that were asked for after it."""
+    """First unreadable offset; None if none of the requested offsets was read."""
+    resumes_at: int | None = None
+    """First offset after the unreadable ones; None if no later requested offset can be read."""
 
 
-class UnreadableSegment(Unread):
-    """An object is not read whole until somebody sees to it (`onCorruptSegment`)."""
+class UnreadableSegment(OffsetsUnreadable):
+    """An object is corrupt, missing or denied (`onCorruptSegment`)."""
 
 
 class CorruptSegment(UnreadableSegment):
-    """An object's bytes are not what was put there."""
+    """The content of an object is corrupt."""
 
 
 class MissingSegment(UnreadableSegment):
-    """An object that should be in the store is not."""
+    """An object is missing in the store."""
 
 
 class DeniedSegment(UnreadableSegment):
-    """The store does not let us read an object."""
+    """The store denies read access to an object."""
 
 
 class StoreUnavailable(PipelineError):
-    """The store does not answer, or throttles, however often it was asked; the next run may do better."""
+    """The store did not respond, or throttled, after all retries; a later run may succeed."""
 
 
 class FilesUnavailable(PipelineError):
-    """Files of a job's own, where Spark keeps them, cannot be read or written."""
+    """A job could not read or write its own files in Spark's file system."""
 
 
 class BadOption(PipelineError):
-    """An option of the query is missing, unknown, or means nothing."""
+    """An option is missing, unknown or invalid."""
 
 
 class JobRunning(PipelineError):
-    """Another run of the same job goes on; once it has ended the next one may."""
+    """Another run of the same job is active."""
 
 
-class DataLoss(Unread):
-    """Offsets that a query asked for are not there any more (`failOnDataLoss`)."""
+class DataLoss(OffsetsUnreadable):
+    """Requested offsets were deleted (`failOnDataLoss`)."""
 
 
 class BrokersUnavailable(PipelineError):
-    """No broker answered, or one refused."""
+    """No broker responded, or one refused the request."""
 
 
-OR_WITHOUT = "onCorruptSegment=skip or report reads what is left"
+SKIP_HINT = "onCorruptSegment=skip or report skips or reports such objects"
 
 
-def or_without(error: UnreadableSegment) -> UnreadableSegment:
-    """The error that ends a query, with how not to."""
-    error.args = (f"{error} ({OR_WITHOUT})",)
+def with_skip_hint(error: UnreadableSegment) -> UnreadableSegment:
+    """Add the hint how to skip unreadable objects to the error, and return it."""
+    error.args = (f"{error} ({SKIP_HINT})",)
     return error
 
 
-def in_words(error: Exception) -> str:
-    """What an error says, without the name of Kafka's code for it, unless that is all there is."""
+def error_text(error: Exception) -> str:
+    """Return an error's text; of a Kafka error without the code's name, unless there is no message."""
     from odradek.protocol.errors import KafkaError
 
     if isinstance(error, KafkaError):
@@ -78,28 +78,28 @@ def in_words(error: Exception) -> str:
     return str(error)
 
 
-GAP_FOUND = "odradek: offsets that can't be read"
-"""In the error that ends an attempt to export which met some."""
+GAP_FOUND = "odradek: offsets that cannot be read"
+"""Prefix of the error that ends an export attempt at a gap."""
 
 
-def from_spark(error: Exception) -> PipelineError:
-    """What Spark raised, as an error of ours: BadOption where that is what a process of its own found, of what was
-    asked for."""
-    is_option = [name for name, _ in _ours(str(error))][-1:] == [BadOption.__name__]
-    return (BadOption if is_option else PipelineError)(said_by_spark(error))
+def translate_spark_error(error: Exception) -> PipelineError:
+    """Convert an error of Spark to BadOption, if a pipeline process raised that, or to PipelineError."""
+    is_option = [name for name, _ in _pipeline_errors(str(error))][-1:] == [BadOption.__name__]
+    return (BadOption if is_option else PipelineError)(spark_error_message(error))
 
 
-def said_by_spark(error: Exception) -> str:
-    """What went wrong, in a line where that can be told: one of our errors, of which Spark hands on a traceback
-    of another process, or else the first of a chain of Java's; else all that Spark said."""
+def spark_error_message(error: Exception) -> str:
+    """Return the cause in one line: the pipeline error in the traceback, or the last "Caused by" of Java, or
+    Spark's text.
+    """
     text = str(error)
-    if ours := _ours(text):
-        return ours[-1][1]
+    if found := _pipeline_errors(text):
+        return found[-1][1]
     causes = re.findall(r"^Caused by: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$", text, re.MULTILINE)
     return str(causes[-1]) if causes else text
 
 
-def _ours(text: str) -> list[tuple[str, str]]:
-    """Names and texts."""
+def _pipeline_errors(text: str) -> list[tuple[str, str]]:
+    """Return class names and texts of the pipeline errors in a traceback."""
     found: list[tuple[str, str]] = re.findall(r"odradek\.pipeline\.errors\.(\w+): (.*)", text)
     return found

@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Filtered:
+class PushedFilters:
     """The rows that pass: of these topics and partitions (None: all), of `low` <= offset < `high`, of
     `since_ms` <= timestamp < `until_ms`."""
 
@@ -55,12 +55,12 @@ class Filtered:
         )
 
 
-def push_down(filters: Iterable[Any], *, has_gaps: bool = False) -> tuple[Filtered, list[Any]]:
+def push_down(filters: Iterable[Any], *, has_gaps: bool = False) -> tuple[PushedFilters, list[Any]]:
     """What Spark's filters (`pyspark.sql.datasource.Filter`, all to be met) come to, and those of them
     that Spark has to see to itself. `has_gaps`: whether there may be rows of no record."""
     from pyspark.sql.datasource import IsNotNull
 
-    found, left, not_null = Filtered(), list[Any](), list[Any]()
+    found, left, not_null = PushedFilters(), list[Any](), list[Any]()
     for each in filters:
         if isinstance(each, IsNotNull):
             not_null.append(each)
@@ -76,7 +76,7 @@ def push_down(filters: Iterable[Any], *, has_gaps: bool = False) -> tuple[Filter
     return found, left + [each for each in not_null if each.attribute[0] not in never_null]
 
 
-def _narrowed(found: Filtered, each: Any) -> Filtered | None:
+def _narrowed(found: PushedFilters, each: Any) -> PushedFilters | None:
     """None where it is not understood whole."""
     from pyspark.sql import datasource as spark
 
@@ -117,7 +117,7 @@ _BOUNDS: dict[str, Callable[[int], tuple[int, int]]] = {
 """By the filter's name: from where to before where."""
 
 
-def _only(found: Filtered, column: str, values: Iterable[Any]) -> Filtered | None:
+def _only(found: PushedFilters, column: str, values: Iterable[Any]) -> PushedFilters | None:
     kind = str if column == "topic" else int
     kept = frozenset(values)
     if not all(isinstance(each, kind) for each in kept):

@@ -1,11 +1,13 @@
-"""Which remote segment has which offsets of a partition: each offset once, whatever lies in the store.
+"""Selects the remote segments that have a partition's offsets, each offset once.
 
-Copies of the same offsets may be there twice: a leader that was deposed finished a copy, an unclean
-election gave offsets to other records. Which one counts is what the partition's leader epochs say: a
-segment's records of an epoch are the log's as far as the lineage gives that epoch those offsets
-(KIP-101, KIP-405). What is left is covered from the lowest offset up, each time by the segment that
-reaches furthest. Nearly always no two overlap, and there is nothing to choose; where some do, these are
-gone through one by one.
+Several segments may have the same offsets: a deposed leader finished a copy, or offsets were reused after an
+unclean election. A segment's records of an epoch belong to the log as far as the leader epoch lineage assigns those
+offsets to that epoch (KIP-101, KIP-405). The remaining offsets are covered from the lowest up, each time by the
+segment that reaches furthest. Without overlaps, which is the usual case, no choice is needed.
+
+If the leader epochs of the last segment cannot be read, another segment may prove the same lineage: two logs with
+records of the same epoch are identical up to there (KIP-101). Offsets for which neither lineage nor transactions
+are known are reported with the error, and only matter to queries for these offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from odradek.pipeline.errors import UnreadableSegment
-from odradek.pipeline.segment_columns import Array, Segments, Stretches
+from odradek.pipeline.segment_columns import Array, Segments, SegmentSlices
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.summary import HAS_SPANS
 
@@ -25,11 +27,12 @@ _PIECE = np.dtype([("low", "<i8"), ("high", "<i8"), ("row", "<i8")])
 _END = (1 << 63) - 1
 
 
-def cover(segments: Segments, lineage: Sequence[EpochStart], low: int, high: int) -> Stretches:
-    """What is read of `segments` for the offsets from `low` on, before `high`, in their order.
+def select_slices(
+    segments: Segments, lineage: Sequence[EpochStart], low: int, high: int
+) -> SegmentSlices:
+    """Return what is read of finished `segments` for the offsets `low` <= offset < `high`, in order.
 
-    `segments` are finished ones. `lineage` is the partition's leader epochs, ascending. Offsets that
-    no segment has are left out: between two stretches, before the first or after the last.
+    `lineage` are the partition's leader epochs, ascending. Offsets that no segment has are left out.
     """
     pieces = _in_lineage(_pieces(segments), lineage)
     pieces["low"] = np.maximum(pieces["low"], low)
@@ -37,11 +40,11 @@ def cover(segments: Segments, lineage: Sequence[EpochStart], low: int, high: int
     pieces = pieces[pieces["low"] < pieces["high"]]
     pieces = pieces[np.lexsort((pieces["row"], pieces["low"]))]
     found = _joined(_chosen(pieces))
-    return segments.stretches(found["row"], found["low"], found["high"])
+    return segments.slices(found["row"], found["low"], found["high"])
 
 
 def _pieces(segments: Segments) -> Array:
-    """(from, before, row) and, beside it, the epoch of each run of records of one epoch."""
+    """Return (low, high, row, epoch) for each run of records of one epoch."""
     rows, spans = segments.rows, segments.spans
     plain = np.flatnonzero(rows["flags"] & HAS_SPANS == 0)
     found = np.empty(len(plain) + len(spans), [*_PIECE.descr, ("epoch", "<i8")])
@@ -55,13 +58,13 @@ def _pieces(segments: Segments) -> Array:
         spans["epoch"],
     )
     of_spans["high"] = ends[spans["row"]]
-    goes_on = np.flatnonzero(spans["row"][:-1] == spans["row"][1:])
-    of_spans["high"][goes_on] = spans["start"][goes_on + 1]
+    continues = np.flatnonzero(spans["row"][:-1] == spans["row"][1:])
+    of_spans["high"][continues] = spans["start"][continues + 1]
     return found
 
 
 def _in_lineage(pieces: Array, lineage: Sequence[EpochStart]) -> Array:
-    """As far as the lineage gives these offsets to these epochs."""
+    """Restrict pieces to the offsets that the lineage assigns to their epochs."""
     if not lineage:
         return pieces[:0]
     epochs = np.array([each.epoch for each in lineage])
@@ -74,7 +77,7 @@ def _in_lineage(pieces: Array, lineage: Sequence[EpochStart]) -> Array:
 
 
 def _chosen(pieces: Array) -> Array:
-    """Of pieces in order, such that no two have the same offset, and all have what any has."""
+    """Select non-overlapping pieces that cover all offsets of the given ones."""
     if not len(pieces):
         return pieces
     reached = np.maximum.accumulate(pieces["high"])
@@ -95,7 +98,7 @@ def _chosen(pieces: Array) -> Array:
 def _furthest_first(
     pieces: Sequence[tuple[int, int, int, int]],
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Of pieces that overlap: from the lowest offset up, each time the one that reaches furthest."""
+    """Yield, from the lowest offset up, the piece that reaches furthest."""
     reaching: list[tuple[int, int, int]] = []
     cursor, number = pieces[0][0], 0
     while number < len(pieces) or reaching:
@@ -108,14 +111,14 @@ def _furthest_first(
             continue
         end, row, epoch = heappop(reaching)
         if -end <= cursor:
-            reaching.clear()  # nor do the others reach further
+            reaching.clear()  # no other piece reaches further
             continue
         yield cursor, -end, row, epoch
         cursor = -end
 
 
 def _joined(pieces: Array) -> Array:
-    """Neighbours in one segment, which are of different epochs, as one."""
+    """Join adjacent pieces of one segment that have different epochs."""
     if len(pieces) < 2:
         return pieces
     apart = (pieces["row"][1:] != pieces["row"][:-1]) | (pieces["low"][1:] != pieces["high"][:-1])
@@ -126,26 +129,29 @@ def _joined(pieces: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """Offsets, from the first on, before the second, of which nothing says what of them counts."""
+class UnresolvedOffsets:
+    """Offsets `low` <= offset < `high` whose lineage or transactions are unknown, because an object cannot be read."""
 
     low: int
     high: int
     error: UnreadableSegment
-    """Names the object that would."""
+    """Names the unreadable object."""
 
 
-def concerning(doubts: Iterable[Doubt], low: int, high: int) -> list[Doubt]:
-    """Those of offsets that are read, by where they begin."""
-    found = [each for each in doubts if each.low < high and each.high > low]
+def overlapping(
+    unresolved: Iterable[UnresolvedOffsets], low: int, high: int
+) -> list[UnresolvedOffsets]:
+    """Return the ranges that overlap `low` <= offset < `high`, by their start."""
+    found = [each for each in unresolved if each.low < high and each.high > low]
     return sorted(found, key=lambda each: (each.low, each.high))
 
 
-def proven_lineage(
+def prove_lineage(
     known: Sequence[EpochStart], epochs: Sequence[EpochStart]
 ) -> list[EpochStart] | None:
-    """The leader epochs up to the end of a segment that has records of `epochs`, by those `known` of
-    another one; None where the two may be of histories that parted."""
+    """Return the leader epochs up to the end of a segment with records of `epochs`, from those `known` of another
+    segment; None if the logs may have diverged.
+    """
     first = epochs[0]
     before = [each for each in known if each.epoch <= first.epoch]
     if not before or before[-1].epoch != first.epoch:

@@ -108,7 +108,7 @@ class Options:
     promises it; nothing in a log does."""
 
     @property
-    def begins_at_an_end(self) -> bool:
+    def starts_at_latest(self) -> bool:
         """Of a stream: whether it begins where some partition ends, which is elsewhere a moment later."""
         at = self.starting
         if at is None or at.everywhere is not None:
@@ -122,13 +122,13 @@ class Options:
         """Whether what was aborted has to be known: batches are rows whatever became of them."""
         return self.read_committed and self.rows == RECORDS
 
-    def wants(self, topic: str) -> bool:
+    def includes_topic(self, topic: str) -> bool:
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.subscribe or topic in self.assign
 
-    def wants_partition(self, topic: str, partition: int) -> bool:
-        return self.wants(topic) and partition in self.assign.get(topic, (partition,))
+    def includes_partition(self, topic: str, partition: int) -> bool:
+        return self.includes_topic(topic) and partition in self.assign.get(topic, (partition,))
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
@@ -196,11 +196,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     return made
 
 
-def without(given: Mapping[str, str], *beginnings: str) -> dict[str, str]:
+def without(given: Mapping[str, str], *first_pages: str) -> dict[str, str]:
     """The options but for those whose names begin so; all names in small letters, as of all ways to spell one there
     can be but one then."""
     options = {name.lower(): value for name, value in given.items()}
-    return {name: value for name, value in options.items() if not name.startswith(beginnings)}
+    return {name: value for name, value in options.items() if not name.startswith(first_pages)}
 
 
 _SPELT = {

@@ -1,9 +1,8 @@
-"""What a query reads, decided by the driver: partitions, offsets, and what of them is in which tier.
+"""Plans a query: its partitions, their offsets, and the tier that each offset is read from.
 
-Remote segments are read from the store as far as they reach, in the lineage that the partition's leader
-knows; brokers are asked for what is left. Without brokers the store is all there is: the lineage is the
-last segment's, and read_committed ends where the first transaction is not decided, whatever end is asked
-for: what became of later records, nobody there knows.
+Offsets in remote segments are read from the store, by the lineage of the partition leader; the others are fetched
+from brokers. Without brokers only the store is read: the lineage is that of the last segment, and read_committed
+ends before the first transaction that is open there.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from uuid import UUID
 import numpy as np
 
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Aborted
-from odradek.pipeline.errors import BadOption, DataLoss, or_without
-from odradek.pipeline.filters import Filtered
-from odradek.pipeline.lineage import Doubt, concerning
+from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, AbortedTransaction
+from odradek.pipeline.errors import BadOption, DataLoss, with_skip_hint
+from odradek.pipeline.filters import PushedFilters
+from odradek.pipeline.lineage import UnresolvedOffsets, overlapping
 from odradek.pipeline.options import Options, Position
-from odradek.pipeline.planning import BrokerRange, Lost, SegmentRange
-from odradek.pipeline.segment_columns import PackedStretches, Stretches
-from odradek.pipeline.store import Beginning, Store, store_at
+from odradek.pipeline.planning import BrokerRange, LostOffsets, PlannedRange
+from odradek.pipeline.segment_columns import PackedSlices, SegmentSlices
+from odradek.pipeline.store import FirstPage, Store, store_at
 from odradek.pipeline.stored_partitions import StoredPartitions
 from odradek.pipeline.stream_offsets import StreamOffsets
 from odradek.storage.tiered.metadata import TopicIdPartition
@@ -36,34 +35,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.pipeline")
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
-"""Offsets from the first on, before the second."""
+"""Offsets (start, exclusive end) by partition."""
 
 
 @dataclass
 class Plan:
-    """Pieces in the order of partitions and offsets, and what of them is not read."""
+    """Ranges in the order of partitions and offsets, and the aborted transactions in them."""
 
-    pieces: list[SegmentRange] = field(default_factory=list)
-    aborted: dict[tuple[str, int], list[Aborted]] = field(default_factory=dict)
+    pieces: list[PlannedRange] = field(default_factory=list)
+    aborted: dict[tuple[str, int], list[AbortedTransaction]] = field(default_factory=dict)
 
 
 class Query:
-    """One query's view of brokers and store, as they are when it first asks for each; of the partitions
-    that `filtered` lets through."""
+    """View of brokers and store for one query, cached at first use, of the partitions that `filtered` selects."""
 
     def __init__(
         self,
         options: Options,
-        filtered: Filtered = Filtered(),  # noqa: B008 - a value
+        filtered: PushedFilters = PushedFilters(),  # noqa: B008 - a value
         *,
         store: Store | None = None,
     ) -> None:
-        """`store`: in place of the one that the options name."""
+        """`store` replaces the one of the options."""
         self._given_store = store
         self._options = options
         self._filtered = filtered
-        self._beginnings: dict[TopicPartition, Beginning] = {}
-        self._lost: dict[TopicPartition, list[Lost]] = {}
+        self._first_pages: dict[TopicPartition, FirstPage] = {}
+        self._lost: dict[TopicPartition, list[LostOffsets]] = {}
 
     @cached_property
     def _brokers(self) -> Brokers | None:
@@ -83,36 +81,36 @@ class Query:
 
     @cached_property
     def _stored(self) -> StoredPartitions:
-        partitions = self.partitions  # the store was listed then
+        partitions = self.partitions  # lists the store first
         return StoredPartitions(
-            self._options, partitions, self._store, self._brokers, self._beginnings
+            self._options, partitions, self._store, self._brokers, self._first_pages
         )
 
     @cached_property
     def _named(self) -> dict[TopicPartition, TopicIdPartition | None]:
-        """The partitions that the query names, as they are now, and as the store calls them."""
+        """Return the named partitions with their topic ids."""
         options = self._options
         found: dict[TopicPartition, TopicIdPartition | None] = {}
         if self._brokers is not None:
             for name, topic in sorted(self._brokers.topics().items()):
-                is_meant = options.wants(name) and not (topic.internal and options.pattern)
+                is_meant = options.includes_topic(name) and not (topic.internal and options.pattern)
                 for index in topic.partitions if is_meant else ():
                     id = topic.topic_id
                     tiered = None if id is None else TopicIdPartition(id, name, index)
                     found[TopicPartition(name, index)] = tiered
         else:
             assert self._store is not None
-            partitions = self._store.partitions(options.wants, self._is_read)
-            for each, beginning in partitions.items():
+            partitions = self._store.partitions(options.includes_topic, self._is_read)
+            for each, first_page in partitions.items():
                 where = TopicPartition(each.topic, each.partition)
                 is_first = found.setdefault(where, each) == each
-                if beginning is None:
+                if first_page is None:
                     continue
-                self._beginnings[where] = beginning
+                self._first_pages[where] = first_page
                 if not is_first:
                     raise BadOption(
-                        f"the store has two topics called {each.topic}, of which one was deleted:"
-                        " kafka.bootstrap.servers would tell which"
+                        f"the store has two topics called {each.topic}, and one of them was deleted:"
+                        " set kafka.bootstrap.servers to select it"
                     )
         missing = {*options.subscribe, *options.assign} - {where.topic for where in found}
         if missing:
@@ -126,85 +124,86 @@ class Query:
 
     @property
     def _looked_in(self) -> str:
-        """Where a topic or partition is not, and what can be done about that."""
+        """Return where a topic was not found, and what to do."""
         options = self._options
         if options.bootstrap is not None:
-            return f"at {options.bootstrap}: create it, or name others (subscribe, assign)"
+            return f"at {options.bootstrap}: create it, or name another one (subscribe, assign)"
         return (
-            f"with a finished segment in {options.tiered_url}: kafka.bootstrap.servers would have what is"
-            " not tiered yet, or name others (subscribe, assign)"
+            f"with a finished segment in {options.tiered_url}: set kafka.bootstrap.servers to read records that are"
+            " not tiered yet, or name other topics (subscribe, assign)"
         )
 
     def _is_read(self, partition: TopicIdPartition) -> bool:
         where = (partition.topic, partition.partition)
-        return self._options.wants_partition(*where) and self._filtered.has_partition(*where)
+        return self._options.includes_partition(*where) and self._filtered.has_partition(*where)
 
     @cached_property
     def partitions(self) -> dict[TopicPartition, TopicIdPartition | None]:
-        """Those of them that the filters let through."""
+        """Return the named partitions that pass the filters."""
         passes = self._filtered.has_partition
         return {where: id for where, id in self._named.items() if passes(*where)}
 
     @property
     def topic_ids(self) -> dict[str, UUID]:
-        """Of these partitions' topics, as far as brokers, or the store, have any."""
+        """Return the topic ids, as far as brokers or the store have them."""
         return {each.topic: each.topic_id for each in self.partitions.values() if each is not None}
 
     # Where it begins and ends
 
     def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The offsets that a batch query reads of each partition. Raises DataLoss."""
+        """Return the offsets that a batch query reads of each partition. Raises DataLoss."""
         options = self._options
         partitions = list(self.partitions)
-        # The ends first: what comes between the two questions is behind a start that is where the log ends.
+        # Ends first: a record that is appended between the requests must not be before a start at the log end.
         ends = self.resolve(partitions, options.ending, is_end=True)
         starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
         self._check_named_starts(starts, ends)
         asked = {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
-        return self.left(self._decided(asked))
+        return self.left(self._below_last_stable(asked))
 
     def _check_named_starts(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> None:
-        """An offset that was one of a log which ends before it now is not the same as nothing new. Raises
-        DataLoss."""
+        """Check named starting offsets against the log end: one beyond it was in a log that was truncated. Raises
+        DataLoss.
+        """
         if self._options.starting is None or self._options.starting.offsets is None:
             return
         behind = [where for where, start in starts.items() if start > ends[where]]
         for where, end in self._log_ends(behind).items():
-            if starts[where] <= end:  # it is behind an end that was named, or is not decided yet
+            if starts[where] <= end:  # beyond a named end or the last stable offset only
                 continue
-            text = f"{_ends_at(where, end, False)}, and what is read begins at {starts[where]}"
+            text = f"{_ends_at(where, end, False)}, and the query begins at {starts[where]}"
             if self._options.fail_on_data_loss:
-                raise DataLoss(f"{text} (failOnDataLoss=false reads nothing of it)")
-            log.error("%s: nothing of it is read", text)
+                raise DataLoss(f"{text} (failOnDataLoss=false reads nothing)")
+            log.error("%s: the partition is not read", text)
 
     def _log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Whatever is decided of it."""
+        """Return the log end offsets, also of unstable records."""
         if self._brokers is None:
             return self._stored.limits(partitions, LATEST, committed=False)
         return self._brokers.offsets(dict.fromkeys(partitions, LATEST))
 
     def left(self, asked: Ranges) -> dict[TopicPartition, tuple[int, int]]:
-        """What there is of these offsets now; the plan tells of those before. Raises DataLoss."""
+        """Return the offsets that still exist; earlier ones are recorded as lost. Raises DataLoss."""
         earliest = self._limits(list(asked), EARLIEST)
         found = {}
         for where, (low, high) in asked.items():
             first = min(earliest[where], high)
             if low < first:
                 begins = f"{where} begins at offset {earliest[where]} now"
-                self.lose(where, low, first, f"{begins}, and what is read at {low}")
+                self.record_loss(where, low, first, f"{begins}, and the query at {low}")
             found[where] = (max(low, first), high)
         return found
 
-    def lose(self, where: TopicPartition, low: int, high: int, text: str) -> None:
-        """These offsets are gone. Raises DataLoss, unless that is to be told by who reads them."""
+    def record_loss(self, where: TopicPartition, low: int, high: int, text: str) -> None:
+        """Record offsets as lost. Raises DataLoss unless `failOnDataLoss` is false."""
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text} (failOnDataLoss=false reads what is left)")
-        self._lost.setdefault(where, []).append(Lost(*where, low, high, text))
+            raise DataLoss(f"{text} (failOnDataLoss=false reads what is available)")
+        self._lost.setdefault(where, []).append(LostOffsets(*where, low, high, text))
 
-    def _decided(self, asked: Ranges) -> Ranges:
-        """As far as it can be read by now. Raises DataLoss, where an end was named."""
+    def _below_last_stable(self, asked: Ranges) -> Ranges:
+        """Limit the ranges to the last readable offset. Raises DataLoss if the end was named."""
         options = self._options
         is_named = options.ending.offsets is not None
         if not (options.read_committed if self._brokers is None else is_named):
@@ -214,18 +213,18 @@ class Query:
         for where, (low, high) in asked.items():
             end = min(high, max(low, limits[where]))
             if end < high and is_named:
-                tells = _ends_at(where, limits[where], options.read_committed)
-                self.lose(where, end, high, f"{tells}, and what is read ends at {high}")
+                text = _ends_at(where, limits[where], options.read_committed)
+                self.record_loss(where, end, high, f"{text}, and the query at {high}")
             found[where] = (low, end)
         return found
 
     def resolve(
         self, partitions: Sequence[TopicPartition], position: Position, *, is_end: bool = False
     ) -> dict[TopicPartition, int]:
-        """The offsets that a position means."""
+        """Return the offset of each partition for a position. Raises BadOption."""
         _check_position(position, self._named)
-        if again := StreamOffsets({}, position.topic_ids).made_again(self.topic_ids):
-            raise BadOption(f"{'; '.join(again.values())}: give some of that one")
+        if again := StreamOffsets({}, position.topic_ids).recreated_topics(self.topic_ids):
+            raise BadOption(f"{'; '.join(again.values())}: give offsets of the new topic")
         if position.everywhere is not None:
             return self._limits(partitions, position.everywhere)
         if position.offsets is not None:
@@ -272,20 +271,20 @@ class Query:
         self, wanted: Mapping[TopicPartition, int], *, is_end: bool = False
     ) -> dict[TopicPartition, int]:
         if self._brokers is None:
-            return self._stored.first_as_late(wanted, is_end=is_end)
+            return self._stored.offsets_for_times(wanted, is_end=is_end)
         return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
 
     # What of it is where
 
-    def plan(self, ranges: Ranges, filtered: Filtered | None = None) -> Plan:
-        """Who has these offsets, as far as the filters let them through."""
+    def plan(self, ranges: Ranges, filtered: PushedFilters | None = None) -> Plan:
+        """Plan the ranges, as far as they pass the filters."""
         plan = Plan()
         filtered = filtered or self._filtered
         left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
         left = {where: (low, high) for where, (low, high) in left.items() if low < high}
         if self._store is None:
             left = self._between_times(left, filtered)
-        tiered = self._not_behind_the_store(left)
+        tiered = self._possibly_tiered(left)
         self._stored.look_up(list(tiered))
         planned = self._plan_stored(tiered, filtered)
         for where in sorted({*left, *self._lost}):
@@ -307,14 +306,16 @@ class Query:
         id = self.partitions.get(where)
         return BrokerRange(*where, low, high, None if id is None else id.topic_id)
 
-    def _with_epochs(self, pieces: list[SegmentRange]) -> list[SegmentRange]:
-        """Leaders are asked for theirs once all else is known: no offset that is read was written later."""
+    def _with_epochs(self, pieces: list[PlannedRange]) -> list[PlannedRange]:
+        """Add the leader epochs, which are requested last: everything that is read was written in these or earlier
+        epochs.
+        """
         asked = {TopicPartition(e.topic, e.partition) for e in pieces if isinstance(e, BrokerRange)}
         if self._brokers is None or not asked:
             return pieces
         epochs = self._brokers.leader_epochs(sorted(asked))
 
-        def with_epoch(piece: SegmentRange) -> SegmentRange:
+        def with_epoch(piece: PlannedRange) -> PlannedRange:
             if not isinstance(piece, BrokerRange):
                 return piece
             return replace(
@@ -324,66 +325,66 @@ class Query:
         return [with_epoch(piece) for piece in pieces]
 
     def _between_times(
-        self, ranges: Ranges, filtered: Filtered
+        self, ranges: Ranges, filtered: PushedFilters
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """What the leaders, of whom all is asked, tell to be neither too early nor too late."""
+        """Narrow the ranges by time, by offsets for times from the leaders."""
         found = dict(ranges)
-        for where, first in self._first_as_late(ranges, filtered.since_ms).items():
+        for where, first in self._offsets_at_time(ranges, filtered.since_ms).items():
             low, high = found[where]
             found[where] = max(low, first if first >= 0 else high), high
-        for where, first in self._first_as_late(ranges, self._too_late_ms(filtered)).items():
+        for where, first in self._offsets_at_time(ranges, self._too_late_ms(filtered)).items():
             low, high = found[where]
             found[where] = low, min(high, first if first >= 0 else high)
         return {where: (low, high) for where, (low, high) in found.items() if low < high}
 
-    def _first_as_late(self, ranges: Ranges, at_ms: int) -> dict[TopicPartition, int]:
-        """What brokers are asked of a filter's time: nothing where it has none. Those before 1970 mean
-        something else to them."""
+    def _offsets_at_time(self, ranges: Ranges, at_ms: int) -> dict[TopicPartition, int]:
+        """Return the offset for a filter's time; nothing for an unbounded one, or before 1970, which has a special
+        meaning in ListOffsets.
+        """
         is_time = 0 <= at_ms < INT64_MAX
         return self._at_times(dict.fromkeys(ranges, at_ms)) if is_time else {}
 
     def _narrowed(
-        self, store: Store, pieces: list[SegmentRange], filtered: Filtered
-    ) -> list[SegmentRange]:
-        """Without what the time indexes tell to be too early or too late in segments that are pieces by
-        themselves."""
+        self, store: Store, pieces: list[PlannedRange], filtered: PushedFilters
+    ) -> list[PlannedRange]:
+        """Narrow single-segment ranges by their time indexes."""
         if not self._is_timed(filtered):
             return pieces
         from odradek.pipeline.segments import narrowed
 
         since_ms, too_late_ms = filtered.since_ms, self._too_late_ms(filtered)
 
-        def narrow(piece: SegmentRange) -> list[SegmentRange]:
-            if not isinstance(piece, PackedStretches) or len(piece) > 1:
+        def narrow(piece: PlannedRange) -> list[PlannedRange]:
+            if not isinstance(piece, PackedSlices) or len(piece) > 1:
                 return [piece]
             whole = piece.unpacked()
             found = narrowed(store.storage, whole.last, since_ms, too_late_ms)
             left = whole.between(found.low, found.high)
             return [left.packed()] if len(left) else []
 
-        return [each for found in store.at_once(narrow, pieces) for each in found]
+        return [each for found in store.run_concurrently(narrow, pieces) for each in found]
 
-    def _too_late_ms(self, filtered: Filtered) -> int:
+    def _too_late_ms(self, filtered: PushedFilters) -> int:
         return filtered.too_late_ms(self._options.max_lateness_ms)
 
-    def _first_too_late(self, stretches: Stretches, filtered: Filtered) -> int | None:
-        """Which is the first that is known to have a record that is too late."""
+    def _first_too_late(self, slices: SegmentSlices, filtered: PushedFilters) -> int | None:
+        """Return the first slice with a record that is too late; None if unknown."""
         too_late_ms = self._too_late_ms(filtered)
-        for number in np.flatnonzero(stretches.are_as_late(too_late_ms)).tolist():
+        for number in np.flatnonzero(slices.are_as_late(too_late_ms)).tolist():
             from odradek.pipeline.segments import has_as_late
 
-            assert self._store is not None, "nobody else has stretches"
-            if has_as_late(self._store.storage, stretches[: number + 1].last, too_late_ms):
+            assert self._store is not None, "slices are from a store"
+            if has_as_late(self._store.storage, slices[: number + 1].last, too_late_ms):
                 found: int = number
                 return found
         return None
 
-    def _is_timed(self, filtered: Filtered) -> bool:
-        """Whether something is known to be too early or too late."""
+    def _is_timed(self, filtered: PushedFilters) -> bool:
+        """Return whether the filters exclude records by time."""
         return filtered.since_ms > INT64_MIN or self._too_late_ms(filtered) < INT64_MAX
 
-    def _not_behind_the_store(self, ranges: Ranges) -> Ranges:
-        """Those of which the store may have something: a stream at the end of a log asks it for nothing."""
+    def _possibly_tiered(self, ranges: Ranges) -> Ranges:
+        """Return the ranges that may be tiered, so that a stream at the log end does not use the store."""
         if self._brokers is None or self._store is None or not ranges:
             return ranges
         ends = self._brokers.tiered_ends(ranges)
@@ -392,57 +393,57 @@ class Query:
         }
 
     def _plan_lost(
-        self, plan: Plan, where: TopicPartition, filtered: Filtered, since: int, until: int
+        self, plan: Plan, where: TopicPartition, filtered: PushedFilters, since: int, until: int
     ) -> None:
-        """What is known to be gone and begins there."""
+        """Add the lost offsets that start in `since` <= offset < `until`."""
         for lost in self._lost.get(where, ()):
             low, high = filtered.offsets(*where, lost.low, lost.high)
             if low < high and since <= low < until:
                 plan.pieces.append(replace(lost, low=low, high=high))
 
-    def _plan_stored(self, ranges: Ranges, filtered: Filtered) -> Iterator[Plan]:
-        """Of each partition in their order. Several at once where the store is asked how transactions ended."""
+    def _plan_stored(self, ranges: Ranges, filtered: PushedFilters) -> Iterator[Plan]:
+        """Plan partitions in order; concurrently if transaction indexes are read."""
 
         def planned(where: TopicPartition) -> Plan:
             plan = Plan()
             self._plan_partition(plan, where, *ranges[where], filtered)
-            self._stored.forget(where)  # the plan has what is needed of it
+            self._stored.forget(where)  # frees memory
             return plan
 
         if self._store is not None and self._options.leaves_out_aborted:
-            return iter(self._store.at_once(planned, sorted(ranges)))
+            return iter(self._store.run_concurrently(planned, sorted(ranges)))
         return map(planned, sorted(ranges))
 
     def _plan_partition(
-        self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
+        self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: PushedFilters
     ) -> None:
-        stretches = self._stored.decided(where, low, high)
-        late = self._first_too_late(stretches, filtered)
+        slices = self._stored.below_last_stable(where, low, high)
+        late = self._first_too_late(slices, filtered)
         if late is not None:
-            stretches = stretches[: late + 1]
-            high = stretches.high
-        doubts = self._stored.doubts(where)
-        read = stretches[stretches.may_be_as_late(filtered.since_ms)]
+            slices = slices[: late + 1]
+            high = slices.high
+        unresolved = self._stored.unresolved(where)
+        read = slices[slices.may_be_as_late(filtered.since_ms)]
         if self._options.leaves_out_aborted and len(read):
-            aborted = self._stored.aborted(where, read.low, read.high, doubts)
+            aborted = self._stored.aborted(where, read.low, read.high, unresolved)
             plan.aborted[where.topic, where.partition] = aborted
-        doubts = concerning(doubts, low, high)
-        if doubts and self._options.corrupt_segments == "fail":
-            raise or_without(doubts[0].error)
-        for doubt in doubts:
-            stretches = stretches.without(doubt.low, doubt.high)
-        gaps = stretches.gaps(low, high)
-        lacking = [self._lacking(where, begin, end, doubts) for begin, end, _ in gaps]
-        lost = [e for each in lacking for e in each if isinstance(e, Lost) and e.key is None]
+        unresolved = overlapping(unresolved, low, high)
+        if unresolved and self._options.corrupt_segments == "fail":
+            raise with_skip_hint(unresolved[0].error)
+        for unresolved_range in unresolved:
+            slices = slices.without(unresolved_range.low, unresolved_range.high)
+        gaps = slices.gaps(low, high)
+        lacking = [self._lacking(where, begin, end, unresolved) for begin, end, _ in gaps]
+        lost = [e for each in lacking for e in each if isinstance(e, LostOffsets) and e.key is None]
         if lost and self._options.fail_on_data_loss:
-            told = "; ".join(each.reason for each in lost)
-            raise DataLoss(f"{told} (failOnDataLoss=false reads what is left)")
-        passing = stretches.may_be_as_late(filtered.since_ms)
+            reasons = "; ".join(each.reason for each in lost)
+            raise DataLoss(f"{reasons} (failOnDataLoss=false reads what is available)")
+        passing = slices.may_be_as_late(filtered.since_ms)
         cursor = 0
-        for number, (_, _, at) in enumerate([*gaps, (high, high, len(stretches))]):
-            run = stretches[cursor:at]
+        for number, (_, _, at) in enumerate([*gaps, (high, high, len(slices))]):
+            run = slices[cursor:at]
             run = run if passing[cursor:at].all() else run[passing[cursor:at]]
-            # The first and the last are looked into.
+            # The first and the last slice are narrowed by their time indexes, so they are ranges of their own.
             cuts = (slice(1), slice(1, -1), slice(max(1, len(run) - 1), None))
             parts = [run[cut] for cut in cuts] if self._is_timed(filtered) else [run]
             plan.pieces += [part.packed() for part in parts if len(part)]
@@ -450,50 +451,54 @@ class Query:
             cursor = at
 
     def _lacking(
-        self, where: TopicPartition, low: int, high: int, doubts: Sequence[Doubt]
-    ) -> list[BrokerRange | Lost]:
-        """What stands for offsets that no stretch has."""
-        found: list[BrokerRange | Lost] = []
-        for doubt in doubts:
-            begin, end = max(low, doubt.low), min(high, doubt.high)
+        self, where: TopicPartition, low: int, high: int, unresolved: Sequence[UnresolvedOffsets]
+    ) -> list[BrokerRange | LostOffsets]:
+        """Return ranges for offsets that no slice has."""
+        found: list[BrokerRange | LostOffsets] = []
+        for unresolved_range in unresolved:
+            begin, end = max(low, unresolved_range.low), min(high, unresolved_range.high)
             if begin >= end:
                 continue
             if low < begin:
                 found.append(self._gap(where, low, begin))
-            found.append(Lost(*where, begin, end, str(doubt.error), doubt.error.key))
+            found.append(
+                LostOffsets(
+                    *where, begin, end, str(unresolved_range.error), unresolved_range.error.key
+                )
+            )
             low = end
         return [*found, self._gap(where, low, high)] if low < high else found
 
-    def _gap(self, where: TopicPartition, low: int, high: int) -> BrokerRange | Lost:
-        """What the store lacks."""
+    def _gap(self, where: TopicPartition, low: int, high: int) -> BrokerRange | LostOffsets:
+        """Return the range for offsets that are not in the store."""
         if self._brokers is not None:
             return self._at_brokers(where, low, high)
         covered = self._stored.covered
         for start, error in self._stored.unreadable(where):
             if start < high and (start >= low or not len(covered(where, start, low))):
-                return Lost(*where, low, high, str(error), error.key)
+                return LostOffsets(*where, low, high, str(error), error.key)
         text = f"the store lacks offsets {low} to {high - 1} of {where}"
         if self._options.read_committed:
-            text += ", or does not tell how transactions there ended"
-        return Lost(*where, low, high, text)
+            text += ", or the outcome of their transactions"
+        return LostOffsets(*where, low, high, text)
 
 
 def _ends_at(where: TopicPartition, limit: int, committed: bool) -> str:
-    """In words: up to where it can be read now."""
+    """Describe the last readable offset."""
     if not committed:
         return f"{where} ends at offset {limit} now"
-    return f"how transactions of {where} ended is known before offset {limit}"
+    return f"the last stable offset of {where} is {limit}"
 
 
 def _check_position(position: Position, partitions: Collection[TopicPartition]) -> None:
-    """Offsets and times are of partitions that are read. Raises BadOption."""
+    """Check that positions name only partitions that are read. Raises BadOption."""
     given = position.offsets or position.timestamps_ms
     others = {TopicPartition(name, n) for name, all in (given or {}).items() for n in all}
     others.difference_update(partitions)
     if others:
         raise BadOption(
-            f"offsets or timestamps are given for {_listed(others)}: nothing is read there, so leave"
-            " them out, or name these to be read (subscribe, assign)"
+            f"offsets or timestamps are given for {_listed(others)}, which are not read: remove"
+            " them, or add these partitions (subscribe, assign)"
         )
 
 
@@ -506,5 +511,5 @@ def _given(values: Mapping[str, Mapping[int, int]], where: TopicPartition, what:
         return values[where.topic][where.partition]
     except KeyError:
         raise BadOption(
-            f"{what} is given for others, and not for {where}: give it one, or leave that out (assign)"
+            f"{what} is missing for {where}: add it, or exclude the partition (assign)"
         ) from None

@@ -17,18 +17,23 @@ from odradek.pipeline.decoding.arrow import GAPS, arrow_schema
 from odradek.pipeline.decoding.batch_headers import find_batches
 from odradek.pipeline.decoding.batches import decoder_of
 from odradek.pipeline.decoding.schema import GAP, RECORDS
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Aborted, Wanted
+from odradek.pipeline.decoding.selection import (
+    INT64_MAX,
+    INT64_MIN,
+    AbortedTransaction,
+    RecordSelection,
+)
 from odradek.pipeline.errors import (
     BrokersUnavailable,
     DataLoss,
     MissingSegment,
-    Unread,
+    OffsetsUnreadable,
     UnreadableSegment,
-    or_without,
+    with_skip_hint,
 )
 from odradek.pipeline.options import REPORT
-from odradek.pipeline.planning import BrokerRange, Lost, each_piece
-from odradek.pipeline.segment_columns import PackedStretches, Stretch, Stretches
+from odradek.pipeline.planning import BrokerRange, LostOffsets, flatten_ranges
+from odradek.pipeline.segment_columns import PackedSlices, SegmentSlice, SegmentSlices
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.tiered.custom_metadata import is_dense
 
@@ -42,7 +47,7 @@ IDLE_FETCHES_MAX = 20
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSettings:
     """How all tasks of a query read."""
 
     columns: Sequence[str]
@@ -65,21 +70,21 @@ class Reading:
 
 
 def read_pieces(
-    reading: Reading,
-    pieces: Iterable[Stretch | Stretches | PackedStretches | BrokerRange | Lost],
-    aborted: Mapping[tuple[str, int], Sequence[Aborted]],
+    reading: ReadSettings,
+    pieces: Iterable[SegmentSlice | SegmentSlices | PackedSlices | BrokerRange | LostOffsets],
+    aborted: Mapping[tuple[str, int], Sequence[AbortedTransaction]],
 ) -> Iterator[pa.RecordBatch]:
     """The records of all pieces; where gaps are reported, a table with the column `gap` for each, none of
     whose offsets are in another. Raises PipelineError."""
-    for whole in each_piece(pieces):
+    for whole in flatten_ranges(pieces):
         piece = whole
         while True:
             try:
                 yield from _read(reading, piece, aborted)
                 break
-            except Unread as error:
+            except OffsetsUnreadable as error:
                 low = max(piece.low, error.unread_from or 0)
-                high = piece.high if error.goes_on_at is None else error.goes_on_at
+                high = piece.high if error.resumes_at is None else error.resumes_at
                 yield from _left_out(reading, piece, low, high, error)
             if high >= piece.high:
                 break
@@ -87,7 +92,11 @@ def read_pieces(
 
 
 def _left_out(
-    reading: Reading, piece: Stretch | BrokerRange | Lost, low: int, high: int, error: Unread
+    reading: ReadSettings,
+    piece: SegmentSlice | BrokerRange | LostOffsets,
+    low: int,
+    high: int,
+    error: OffsetsUnreadable,
 ) -> Iterator[pa.RecordBatch]:
     """What stands for offsets that can't be had, where the query goes on without: there may be none of them, where
     what is wrong lies beside those that were asked for. Raises `error`."""
@@ -98,7 +107,7 @@ def _left_out(
     if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
         if low < high:
             error.args = (f"{offsets} can't be read: {error}",)
-        raise or_without(error)
+        raise with_skip_hint(error)
     if low >= high:
         return
     log.error("%s are left out: %s", offsets, error)
@@ -116,7 +125,11 @@ def with_gap_column(table: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _gap(
-    reading: Reading, piece: Stretch | BrokerRange | Lost, low: int, high: int, error: Unread
+    reading: ReadSettings,
+    piece: SegmentSlice | BrokerRange | LostOffsets,
+    low: int,
+    high: int,
+    error: OffsetsUnreadable,
 ) -> pa.RecordBatch:
     """One row that stands for the offsets from `low` on, before `high`."""
     import pyarrow as pa
@@ -131,21 +144,21 @@ def _gap(
     )
 
 
-def _where(piece: Stretch | BrokerRange | Lost) -> tuple[str, int]:
-    if isinstance(piece, Stretch):
+def _where(piece: SegmentSlice | BrokerRange | LostOffsets) -> tuple[str, int]:
+    if isinstance(piece, SegmentSlice):
         return piece.segment.partition.topic, piece.segment.partition.partition
     return piece.topic, piece.partition
 
 
 def _read(
-    reading: Reading,
-    piece: Stretch | BrokerRange | Lost,
-    aborted: Mapping[tuple[str, int], Sequence[Aborted]],
+    reading: ReadSettings,
+    piece: SegmentSlice | BrokerRange | LostOffsets,
+    aborted: Mapping[tuple[str, int], Sequence[AbortedTransaction]],
 ) -> Iterator[pa.RecordBatch]:
-    if isinstance(piece, Lost):
+    if isinstance(piece, LostOffsets):
         raise _lost(piece)
     where = _where(piece)
-    wanted = Wanted(
+    wanted = RecordSelection(
         *where,
         reading.columns,
         piece.low,
@@ -164,14 +177,16 @@ def _read(
     return _read_store(reading, piece, wanted)
 
 
-def _read_store(reading: Reading, piece: Stretch, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    from odradek.pipeline.segments import read_stretch
+def _read_store(
+    reading: ReadSettings, piece: SegmentSlice, wanted: RecordSelection
+) -> Iterator[pa.RecordBatch]:
+    from odradek.pipeline.segments import read_slice
     from odradek.pipeline.store import store_at
 
     assert reading.tiered_url is not None
     store = store_at(reading.tiered_url, tuple(sorted(reading.store_options.items())))
     try:
-        yield from read_stretch(store.storage, piece, wanted)
+        yield from read_slice(store.storage, piece, wanted)
     except MissingSegment as error:
         if not _is_gone(reading, piece):
             raise
@@ -182,7 +197,7 @@ def _read_store(reading: Reading, piece: Stretch, wanted: Wanted) -> Iterator[pa
         raise loss from None
 
 
-def _is_gone(reading: Reading, piece: Stretch) -> bool:
+def _is_gone(reading: ReadSettings, piece: SegmentSlice) -> bool:
     """Whether the log begins behind it now, or the topic is gone; what nobody can say is not so."""
     if reading.bootstrap is None:
         return False
@@ -199,7 +214,7 @@ def _is_gone(reading: Reading, piece: Stretch) -> bool:
         return False
 
 
-def _lost(piece: Lost) -> Unread:
+def _lost(piece: LostOffsets) -> OffsetsUnreadable:
     error = DataLoss(piece.reason) if piece.key is None else UnreadableSegment(piece.reason)
     error.key = piece.key
     return error
@@ -230,7 +245,9 @@ def _of_its_epochs(
     return records[: first["position"]], int(first["leader_epoch"])
 
 
-def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _read_broker(
+    reading: ReadSettings, piece: BrokerRange, wanted: RecordSelection
+) -> Iterator[pa.RecordBatch]:
     from odradek.pipeline.brokers import EARLIEST, LATER, LATEST, TopicPartition, brokers_at
 
     assert reading.bootstrap is not None
@@ -252,9 +269,11 @@ def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterat
             first = brokers.offsets({where: EARLIEST})[where]
             goes_on = first if offset < first < piece.high else None
             loss = _gone(replace(piece, high=goes_on or piece.high), offset)
-            loss.goes_on_at = goes_on
+            loss.resumes_at = goes_on
             raise loss from None
-        gone = [Aborted(producer, first, INT64_MAX) for producer, first in fetched.aborted]
+        gone = [
+            AbortedTransaction(producer, first, INT64_MAX) for producer, first in fetched.aborted
+        ]
         decoder = decoder_of(
             replace(wanted, low=offset, aborted=gone), f"{where}, fetched at {offset}"
         )

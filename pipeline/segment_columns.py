@@ -65,7 +65,7 @@ DENSE_RECORD_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SegmentSlice:
     """Offsets of a partition that are read from one segment: from `low` on, before `high`."""
 
     segment: RemoteLogSegmentMetadata
@@ -180,17 +180,17 @@ class Segments:
         order = np.lexsort((ends, self.rows["epoch"]))[::-1]
         return [self[int(each)] for each in order[:count]]
 
-    def stretches(self, chosen: npt.NDArray[np.integer], low: Int64s, high: Int64s) -> Stretches:
+    def slices(self, chosen: npt.NDArray[np.integer], low: Int64s, high: Int64s) -> SegmentSlices:
         found = np.empty(len(chosen), READ)
         for name in _OF_SEGMENT:
             found[name] = self.rows[name][chosen]
         found["copied"] = np.where(found["newest"] < 0, self.rows["copied"][chosen], 0)
         found["low"], found["high"] = low, high
-        return Stretches(self.partition, found, self.customs)
+        return SegmentSlices(self.partition, found, self.customs)
 
 
 @dataclass(frozen=True, eq=False)
-class Stretches:
+class SegmentSlices:
     """Of one partition, by ascending offset. Iterating gives them one by one."""
 
     partition: TopicIdPartition
@@ -201,7 +201,7 @@ class Stretches:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[SegmentSlice]:
         for row in self.rows.tolist():
             id_, start, last, newest, _, size, custom, flags, low, high = row
             segment = RemoteLogSegmentMetadata(
@@ -217,10 +217,10 @@ class Stretches:
                 self.customs[custom - 1] if custom else None,
                 bool(flags & TXN_INDEX_EMPTY),
             )
-            yield Stretch(segment, low, high)
+            yield SegmentSlice(segment, low, high)
 
-    def __getitem__(self, part: slice | npt.NDArray[np.generic]) -> Stretches:
-        return Stretches(self.partition, self.rows[part], self.customs)
+    def __getitem__(self, part: slice | npt.NDArray[np.generic]) -> SegmentSlices:
+        return SegmentSlices(self.partition, self.rows[part], self.customs)
 
     @property
     def low(self) -> int:
@@ -234,8 +234,8 @@ class Stretches:
     def are_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
         """Whether each has a record at or after `at_ms`, if its records have timestamps at all: its segment's may be
         behind its end."""
-        is_whole = self.rows["high"] == self.rows["start"] + self.rows["last"] + 1
-        found: npt.NDArray[np.bool_] = is_whole & (self.rows["newest"] >= at_ms)
+        is_complete = self.rows["high"] == self.rows["start"] + self.rows["last"] + 1
+        found: npt.NDArray[np.bool_] = is_complete & (self.rows["newest"] >= at_ms)
         return found
 
     def may_be_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
@@ -245,7 +245,7 @@ class Stretches:
         return found
 
     @property
-    def last(self) -> Stretch:
+    def last(self) -> SegmentSlice:
         (found,) = self[-1:]
         return found
 
@@ -256,14 +256,14 @@ class Stretches:
         at = np.flatnonzero(begins > ends)
         return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
 
-    def between(self, low: int, high: int) -> Stretches:
+    def between(self, low: int, high: int) -> SegmentSlices:
         """What is left of the offsets from `low` on, before `high`."""
         rows = self.rows.copy()
         rows["low"] = np.maximum(rows["low"], low)
         rows["high"] = np.minimum(rows["high"], high)
-        return Stretches(self.partition, rows[rows["low"] < rows["high"]], self.customs)
+        return SegmentSlices(self.partition, rows[rows["low"] < rows["high"]], self.customs)
 
-    def without(self, low: int, high: int) -> Stretches:
+    def without(self, low: int, high: int) -> SegmentSlices:
         """What is left but for the offsets from `low` on, before `high`."""
         before, behind = self.rows.copy(), self.rows.copy()
         before["high"] = np.minimum(before["high"], low)
@@ -271,7 +271,7 @@ class Stretches:
         rows = np.concatenate([before, behind])
         rows = rows[rows["low"] < rows["high"]]
         order = np.argsort(rows["low"], kind="stable")
-        return Stretches(self.partition, rows[order], self.customs)
+        return SegmentSlices(self.partition, rows[order], self.customs)
 
     def sizes(self) -> Int64s:
         """Of each, in bytes, about: as if all records of a segment were equally large."""
@@ -292,7 +292,7 @@ class Stretches:
         work: Int64s = np.where(is_known, offsets * DENSE_RECORD_BYTES, self.sizes())
         return work
 
-    def cut(self, parts: Int64s) -> Stretches:
+    def cut(self, parts: Int64s) -> SegmentSlices:
         """Each as that many, of as many offsets as can be."""
         rows = np.repeat(self.rows, parts)
         each = np.repeat(parts, parts)
@@ -300,14 +300,14 @@ class Stretches:
         low, offsets = rows["low"].copy(), rows["high"] - rows["low"]
         rows["low"] = low + offsets * number // each
         rows["high"] = low + offsets * (number + 1) // each
-        return Stretches(self.partition, rows, self.customs)
+        return SegmentSlices(self.partition, rows, self.customs)
 
-    def packed(self) -> PackedStretches:
-        return PackedStretches.of(self)
+    def packed(self) -> PackedSlices:
+        return PackedSlices.of(self)
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStretches:
+class PackedSlices:
     """The same in some 25 bytes each, in a plan and for a task on its way. Iterating gives them one by one."""
 
     partition: TopicIdPartition
@@ -316,42 +316,42 @@ class PackedStretches:
     """The first offset, and before which they end."""
     size_bytes: int
     work_bytes: int
-    """Both as of `Stretches`."""
+    """Both as of `SegmentSlices`."""
     count: int
     customs: tuple[bytes, ...]
     data: bytes
 
     @classmethod
-    def of(cls, stretches: Stretches) -> PackedStretches:
-        rows = stretches.rows.copy()
+    def of(cls, slices: SegmentSlices) -> PackedSlices:
+        rows = slices.rows.copy()
         rows["high"] -= rows["start"] + rows["last"] + 1
         rows["low"] -= rows["start"]
-        rows["start"][1:] -= stretches.rows["start"][:-1]
-        rows["newest"][1:] -= stretches.rows["newest"][:-1]
+        rows["start"][1:] -= slices.rows["start"][:-1]
+        rows["newest"][1:] -= slices.rows["newest"][:-1]
         columns = rows.view(np.uint8).reshape(len(rows), READ.itemsize).T.tobytes()
         data = zstandard.ZstdCompressor(1).compress(columns)
         return cls(
-            stretches.partition,
-            stretches.low,
-            stretches.high,
-            stretches.size_bytes,
-            int(stretches.work().sum()),
+            slices.partition,
+            slices.low,
+            slices.high,
+            slices.size_bytes,
+            int(slices.work().sum()),
             len(rows),
-            stretches.customs,
+            slices.customs,
             data,
         )
 
-    def unpacked(self) -> Stretches:
+    def unpacked(self) -> SegmentSlices:
         columns = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.uint8)
         rows = columns.reshape(READ.itemsize, -1).T.copy().view(READ).reshape(-1)
         for name in ("start", "newest"):
             rows[name] = np.cumsum(rows[name])
         rows["low"] += rows["start"]
         rows["high"] += rows["start"] + rows["last"] + 1
-        return Stretches(self.partition, rows, self.customs)
+        return SegmentSlices(self.partition, rows, self.customs)
 
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[SegmentSlice]:
         return iter(self.unpacked())

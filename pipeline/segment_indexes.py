@@ -5,8 +5,8 @@ would miss. So none is used but for what can be seen to be true:
 
 | an entry says | it is used where |
 |---|---|
-| the batch at this position ends at this offset | whoever reads from there finds that it begins by then (`Place.begins_by`) |
-| by this position all that is wanted has been | it has; if not, who reads goes on (`Place.end`) |
+| the batch at this position ends at this offset | whoever reads from there finds that it begins by then (`LogRange.begins_by`) |
+| by this position all that is wanted has been | it has; if not, who reads goes on (`LogRange.end`) |
 | the batch with this offset has this as its latest time, and none before it a later one | from each entry to the next both only grow, and that batch has: its header is looked at |
 
 One is still believed wrongly whose time and offset are both wrong, if it fits between its neighbours and is true of a
@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from odradek.pipeline.decoding.selection import INT64_MIN
-from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.seams.files import Buffer
@@ -55,7 +55,7 @@ _TIME_ENTRY = np.dtype([("time", ">i8"), ("offset", ">i4")])
 
 
 @dataclass(frozen=True)
-class Place:
+class LogRange:
     """Bytes of a log: from `start` on, before `end`."""
 
     start: int
@@ -72,11 +72,13 @@ class SegmentIndexes:
         self._segment = segment
 
     @property
-    def whole(self) -> Place:
+    def whole(self) -> LogRange:
         """All of the log."""
-        return Place(0, self._segment.size_bytes)
+        return LogRange(0, self._segment.size_bytes)
 
-    def narrowed(self, stretch: Stretch, since_ms: int, too_late_ms: int) -> Stretch:
+    def narrowed(
+        self, segment_slice: SegmentSlice, since_ms: int, too_late_ms: int
+    ) -> SegmentSlice:
         """What of it may have records as late as `since_ms`, up to the first that is as late as `too_late_ms`: it
         may be nothing (`low` >= `high`). All of it where that cannot be told."""
         start = self._segment.start_offset
@@ -84,8 +86,8 @@ class SegmentIndexes:
         is_late = self._segment.max_timestamp_ms >= too_late_ms
         index = self._times if is_early or is_late else None
         if index is None:
-            return stretch
-        low, high = stretch.low, stretch.high
+            return segment_slice
+        low, high = segment_slice.low, segment_slice.high
         before = time_entry_at(index, start, since_ms - 1) if is_early else None
         if before is not None and before[1] > low and self._named_by(*before) is not None:
             low = before[1]
@@ -93,7 +95,7 @@ class SegmentIndexes:
         late = self._named_by(*by) if by is not None and by[1] + 1 < high else None
         if late is not None:
             high = min(high, late.next_offset)
-        return Stretch(self._segment, low, high)
+        return SegmentSlice(self._segment, low, high)
 
     def has_as_late(self, at_ms: int) -> bool:
         """Whether one of its records is known to be at or after that: its largest timestamp is, where no record has
@@ -104,7 +106,7 @@ class SegmentIndexes:
         found = first_time_entry_from(index, self._segment.start_offset, at_ms)
         return found is not None and self._named_by(*found) is not None
 
-    def place(self, low: int, high: int) -> Place:
+    def place(self, low: int, high: int) -> LogRange:
         """What has all batches with the offsets from `low` on, before `high`, and one more on either side: no CRC
         is over a batch's first offset, its neighbours tell a wrong one. The whole log, where its index is
         of no use. Raises RemoteStorageError."""
@@ -123,7 +125,7 @@ class SegmentIndexes:
         end = position_behind(index, segment.start_offset, high - 1)
         if end is None or not start < end < segment.size_bytes:
             end = segment.size_bytes
-        return Place(start, end, ends_at)
+        return LogRange(start, end, ends_at)
 
     @cached_property
     def _offsets(self) -> Buffer | None:

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.selection import Wanted
+from odradek.pipeline.decoding.selection import RecordSelection
 from odradek.pipeline.errors import CorruptSegment, UnreadableSegment
-from odradek.pipeline.segment_columns import Stretch
-from odradek.pipeline.segment_indexes import Place, SegmentIndexes
-from odradek.pipeline.store_errors import of_object
+from odradek.pipeline.segment_columns import SegmentSlice
+from odradek.pipeline.segment_indexes import LogRange, SegmentIndexes
+from odradek.pipeline.store_errors import object_error
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
@@ -40,16 +40,16 @@ ROOM_BYTES = 1 << 20
 """Before each piece, for what is left of the batch that the one before it has cut in two."""
 
 
-def read_stretch(
-    storage: RemoteStorageManager, stretch: Stretch, wanted: Wanted
+def read_slice(
+    storage: RemoteStorageManager, segment_slice: SegmentSlice, wanted: RecordSelection
 ) -> Iterator[pa.RecordBatch]:
     """Its records, as far as wanted. Raises UnreadableSegment and StoreUnavailable, which name the object."""
-    segment = stretch.segment
+    segment = segment_slice.segment
     key = segment_key(segment, LOG_SUFFIX)
-    low, high = max(stretch.low, wanted.low), min(stretch.high, wanted.high)
+    low, high = max(segment_slice.low, wanted.low), min(segment_slice.high, wanted.high)
     indexes = SegmentIndexes(storage, segment)
 
-    def decoder_from(place: Place) -> Decoder:
+    def decoder_from(place: LogRange) -> Decoder:
         decoder = decoder_of(replace(wanted, low=low, high=high), key)
         decoder.within(segment.start_offset, segment.end_offset, place.begins_by)
         decoder.seek(place.start)
@@ -57,7 +57,9 @@ def read_stretch(
 
     decoder = decoder_from(indexes.whole)
     try:
-        read = indexes.narrowed(Stretch(segment, low, high), wanted.since_ms, wanted.too_late_ms)
+        read = indexes.narrowed(
+            SegmentSlice(segment, low, high), wanted.since_ms, wanted.too_late_ms
+        )
         if read.low >= read.high:
             return
         place = indexes.place(read.low, read.high)
@@ -75,14 +77,14 @@ def read_stretch(
         error.key, error.unread_from = key, decoder.next_offset
         raise
     except RemoteStorageError as error:
-        found = of_object(key, error)
+        found = object_error(key, error)
         if isinstance(found, UnreadableSegment):
             found.unread_from = decoder.next_offset
         raise found from error
 
 
 def _decoded(
-    storage: RemoteStorageManager, read: Stretch, place: Place, decoder: Decoder
+    storage: RemoteStorageManager, read: SegmentSlice, place: LogRange, decoder: Decoder
 ) -> Iterator[pa.RecordBatch]:
     """From where the place begins, to where it ends or, if that is before all that is to be read, to the end of
     the log."""
@@ -100,22 +102,26 @@ def _decoded(
 
 
 def narrowed(
-    storage: RemoteStorageManager, stretch: Stretch, since_ms: int, too_late_ms: int
-) -> Stretch:
+    storage: RemoteStorageManager, segment_slice: SegmentSlice, since_ms: int, too_late_ms: int
+) -> SegmentSlice:
     """`SegmentIndexes.narrowed`, for who does not read it."""
-    return SegmentIndexes(storage, stretch.segment).narrowed(stretch, since_ms, too_late_ms)
+    return SegmentIndexes(storage, segment_slice.segment).narrowed(
+        segment_slice, since_ms, too_late_ms
+    )
 
 
-def has_as_late(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> bool:
+def has_as_late(storage: RemoteStorageManager, segment_slice: SegmentSlice, at_ms: int) -> bool:
     """`SegmentIndexes.has_as_late`."""
-    return SegmentIndexes(storage, stretch.segment).has_as_late(at_ms)
+    return SegmentIndexes(storage, segment_slice.segment).has_as_late(at_ms)
 
 
-def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> Stretch:
+def narrowed_to_time(
+    storage: RemoteStorageManager, segment_slice: SegmentSlice, at_ms: int
+) -> SegmentSlice:
     """Where in it the first record that is as late as `at_ms` should be, by the segment's time index; all of
     it where that cannot be told."""
-    narrow = narrowed(storage, stretch, at_ms, at_ms)
-    return narrow if narrow.low < narrow.high else stretch
+    narrow = narrowed(storage, segment_slice, at_ms, at_ms)
+    return narrow if narrow.low < narrow.high else segment_slice
 
 
 def _pieces(

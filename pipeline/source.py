@@ -6,7 +6,7 @@
     events = spark.read.format("odradek").option("subscribe", "events").option(…).load()
 
 Spark calls the planning half in a process beside its driver, and pickles the reader to each task. What
-the pieces are is decided in `query.py` and `planning.py`; here is what Spark wants to be told of it. It
+the pieces are is below_last_stable in `query.py` and `planning.py`; here is what Spark includes_topic to be told of it. It
 does so in a new process for each question, which imports this module: what only one of them needs is
 imported where it is.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from odradek.pipeline.filters import Filtered, push_down
+from odradek.pipeline.filters import PushedFilters, push_down
 from odradek.pipeline.options import REPORT, Options, parse_options
 from odradek.pipeline.table_reader import TableReader
 from odradek.pipeline.table_schema import usual_schema
@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._table = TableReader(options, schema)
-        self._filtered = Filtered()
+        self._filtered = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
         from odradek.pipeline.query import Query

@@ -1,9 +1,9 @@
-"""Which segments a store has, for the driver, without any broker: by a summary for each partition, by the
-manifests where there is none, and behind what it has.
+"""Lists the segments of a store for the driver, without brokers.
 
-The first page of a partition's listing has the name of its summary and tells what the partition begins
-with now; another says what lies behind the summary's last segment. So a partition costs about as many
-requests with ten thousand segments as with ten.
+A partition's summary lists its segments; manifests list those that are newer, or all of them if there is no
+summary. The first page of a partition's listing has the name of the summary and the first remaining segment; one
+more listing starts after the summary's last segment. The number of requests per partition thus does not grow with
+its segments.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from odradek.pipeline.decoding.selection import Aborted
-from odradek.pipeline.errors import BadOption, MissingSegment, UnreadableSegment, or_without
-from odradek.pipeline.lineage import Doubt, proven_lineage
-from odradek.pipeline.segment_columns import Segments, Stretches
-from odradek.pipeline.store_errors import STORE_ERRORS, of_object
+from odradek.pipeline.decoding.selection import AbortedTransaction
+from odradek.pipeline.errors import BadOption, MissingSegment, UnreadableSegment, with_skip_hint
+from odradek.pipeline.lineage import UnresolvedOffsets, prove_lineage
+from odradek.pipeline.segment_columns import Segments, SegmentSlices
+from odradek.pipeline.store_errors import STORE_ERRORS, object_error
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import ObjectDenied, ObjectInfo, ObjectMissing, Objects
@@ -60,27 +60,27 @@ from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, decode
 log = logging.getLogger("odradek.pipeline")
 
 AT_ONCE = 32
-"""Small objects fetched at the same time."""
+"""Concurrent requests for small objects, and listed directories."""
 LINEAGES_MAX = 8
-"""So many segments are asked for leader epochs, where those of the last one cannot be read."""
+"""Maximum number of segments whose leader epochs are read if those of the last one are unreadable."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What a partition's directory begins with: its listing as far as the page with the first segment."""
+class FirstPage:
+    """Listing of a partition's directory up to the page with the first segment."""
 
     summary: str | None
-    """That of the latest leader."""
+    """Summary of the latest leader."""
     manifests: Sequence[str]
     last: str
-    """The last key of those pages."""
+    """Last key of the listed pages."""
 
 
 class Store:
-    """See the module. Synchronous; from any thread. Errors name the object."""
+    """Segments of a store. Synchronous and thread-safe; errors name the object."""
 
     def __init__(self, objects: Objects, storage: RemoteStorageManager) -> None:
         self._objects = objects
@@ -92,25 +92,28 @@ class Store:
 
     @property
     def objects(self) -> Objects:
-        """As they are in the store."""
+        """Objects as they are stored."""
         return self._objects
 
     def partitions(
         self,
-        wants: Callable[[str], bool],
+        includes_topic: Callable[[str], bool],
         is_read: Callable[[TopicIdPartition], bool] = lambda partition: True,
-    ) -> dict[TopicIdPartition, Beginning | None]:
-        """All that have a finished segment, of topics that are wanted; of those that are not read nobody
-        asks whether they have (None)."""
-        with _named("the list of all topics in the store", "read"):
+    ) -> dict[TopicIdPartition, FirstPage | None]:
+        """Return the partitions with finished segments, of the topics that `wants` selects; None for those that
+        `is_read` excludes, which are not looked into.
+        """
+        with _named("the list of topics in the store", "read"):
             names = self._objects.directories("")
-        found = [each for name in names if (each := parse_directory(name)) and wants(each.topic)]
+        found = [
+            each for name in names if (each := parse_directory(name)) and includes_topic(each.topic)
+        ]
         asked = [each for each in found if is_read(each)]
-        beginnings = dict(zip(asked, self._at_once(self.beginning, asked), strict=True))
-        empty = {where for where, beginning in beginnings.items() if not beginning.manifests}
-        return {where: beginnings.get(where) for where in found if where not in empty}
+        first_pages = dict(zip(asked, self._at_once(self.first_page, asked), strict=True))
+        empty = {where for where, first_page in first_pages.items() if not first_page.manifests}
+        return {where: first_pages.get(where) for where in found if where not in empty}
 
-    def beginning(self, partition: TopicIdPartition) -> Beginning:
+    def first_page(self, partition: TopicIdPartition) -> FirstPage:
         summary, last = None, ""
         manifests: list[str] = []
         for page in self._pages(partition_directory(partition)):
@@ -118,51 +121,60 @@ class Store:
             manifests, last = _manifests(page), page[-1]
             if manifests:
                 break
-        return Beginning(summary, manifests, last)
+        return FirstPage(summary, manifests, last)
 
     def segments(
         self,
         partition: TopicIdPartition,
-        beginning: Beginning | None = None,
+        first_page: FirstPage | None = None,
         pass_over: Callable[[UnreadableSegment], None] | None = None,
     ) -> Segments:
-        """The finished ones of a partition: what its summary says, but for those that went since, and the
-        manifests of those that are not in it. A manifest that cannot be read is passed over by
-        `pass_over`, which is told of it, from any thread; without that it raises."""
-        beginning = beginning or self.beginning(partition)
-        if not beginning.manifests:
+        """Return a partition's finished segments: those of its summary that still exist, and those of newer
+        manifests.
+
+        An unreadable manifest is passed to `pass_over`, from any thread; without that it raises.
+        """
+        first_page = first_page or self.first_page(partition)
+        if not first_page.manifests:
             return Segments.of(partition, ())
-        known = self._summarised(partition, beginning)
+        known = self._summarised(partition, first_page)
         if known is None:
-            later = self._listed(partition, beginning.last)
-            return Segments.of(partition, self._opened([*beginning.manifests, *later], pass_over))
+            later = self._listed(partition, first_page.last)
+            return Segments.of(partition, self._opened([*first_page.manifests, *later], pass_over))
         last_start = int(known.rows["start"][-1])
         ids = known.ids_at(last_start)
         later = self._listed(partition, keys_from(partition, last_start))
         new = [key for key in later if _name(key).id.id.bytes not in ids]
         added = self._opened(new, pass_over)
-        return known.starting_from(_name(beginning.manifests[0]).start_offset).and_also(added)
+        return known.starting_from(_name(first_page.manifests[0]).start_offset).and_also(added)
 
-    def _summarised(self, partition: TopicIdPartition, beginning: Beginning) -> Segments | None:
-        """None if there is no summary, or none that can be read: the manifests tell too."""
-        key = beginning.summary
+    def _summarised(self, partition: TopicIdPartition, first_page: FirstPage) -> Segments | None:
+        """Return the segments of the summary; None if it is missing or unreadable, since the manifests have the
+        same.
+        """
+        key = first_page.summary
         if key is None:
             return None
         with _named(key):
             try:
                 found = Segments.summarised(partition, decode(self._objects.get(key)))
             except (ObjectMissing, ObjectDenied, CorruptRemoteData) as error:
-                log.warning("%s is passed over: %s", key, error)
+                log.warning("%s is skipped: %s", key, error)
                 return None
         return found if len(found) else None
 
     def lineage(self, segments: Segments) -> list[EpochStart]:
-        """The partition's leader epochs, as the segment has them that was written last."""
+        """Return the leader epochs of the latest segment."""
         return self._epochs(segments.latest())
 
-    def lineage_and_doubt(self, segments: Segments) -> tuple[list[EpochStart], Doubt | None]:
-        """The same. Where those of the last segment cannot be read: what others prove, or what that one
-        has itself, and which offsets are in doubt then."""
+    def lineage_and_unresolved(
+        self, segments: Segments
+    ) -> tuple[list[EpochStart], UnresolvedOffsets | None]:
+        """Return the leader epochs and the offsets for which they are unknown.
+
+        If those of the latest segment are unreadable, another segment may prove them; otherwise its own epochs
+        remain.
+        """
         try:
             return self.lineage(segments), None
         except UnreadableSegment as error:
@@ -171,85 +183,97 @@ class Store:
             found = [*latest.epochs] if first >= latest.start_offset else None
             for each in others if found is None else ():
                 with suppress(UnreadableSegment):
-                    found = proven_lineage(self._epochs(each), latest.epochs)
+                    found = prove_lineage(self._epochs(each), latest.epochs)
                     break
             if found is None:
-                return [*latest.epochs], Doubt(first, latest.start_offset, error)
-            log.warning("others tell the leader epochs of %s: %s", segments.partition, error)
+                return [*latest.epochs], UnresolvedOffsets(first, latest.start_offset, error)
+            log.warning(
+                "the leader epochs of %s are taken from another segment: %s",
+                segments.partition,
+                error,
+            )
             return found, None
 
     def _epochs(self, segment: RemoteLogSegmentMetadata) -> list[EpochStart]:
-        """The leader epochs up to its end. Raises UnreadableSegment."""
+        """Return the leader epochs up to the segment's end. Raises UnreadableSegment."""
         key = segment_key(segment, IndexType.LEADER_EPOCH.value)
         data = self._index(segment, IndexType.LEADER_EPOCH)
         try:
             found = [] if data is None else parse_checkpoint(data)
         except CorruptEpochs as error:
-            raise of_object(key, error) from None
+            raise object_error(key, error) from None
         if not found:
             text = f"{key}: the partition's leader epochs are not in the store"
             raise _with_key(key, MissingSegment(text))
         return found
 
     def aborted(
-        self, stretches: Stretches, before: int, doubts: list[Doubt] | None = None
-    ) -> tuple[list[Aborted], int | None]:
-        """The transactions whose markers in these stretches say that they were given up, as far as that
-        concerns offsets before `before`; and from which offset on no marker is of any of these, None if that
-        is not known. What a deposed leader's segment says of later offsets is not of the log. An index that cannot be read is
-        added to `doubts`, with the offsets that it concerns; without them it raises."""
-        found: list[Aborted] = []
-        listed = np.flatnonzero(stretches.rows["flags"] & TXN_INDEX_EMPTY == 0)
+        self, slices: SegmentSlices, before: int, unresolved: list[UnresolvedOffsets] | None = None
+    ) -> tuple[list[AbortedTransaction], int | None]:
+        """Return the aborted transactions with offsets before `before`, and the offset from which no later marker
+        is of these, None if unknown.
+
+        Entries of a deposed leader's segment beyond its slice are ignored. An unreadable index is added to
+        `unresolved` with its offsets; without that list it raises.
+        """
+        found: list[AbortedTransaction] = []
+        listed = np.flatnonzero(slices.rows["flags"] & TXN_INDEX_EMPTY == 0)
         for at in range(0, len(listed), AT_ONCE):
             some = listed[at : at + AT_ONCE]
-            indexes = self._at_once(self._transactions, [each.segment for each in stretches[some]])
+            indexes = self._at_once(self._transactions, [each.segment for each in slices[some]])
             for number, data in zip(some.tolist(), indexes, strict=True):
-                (each,) = stretches[number : number + 1]
+                (each,) = slices[number : number + 1]
                 if isinstance(data, UnreadableSegment):
-                    if doubts is None:
+                    if unresolved is None:
                         raise data
-                    doubt = self._doubt(stretches, number, data)
-                    if doubt.low >= before:
+                    unresolved_range = self._unresolved_at(slices, number, data)
+                    if unresolved_range.low >= before:
                         return found, each.low
-                    doubts.append(doubt)
+                    unresolved.append(unresolved_range)
                     continue
                 more, is_all = aborted_in(data, each.low, before, each.high)
-                found += [Aborted(e.producer_id, e.first_offset, e.last_offset) for e in more]
+                found += [
+                    AbortedTransaction(e.producer_id, e.first_offset, e.last_offset) for e in more
+                ]
                 if is_all:
                     return found, each.high
         return found, None
 
-    def _doubt(self, stretches: Stretches, number: int, error: UnreadableSegment) -> Doubt:
-        """What may be of transactions that ended in a stretch whose index cannot be read: of those, too,
-        that were open where the one before it ends."""
-        rows = stretches.rows
+    def _unresolved_at(
+        self, slices: SegmentSlices, number: int, error: UnreadableSegment
+    ) -> UnresolvedOffsets:
+        """Return the offsets of transactions that may have ended in the slice with the unreadable index, including
+        those that were open at its start.
+        """
+        rows = slices.rows
         low, high = int(rows["low"][number]), int(rows["high"][number])
         if number:
-            (last,) = stretches[number - 1 : number]
+            (last,) = slices[number - 1 : number]
             is_next = last.high == low == last.segment.end_offset + 1
             try:
-                low = self.undecided_from(last.segment) if is_next else stretches.low
+                low = self.first_unstable_offset(last.segment) if is_next else slices.low
             except UnreadableSegment:
-                low = stretches.low
-        return Doubt(low, high, error)
+                low = slices.low
+        return UnresolvedOffsets(low, high, error)
 
-    def undecided_from(self, segment: RemoteLogSegmentMetadata) -> int:
-        """The first offset of a transaction that was not ended where the segment ends; the offset behind
-        it if there is none. How those ended, only a broker knows."""
+    def first_unstable_offset(self, segment: RemoteLogSegmentMetadata) -> int:
+        """Return the first unstable offset at the segment's end, by its producer snapshot; the end offset if no
+        transaction is open.
+        """
         data = self._index(segment, IndexType.PRODUCER_SNAPSHOT)
         key = segment_key(segment, IndexType.PRODUCER_SNAPSHOT.value)
         if data is None:
-            text = f"{key} is not in the store, and tells which transactions are open"
+            text = f"{key} is missing in the store; it lists the open transactions"
             raise _with_key(key, MissingSegment(text))
         try:
             producers = decode_snapshot(data)
         except CorruptSnapshot as error:
-            raise of_object(key, error) from None
+            raise object_error(key, error) from None
         open_at = [each.transaction_start for each in producers if each.transaction_start >= 0]
         return min([*open_at, segment.end_offset + 1])
 
-    def at_once(self, act: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Of several partitions; `act` may ask the store for several objects at once."""
+    def run_concurrently(self, act: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Run `act` for several partitions concurrently; it may itself use the store concurrently."""
         if len(items) < 2:
             return [act(each) for each in items]
         with ThreadPoolExecutor(min(AT_ONCE, len(items)), "odradek-plan") as pool:
@@ -266,7 +290,7 @@ class Store:
                 yield [each.key for each in page]
 
     def _listed(self, partition: TopicIdPartition, after: str) -> list[str]:
-        """The manifests behind a key."""
+        """List the manifests after a key."""
         pages = self._pages(partition_directory(partition), after)
         return [key for page in pages for key in _manifests(page)]
 
@@ -278,14 +302,14 @@ class Store:
                 return self._manifest(key)
             except UnreadableSegment as error:
                 if pass_over is None:
-                    raise or_without(error) from None
+                    raise with_skip_hint(error) from None
                 pass_over(error)
                 return None
 
         return [each for each in self._at_once(opened, keys) if each is not None]
 
     def _manifest(self, key: str) -> RemoteLogSegmentMetadata | None:
-        """None if it went since it was listed: the segment is being deleted."""
+        """Read a manifest; None if the segment was deleted since it was listed."""
         with _named(key):
             try:
                 return Manifest.parse(self._objects.get(key)).metadata
@@ -293,14 +317,13 @@ class Store:
                 return None
 
     def _transactions(self, segment: RemoteLogSegmentMetadata) -> bytes | UnreadableSegment:
-        """The index of a segment that has one, or why it cannot be read: without it aborted records would
-        pass for committed."""
+        """Read the transaction index, or return the error: without it aborted records would appear as committed."""
         key = segment_key(segment, IndexType.TRANSACTION.value)
         try:
             data = self._index(segment, IndexType.TRANSACTION)
         except UnreadableSegment as error:
             return error
-        text = f"{key} is not in the store, and tells what was aborted"
+        text = f"{key} is missing in the store; it lists the aborted transactions"
         return _with_key(key, MissingSegment(text)) if data is None else data
 
     def _index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
@@ -326,11 +349,11 @@ def _name(manifest: str) -> ObjectName:
 
 @contextmanager
 def _named(key: str, done: str = "read") -> Iterator[None]:
-    """What goes wrong with the object, or with those whose keys begin so, is an error that names it."""
+    """Translate errors of the object or prefix to errors that name it."""
     try:
         yield
     except STORE_ERRORS as error:
-        raise of_object(key, error, done) from error
+        raise object_error(key, error, done) from error
 
 
 def _with_key(key: str, error: UnreadableSegment) -> UnreadableSegment:
@@ -339,8 +362,9 @@ def _with_key(key: str, error: UnreadableSegment) -> UnreadableSegment:
 
 
 def open_store(target: str, options: Mapping[str, str]) -> Store:
-    """`target` is what a broker was given (`serve --tiered`): a URL, or a directory. `options` are those
-    of its remote storage (docs/remote-storage.md). Raises BadOption."""
+    """Open the store at `target`, a URL or a directory as in `serve --tiered`, with options of its remote storage
+    (docs/remote-storage.md). Raises BadOption.
+    """
     properties = {f"{OWN_PREFIX}{name}": value for name, value in options.items()}
     if "://" in target:
         properties |= {CLASS_NAME: OBJECT_STORE, f"{OWN_PREFIX}url": target}
@@ -358,18 +382,18 @@ def open_store(target: str, options: Mapping[str, str]) -> Store:
 
 
 def _check_directory(target: str, url: str) -> None:
-    """To open one that is not there would make it, and find it empty. Raises BadOption."""
+    """Check that the directory exists, since opening would create it. Raises BadOption."""
     directory = Path(unquote(urlsplit(url).path))
     if url.startswith("file:") and not directory.is_dir():
         raise BadOption(
-            f"tiered.url is {target}, and there is no directory {directory}: name the one that segments are"
-            " copied to, as this machine sees it"
+            f"tiered.url is {target}, and {directory} is not a directory: name the directory of the"
+            " remote tier as mounted on this machine"
         )
 
 
 @lru_cache(maxsize=8)
 def store_at(target: str, options: tuple[tuple[str, str], ...]) -> Store:
-    """The process's own, for all its tasks."""
+    """Return the process's shared store."""
     return open_store(target, dict(options))
 
 
@@ -379,9 +403,13 @@ AT_ONCE = 32
 Page = Sequence[ObjectInfo]
 
 
-def pages_of(objects: Objects, directories: Iterable[str]) -> Iterator[tuple[str, Page | None]]:
-    """Pages as they come, each directory's in order, and None behind its last one. Raises what the store
-    raises."""
+def list_directories(
+    objects: Objects, directories: Iterable[str]
+) -> Iterator[tuple[str, Page | None]]:
+    """Yield pages of many directories as they arrive, each directory's in order, and None after its last one.
+
+    Directories are listed concurrently, because the pages of one listing are sequential.
+    """
     left = iter(directories)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-list") as pool:
         coming: dict[Future[Page | None], tuple[str, Iterator[Page]]] = {}

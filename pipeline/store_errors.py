@@ -1,4 +1,4 @@
-"""What goes wrong with objects of the store, by its name, with the object's, and what to do about it."""
+"""Translates errors of the store to pipeline errors that name the object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.pipeline.errors import (
     PipelineError,
     StoreUnavailable,
     UnreadableSegment,
-    in_words,
+    error_text,
 )
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
 from odradek.storage.log.epochs import CorruptEpochs
@@ -23,25 +23,29 @@ from odradek.storage.tiered.errors import (
 )
 
 BROKEN = (CorruptRemoteData, CorruptEpochs, CorruptSnapshot, ValueError)
-"""Of bytes that make no sense."""
+"""Errors of corrupt content."""
 STORE_ERRORS = (ObjectMissing, ObjectsUnavailable, RemoteStorageError, *BROKEN)
-LET_US = "give Spark's driver and workers credentials that may list and read the store"
-LATER = "run it again once the store answers (tiered.retries and tiered.request.timeout.ms have patience)"
+CREDENTIALS_HINT = "give Spark's driver and workers credentials that may list and read the store"
+RETRY_HINT = "run it again when the store responds (tiered.retries and tiered.request.timeout.ms can be increased)"
 
 
-def of_object(key: str, error: Exception, done: str = "read") -> PipelineError:
-    """For one of STORE_ERRORS: `done` was to be with that object, or with those whose keys begin so."""
-    said = in_words(error).removeprefix(f"{key}: ")
+def object_error(key: str, error: Exception, done: str = "read") -> PipelineError:
+    """Translate one of STORE_ERRORS; `key` is an object, or a prefix, on which the operation `done` failed."""
+    text = error_text(error).removeprefix(f"{key}: ")
     found: UnreadableSegment
     if isinstance(error, (ObjectMissing, RemoteResourceNotFound)):
-        found = MissingSegment(f"{key} is not in the store, and should be")
+        found = MissingSegment(f"{key} is missing in the store")
     elif isinstance(error, (ObjectDenied, RemoteAccessDenied)):
-        found = DeniedSegment(f"{key} may not be {done} by us: {LET_US}; it said: {said}")
+        found = DeniedSegment(
+            f"{key} may not be {done}: {CREDENTIALS_HINT}; the store responded: {text}"
+        )
     elif isinstance(error, BROKEN):
-        found = CorruptSegment(f"{key} is broken: {said}")
+        found = CorruptSegment(f"{key} is corrupt: {text}")
     elif isinstance(error, (ObjectsUnavailable, RemoteStorageUnavailable)):
-        return StoreUnavailable(f"{key} could not be {done}: {LATER}; it said: {said}")
+        return StoreUnavailable(
+            f"{key} could not be {done}: {RETRY_HINT}; the store responded: {text}"
+        )
     else:
-        return StoreUnavailable(f"{key} could not be {done}: {said}")
+        return StoreUnavailable(f"{key} could not be {done}: {text}")
     found.key = key
     return found

@@ -1,9 +1,9 @@
-"""What the store has of a query's partitions: which offsets, from where to where, and what was aborted there.
+"""The offsets that the store has of a query's partitions, their ends, and their aborted transactions.
 
-Of each partition it is found out once, of several at the same time: its segments, and the leader epochs that
-say which of their records count (the leader's; without brokers the last segment's). What the store cannot tell
-of them is told with its offsets, and concerns who asks for these: a manifest that cannot be read, epochs that
-nobody proves, a transaction index that is gone.
+Segments and leader epochs of a partition are read once, of several partitions concurrently. The lineage is the
+leader's, or without brokers that of the last segment. Unreadable objects only matter to queries for the offsets
+that depend on them: a manifest, leader epochs that no other segment proves, a transaction index, a producer
+snapshot.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from uuid import UUID
 import numpy as np
 
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.decoding.selection import Aborted
+from odradek.pipeline.decoding.selection import AbortedTransaction
 from odradek.pipeline.errors import DataLoss, UnreadableSegment
-from odradek.pipeline.lineage import Doubt, cover
+from odradek.pipeline.lineage import UnresolvedOffsets, select_slices
 from odradek.pipeline.options import Options
-from odradek.pipeline.segment_columns import Segments, Stretches
-from odradek.pipeline.store import Beginning, Store
+from odradek.pipeline.segment_columns import Segments, SegmentSlices
+from odradek.pipeline.store import FirstPage, Store
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.pipeline")
 
 SNAPSHOTS_MAX = 8
-"""So many segments are asked which transactions were open at their ends, where the last one does not tell."""
+"""Maximum number of producer snapshots that are read if the last one is unreadable."""
 
 
 class StoredPartitions:
-    """See the module. Synchronous. `ids` are the partitions, as the store calls them; None for one that it
-    cannot have. Without a store nothing is there of any."""
+    """Offsets of partitions in the store. `ids` are the partitions with their topic ids; None for one without."""
 
     def __init__(
         self,
@@ -49,78 +48,83 @@ class StoredPartitions:
         ids: Mapping[TopicPartition, TopicIdPartition | None],
         store: Store | None,
         brokers: Brokers | None,
-        beginnings: dict[TopicPartition, Beginning],
+        first_pages: dict[TopicPartition, FirstPage],
     ) -> None:
-        """`beginnings`: of those that were listed before; each is taken out when it is used."""
+        """`first_pages`: of those that were listed before; each is taken out when it is used."""
         self._options = options
         self._ids = ids
         self._store = store
         self._brokers = brokers
-        self._beginnings = beginnings
+        self._first_pages = first_pages
         self._segments: dict[TopicPartition, bytes] = {}
-        """Packed: there may be millions of them."""
+        """Packed, because there may be millions of segments."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
-        self._unproven: dict[TopicPartition, Doubt] = {}
-        self._undecided: dict[TopicPartition, dict[int, Doubt]] = {}
-        """By where they end."""
-        self._known_ends: dict[TopicPartition, Stretches] = {}
+        self._unproven_lineages: dict[TopicPartition, UnresolvedOffsets] = {}
+        self._unstable: dict[TopicPartition, dict[int, UnresolvedOffsets]] = {}
+        """By end offset."""
+        self._known_ends: dict[TopicPartition, SegmentSlices] = {}
         self._unreadable: dict[TopicPartition, list[UnreadableSegment]] = {}
-        """Manifests, where they end no query."""
+        """Unreadable manifests that did not end the query."""
 
     def look_up(self, partitions: Sequence[TopicPartition]) -> None:
-        """Find out what there is of them, of several at once. Raises PipelineError."""
+        """Read segments and lineages of partitions, concurrently. Raises PipelineError."""
         unknown = [where for where in partitions if where not in self._segments]
         if self._store is None:
             self._segments.update((where, b"") for where in unknown)
             self._lineages.update((where, []) for where in unknown)
             return
-        for where, found in zip(unknown, self._store.at_once(self._find, unknown), strict=True):
+        for where, found in zip(
+            unknown, self._store.run_concurrently(self._find, unknown), strict=True
+        ):
             self._segments[where], self._lineages[where] = found
 
     def forget(self, where: TopicPartition) -> None:
-        """Its segments, which take room; whoever asks for them again waits for the store."""
+        """Free the memory of a partition's segments; a later use reads them again."""
         self._segments.pop(where, None)
 
-    def covered(self, where: TopicPartition, low: int, high: int) -> Stretches:
-        """What there is of the offsets from `low` on, before `high`."""
+    def covered(self, where: TopicPartition, low: int, high: int) -> SegmentSlices:
+        """Return the slices of the offsets `low` <= offset < `high`."""
         self.look_up([where])
         id = self._ids[where]
         if id is None or not self._segments[where]:
-            return cover(_NOTHING, [], low, high)
+            return select_slices(_NOTHING, [], low, high)
         segments = Segments.summarised(id, decode(self._segments[where]))
-        return cover(segments, self._lineages[where], low, high)
+        return select_slices(segments, self._lineages[where], low, high)
 
-    def decided(self, where: TopicPartition, low: int, high: int) -> Stretches:
-        """The same without what is of transactions, of read_committed, that may have ended where nobody can
-        look: what the store alone lacks begins with the first of these."""
-        stretches = self.covered(where, low, high)
+    def below_last_stable(self, where: TopicPartition, low: int, high: int) -> SegmentSlices:
+        """Return the slices below the last stable offset, with read_committed and without brokers.
+
+        After a gap, the offsets before it end at its first unstable offset.
+        """
+        slices = self.covered(where, low, high)
         store = self._store
         if self._brokers is not None or store is None or not self._options.read_committed:
-            return stretches
-        rows = stretches.rows.copy()
-        for _, _, before in stretches.gaps(low, high):
+            return slices
+        rows = slices.rows.copy()
+        for _, _, before in slices.gaps(low, high):
             if before:
-                first = self._undecided_from(where, stretches[:before])
+                first = self._first_unstable_offset(where, slices[:before])
                 rows["high"][:before] = np.minimum(rows["high"][:before], first)
-        return replace(stretches, rows=rows[rows["low"] < rows["high"]])
+        return replace(slices, rows=rows[rows["low"] < rows["high"]])
 
-    def doubts(self, where: TopicPartition) -> list[Doubt]:
-        """What its leader epochs do not reach back to, and what may be of transactions that were open where
-        nobody can look, each without the object that told it."""
-        unproven = self._unproven.get(where)
-        found = [] if unproven is None else [unproven]
-        return [*found, *self._undecided.get(where, {}).values()]
+    def unresolved(self, where: TopicPartition) -> list[UnresolvedOffsets]:
+        """Return the offsets with unknown lineage or unknown transactions, with the unreadable object."""
+        unproven_lineage = self._unproven_lineages.get(where)
+        found = [] if unproven_lineage is None else [unproven_lineage]
+        return [*found, *self._unstable.get(where, {}).values()]
 
-    def _undecided_from(self, where: TopicPartition, stretches: Stretches) -> int:
-        """The first offset of a transaction that was open where they end; the offset behind them if there is none.
-        Where what told it can't be read, and ends no query, what the segments before it tell is certain, and the
-        rest is in doubt. Raises UnreadableSegment."""
+    def _first_unstable_offset(self, where: TopicPartition, slices: SegmentSlices) -> int:
+        """Return the first unstable offset at the end of the slices; their end if no transaction is open.
+
+        If the producer snapshot is unreadable and does not end the query, an earlier snapshot gives a lower bound,
+        and the offsets from there are unresolved. Raises UnreadableSegment.
+        """
         assert self._store is not None
-        (last,) = stretches[-1:]
-        if last.high in self._undecided.get(where, ()):
+        (last,) = slices[-1:]
+        if last.high in self._unstable.get(where, ()):
             return last.high
         try:
-            return self._store.undecided_from(last.segment)
+            return self._store.first_unstable_offset(last.segment)
         except UnreadableSegment as error:
             if self._options.corrupt_segments == "fail":
                 raise
@@ -128,25 +132,27 @@ class StoredPartitions:
             certain = before.low if len(before) else last.low
             for each in reversed(list(before[-SNAPSHOTS_MAX:])):
                 with suppress(UnreadableSegment):
-                    certain = self._store.undecided_from(each.segment)
+                    certain = self._store.first_unstable_offset(each.segment)
                     break
-            doubts = self._undecided.setdefault(where, {})
-            doubts[last.high] = Doubt(min(certain, last.low), last.high, error)
+            unresolved = self._unstable.setdefault(where, {})
+            unresolved[last.high] = UnresolvedOffsets(min(certain, last.low), last.high, error)
             return last.high
 
     def unreadable(self, where: TopicPartition) -> list[tuple[int, UnreadableSegment]]:
-        """Manifests that were passed over, and where their segments begin."""
+        """Return skipped manifests and the start offsets of their segments."""
         return [(_start_offset(error), error) for error in self._unreadable.get(where, ())]
 
     def aborted(
-        self, where: TopicPartition, low: int, high: int, doubts: list[Doubt]
-    ) -> list[Aborted]:
-        """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the
-        broker, which then names the transactions that reach over the end of the store, or into what
-        it lacks. What cannot be told is added to the doubts."""
+        self, where: TopicPartition, low: int, high: int, unresolved: list[UnresolvedOffsets]
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions of the stored offsets from `low` on.
+
+        Their markers may be in later segments, or only on the broker, which then reports transactions that extend
+        beyond the store or into its gaps. What is unknown is added to `unresolved`.
+        """
         assert self._store is not None
         covering = self.covered(where, low, 1 << 62)
-        found, all_before = self._store.aborted(covering, high, doubts)
+        found, all_before = self._store.aborted(covering, high, unresolved)
         if self._brokers is not None:
             ends = [begin for begin, _, before in covering.gaps(low, covering.high) if before]
             for end in (*ends, covering.high):
@@ -159,57 +165,61 @@ class StoredPartitions:
     def limits(
         self, partitions: Sequence[TopicPartition], which: int, *, committed: bool
     ) -> dict[TopicPartition, int]:
-        """Where they begin (EARLIEST) or end (LATEST), as far as that can be read."""
+        """Return the readable start (EARLIEST) or end (LATEST) of each partition."""
         store = self._store
         assert store is not None
 
         def limit(where: TopicPartition) -> int:
-            stretches = self._ends(where)
-            if not len(stretches):
+            slices = self._ends(where)
+            if not len(slices):
                 return 0
             if which == EARLIEST:
-                unproven = self._unproven.get(where)
-                return stretches.low if unproven is None else unproven.low
-            return self._undecided_from(where, self._ends(where)) if committed else stretches.high
+                unproven_lineage = self._unproven_lineages.get(where)
+                return slices.low if unproven_lineage is None else unproven_lineage.low
+            return (
+                self._first_unstable_offset(where, self._ends(where)) if committed else slices.high
+            )
 
         self.look_up(partitions)
-        return dict(zip(partitions, store.at_once(limit, partitions), strict=True))
+        return dict(zip(partitions, store.run_concurrently(limit, partitions), strict=True))
 
-    def first_as_late(
+    def offsets_for_times(
         self, wanted: Mapping[TopicPartition, int], *, is_end: bool
     ) -> dict[TopicPartition, int]:
-        """The first offset of each with at least that timestamp (ms); -1 for none. Where a segment that may have
-        it can't be read, and ends no query, it is read, or asked for, and told as a gap: a read begins with it, or
-        does not end with it."""
+        """Return the first offset of each partition with at least that timestamp (ms); -1 for none.
+
+        If a segment that may have it is unreadable and does not end the query, a start is that segment's start, and
+        an end is not before it.
+        """
         assert self._store is not None
         self.look_up(list(wanted))
-        found = self._store.at_once(
+        found = self._store.run_concurrently(
             lambda each: self._first_at(*each, is_end=is_end), list(wanted.items())
         )
         return dict(zip(wanted, found, strict=True))
 
     def _first_at(self, where: TopicPartition, at_ms: int, *, is_end: bool) -> int:
-        from odradek.pipeline.decoding.selection import Wanted
-        from odradek.pipeline.segments import narrowed_to_time, read_stretch
+        from odradek.pipeline.decoding.selection import RecordSelection
+        from odradek.pipeline.segments import narrowed_to_time, read_slice
 
         assert self._store is not None
         storage = self._store.storage
-        stretches = self.covered(where, 0, 1 << 62)
+        slices = self.covered(where, 0, 1 << 62)
         fails = self._options.corrupt_segments == "fail"
-        unproven = self._unproven.get(where)
-        if unproven is not None:
+        unproven_lineage = self._unproven_lineages.get(where)
+        if unproven_lineage is not None:
             if fails:
-                raise unproven.error
-            doubtful = self._in_doubt(where, unproven, at_ms)
-            if doubtful is not None and not is_end:
-                return doubtful
-            stretches = stretches.without(unproven.low, unproven.high)
-        wanted = Wanted(*where, ("offset",), since_ms=at_ms)
-        for each in stretches[stretches.rows["newest"] >= at_ms]:
+                raise unproven_lineage.error
+            first_unresolved = self._first_unresolved_at(where, unproven_lineage, at_ms)
+            if first_unresolved is not None and not is_end:
+                return first_unresolved
+            slices = slices.without(unproven_lineage.low, unproven_lineage.high)
+        wanted = RecordSelection(*where, ("offset",), since_ms=at_ms)
+        for each in slices[slices.rows["newest"] >= at_ms]:
             try:
                 narrow = narrowed_to_time(storage, each, at_ms)
-                for stretch in (narrow, each) if narrow is not each else (each,):
-                    for table in read_stretch(storage, stretch, wanted):
+                for segment_slice in (narrow, each) if narrow is not each else (each,):
+                    for table in read_slice(storage, segment_slice, wanted):
                         if table.num_rows:
                             return int(table.column(0)[0].as_py())
             except UnreadableSegment:
@@ -219,26 +229,28 @@ class StoredPartitions:
                     return each.low
         return -1
 
-    def _in_doubt(self, where: TopicPartition, doubt: Doubt, at_ms: int) -> int | None:
-        """The first offset in doubt of a segment that has something as late."""
+    def _first_unresolved_at(
+        self, where: TopicPartition, unresolved_range: UnresolvedOffsets, at_ms: int
+    ) -> int | None:
+        """Return the first unresolved offset of a segment with records as late as `at_ms`."""
         id = self._ids[where]
         assert id is not None
         rows = Segments.summarised(id, decode(self._segments[where])).rows
-        late = rows[(rows["start"] < doubt.high) & (rows["newest"] >= at_ms)]
-        return max(doubt.low, int(late["start"].min())) if len(late) else None
+        late = rows[(rows["start"] < unresolved_range.high) & (rows["newest"] >= at_ms)]
+        return max(unresolved_range.low, int(late["start"].min())) if len(late) else None
 
     # What is asked of the store, and of brokers
 
-    def _ends(self, where: TopicPartition) -> Stretches:
-        """The first and the last stretch of all that there is; asked for again and again."""
+    def _ends(self, where: TopicPartition) -> SegmentSlices:
+        """Return the first and the last slice of the partition, cached."""
         if where not in self._known_ends:
-            stretches = self.covered(where, 0, 1 << 62)
-            count = len(stretches)
-            self._known_ends[where] = stretches[np.unique([0, count - 1])] if count else stretches
+            slices = self.covered(where, 0, 1 << 62)
+            count = len(slices)
+            self._known_ends[where] = slices[np.unique([0, count - 1])] if count else slices
         return self._known_ends[where]
 
     def _find(self, where: TopicPartition) -> tuple[bytes, list[EpochStart]]:
-        """The segments, packed, and the partition's leader epochs."""
+        """Return the packed segments and the leader epochs."""
         assert self._store is not None
         tiered = self._ids[where]
         if tiered is None:
@@ -246,21 +258,23 @@ class StoredPartitions:
         unreadable: list[UnreadableSegment] = []
         fails = self._options.corrupt_segments == "fail"
         segments = self._store.segments(
-            tiered, self._beginnings.pop(where, None), None if fails else unreadable.append
+            tiered, self._first_pages.pop(where, None), None if fails else unreadable.append
         )
         for error in unreadable:
-            log.error("a segment of %s is passed over: %s", where, error)
+            log.error("a segment of %s is skipped: %s", where, error)
         self._unreadable[where] = unreadable
         if not len(segments):
             return b"", []
         if self._brokers is None:
-            lineage, unproven = self._store.lineage_and_doubt(segments)
-            if unproven is not None:
-                self._unproven[where] = unproven
+            lineage, unproven_lineage = self._store.lineage_and_unresolved(segments)
+            if unproven_lineage is not None:
+                self._unproven_lineages[where] = unproven_lineage
             return segments.packed(), lineage
         return segments.packed(), self._brokers.lineage(where, segments.epochs())
 
-    def _aborted_across(self, brokers: Brokers, where: TopicPartition, end: int) -> list[Aborted]:
+    def _aborted_across(
+        self, brokers: Brokers, where: TopicPartition, end: int
+    ) -> list[AbortedTransaction]:
         id = self._ids[where]
         try:
             fetched = brokers.fetch(
@@ -274,17 +288,19 @@ class StoredPartitions:
             if error.code is ErrorCode.inconsistent_topic_id:
                 raise DataLoss(f"{error.message}: run the query again") from None
             if end > brokers.offsets({where: LATEST})[where]:
-                return []  # the store reaches further than the log does now: all of it is decided
-            text = f"{where} has lost offset {end} while a query was planned: run it again"
+                return []  # the store extends beyond the log's end, so its transactions are complete
+            text = f"{where} lost offset {end} while the query was planned: run it again"
             raise DataLoss(text) from None
-        return [Aborted(id, first, end - 1) for id, first in fetched.aborted if first < end]
+        return [
+            AbortedTransaction(id, first, end - 1) for id, first in fetched.aborted if first < end
+        ]
 
 
 _NOTHING = Segments.of(TopicIdPartition(UUID(int=0), "", 0), ())
 
 
 def _start_offset(error: UnreadableSegment) -> int:
-    """Of the segment whose manifest it is."""
+    """Return the start offset in the name of a manifest."""
     name = parse_key(error.key or "")
     assert name is not None, "it was listed as a manifest"
     return name.start_offset

@@ -24,7 +24,7 @@ from odradek.pipeline.options import BEGIN, TOPIC_ID
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.values import value_class
 
-InJson = dict[str, dict[str, Any]]
+OffsetsJson = dict[str, dict[str, Any]]
 Offsets = dict[TopicPartition, int]
 
 
@@ -47,9 +47,9 @@ class StreamOffsets:
             _by_partition(begin) if begin else None,
         )
 
-    def in_json(self) -> InJson:
+    def to_json(self) -> OffsetsJson:
         """The same offsets are the same text each time: Spark compares that."""
-        found: InJson = {}
+        found: OffsetsJson = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset
         for topic, partitions in found.items():
@@ -62,7 +62,7 @@ class StreamOffsets:
                 found[topic][BEGIN][str(partition)] = offset
         return found
 
-    def made_again(self, now: Mapping[str, UUID]) -> dict[str, str]:
+    def recreated_topics(self, now: Mapping[str, UUID]) -> dict[str, str]:
         """The topics that are others by the ids they have `now`, with what is to be said of each."""
         return {
             topic: f"{topic} was deleted and made again: offsets of the topic with id"
@@ -71,7 +71,7 @@ class StreamOffsets:
             if now.get(topic, id) != id
         }
 
-    def but_for(self, topics: Mapping[str, object]) -> Offsets:
+    def excluding(self, topics: Mapping[str, object]) -> Offsets:
         """The offsets of all other topics."""
         return {where: at for where, at in self.offsets.items() if where.topic not in topics}
 

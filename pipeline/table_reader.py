@@ -17,15 +17,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from odradek.pipeline.decoding.schema import GAP, JSON, VALUE
-from odradek.pipeline.filters import Filtered
+from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.options import Options
 from odradek.pipeline.table_schema import check_schema, decoded_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.pipeline.decoding.selection import Aborted, Wanted
-    from odradek.pipeline.planning import SegmentRange
+    from odradek.pipeline.decoding.selection import AbortedTransaction, RecordSelection
+    from odradek.pipeline.planning import PlannedRange
     from odradek.pipeline.query import Plan
 
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class ReadTask(InputPartition):
     """One Spark task: the ranges that it reads, and the aborted transactions in them by partition."""
 
-    pieces: tuple[SegmentRange, ...]
-    aborted: Mapping[tuple[str, int], Sequence[Aborted]]
+    pieces: tuple[PlannedRange, ...]
+    aborted: Mapping[tuple[str, int], Sequence[AbortedTransaction]]
 
 
 class TableReader:
@@ -45,19 +45,19 @@ class TableReader:
         self._schema = schema
         check_schema(schema, options)
 
-    def tasks(self, plan: Plan, filtered: Filtered = Filtered()) -> list[ReadTask]:  # noqa: B008
+    def tasks(self, plan: Plan, filtered: PushedFilters = PushedFilters()) -> list[ReadTask]:  # noqa: B008
         from odradek.pipeline.planning import (
             HEADERS_TASK_BYTES,
             LOOKED_INTO_MAX,
             TASK_BYTES,
-            AbortedByTask,
+            AbortedTransactions,
             tasks_of,
         )
-        from odradek.pipeline.segment_columns import PackedStretches
+        from odradek.pipeline.segment_columns import PackedSlices
 
         options, wanted = self._options, self._wanted(filtered)
         usual = TASK_BYTES if wanted.needs_records else HEADERS_TASK_BYTES
-        stored = [each for each in plan.pieces if isinstance(each, PackedStretches)]
+        stored = [each for each in plan.pieces if isinstance(each, PackedSlices)]
         looked_into = sum(len(each) == 1 for each in stored) if wanted.is_timed else 0
         tasks = tasks_of(
             plan.pieces,
@@ -66,30 +66,30 @@ class TableReader:
             min_tasks=max(options.min_partitions or 1, -(-looked_into // LOOKED_INTO_MAX)),
             max_records=options.max_records_per_partition,
         )
-        aborted = AbortedByTask(plan.aborted)
+        aborted = AbortedTransactions(plan.aborted)
         return [ReadTask(pieces, aborted.of(pieces)) for pieces in tasks]
 
-    def _wanted(self, filtered: Filtered) -> Wanted:
+    def _wanted(self, filtered: PushedFilters) -> RecordSelection:
         """Columns, times and row type to read; the partition is filled in for each range."""
-        from odradek.pipeline.decoding.selection import Wanted
+        from odradek.pipeline.decoding.selection import RecordSelection
 
         columns = decoded_columns(self._schema)
         since_ms, until_ms, rows = filtered.since_ms, filtered.until_ms, self._options.rows
-        return Wanted("", 0, columns, since_ms=since_ms, until_ms=until_ms, rows=rows)
+        return RecordSelection("", 0, columns, since_ms=since_ms, until_ms=until_ms, rows=rows)
 
-    def _skips_dense(self, wanted: Wanted) -> bool:
+    def _skips_dense(self, wanted: RecordSelection) -> bool:
         """Whether dense segments need not be read; gap reports need every byte checked."""
         return wanted.needs_offsets_alone and self._options.corrupt_segments == "fail"
 
-    def read(self, task: InputPartition, filtered: Filtered) -> Iterator[pa.RecordBatch]:
+    def read(self, task: InputPartition, filtered: PushedFilters) -> Iterator[pa.RecordBatch]:
         if not isinstance(task, ReadTask):
             return  # Spark runs one task even for an empty plan
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
+        from odradek.pipeline.reading import ReadSettings, read_pieces, with_gap_column
 
         options, needed = self._options, self._wanted(filtered)
-        reading = Reading(
+        reading = ReadSettings(
             columns=needed.columns,
             bootstrap=options.bootstrap,
             tiered_url=options.tiered_url,

@@ -1,4 +1,4 @@
-"""The walk-through of docs/flights.md: a year of flights as events, tiered, and asked questions.
+"""Generates docs/flights.md, a walk through the pipeline with a year of flights.
 
-`python -m odradek.bench.flights` makes the page and its plots anew.
+`python -m odradek.bench.flights` runs the page and updates its output and plots.
 """

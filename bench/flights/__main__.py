@@ -1,4 +1,4 @@
-"""Make docs/flights.md anew: `python -m odradek.bench.flights [--flights N] [PAGE]`."""
+"""Regenerate docs/flights.md: `python -m odradek.bench.flights [--flights N] [PAGE]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path("docs/flights.md")
 
 
 def make(page: Path, spark: Any, most: int | None = None) -> None:
-    """Write the page anew, and its plots beside it, over `most` flights (None: all of them)."""
+    """Run the page with at most `most` flights (None: all), and write it and its plots."""
     with (
         tempfile.TemporaryDirectory(prefix="odradek-flights-") as store,
         Broker(configs=BROKER, tiered=store) as broker,
@@ -37,7 +37,7 @@ def make(page: Path, spark: Any, most: int | None = None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m odradek.bench.flights", description=__doc__)
     parser.add_argument("page", nargs="?", type=Path, default=PAGE, help=f"({PAGE})")
-    parser.add_argument("--flights", type=int, metavar="N", help="not all of them")
+    parser.add_argument("--flights", type=int, metavar="N", help="use at most N flights")
     args = parser.parse_args()
     with open_session("odradek-flights", "local[2]") as spark:
         make(args.page, spark, args.flights)

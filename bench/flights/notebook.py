@@ -1,7 +1,7 @@
-"""A page of Markdown as a notebook: its Python is run from top to bottom, and what that prints stands behind it.
+"""Runs a Markdown page as a notebook.
 
-A block of `python` is run; a block of `text` that follows it is what it printed, and is written anew. All
-else stays as it is. Blocks share their names, as cells do.
+Each `python` block is executed, from top to bottom, with shared globals. The `text` block after it is replaced by its
+output. Everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n.*?```\n)?", re
 
 
 def run(page: str, names: dict[str, Any]) -> str:
-    """The page with what its blocks print now. `names` are there from the start."""
+    """Return the page with the output of its blocks; `names` are the initial globals."""
 
     def ran(block: re.Match[str]) -> str:
         code = block["code"]
         line = page.count("\n", 0, block.start()) + 2
         printed = StringIO()
         with redirect_stdout(printed):
-            exec(compile("\n" * (line - 1) + code, "the page", "exec"), names)
+            exec(compile("\n" * (line - 1) + code, "notebook", "exec"), names)
         cell = f"```python\n{code}```\n"
-        said = "\n".join(each.rstrip() for each in printed.getvalue().strip("\n").splitlines())
-        return f"{cell}\n```text\n{said}\n```\n" if said else cell
+        output = "\n".join(each.rstrip() for each in printed.getvalue().strip("\n").splitlines())
+        return f"{cell}\n```text\n{output}\n```\n" if output else cell
 
     return _BLOCK.sub(ran, page)

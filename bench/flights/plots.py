@@ -1,4 +1,4 @@
-"""The plots of the page: small, and the same bytes whenever the figures are the same."""
+"""Draws the plots of the page as small SVG files; equal data gives equal bytes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 INK, LINE, MARK = "#30343c", "#d8dbe0", "#b5482f"
 OUTLINED_FROM = 100
-"""So many bars are drawn as one shape: a file with each of them would be large."""
+"""Number of bars from which they are drawn as one shape, which keeps the file small."""
 WIDTH_INCHES, HEIGHT_INCHES = 7.2, 2.6
 
 
 def bars(rows: Sequence[Any], title: str, path: Path, *, mark: Sequence[Any] = ()) -> None:
-    """A bar for each row, of its first column the name, of its second the height; those named in `mark`
-    stand out."""
+    """Draw a bar for each row (name, height), and highlight the names in `mark`."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import Teller
+    from odradek.pipeline.cli.progress import ProgressReporter
     from odradek.pipeline.jobs.audit import AuditJob, audit
     from odradek.pipeline.options import store_url
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         young_ms=None if args.older_than is None else _ms(args.older_than),
         resume=args.resume,
     )
-    tell = Teller("segments", as_json=args.json)
+    tell = ProgressReporter("segments", as_json=args.json)
     with tell, session_of(args, "odradek-audit") as spark:
         report = audit(spark, job, tell.progress)
     tell.row(as_json(report))
@@ -135,7 +135,7 @@ def as_text(report: AuditReport) -> Iterator[str]:
         is_bad = finding.status.is_loss or finding.status.is_garbage
         lacks = ", ".join(_lacks(finding))
         yield f"{word.upper() if is_bad else word}: {_name(finding)}{lacks and f' lacks {lacks}'}"
-    yield "all is well" if report.is_well else "not all is well"
+    yield "no problems found" if report.is_well else "problems found"
 
 
 def _left_of(deleted: DeletedPartition) -> str:

@@ -83,10 +83,10 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import Teller
+    from odradek.pipeline.cli.progress import ProgressReporter
     from odradek.pipeline.cli.rows import rows_of
     from odradek.pipeline.errors import BadOption
-    from odradek.pipeline.jobs.progress import watched
+    from odradek.pipeline.jobs.progress import report_spark_tasks
 
     if not 0 <= args.limit <= LIMIT_MAX:
         raise BadOption(f"--limit {args.limit}: it is a number of records, at most {LIMIT_MAX}")
@@ -95,8 +95,12 @@ def run(args: argparse.Namespace) -> int:
     if args.columns:
         sys.stdout.writelines(_columns(decoder, as_json=args.json))
         return 0
-    teller = Teller("tasks", as_json=args.json)
-    with teller, session_of(args, "odradek-decode") as spark, watched(spark, teller.progress):
+    reporter = ProgressReporter("tasks", as_json=args.json)
+    with (
+        reporter,
+        session_of(args, "odradek-decode") as spark,
+        report_spark_tasks(spark, reporter.progress),
+    ):
         rows = rows_of(_frame(spark, args, decoding))
     for row in rows:
         sys.stdout.write(_line(row, as_json=args.json) + "\n")
@@ -131,12 +135,12 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
 
 
 def _line(row: dict[str, Any], *, as_json: bool) -> str:
-    from odradek.pipeline.cli.rows import time_said
+    from odradek.pipeline.cli.rows import short_time
     from odradek.pipeline.jobs.decode import ERROR
 
     if as_json:
         return json.dumps(row, ensure_ascii=False)
-    at = time_said(row["timestamp"], "seconds")
+    at = short_time(row["timestamp"], "seconds")
     where = f"{row['topic']}-{row['partition']} {row['offset']} {at}"
     if row[ERROR] is not None:
         return f"{where}  BROKEN: {row[ERROR]}"

@@ -12,7 +12,7 @@ from odradek.pipeline.cli.arguments import (
     source_of,
 )
 from odradek.pipeline.cli.decode import add_registry_arguments, decoding_of
-from odradek.pipeline.cli.progress import Teller
+from odradek.pipeline.cli.progress import ProgressReporter
 
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.export import ExportBatch, ExportJob
@@ -49,16 +49,16 @@ def run(args: argparse.Namespace) -> int:
 
     job = _job(args)
     job.check()
-    teller = Teller("offsets", as_json=args.json)
-    with teller, session_of(args, "odradek-export") as spark:
-        batches = export(spark, job, lambda batch: _tell(teller, batch), teller.progress)
+    reporter = ProgressReporter("offsets", as_json=args.json)
+    with reporter, session_of(args, "odradek-export") as spark:
+        batches = export(spark, job, lambda batch: _tell(reporter, batch), reporter.progress)
     records = sum(batch.records for batch in batches)
     dead = sum(batch.dead_letters for batch in batches)
     gaps = sum(batch.gaps for batch in batches)
-    teller.row({"records": records, "deadLetters": dead, "gaps": gaps, "batches": len(batches)})
+    reporter.row({"records": records, "deadLetters": dead, "gaps": gaps, "batches": len(batches)})
     lost = f" and {gaps} stretches of offsets that can't be read" if gaps else ""
     to = f" to {job.dead_letters_path}" if dead or gaps else ""
-    teller.result(f"{records} records to {job.out}, {dead} dead letters{lost}{to}")
+    reporter.result(f"{records} records to {job.out}, {dead} dead letters{lost}{to}")
     return 0
 
 
@@ -87,8 +87,8 @@ def _job(args: argparse.Namespace) -> ExportJob:
     )
 
 
-def _tell(teller: Teller, batch: ExportBatch) -> None:
-    teller.row(
+def _tell(reporter: ProgressReporter, batch: ExportBatch) -> None:
+    reporter.row(
         {
             "batch": batch.number,
             "records": batch.records,
@@ -99,4 +99,4 @@ def _tell(teller: Teller, batch: ExportBatch) -> None:
     )
     also = f", {batch.dead_letters} dead letters" if batch.dead_letters else ""
     lost = f", {batch.gaps} stretches that can't be read" if batch.gaps else ""
-    teller.line(f"batch {batch.number}: {batch.records} records{also}{lost}")
+    reporter.line(f"batch {batch.number}: {batch.records} records{also}{lost}")

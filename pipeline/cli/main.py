@@ -7,7 +7,7 @@ import argparse
 
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.pipeline.cli import audit, decode, export, replay, stats
-from odradek.pipeline.errors import BadOption, PipelineError, from_spark
+from odradek.pipeline.errors import BadOption, PipelineError, translate_spark_error
 
 JOBS = {"export": export, "replay": replay, "audit": audit, "stats": stats, "decode": decode}
 """By name: LINE, add_arguments and run. They import nothing heavy before they run."""
@@ -66,5 +66,5 @@ def _run(args: argparse.Namespace) -> int:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in OF_SPARK:
             raise
-        raise from_spark(error) from None
+        raise translate_spark_error(error) from None
     return code

@@ -9,12 +9,12 @@ import json
 import sys
 from typing import Self, TextIO
 
-from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.jobs.progress import JobProgress
 
 CLEAR = "\r\x1b[K"
 
 
-class Teller:
+class ProgressReporter:
     """See the module. `what` are the things that progress counts. Whoever leaves it, by an error too, leaves no line
     that is not ended."""
 
@@ -38,7 +38,7 @@ class Teller:
     def __exit__(self, *error: object) -> None:
         self.end_line()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: JobProgress) -> None:
         """Of a moment. Where nobody watches, only rows of JSON are written."""
         if self._as_json:
             self.row({"progress": progress.row()})

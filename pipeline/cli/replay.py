@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import Teller
+    from odradek.pipeline.cli.progress import ProgressReporter
     from odradek.pipeline.jobs.replay import replay
 
-    job, tell = job_of(args), Teller("offsets", as_json=args.json)
+    job, tell = job_of(args), ProgressReporter("offsets", as_json=args.json)
     job.check()
     with tell, session_of(args, "odradek-replay") as spark:
         result = replay(spark, job, tell.progress)

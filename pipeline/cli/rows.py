@@ -50,7 +50,7 @@ def time_text(us: int, zone: str = "Z") -> str:
     return f"{digits}{at.isoformat()[4:]}{zone}"
 
 
-def time_said(text: str, to: Literal["minutes", "seconds"]) -> str:
+def short_time(text: str, to: Literal["minutes", "seconds"]) -> str:
     """For people: such a text's day and time, no finer than that."""
     day, _, time = text.partition("T")
     return f"{day} {time[:5] if to == 'minutes' else time[:8]}"

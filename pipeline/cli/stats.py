@@ -17,7 +17,7 @@ from odradek.pipeline.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from odradek.pipeline.jobs.retention import Outcome, Rule
+    from odradek.pipeline.jobs.retention import RetentionOutcome, RetentionRule
 
 RULES = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes")
 LINE = "bytes, records, compression, keys and late records; what other retention would delete"
@@ -58,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import Teller
+    from odradek.pipeline.cli.progress import ProgressReporter
     from odradek.pipeline.cli.rows import rows_of
     from odradek.pipeline.jobs.stats import StatsJob, stats
     from odradek.pipeline.options import duration_ms
 
     source = {**source_of(args), "subscribe": args.topic}
-    rules = [parsed_rule(text) for text in args.what_if]
+    rules = [parsed_rule(text) for text in args.apply_rule]
     _check_price(args.price, rules)
     if rules:
         return _what_if(args, source, rules)
@@ -76,14 +76,14 @@ def run(args: argparse.Namespace) -> int:
         late_after_ms=_given("--late-after", args.late_after, duration_ms),
     )
     job.check()
-    teller = Teller("tasks", as_json=args.json)
-    with teller, session_of(args, "odradek-stats") as spark:
-        rows = rows_of(stats(spark, job, teller.progress))
+    reporter = ProgressReporter("tasks", as_json=args.json)
+    with reporter, session_of(args, "odradek-stats") as spark:
+        rows = rows_of(stats(spark, job, reporter.progress))
     _tell(args.json, rows, lambda: as_text(rows))
     return 0
 
 
-def _check_price(price: float | None, rules: Sequence[Rule]) -> None:
+def _check_price(price: float | None, rules: Sequence[RetentionRule]) -> None:
     """Raises BadOption."""
     from odradek.pipeline.errors import BadOption
 
@@ -93,15 +93,21 @@ def _check_price(price: float | None, rules: Sequence[Rule]) -> None:
         raise BadOption(f"--price {price}: it is a number, of a GiB a month")
 
 
-def _what_if(args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[Rule]) -> int:
-    from odradek.pipeline.cli.progress import Teller
-    from odradek.pipeline.jobs.progress import watched
+def _what_if(
+    args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[RetentionRule]
+) -> int:
+    from odradek.pipeline.cli.progress import ProgressReporter
+    from odradek.pipeline.jobs.progress import report_spark_tasks
     from odradek.pipeline.jobs.retention import retention
     from odradek.seams.clock import RealClock
 
     now_ms = RealClock().wall_ms()
-    teller = Teller("tasks", as_json=args.json)
-    with teller, session_of(args, "odradek-stats") as spark, watched(spark, teller.progress):
+    reporter = ProgressReporter("tasks", as_json=args.json)
+    with (
+        reporter,
+        session_of(args, "odradek-stats") as spark,
+        report_spark_tasks(spark, reporter.progress),
+    ):
         outcomes = retention(spark, source, rules, now_ms)
     rows = [_outcome(each, args.price) for each in outcomes]
     _tell(args.json, rows, lambda: outcomes_as_text(outcomes, args.price))
@@ -143,9 +149,9 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _minute(time: str | None) -> str | None:
-    from odradek.pipeline.cli.rows import time_said
+    from odradek.pipeline.cli.rows import short_time
 
-    return None if time is None else time_said(time, "minutes")
+    return None if time is None else short_time(time, "minutes")
 
 
 def _ratio(row: Mapping[str, Any]) -> float | None:
@@ -173,10 +179,10 @@ def _top(row: Mapping[str, Any]) -> str | None:
 # What-ifs
 
 
-def parsed_rule(text: str) -> Rule:
+def parsed_rule(text: str) -> RetentionRule:
     """Of `retention.ms=7d,local.retention.bytes=10GiB`; any of the four may be left out. Raises BadOption."""
     from odradek.pipeline.errors import BadOption
-    from odradek.pipeline.jobs.retention import Rule
+    from odradek.pipeline.jobs.retention import RetentionRule
     from odradek.pipeline.options import duration_ms
 
     given: dict[str, int] = {}
@@ -190,7 +196,7 @@ def parsed_rule(text: str) -> Rule:
         parse = duration_ms if name.endswith(".ms") else _size
         is_special = value in ("-1", "-2")
         given[field] = int(value) if is_special else _given(name, value, parse)
-    rule = Rule(**given)
+    rule = RetentionRule(**given)
     rule.check()
     return rule
 
@@ -223,7 +229,7 @@ def _size(text: str) -> int:
     return int(size)
 
 
-def _outcome(each: Outcome, price: float | None) -> dict[str, Any]:
+def _outcome(each: RetentionOutcome, price: float | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "topic": each.topic,
         "partition": each.partition,
@@ -246,7 +252,7 @@ def _outcome(each: Outcome, price: float | None) -> dict[str, Any]:
     return found if price is None else {**found, "cost": each.cost(price)}
 
 
-def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterator[str]:
+def outcomes_as_text(outcomes: Sequence[RetentionOutcome], price: float | None) -> Iterator[str]:
     """A table for each rule, with what all of it comes to."""
     from odradek.cli.output import human_bytes, table_lines
 
@@ -286,7 +292,7 @@ def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterat
         yield from table_lines(head, rows, thousands=True)
 
 
-def _on_disk(outcomes: Sequence[Outcome], start: int | None) -> list[object]:
+def _on_disk(outcomes: Sequence[RetentionOutcome], start: int | None) -> list[object]:
     from odradek.cli.output import human_bytes
 
     known = [each for each in outcomes if each.local_bytes_kept is not None]
@@ -295,6 +301,6 @@ def _on_disk(outcomes: Sequence[Outcome], start: int | None) -> list[object]:
     return [human_bytes(deleted), human_bytes(kept), start] if known else [None, None, start]
 
 
-def _said(rule: Rule) -> str:
+def _said(rule: RetentionRule) -> str:
     values = {name: getattr(rule, name.replace(".", "_")) for name in RULES}
     return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)

@@ -23,7 +23,7 @@ from odradek.pipeline.decoding.decoder import (
     Decoder,
 )
 from odradek.pipeline.decoding.schema import BATCHES
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Wanted
+from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, RecordSelection
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.compression import NAMES, NONE, decompress
@@ -92,6 +92,6 @@ class BatchDecoder(Decoder):
         return sizes
 
 
-def decoder_of(wanted: Wanted, source: str) -> Decoder:
+def decoder_of(wanted: RecordSelection, source: str) -> Decoder:
     """For the rows that are wanted."""
     return (BatchDecoder if wanted.rows == BATCHES else Decoder)(wanted, source)

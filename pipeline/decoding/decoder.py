@@ -32,7 +32,12 @@ from odradek.pipeline.decoding.arrow import (
     repeated,
 )
 from odradek.pipeline.decoding.batch_headers import find_batches
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, Aborted, Wanted
+from odradek.pipeline.decoding.selection import (
+    INT64_MAX,
+    INT64_MIN,
+    AbortedTransaction,
+    RecordSelection,
+)
 from odradek.pipeline.errors import CorruptSegment
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
@@ -43,7 +48,7 @@ from odradek.seams.files import Buffer
 if TYPE_CHECKING:
     from odradek.pipeline.decoding.decompression import Bodies
 
-__all__ = ["Aborted", "Decoder", "Wanted"]
+__all__ = ["AbortedTransaction", "Decoder", "RecordSelection"]
 
 GROUP_BYTES = 8 << 20
 """About so many bytes of records, decompressed, become one Arrow batch."""
@@ -70,7 +75,7 @@ _WRONG_OFFSETS = "the batch's offsets are not where they should be"
 class Decoder:
     """See the module. `source` is what errors call the bytes."""
 
-    def __init__(self, wanted: Wanted, source: str, *, check_crcs: bool = True) -> None:
+    def __init__(self, wanted: RecordSelection, source: str, *, check_crcs: bool = True) -> None:
         self.wanted = wanted
         self.source = source
         self.schema = arrow_schema(wanted.columns, wanted.rows)

@@ -13,7 +13,7 @@ _FROM_HEADERS = _OF_OFFSETS | {"timestampType"}
 
 
 @dataclass(frozen=True)
-class Aborted:
+class AbortedTransaction:
     """A transaction that was given up: its producer's records from `first_offset` to `last_offset`, or to
     the producer's next marker, if that comes first: a broker does not say where it is."""
 
@@ -27,7 +27,7 @@ class Aborted:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordSelection:
     """Which records of a partition, and what of them. Offsets and times: from the first on, before
     the second; `since_ms` and `until_ms` in ms since the epoch."""
 
@@ -40,7 +40,7 @@ class Wanted:
     until_ms: int = INT64_MAX
     too_late_ms: int = INT64_MAX
     """Behind a record as late as this nothing is wanted."""
-    aborted: Sequence[Aborted] = field(default=())
+    aborted: Sequence[AbortedTransaction] = field(default=())
     """Not read; for `isolation.level=read_committed`."""
     rows: str = RECORDS
 

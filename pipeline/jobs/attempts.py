@@ -35,7 +35,7 @@ from odradek.seams.values import value_class
 
 
 @value_class
-class Batch:
+class BatchKey:
     """The `number`th of the `export` that is so called in its checkpoint; `offsets` are those that it is
     about, from the first on, before the second."""
 
@@ -66,14 +66,14 @@ class Files(Protocol):
 
 
 @value_class
-class Staged:
+class StagedFile:
     """A file that is whole: where it is, and which directory below the table's it is for."""
 
     file: str
     directory: str
 
 
-def directory_of(batch: Batch) -> str:
+def directory_of(batch: BatchKey) -> str:
     """Below those that its records have in the table."""
     return f"export={batch.export}/batch={batch.number}"
 
@@ -83,7 +83,7 @@ def staged_of(export: str) -> str:
     return f"_staged-{export}"
 
 
-class Attempts:
+class BatchAttempts:
     """At batches of the table `out`, with a directory for each of the columns `levels`. `confirm` raises
     PipelineError if another driver has the turn."""
 
@@ -94,17 +94,17 @@ class Attempts:
         levels: Sequence[str],
         confirm: Callable[[], None],
         entropy: Entropy | None = None,
-        at_once: int = AT_ONCE,
+        run_concurrently: int = AT_ONCE,
     ) -> None:
         self._files = files
         self._out = out
         self._levels = levels
         self._confirm = confirm
         self._entropy = entropy or RealEntropy()
-        self._at_once = at_once
+        self._at_once = run_concurrently
 
     @contextmanager
-    def begun(self, batch: Batch) -> Iterator[str]:
+    def begun(self, batch: BatchKey) -> Iterator[str]:
         """A directory for what is written. It goes at the end, with what was not placed."""
         attempt = self._entropy.uuid().hex
         staged = f"{self._out}/{staged_of(batch.export)}-{batch.number}-{attempt}"
@@ -115,22 +115,22 @@ class Attempts:
             with suppress(FilesUnavailable):  # whoever makes the batch again removes it
                 self._files.remove(staged)
 
-    def place(self, staged: Iterable[Staged]) -> None:
+    def place(self, staged: Iterable[StagedFile]) -> None:
         """All that counts of a batch that was never tried. Raises PipelineError if another driver has the turn."""
         self._place(staged, ())
 
-    def replace(self, staged: Iterable[Staged], batch: Batch) -> None:
+    def replace(self, staged: Iterable[StagedFile], batch: BatchKey) -> None:
         """The same, in place of what was moved before; after `end_former`."""
         self._place(staged, self._placed(batch))
 
-    def end_former(self, batch: Batch) -> None:
+    def end_former(self, batch: BatchKey) -> None:
         """None that was begun before moves anything after this. Raises as `place`."""
         prefix = staged_of(batch.export)
         former = [name for name in self._files.names(self._out) if name.startswith(prefix)]
         self._confirm()
         self._of_each(self._files.remove, [f"{self._out}/{name}" for name in former])
 
-    def _place(self, staged: Iterable[Staged], former: Iterable[str]) -> None:
+    def _place(self, staged: Iterable[StagedFile], former: Iterable[str]) -> None:
         staged, former = list(staged), list(former)
         self._of_each(self._files.sync, [each.file for each in staged])
         self._confirm()
@@ -149,13 +149,13 @@ class Attempts:
                 each = _parent(each)
         return list(found)
 
-    def _move(self, staged: Staged) -> None:
+    def _move(self, staged: StagedFile) -> None:
         if not self._files.move(staged.file, f"{self._out}/{staged.directory}"):
             raise FilesUnavailable(
                 f"{staged.file}, which was written for {self._out}, is gone: only one run may write to it"
             )
 
-    def _placed(self, batch: Batch) -> list[str]:
+    def _placed(self, batch: BatchKey) -> list[str]:
         above = [self._out]
         for level in self._levels:
             above = [each for each in self._within(above) if _name(each).startswith(f"{level}=")]

@@ -29,7 +29,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
-from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, said_by_spark
+from odradek.pipeline.errors import (
+    BadOption,
+    BrokersUnavailable,
+    PipelineError,
+    spark_error_message,
+)
 from odradek.pipeline.jobs.audit_notes import AuditNotes, opened_notes
 from odradek.pipeline.jobs.audit_tasks import (
     AuditSource,
@@ -38,9 +43,9 @@ from odradek.pipeline.jobs.audit_tasks import (
     check_partition,
     check_segment,
 )
-from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.store import pages_of
-from odradek.pipeline.store_errors import of_object
+from odradek.pipeline.jobs.progress import JobProgress
+from odradek.pipeline.store import list_directories
+from odradek.pipeline.store_errors import object_error
 from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class
@@ -130,7 +135,7 @@ class AuditReport:
 def audit(
     spark: SparkSession,
     job: AuditJob,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> AuditReport:
     """Read everything. Raises BadOption, or PipelineError where store or brokers do not answer."""
     slots = max(1, spark.sparkContext.defaultParallelism)
@@ -145,7 +150,7 @@ def run_audit(
     job: AuditJob,
     each_of: EachOf,
     slots: int,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> AuditReport:
     """`each_of` does something with each of many things, somewhere, `slots` at once."""
     if job.resume is None:
@@ -160,18 +165,18 @@ def _audited(
     job: AuditJob,
     each_of: EachOf,
     slots: int,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[JobProgress], None],
     notes: AuditNotes | None,
 ) -> AuditReport:
     clock = RealClock()
     begun_at = clock.monotonic()
     source = AuditSource(job.tiered_url, job.store_options, job.bootstrap, job.timeout_ms)
     brokers = None if job.bootstrap is None else brokers_at(job.bootstrap, job.timeout_ms)
-    world = None if brokers is None else _World(brokers, job.topics)
-    young = YOUNG_MS if world else YOUNG_WITHOUT_BROKERS_MS
+    cluster_view = None if brokers is None else _ClusterView(brokers, job.topics)
+    young = YOUNG_MS if cluster_view else YOUNG_WITHOUT_BROKERS_MS
     young = young if job.young_ms is None else job.young_ms
     listed = RemoteStorageAudit(
-        None if world is None else world.known,
+        None if cluster_view is None else cluster_view.known,
         old_before_ms=clock.wall_ms() - young,
         wanted=partial(_is_wanted, job.topics),
     )
@@ -182,7 +187,7 @@ def _audited(
     whole = (
         each
         for each in _whole(listed, source)
-        if world is None or each.partition is None or world.is_there(each.partition)
+        if cluster_view is None or each.partition is None or cluster_view.is_there(each.partition)
     )
     while some := list(islice(whole, SEGMENTS_A_TASK * TASKS_A_ROUND * slots)):
         reports = _noted(notes, some)
@@ -198,20 +203,20 @@ def _audited(
                 manifests[report.id.partition].append(report.manifest)
             if report.problems:
                 broken.append(report)
-        on_progress(Progress(done, 0, clock.monotonic() - begun_at, noted))
-    if world is not None:
-        world.look_again()
-    _check_there(job, listed, world)
-    checked = each_of(_check_partition, _histories(listed, source, world, manifests))
+        on_progress(JobProgress(done, 0, clock.monotonic() - begun_at, noted))
+    if cluster_view is not None:
+        cluster_view.look_again()
+    _check_there(job, listed, cluster_view)
+    checked = each_of(_check_partition, _partition_checks(listed, source, cluster_view, manifests))
     partitions = [each for each in checked if each is not None]
     deleted: list[DeletedPartition] = []
-    if world is not None:
-        world.read_on()
-        world.look_again()
+    if cluster_view is not None:
+        cluster_view.read_on()
+        cluster_view.look_again()
         listed.recheck()
-        deleted = [each for each in world.deleted() if listed.is_wanted(each.partition)]
-        partitions = [each for each in partitions if world.is_there(each.partition)]
-        broken = [each for each in broken if world.is_finished(each)]
+        deleted = [each for each in cluster_view.deleted() if listed.is_wanted(each.partition)]
+        partitions = [each for each in partitions if cluster_view.is_there(each.partition)]
+        broken = [each for each in broken if cluster_view.is_finished(each)]
     broken.sort(key=lambda each: each.problems[0])
     left = {each.partition for each in deleted}
     findings = [
@@ -220,7 +225,7 @@ def _audited(
         if each.status is not SegmentStatus.WHOLE
         and not (each.status.is_loss and each.partition in left)
     ]
-    on_progress(Progress(done, done, clock.monotonic() - begun_at, noted))
+    on_progress(JobProgress(done, done, clock.monotonic() - begun_at, noted))
     return AuditReport(
         usages=listed.usages,
         partitions=sorted(partitions, key=lambda each: _order(each.partition)),
@@ -236,20 +241,24 @@ def _is_wanted(topics: Sequence[str], partition: TopicIdPartition) -> bool:
     return not topics or partition.topic in topics
 
 
-def _check_there(job: AuditJob, listed: RemoteStorageAudit, world: _World | None) -> None:
+def _check_there(
+    job: AuditJob, listed: RemoteStorageAudit, cluster_view: _ClusterView | None
+) -> None:
     """What is not there is not well: a topic that is misspelt, and another directory than the store's. Raises
     BadOption."""
-    known = {each.topic for each in listed.usages} | (set() if world is None else world.topics)
+    known = {each.topic for each in listed.usages} | (
+        set() if cluster_view is None else cluster_view.topics
+    )
     missing = sorted(set(job.topics) - known)
     if missing:
         raise BadOption(f"{job.tiered_url} has nothing of a topic {', '.join(missing)}")
-    if world is None and not listed.usages:
+    if cluster_view is None and not listed.usages:
         raise BadOption(
             f"{job.tiered_url} has no remote segments: is it what the brokers were given?"
         )
 
 
-class _World:
+class _ClusterView:
     """What brokers say: which partitions there are, where their own logs begin, and which segments they
     know of."""
 
@@ -342,13 +351,13 @@ def _whole(listed: RemoteStorageAudit, source: AuditSource) -> Iterator[AuditFin
             for each in objects.directories("")
             if (of := parse_directory(each)) is None or listed.is_wanted(of)
         ]
-        for directory, page in pages_of(objects, directories):
+        for directory, page in list_directories(objects, directories):
             if page is not None:
                 yield from _to_read(parts[directory].take(page))
             else:
                 yield from _to_read(listed.join(parts.pop(directory, listed.part())))
     except ObjectsUnavailable as error:
-        raise of_object("the store", error, "listed") from error
+        raise object_error("the store", error, "listed") from error
     yield from _to_read(listed.end())
 
 
@@ -393,7 +402,7 @@ def _check_segments(task: tuple[AuditSource, Sequence[AuditFinding]]) -> list[Se
     ]
 
 
-_History = tuple[
+_PartitionCheck = tuple[
     AuditSource,
     TopicIdPartition,
     Sequence[RemoteLogSegmentMetadata],
@@ -402,18 +411,18 @@ _History = tuple[
 ]
 
 
-def _histories(
+def _partition_checks(
     listed: RemoteStorageAudit,
     source: AuditSource,
-    world: _World | None,
+    cluster_view: _ClusterView | None,
     manifests: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
-) -> list[_History]:
+) -> list[_PartitionCheck]:
     summaries: dict[TopicIdPartition, list[str]] = defaultdict(list)
     for each in listed.summaries:
         named = parse_summary(each.key)
         assert named is not None, "it was listed as one"
         summaries[named[0]].append(each.key)
-    if world is None:
+    if cluster_view is None:
         return [
             (source, partition, manifests[partition], None, summaries[partition])
             for partition in listed.usages
@@ -422,16 +431,16 @@ def _histories(
         (
             source,
             partition,
-            world.finished(partition),
-            world.local_start(partition),
+            cluster_view.finished(partition),
+            cluster_view.local_start(partition),
             summaries[partition],
         )
-        for partition in world.known.partitions()
-        if world.is_there(partition) and listed.is_wanted(partition)
+        for partition in cluster_view.known.partitions()
+        if cluster_view.is_there(partition) and listed.is_wanted(partition)
     ]
 
 
-def _check_partition(task: _History) -> PartitionReport | None:
+def _check_partition(task: _PartitionCheck) -> PartitionReport | None:
     return check_partition(*task)
 
 
@@ -455,4 +464,4 @@ def _on_spark(spark: SparkSession, act: Callable[[T], R], items: Sequence[T]) ->
     try:
         return spark.sparkContext.parallelize(items, len(items)).map(act).collect()
     except (PySparkException, Py4JJavaError) as error:
-        raise PipelineError(f"the audit ended: {said_by_spark(error)}") from error
+        raise PipelineError(f"the audit ended: {spark_error_message(error)}") from error

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
-from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, MissingSegment, in_words
-from odradek.pipeline.jobs.segment_log_check import LogWalk
-from odradek.pipeline.lineage import cover
-from odradek.pipeline.segment_columns import Segments, Stretches
+from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, MissingSegment, error_text
+from odradek.pipeline.jobs.segment_log_check import SegmentLogChecker
+from odradek.pipeline.lineage import select_slices
+from odradek.pipeline.segment_columns import Segments, SegmentSlices
 from odradek.pipeline.store import Store, store_at
-from odradek.pipeline.store_errors import of_object
+from odradek.pipeline.store_errors import object_error
 from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.tiered.audit import StoredSegment
@@ -96,7 +96,7 @@ def check_segment(
     try:
         check.run()
     except ObjectsUnavailable as error:
-        raise of_object(str(stored.id), error) from error
+        raise object_error(str(stored.id), error) from error
     walk = check.walk
     return SegmentReport(
         stored.id,
@@ -118,7 +118,7 @@ class _SegmentCheck:
         self._stored = stored
         self._metadata = metadata
         self._verification = SegmentVerification(store.objects, stored, metadata, self._see)
-        self.walk: LogWalk | None = None
+        self.walk: SegmentLogChecker | None = None
         self.size_bytes = 0
         self.problems: list[str] = []
 
@@ -138,9 +138,9 @@ class _SegmentCheck:
             self._end_log(known)
             self._check_indexes(known)
         except RemoteStorageUnavailable as error:  # that says nothing of what is there
-            raise of_object(segment_key(known, ""), error) from error
+            raise object_error(segment_key(known, ""), error) from error
         except RemoteStorageError as error:
-            self.problems.append(f"{segment_key(known, '')}: {in_words(error)}")
+            self.problems.append(f"{segment_key(known, '')}: {error_text(error)}")
         if self.walk is not None:
             said = {*self.problems}
             self.problems += [each for each in self.walk.problems if each not in said]
@@ -152,9 +152,9 @@ class _SegmentCheck:
         if suffix == LOG_SUFFIX and is_plain and known is not None:
             self._walk(known).feed(piece)
 
-    def _walk(self, known: RemoteLogSegmentMetadata) -> LogWalk:
+    def _walk(self, known: RemoteLogSegmentMetadata) -> SegmentLogChecker:
         if self.walk is None:
-            self.walk = LogWalk(known, segment_key(known, LOG_SUFFIX))
+            self.walk = SegmentLogChecker(known, segment_key(known, LOG_SUFFIX))
         return self.walk
 
     def _end_log(self, known: RemoteLogSegmentMetadata) -> None:
@@ -207,26 +207,26 @@ def check_partition(
         except (MissingSegment, CorruptSegment) as error:
             problems.append(str(error))
             lineage = list(segments.latest().epochs)
-    stretches = cover(segments, lineage, 0, 1 << 62)
-    if len(stretches):
-        low = stretches.low if low is None else low
-        high = max(stretches.high, high or 0)
-    gaps = _gaps(stretches, low, high)
+    slices = select_slices(segments, lineage, 0, 1 << 62)
+    if len(slices):
+        low = slices.low if low is None else low
+        high = max(slices.high, high or 0)
+    gaps = _gaps(slices, low, high)
     if summaries:
         objects = source.store().objects
         problems += _wrong_in_summaries(objects, summaries, known)
         seen = _seen_by_summary(objects, max(summaries), partition, known)
         if len(seen) < len(known):
-            left = cover(Segments.of(partition, seen), lineage, 0, 1 << 62)
+            left = select_slices(Segments.of(partition, seen), lineage, 0, 1 << 62)
             problems += [
                 f"{max(summaries)} lacks what has offsets {begin} to {end - 1}, and readers go by it"
                 for begin, end in sorted({*_gaps(left, low, high)}.difference(gaps))
             ]
-    used = {each.segment.id.id for each in stretches}
+    used = {each.segment.id.id for each in slices}
     return PartitionReport(
         partition,
         len(segments),
-        (stretches.low, stretches.high) if len(stretches) else None,
+        (slices.low, slices.high) if len(slices) else None,
         gaps,
         _overlapping(known),
         [segment_key(each, "") for each in segments if each.id.id not in used],
@@ -234,11 +234,11 @@ def check_partition(
     )
 
 
-def _gaps(stretches: Stretches, low: int | None, high: int | None) -> list[tuple[int, int]]:
+def _gaps(slices: SegmentSlices, low: int | None, high: int | None) -> list[tuple[int, int]]:
     """What is between them, from `low` up to `high`."""
     if high is None:
         return []
-    within = stretches.between(low or 0, high)
+    within = slices.between(low or 0, high)
     return [(begin, end) for begin, end, _ in within.gaps(low or 0, high)]
 
 
@@ -299,7 +299,7 @@ def _asked(key: str) -> Iterator[None]:
     try:
         yield
     except ObjectsUnavailable as error:
-        raise of_object(key, error) from error
+        raise object_error(key, error) from error
 
 
 def _overlapping(segments: Sequence[RemoteLogSegmentMetadata]) -> int:

@@ -52,7 +52,7 @@ class Checkpoint:
         return found
 
     @contextmanager
-    def made_again(self, batch: int) -> Iterator[None]:
+    def recreated_topics(self, batch: int) -> Iterator[None]:
         """The batch is not done before this ends without an error. Raises FilesUnavailable."""
         prefix = f"{AGAIN}{batch}-"
         former = [name for name in self._files.names(self.path) if name.startswith(prefix)]

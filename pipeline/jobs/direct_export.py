@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.pipeline.errors import FilesUnavailable
-from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged, directory_of
+from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile, directory_of
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.tables import MICROSECONDS, PARTITIONINGS, TIMESTAMPS
 from odradek.pipeline.options import Options
@@ -34,7 +34,7 @@ class DirectExport:
     """See the module. `codec` is one of `parquet_files.CODECS`."""
 
     def __init__(
-        self, spark: SparkSession, options: Options, attempts: Attempts, by: str, codec: str
+        self, spark: SparkSession, options: Options, attempts: BatchAttempts, by: str, codec: str
     ) -> None:
         self._context = spark.sparkContext
         self._files = HadoopFiles(spark)
@@ -46,23 +46,23 @@ class DirectExport:
     def write(
         self,
         schema: StructType,
-        batch: Batch,
+        batch: BatchKey,
         topic_ids: Mapping[str, UUID],
     ) -> int:
         """The records of a batch that was never tried; how many. Raises what Spark raises (with GAP_FOUND in it where
         offsets cannot be read), and PipelineError."""
-        from odradek.pipeline.jobs.parquet_files import Staging, write_task
+        from odradek.pipeline.jobs.parquet_files import StagingSettings, write_task
         from odradek.pipeline.stream import StreamReader
 
         reader = StreamReader(self._options, schema)
         begin = StreamOffsets({where: low for where, (low, _) in batch.offsets.items()}, topic_ids)
         end = StreamOffsets({where: high for where, (_, high) in batch.offsets.items()}, topic_ids)
-        tasks = reader.partitions(begin.in_json(), end.in_json())
+        tasks = reader.partitions(begin.to_json(), end.to_json())
         if not tasks:
             return 0
         with self._attempts.begun(batch) as directory:
             local = self._files.local(directory)
-            staging = Staging(str(local), self._by, self._codec)
+            staging = StagingSettings(str(local), self._by, self._codec)
             work = partial(write_task, reader, staging=staging)
             written = self._context.parallelize(tasks, len(tasks)).flatMap(work).collect()
             names = {each.file: Path(each.file).name for each in written}
@@ -72,7 +72,9 @@ class DirectExport:
                     " have to share the directory, and only one run may write to it"
                 )
             self._attempts.place(
-                Staged(f"{directory}/{names[each.file]}", f"{each.directory}/{directory_of(batch)}")
+                StagedFile(
+                    f"{directory}/{names[each.file]}", f"{each.directory}/{directory_of(batch)}"
+                )
                 for each in written
             )
         return sum(each.records for each in written)
@@ -103,5 +105,5 @@ def direct_export(
         or spark.conf.get(ZONE) not in UTC
     ):
         return None
-    attempts = Attempts(files, out, ("topic", *PARTITIONINGS[by]), confirm)
+    attempts = BatchAttempts(files, out, ("topic", *PARTITIONINGS[by]), confirm)
     return DirectExport(spark, options, attempts, by, codec)

@@ -23,13 +23,19 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.errors import OR_WITHOUT, BadOption, DataLoss, PipelineError, said_by_spark
+from odradek.pipeline.errors import (
+    SKIP_HINT,
+    BadOption,
+    DataLoss,
+    PipelineError,
+    spark_error_message,
+)
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.direct_export import direct_export
 from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
-from odradek.pipeline.jobs.export_lease import Turn, turn_of
+from odradek.pipeline.jobs.export_lease import ExportLease, export_lease
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.jobs.progress import JobProgress
 from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import REPORT, Options, Position, parse_options, without
@@ -130,7 +136,7 @@ def export(
     spark: SparkSession,
     job: ExportJob,
     on_batch: Callable[[ExportBatch], None] = lambda batch: None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> list[ExportBatch]:
     """Export what there is now, going on where an earlier run of the same job ended; the batches that
     were written. Raises BadOption, or PipelineError with what Spark said."""
@@ -143,7 +149,7 @@ def export(
     try:
         return _export(spark, job, on_batch, on_progress)
     except (PySparkException, Py4JJavaError) as error:
-        said = said_by_spark(error).replace(OR_WITHOUT, OR_AS_DEAD_LETTERS)
+        said = spark_error_message(error).replace(SKIP_HINT, OR_AS_DEAD_LETTERS)
         raise PipelineError(f"the export ended: {said}") from error
 
 
@@ -151,55 +157,55 @@ def _export(
     spark: SparkSession,
     job: ExportJob,
     on_batch: Callable[[ExportBatch], None],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[JobProgress], None],
 ) -> list[ExportBatch]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    turn = turn_of(spark, job.checkpoint_path)
-    table = open_table(spark, job.format, job.out, job.by, turn.confirm)
-    dead_letters = open_table(spark, job.format, job.dead_letters_path, None, turn.confirm)
+    lease = export_lease(spark, job.checkpoint_path)
+    table = open_table(spark, job.format, job.out, job.by, lease.confirm)
+    dead_letters = open_table(spark, job.format, job.dead_letters_path, None, lease.confirm)
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
     if not checkpoint.exists:  # what is refused leaves nothing behind
         _check_begins(table, options, job, checkpoint)
-    with turn.held():
+    with lease.held():
         try:
             checkpoint.belongs_to(job.identity())
             checkpoint.take_back()
             checkpoint.has_dead_letters_at(job.dead_letters_path)
             direct = None
             if (job.format, job.values.kind) == ("parquet", "binary"):
-                direct = direct_export(spark, options, job.out, job.by, turn.confirm)
+                direct = direct_export(spark, options, job.out, job.by, lease.confirm)
             writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint, direct)
-            course = _Course(options, checkpoint)
-            return _run(spark, job, turn, course, writer, on_batch, on_progress)
+            course = _ExportCourse(options, checkpoint)
+            return _run(spark, job, lease, course, writer, on_batch, on_progress)
         except (PySparkException, Py4JJavaError):
-            turn.confirm()  # if another run has it, all else that failed comes of that
+            lease.confirm()  # if another run has it, all else that failed comes of that
             raise
 
 
 def _run(
     spark: SparkSession,
     job: ExportJob,
-    turn: Turn,
-    course: _Course,
+    lease: ExportLease,
+    course: _ExportCourse,
     writer: BatchWriter,
     on_batch: Callable[[ExportBatch], None],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[JobProgress], None],
 ) -> list[ExportBatch]:
     """Whose turn it is."""
     done: list[ExportBatch] = []
 
     @interruption_in_short()
     def write(frame: object, number: int) -> None:
-        turn.confirm()
+        lease.confirm()
         offsets = course.offsets_of(number)
         batch = writer.write(frame, number, offsets)  # type: ignore[arg-type]
         done.append(batch)
         course.has(batch)
         on_batch(batch)
-        turn.confirm()  # Spark notes that the batch is done once this returns
+        lease.confirm()  # Spark notes that the batch is done once this returns
 
     query = (
         spark.readStream.format(NAME)
@@ -212,7 +218,7 @@ def _run(
     )
     try:
         while not query.awaitTermination(PROGRESS_SECONDS):  # type: ignore[arg-type]
-            turn.check()
+            lease.check()
             on_progress(course.progress(_share_of_batch(spark, query), job.offsets_a_batch))
     finally:
         query.stop()
@@ -250,7 +256,7 @@ def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
     return max(shares, default=0.0)
 
 
-class _Course:
+class _ExportCourse:
     """From where to where this run goes, in offsets, and how far it is. Where an export begins is asked before its first
     batch alone: later, what its options say of that may mean nothing any more."""
 
@@ -276,7 +282,7 @@ class _Course:
     def _check_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> None:
         """A topic that was made again has the offsets of the old one once more: in one table nobody could
         tell the two apart, whatever `failOnDataLoss` says. Raises DataLoss."""
-        if again := known.made_again(now):
+        if again := known.recreated_topics(now):
             raise DataLoss(
                 f"{'; '.join(again.values())}: leave {self._checkpoint.path} with what it has exported,"
                 " and export that one to another place"
@@ -298,11 +304,11 @@ class _Course:
     def has(self, batch: ExportBatch) -> None:
         self._done += batch.offsets
 
-    def progress(self, share: float, batch_offsets: int) -> Progress:
+    def progress(self, share: float, batch_offsets: int) -> JobProgress:
         """`share` of the batch under way is done."""
         under_way = int(share * min(batch_offsets, max(0, self._total - self._done)))
         seconds = RealClock().monotonic() - self._since
-        return Progress(self._done + under_way, self._total, seconds)
+        return JobProgress(self._done + under_way, self._total, seconds)
 
     def _begin(self) -> Mapping[TopicPartition, int]:
         """Where what is not done yet begins."""

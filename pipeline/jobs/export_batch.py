@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.errors import GAP_FOUND, PipelineError
-from odradek.pipeline.jobs.attempts import Batch
+from odradek.pipeline.jobs.attempts import BatchKey
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.decode import DECODED, ERROR
 from odradek.pipeline.jobs.direct_export import DirectExport
@@ -84,7 +84,7 @@ class BatchWriter:
             )
         self._pending = None
         self._checkpoint.is_begun(number)
-        batch = Batch(self._checkpoint.query_id, number, offsets)
+        batch = BatchKey(self._checkpoint.query_id, number, offsets)
         if number not in self._unfinished:
             try:
                 if self._direct is not None:
@@ -95,10 +95,10 @@ class BatchWriter:
             except (PySparkException, Py4JJavaError) as error:
                 if GAP_FOUND not in str(error):
                     raise
-        with self._checkpoint.made_again(number):
+        with self._checkpoint.recreated_topics(number):
             return self._with_care(frame, batch)
 
-    def _at_once(self, frame: DataFrame, batch: Batch) -> ExportBatch:
+    def _at_once(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -115,7 +115,7 @@ class BatchWriter:
             self._dead_letters.write(self._dead(decoded, ()), batch)
         return _told(batch, counted.get["all"], dead, 0)
 
-    def _with_care(self, frame: DataFrame, batch: Batch) -> ExportBatch:
+    def _with_care(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -127,7 +127,7 @@ class BatchWriter:
                     raise
         return self._replaced(frame, batch)
 
-    def _replaced(self, frame: DataFrame, batch: Batch) -> ExportBatch:
+    def _replaced(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
         """Raises what Spark raises, with GAP_FOUND in it where more is missing when it is read than was just before."""
         from pyspark.sql import functions as f
 
@@ -163,7 +163,7 @@ def _good(decoded: DataFrame) -> DataFrame:
     return columns_of_good(decoded.where(f"{ERROR} is null"))
 
 
-def _told(batch: Batch, records: int, dead: int, gaps: int) -> ExportBatch:
+def _told(batch: BatchKey, records: int, dead: int, gaps: int) -> ExportBatch:
     offsets = sum(max(0, high - low) for low, high in batch.offsets.values())
     return ExportBatch(batch.number, records - dead, dead, gaps, offsets)
 
@@ -212,11 +212,11 @@ def _joined(gaps: Sequence[Row]) -> list[_Stretch]:
     return found
 
 
-def _inside(stretch: _Stretch) -> Column:
+def _inside(segment_slice: _Stretch) -> Column:
     """Of a record, or of a gap with all its offsets."""
     from pyspark.sql import functions as f
 
-    topic, partition, first, last = stretch
+    topic, partition, first, last = segment_slice
     ends = f.coalesce(f.col(f"{GAP}.lastOffset"), f.col("offset"))
     offsets = (f.col("offset") >= first) & (ends <= last)
     inside: Column = (f.col("topic") == topic) & (f.col("partition") == partition) & offsets

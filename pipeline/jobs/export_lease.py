@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "odradek-run-"
-BEAT_SECONDS = 3.0
+RENEW_SECONDS = 3.0
 """How often a run says that it goes on."""
-SILENCE_SECONDS = 30.0
+EXPIRE_SECONDS = 30.0
 """Of which nothing was heard for so long is over."""
-LOOK_SECONDS = 0.5
-KEEP_SECONDS = 1.0
+POLL_SECONDS = 0.5
+RENEW_POLL_SECONDS = 1.0
 """How often it is looked whether it is time to say so."""
 THREAD = "odradek-turn"
 
@@ -66,7 +66,7 @@ class Files(Protocol):
 
 
 @value_class
-class Driver:
+class DriverProcess:
     """A process. `machine` is of one kernel and its processes' numbers, "" where nobody knows; `began` makes
     a number that was given again another process."""
 
@@ -76,7 +76,7 @@ class Driver:
     began: str
 
 
-class Turn:
+class ExportLease:
     """See the module. `is_gone` says whether a process is known to have ended; `token` is no other run's:
     numbers begin again where somebody has removed the files."""
 
@@ -84,8 +84,8 @@ class Turn:
         self,
         files: Files,
         checkpoint: str,
-        driver: Driver,
-        is_gone: Callable[[Driver], bool],
+        driver: DriverProcess,
+        is_gone: Callable[[DriverProcess], bool],
         token: str,
         *,
         now: Callable[[], float] | None = None,
@@ -101,12 +101,12 @@ class Turn:
         self._lock = Lock()
         self._number = 0
         self._beats = 0
-        self._told_at = 0.0
+        self._renewed_at = 0.0
         self._failure: Exception | None = None
         """Of the thread: why the turn is not kept any more."""
 
     @contextmanager
-    def held(self, every_s: float = KEEP_SECONDS) -> Iterator[None]:
+    def held(self, every_s: float = RENEW_POLL_SECONDS) -> Iterator[None]:
         """While the block lasts it is this run's, and kept. Raises JobRunning while another run goes on."""
         self.take()
         has_ended = Event()
@@ -137,19 +137,19 @@ class Turn:
             if not number or self._is_over(text):
                 break
             if seen is not None and seen != (number, text):
-                raise JobRunning(self._taken(text))
-            if seen is not None and self._now() - since >= SILENCE_SECONDS:
+                raise JobRunning(self._held_by_other(text))
+            if seen is not None and self._now() - since >= EXPIRE_SECONDS:
                 break
             seen = number, text
-            self._pause(LOOK_SECONDS)
+            self._pause(POLL_SECONDS)
         if not self._files.create(self._path(number + 1), self._said()):
-            raise JobRunning(self._taken(""))
-        self._number, self._told_at = number + 1, self._now()
+            raise JobRunning(self._held_by_other(""))
+        self._number, self._renewed_at = number + 1, self._now()
         for each in self._numbers():
             if each <= number:
                 self._files.remove(self._path(each))
         if number and not self._is_over(text):
-            self._pause(BEAT_SECONDS)  # what it had looked for before is done by then
+            self._pause(RENEW_SECONDS)  # what it had looked for before is done by then
 
     def check(self) -> None:
         """To be called again and again by whoever waits: no file is looked at. Raises PipelineError if the turn could
@@ -162,12 +162,12 @@ class Turn:
         """What the thread of `held` does again and again. Raises PipelineError if another run has taken over, or files
         could not be written."""
         with self._lock:
-            if self._now() - self._told_at < BEAT_SECONDS:
+            if self._now() - self._renewed_at < RENEW_SECONDS:
                 return
             self._look()
             self._beats += 1
             self._files.put(self._path(self._number), self._said())
-            self._told_at = self._now()
+            self._renewed_at = self._now()
 
     def confirm(self) -> None:
         """To be called before what others would take for done. Raises PipelineError if another run has taken
@@ -186,7 +186,7 @@ class Turn:
         if not self._is_own():
             raise PipelineError(
                 f"another run of this export has taken over {self._checkpoint}, for nothing was heard of"
-                f" this one for {SILENCE_SECONDS:.0f} s: leave it to that one, or run it again later"
+                f" this one for {EXPIRE_SECONDS:.0f} s: leave it to that one, or run it again later"
             )
 
     def _is_own(self) -> bool:
@@ -235,7 +235,7 @@ class Turn:
             }
         )
 
-    def _taken(self, text: str) -> str:
+    def _held_by_other(self, text: str) -> str:
         driver = _driver(text)
         by = "" if driver is None else f" (process {driver.pid} on {driver.host})"
         return (
@@ -255,11 +255,11 @@ def _field(text: str, name: str) -> object:
         return None
 
 
-def _driver(text: str) -> Driver | None:
+def _driver(text: str) -> DriverProcess | None:
     """None while it is being written."""
     try:
         said = json.loads(text)
-        return Driver(said["host"], said["machine"], said["pid"], said["began"])
+        return DriverProcess(said["host"], said["machine"], said["pid"], said["began"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -268,11 +268,11 @@ ENDED = ("Z", "X")
 """States of processes that are no more than their number."""
 
 
-def turn_of(spark: SparkSession, checkpoint: str) -> Turn:
+def export_lease(spark: SparkSession, checkpoint: str) -> ExportLease:
     """That of this session's driver, to be taken."""
     processes = _Processes(spark)
     token = str(RealEntropy().uuid())
-    return Turn(HadoopFiles(spark), checkpoint, processes.own(), processes.is_gone, token)
+    return ExportLease(HadoopFiles(spark), checkpoint, processes.own(), processes.is_gone, token)
 
 
 class _Processes:
@@ -284,13 +284,13 @@ class _Processes:
         boot, names = self._read("/proc/sys/kernel/random/boot_id"), self._link("/proc/self/ns/pid")
         self._machine = f"{boot} {names}" if boot and names else ""
 
-    def own(self) -> Driver:
+    def own(self) -> DriverProcess:
         """The process of the JVM: it is what commits."""
         pid = int(self._link("/proc/self") or 0)
         host = self._read("/proc/sys/kernel/hostname") or "an unknown host"
-        return Driver(host, self._machine, pid, self._began(pid))
+        return DriverProcess(host, self._machine, pid, self._began(pid))
 
-    def is_gone(self, driver: Driver) -> bool:
+    def is_gone(self, driver: DriverProcess) -> bool:
         """False for those of other machines: nobody can say."""
         if not self._machine or driver.machine != self._machine:
             return False

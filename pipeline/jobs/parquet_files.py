@@ -53,7 +53,7 @@ UTC = ("UTC", "Etc/UTC", "GMT", "Z")
 
 
 @value_class
-class Written:
+class WrittenFile:
     """A file that a task has written: where it is, the directory in the table that it is meant for, and how many
     records it has."""
 
@@ -63,7 +63,7 @@ class Written:
 
 
 @value_class
-class Staging:
+class StagingSettings:
     """How tasks write: into a local directory that is there, by date or by date and hour in UTC, in a codec of
     CODECS. Once the directory is gone nobody makes it again."""
 
@@ -72,7 +72,7 @@ class Staging:
     codec: str
 
 
-def write_task(reader: StreamReader, task: ReadTask, staging: Staging) -> list[Written]:
+def write_task(reader: StreamReader, task: ReadTask, staging: StagingSettings) -> list[WrittenFile]:
     """All that the task reads. Raises PipelineError; with GAP_FOUND at a gap."""
     try:
         with StagedFiles(staging) as files:
@@ -95,11 +95,11 @@ def _without_gaps(table: pa.RecordBatch) -> pa.RecordBatch:
 class StagedFiles:
     """One for each directory of the table, unless there are very many. Whoever leaves by an error leaves none."""
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: StagingSettings) -> None:
         self._staging = staging
         self._files: dict[str, _File] = {}
         """Those that are open, the one that was written to last at the end."""
-        self._written: list[Written] = []
+        self._written: list[WrittenFile] = []
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +126,7 @@ class StagedFiles:
         while sum(each.waiting_bytes for each in self._files.values()) > ROOM_BYTES:
             max(self._files.values(), key=lambda each: each.waiting_bytes).flush()
 
-    def end(self) -> list[Written]:
+    def end(self) -> list[WrittenFile]:
         """They are whole."""
         for place in list(self._files):
             self._end(place)
@@ -136,7 +136,7 @@ class StagedFiles:
         file = self._files[place]
         file.end()
         del self._files[place]
-        self._written.append(Written(file.path, place, file.records))
+        self._written.append(WrittenFile(file.path, place, file.records))
 
     def _remove(self) -> None:
         for each in self._files.values():
@@ -150,7 +150,7 @@ class StagedFiles:
 
 
 class _File:
-    def __init__(self, staging: Staging, schema: pa.Schema) -> None:
+    def __init__(self, staging: StagingSettings, schema: pa.Schema) -> None:
         name = f"part-{RealEntropy().uuid()}.{staging.codec}.parquet"
         self.path = str(Path(staging.directory) / name)
         self.records = 0
@@ -197,7 +197,9 @@ class _File:
         self._writer.close()
 
 
-def _by_time(table: pa.RecordBatch, staging: Staging) -> Iterable[tuple[str, pa.RecordBatch]]:
+def _by_time(
+    table: pa.RecordBatch, staging: StagingSettings
+) -> Iterable[tuple[str, pa.RecordBatch]]:
     """The directories of the records' dates, and hours if so wanted, below the topic's; nearly always there is one."""
     if not staging.partitioning:
         return [("", table)]
@@ -214,7 +216,7 @@ def _by_time(table: pa.RecordBatch, staging: Staging) -> Iterable[tuple[str, pa.
     ]
 
 
-def _directory(micros: int, staging: Staging) -> str:
+def _directory(micros: int, staging: StagingSettings) -> str:
     day = np.datetime64(micros // DAY_US, "D")
     year = int(day.astype("M8[Y]").astype(int)) + 1970
     sign = "+" if year > 9999 else "-" if year < 0 else ""  # as Java has them

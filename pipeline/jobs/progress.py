@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @value_class
-class Progress:
+class JobProgress:
     """`done` of `total` (offsets, mostly; 0 where nobody knows how many there will be), of which
     `done_before` were done by earlier runs; `seconds` since this run began."""
 
@@ -70,8 +70,8 @@ EVERY_SECONDS = 1.0
 
 
 @contextmanager
-def watched(
-    spark: SparkSession, on_progress: Callable[[Progress], None], every_s: float | None = None
+def report_spark_tasks(
+    spark: SparkSession, on_progress: Callable[[JobProgress], None], every_s: float | None = None
 ) -> Iterator[None]:
     """While the block lasts, `on_progress` is told now and then how many tasks were done since it began, from a thread
     of its own. How many there will be Spark finds out on its way. `every_s` is EVERY_SECONDS unless it is given."""
@@ -90,7 +90,7 @@ def watched(
             for stage in map(tracker.getStageInfo, stages):
                 if stage is not None:
                     done[stage.stageId] = stage.numCompletedTasks
-            on_progress(Progress(sum(done.values()), 0, clock.monotonic() - begun_at))
+            on_progress(JobProgress(sum(done.values()), 0, clock.monotonic() - begun_at))
 
     thread = Thread(target=tell, name="odradek-watch")
     thread.start()

@@ -24,17 +24,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.schema import RECORDS
-from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
-from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.errors import BadOption, PipelineError, spark_error_message
+from odradek.pipeline.jobs.progress import JobProgress
 from odradek.pipeline.jobs.replay_target import (
-    JobState,
-    Reached,
-    Target,
-    forgotten,
-    is_whole,
-    target_at,
+    PartitionProgress,
+    ReplayState,
+    ReplayTarget,
+    is_complete,
+    progress_expired,
+    replay_target_at,
 )
-from odradek.pipeline.jobs.replay_task import Lane, Replayed, replay_lane
+from odradek.pipeline.jobs.replay_task import ReplayedPartition, ReplayTask, run_replay_task
 from odradek.pipeline.options import REPORT, parse_options
 from odradek.pipeline.query import Query
 from odradek.protocol.records.compression import NAMES
@@ -103,8 +103,8 @@ class ReplayResult:
     """Counts are those of this run alone."""
 
     job: str
-    partitions: Sequence[Replayed]
-    progress: Progress
+    partitions: Sequence[ReplayedPartition]
+    progress: JobProgress
 
     @property
     def records(self) -> int:
@@ -119,13 +119,13 @@ class ReplayResult:
 class ReplayPlan:
     """What a run has to do."""
 
-    target: Target
-    state: JobState
+    target: ReplayTarget
+    state: ReplayState
     partitions: Sequence[int]
     """Of the source, those that are done too."""
     total: int
     """Offsets in the range."""
-    lanes: Sequence[Lane]
+    replay_tasks: Sequence[ReplayTask]
 
     def done(self, *, stable: bool = True) -> int:
         """Offsets of the range that are behind us by now; `stable`: with those of transactions that are
@@ -137,7 +137,7 @@ class ReplayPlan:
 def replay(
     spark: SparkSession,
     job: ReplayJob,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> ReplayResult:
     """Replay what is left of the job. Raises BadOption, DataLoss where the source has not all of it any
     more, or PipelineError."""
@@ -145,14 +145,14 @@ def replay(
     clock = RealClock()
     begun_at, before = clock.monotonic(), plan.done(stable=False)
 
-    def tell(*, ended: bool = False) -> Progress:
-        progress = Progress(
+    def tell(*, ended: bool = False) -> JobProgress:
+        progress = JobProgress(
             plan.done(stable=ended), plan.total, clock.monotonic() - begun_at, before
         )
         on_progress(progress)
         return progress
 
-    replayed = _run(spark, plan, tell) if plan.lanes else []
+    replayed = _run(spark, plan, tell) if plan.replay_tasks else []
     return ReplayResult(plan.state.job, replayed, tell(ended=True))
 
 
@@ -161,13 +161,13 @@ def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
     job.check()
     source = job.options()
     options = parse_options(source, streaming=False)
-    target = target_at(job.bootstrap, options.request_timeout_ms)
+    target = replay_target_at(job.bootstrap, options.request_timeout_ms)
     what = _digest(job, source)
     name = job.name or f"{job.topic}.{what}"
-    state = JobState(name, job.topic, target.partitions(job.topic))
+    state = ReplayState(name, job.topic, target.partitions(job.topic))
     progress = _begun(Query(options), target, state, what, keeps_partitions=job.by == "partition")
     left = {number: each for number, each in progress.items() if each.next < each.high}
-    lane = Lane(
+    replay_task = ReplayTask(
         source={name: value for name, value in source.items() if not _is_range(name)},
         state=state,
         partitions=(),
@@ -179,7 +179,9 @@ def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
         bytes_per_s=job.bytes_per_s,
     )
     total = sum(each.high - each.low for each in progress.values())
-    return ReplayPlan(target, state, list(progress), total, _dealt(lane, left, tasks_max))
+    return ReplayPlan(
+        target, state, list(progress), total, _split_into_tasks(replay_task, left, tasks_max)
+    )
 
 
 def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:
@@ -194,8 +196,8 @@ def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:
 
 
 def _begun(
-    query: Query, target: Target, state: JobState, what: str, *, keeps_partitions: bool
-) -> dict[int, Reached]:
+    query: Query, target: ReplayTarget, state: ReplayState, what: str, *, keeps_partitions: bool
+) -> dict[int, PartitionProgress]:
     """How far the job is with each source partition, after its range was fixed if it was not yet."""
     ids = {
         where: "" if id is None else uuid_to_text(id.topic_id)
@@ -207,14 +209,14 @@ def _begun(
             f"one topic is replayed at a time, not {', '.join(sorted(topics)) or 'none'}"
         )
 
-    def fix() -> dict[int, Reached]:
+    def fix() -> dict[int, PartitionProgress]:
         last = max(where.partition for where in ids)
         if keeps_partitions and last >= state.partitions:
             raise BadOption(
                 f"{state.topic} has {state.partitions} partitions, and partition {last} is replayed:"
                 " records can go by key"
             )
-        fixed = partial(Reached, into=state.partitions, what=what, count=len(ids))
+        fixed = partial(PartitionProgress, into=state.partitions, what=what, count=len(ids))
         return {
             each.partition: fixed(each.topic, ids[each], each.partition, low, high, next=low)
             for each, (low, high) in query.ranges().items()
@@ -224,8 +226,8 @@ def _begun(
     for where, id in ids.items():
         if where.partition in found:
             _check_known(found[where.partition], where.topic, id, state, what)
-    if not is_whole(found):
-        raise forgotten(state)
+    if not is_complete(found):
+        raise progress_expired(state)
     into = next(iter(found.values())).into
     if not keeps_partitions and into != state.partitions:
         raise BadOption(
@@ -235,7 +237,9 @@ def _begun(
     return found
 
 
-def _check_known(known: Reached, topic: str, id: str, state: JobState, what: str) -> None:
+def _check_known(
+    known: PartitionProgress, topic: str, id: str, state: ReplayState, what: str
+) -> None:
     """Whether that is of the same job."""
     if known.what != what:
         raise BadOption(
@@ -249,7 +253,9 @@ def _check_known(known: Reached, topic: str, id: str, state: JobState, what: str
         )
 
 
-def _dealt(lane: Lane, left: Mapping[int, Reached], most: int) -> list[Lane]:
+def _split_into_tasks(
+    replay_task: ReplayTask, left: Mapping[int, PartitionProgress], most: int
+) -> list[ReplayTask]:
     """A lane for each task: the partitions dealt out so that each has about as many offsets."""
     count = min(most, len(left))
     hands: list[list[int]] = [[] for _ in range(count)]
@@ -260,10 +266,10 @@ def _dealt(lane: Lane, left: Mapping[int, Reached], most: int) -> list[Lane]:
         sizes[least] += each.high - each.next
     return [
         replace(
-            lane,
+            replay_task,
             partitions=tuple(hand),
-            records_per_s=_share(lane.records_per_s, count),
-            bytes_per_s=_share(lane.bytes_per_s, count),
+            records_per_s=_share(replay_task.records_per_s, count),
+            bytes_per_s=_share(replay_task.bytes_per_s, count),
         )
         for hand in hands
     ]
@@ -281,16 +287,18 @@ def _share(rate: float | None, count: int) -> float | None:
     return None if rate is None else rate / count
 
 
-def _run(spark: SparkSession, plan: ReplayPlan, tell: Callable[[], object]) -> list[Replayed]:
+def _run(
+    spark: SparkSession, plan: ReplayPlan, tell: Callable[[], object]
+) -> list[ReplayedPartition]:
     """All that the plan has. Who cannot be told how far it is, while brokers do not answer, is told later: tasks
     have more patience, and end the job if it comes to that. What Spark does besides for others is left alone."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     context, tag = spark.sparkContext, f"odradek-replay-{RealEntropy().uuid()}"
-    work = context.parallelize(plan.lanes, len(plan.lanes)).flatMap(replay_lane)
+    work = context.parallelize(plan.replay_tasks, len(plan.replay_tasks)).flatMap(run_replay_task)
 
-    def collect() -> list[Replayed]:
+    def collect() -> list[ReplayedPartition]:
         context.addJobTag(tag)  # of jobs of this thread
         return work.collect()
 
@@ -303,7 +311,7 @@ def _run(spark: SparkSession, plan: ReplayPlan, tell: Callable[[], object]) -> l
                 except StillRunning:
                     _tell_if_known(tell)
         except (PySparkException, Py4JJavaError) as error:
-            raise PipelineError(f"the replay ended: {said_by_spark(error)}") from error
+            raise PipelineError(f"the replay ended: {spark_error_message(error)}") from error
         finally:
             if not running.done():
                 context.cancelJobsWithTag(tag)

@@ -23,7 +23,7 @@ from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import CommittedOffset, committed_by_group
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
-from odradek.pipeline.brokers import connected, refused
+from odradek.pipeline.brokers import broker_error, connected
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import RealClock
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @value_class
-class Reached:
+class PartitionProgress:
     """Of one source partition: offsets from `low` on, before `high`, are replayed as far as `next`."""
 
     topic: str
@@ -69,7 +69,7 @@ class Reached:
         return CommittedOffset(self.next, metadata=json.dumps(fields, separators=(",", ":")))
 
     @classmethod
-    def parse(cls, committed: CommittedOffset) -> Reached:
+    def parse(cls, committed: CommittedOffset) -> PartitionProgress:
         """ValueError if no job wrote that."""
         try:
             fields = json.loads(committed.metadata)
@@ -89,7 +89,7 @@ class Reached:
 
 
 @value_class
-class JobState:
+class ReplayState:
     """What a job is called, and where what is known of it lies."""
 
     job: str
@@ -107,7 +107,7 @@ class JobState:
         return f"{PREFIX}{self.job}.{'begin' if source is None else source}"
 
 
-class Target:
+class ReplayTarget:
     """Synchronous; from any thread. What cannot be done is a PipelineError that says what it was."""
 
     def __init__(self, bootstrap: str, timeout_ms: int) -> None:
@@ -133,8 +133,8 @@ class Target:
             raise
 
     def progress(
-        self, state: JobState, sources: Iterable[int], *, stable: bool = True
-    ) -> dict[int, Reached]:
+        self, state: ReplayState, sources: Iterable[int], *, stable: bool = True
+    ) -> dict[int, PartitionProgress]:
         """Of those source partitions on which the job has begun; not `stable`, it may be about to be more,
         and nobody's transaction is waited for."""
         places = {source: state.place(source) for source in sources}
@@ -148,8 +148,11 @@ class Target:
         }
 
     def begin(
-        self, state: JobState, sources: Sequence[int], fix: Callable[[], dict[int, Reached]]
-    ) -> dict[int, Reached]:
+        self,
+        state: ReplayState,
+        sources: Sequence[int],
+        fix: Callable[[], dict[int, PartitionProgress]],
+    ) -> dict[int, PartitionProgress]:
         """How far the job is; `fix` says what is replayed where it has not begun yet.
 
         Of several who begin a job at the same time the last one alone may fix that: it becomes the one
@@ -159,7 +162,7 @@ class Target:
             # Whoever fixed something before has committed it by now. What tasks have not is not waited for:
             # it may be a dead one's, and the next task that replays the partition ends it.
             known = self.progress(state, sources, stable=False)
-            if not is_whole(known):
+            if not is_complete(known):
                 known = self.progress(state, sources)
             if known:
                 return known
@@ -175,11 +178,11 @@ class Target:
             return fixed
 
     @contextmanager
-    def writing(self, state: JobState, source: int, compression: int) -> Iterator[Writer]:
+    def writing(self, state: ReplayState, source: int, compression: int) -> Iterator[ReplayWriter]:
         """The one who replays a source partition, from now on. What is not committed when it is left
         never becomes visible."""
         with self._transactions(state.transactional_id(source), compression) as producer:
-            yield Writer(self, producer, state, source)
+            yield ReplayWriter(self, producer, state, source)
 
     @contextmanager
     def _transactions(self, id: str, compression: int = 0) -> Iterator[TransactionalProducer]:
@@ -206,16 +209,16 @@ class Target:
         except KafkaError as error:
             if error.code in FENCED:
                 raise _fenced(error.code, open_for_s) from error
-            raise refused(f"{self._bootstrap} refused {what}", error) from error
+            raise broker_error(f"{self._bootstrap} refused {what}", error) from error
         except ClientError as error:
-            raise refused(f"{self._bootstrap} did not grant {what}", error) from error
+            raise broker_error(f"{self._bootstrap} did not grant {what}", error) from error
 
 
-class Writer:
+class ReplayWriter:
     """Writes what is replayed of one source partition, in transactions."""
 
     def __init__(
-        self, target: Target, producer: TransactionalProducer, state: JobState, source: int
+        self, target: ReplayTarget, producer: TransactionalProducer, state: ReplayState, source: int
     ) -> None:
         self._target = target
         self._producer = producer
@@ -232,7 +235,7 @@ class Writer:
             self._begun_at = self._clock.monotonic()
         return self._ask(f"records for {topic}", partial(self._producer.send, topic, batches))
 
-    def commit(self, progress: Reached) -> None:
+    def commit(self, progress: PartitionProgress) -> None:
         """All that was written becomes visible, and with it how far that is."""
         group, where = self._state.place(self._source)
 
@@ -269,12 +272,12 @@ def _fenced(code: ErrorCode, open_for_s: float) -> PipelineError:
     )
 
 
-def is_whole(progress: Mapping[int, Reached]) -> bool:
+def is_complete(progress: Mapping[int, PartitionProgress]) -> bool:
     """Whether that is all source partitions of a job."""
     return bool(progress) and all(each.count == len(progress) for each in progress.values())
 
 
-def forgotten(state: JobState) -> PipelineError:
+def progress_expired(state: ReplayState) -> PipelineError:
     return PipelineError(
         f"the cluster of {state.topic} no longer knows how far job {state.job} is: it keeps that for a"
         " while only (offsets.retention.minutes). Under another name (--job) all of the range is replayed,"
@@ -282,13 +285,13 @@ def forgotten(state: JobState) -> PipelineError:
     )
 
 
-def advanced(progress: Reached, offset: int) -> Reached:
+def advance(progress: PartitionProgress, offset: int) -> PartitionProgress:
     return replace(progress, next=offset)
 
 
-def _parsed(group: str, source: int, committed: CommittedOffset) -> Reached:
+def _parsed(group: str, source: int, committed: CommittedOffset) -> PartitionProgress:
     with suppress(ValueError):
-        found = Reached.parse(committed)
+        found = PartitionProgress.parse(committed)
         if found.partition == source:
             return found
     raise BadOption(
@@ -297,6 +300,6 @@ def _parsed(group: str, source: int, committed: CommittedOffset) -> Reached:
 
 
 @lru_cache(maxsize=8)
-def target_at(bootstrap: str, timeout_ms: int) -> Target:
+def replay_target_at(bootstrap: str, timeout_ms: int) -> ReplayTarget:
     """The process's own, for all its tasks."""
-    return Target(bootstrap, timeout_ms)
+    return ReplayTarget(bootstrap, timeout_ms)

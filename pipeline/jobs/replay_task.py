@@ -21,20 +21,20 @@ from odradek.pipeline.decoding.decoder import MS_MAX
 from odradek.pipeline.encoding import COLUMNS, Records, cut
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.replay_target import (
-    JobState,
-    Reached,
-    Target,
-    Writer,
-    advanced,
-    forgotten,
-    target_at,
+    PartitionProgress,
+    ReplayState,
+    ReplayTarget,
+    ReplayWriter,
+    advance,
+    progress_expired,
+    replay_target_at,
 )
 from odradek.pipeline.options import TOPIC_ID, parse_options
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
 
-class Pace:
+class RateLimiter:
     """See the module. None is no limit. Times in seconds of one monotonic clock."""
 
     def __init__(self, records_per_s: float | None, bytes_per_s: float | None) -> None:
@@ -42,11 +42,11 @@ class Pace:
         self._bytes_per_s = bytes_per_s
         self._free_at = 0.0
 
-    def records_at_once(self, most: int) -> int:
+    def records_per_write(self, most: int) -> int:
         """Not more than a second's worth."""
         return most if self._records_per_s is None else max(1, min(most, int(self._records_per_s)))
 
-    def bytes_at_once(self, most: int) -> int:
+    def bytes_per_write(self, most: int) -> int:
         return most if self._bytes_per_s is None else max(1, min(most, int(self._bytes_per_s)))
 
     def used(self, now_s: float, records: int, size_bytes: int) -> None:
@@ -73,11 +73,11 @@ COMMIT_BYTES = 64 << 20
 
 
 @value_class
-class Lane:
+class ReplayTask:
     """The source partitions that one task replays, and how; rates are those of this task."""
 
     source: Mapping[str, str]
-    state: JobState
+    state: ReplayState
     partitions: Sequence[int]
     bootstrap: str
     timeout_ms: int
@@ -90,7 +90,7 @@ class Lane:
 
 
 @value_class
-class Replayed:
+class ReplayedPartition:
     """What this run did of one source partition."""
 
     partition: int
@@ -99,20 +99,25 @@ class Replayed:
     transactions: int
 
 
-def replay_lane(lane: Lane) -> list[Replayed]:
+def run_replay_task(replay_task: ReplayTask) -> list[ReplayedPartition]:
     """Raises PipelineError."""
-    target = target_at(lane.bootstrap, lane.timeout_ms)
-    pace = Pace(lane.records_per_s, lane.bytes_per_s)
-    return [_Replay(lane, target, pace, partition).run() for partition in lane.partitions]
+    target = replay_target_at(replay_task.bootstrap, replay_task.timeout_ms)
+    limiter = RateLimiter(replay_task.records_per_s, replay_task.bytes_per_s)
+    return [
+        _Replay(replay_task, target, limiter, partition).run()
+        for partition in replay_task.partitions
+    ]
 
 
 class _Replay:
     """Of one source partition. See the module."""
 
-    def __init__(self, lane: Lane, target: Target, pace: Pace, partition: int) -> None:
-        self._lane = lane
+    def __init__(
+        self, replay_task: ReplayTask, target: ReplayTarget, limiter: RateLimiter, partition: int
+    ) -> None:
+        self._task = replay_task
         self._target = target
-        self._pace = pace
+        self._limiter = limiter
         self._partition = partition
         self._clock = RealClock()
         self._records = self._bytes = self._transactions = 0
@@ -120,81 +125,85 @@ class _Replay:
         self._begun_at: float | None = None
         """When the transaction began that is open now."""
 
-    def run(self) -> Replayed:
-        lane, number = self._lane, self._partition
-        with self._target.writing(lane.state, number, lane.compression) as writer:
-            progress = self._target.progress(lane.state, [number]).get(number)
+    def run(self) -> ReplayedPartition:
+        replay_task, number = self._task, self._partition
+        with self._target.writing(replay_task.state, number, replay_task.compression) as writer:
+            progress = self._target.progress(replay_task.state, [number]).get(number)
             if progress is None:
-                raise forgotten(lane.state)
+                raise progress_expired(replay_task.state)
             if progress.next < progress.high:
-                for table in read(lane.source, progress.topic, number, progress):
+                for table in read(replay_task.source, progress.topic, number, progress):
                     progress = self._replay(writer, Records(table), progress)
-                self._commit(writer, advanced(progress, progress.high))
-        return Replayed(number, self._records, self._bytes, self._transactions)
+                self._commit(writer, advance(progress, progress.high))
+        return ReplayedPartition(number, self._records, self._bytes, self._transactions)
 
-    def _replay(self, writer: Writer, records: Records, progress: Reached) -> Reached:
-        lane, pace = self._lane, self._pace
+    def _replay(
+        self, writer: ReplayWriter, records: Records, progress: PartitionProgress
+    ) -> PartitionProgress:
+        replay_task, limiter = self._task, self._limiter
         beyond = records.beyond(MS_MAX)
         if len(beyond):
             raise PipelineError(
                 f"the record at offset {beyond[0]} of partition {self._partition} has a timestamp that no"
                 " table can hold: what it was would not be replayed (--offsets leaves it out)"
             )
-        limit = pace.bytes_at_once(BATCH_BYTES * (AT_ONCE if lane.by_key else 1))
-        for low, high in cut(records.sizes, limit, pace.records_at_once(BATCH_RECORDS)):
+        limit = limiter.bytes_per_write(BATCH_BYTES * (AT_ONCE if replay_task.by_key else 1))
+        for low, high in cut(records.sizes, limit, limiter.records_per_write(BATCH_RECORDS)):
             self._wait(writer, progress)
             if self._begun_at is None:
                 self._begun_at = self._clock.monotonic()
             self._write(writer, records, low, high)
             size = int(records.sizes[low:high].sum())
-            pace.used(self._clock.monotonic(), high - low, size)
+            limiter.used(self._clock.monotonic(), high - low, size)
             self._records += high - low
             self._bytes += size
             self._uncommitted_bytes += size
-            progress = advanced(progress, int(records.offsets[high - 1]) + 1)
-            if self._uncommitted_bytes >= COMMIT_BYTES or self._age_s() >= lane.commit_s:
+            progress = advance(progress, int(records.offsets[high - 1]) + 1)
+            if self._uncommitted_bytes >= COMMIT_BYTES or self._age_s() >= replay_task.commit_s:
                 self._commit(writer, progress)
         return progress
 
-    def _write(self, writer: Writer, records: Records, low: int, high: int) -> None:
+    def _write(self, writer: ReplayWriter, records: Records, low: int, high: int) -> None:
         rows = np.arange(low, high)
-        if not self._lane.by_key:
+        if not self._task.by_key:
             self._write_batches(writer, records, {self._partition: rows})
             return
-        count = self._lane.state.partitions
+        count = self._task.state.partitions
         chosen = records.by_key(count, self._partition % count, low, high)
         mine = {int(each): rows[chosen == each] for each in np.unique(chosen)}
         batches = {
             partition: [its[a:b] for a, b in cut(records.sizes[its], BATCH_BYTES, BATCH_RECORDS)]
             for partition, its in mine.items()
         }
-        for turn in zip_longest(*batches.values()):
-            parts = zip(batches, turn, strict=True)
+        for lease in zip_longest(*batches.values()):
+            parts = zip(batches, lease, strict=True)
             self._write_batches(writer, records, {p: each for p, each in parts if each is not None})
 
-    def _write_batches(self, writer: Writer, records: Records, rows: Mapping[int, Any]) -> None:
-        refused = writer.write({p: records.encode(each) for p, each in rows.items()})
-        for partition in refused:
+    def _write_batches(
+        self, writer: ReplayWriter, records: Records, rows: Mapping[int, Any]
+    ) -> None:
+        broker_error = writer.write({p: records.encode(each) for p, each in rows.items()})
+        for partition in broker_error:
             mine = rows[partition]
             if len(mine) == 1:
                 raise PipelineError(
-                    f"{self._lane.state.topic} takes no record as large as that at offset"
+                    f"{self._task.state.topic} takes no record as large as that at offset"
                     f" {records.offsets[mine[0]]} of partition {self._partition} (max.message.bytes)"
                 )
             middle = len(mine) // 2
             self._write_batches(writer, records, {partition: mine[:middle]})
             self._write_batches(writer, records, {partition: mine[middle:]})
 
-    def _wait(self, writer: Writer, progress: Reached) -> None:
+    def _wait(self, writer: ReplayWriter, progress: PartitionProgress) -> None:
         """As long as the pace demands; a transaction is not kept open for that, and one that got old while
         the next records were read ends before them."""
-        wait_s = self._pace.wait_s(self._clock.monotonic())
-        if self._begun_at is not None and self._age_s() + wait_s > self._lane.commit_s:
+        wait_s = self._limiter.wait_s(self._clock.monotonic())
+        if self._begun_at is not None and self._age_s() + wait_s > self._task.commit_s:
             self._commit(writer, progress)
         if wait_s:
             self._target.pause(wait_s)
 
-    def _commit(self, writer: Writer, progress: Reached) -> None:
+    def _commit(self, writer: ReplayWriter, progress: PartitionProgress) -> None:
         writer.commit(progress)
         self._transactions += 1
         self._uncommitted_bytes, self._begun_at = 0, None
@@ -203,7 +212,9 @@ class _Replay:
         return 0.0 if self._begun_at is None else self._clock.monotonic() - self._begun_at
 
 
-def read(source: Mapping[str, str], topic: str, partition: int, progress: Reached) -> Iterator[Any]:
+def read(
+    source: Mapping[str, str], topic: str, partition: int, progress: PartitionProgress
+) -> Iterator[Any]:
     """What is left of a partition's range, as Arrow batches, in its order. Raises BadOption where the topic that the job
     is of was deleted, and made again, before this partition's turn came."""
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -24,7 +24,7 @@ from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import OF_ROWS, parse_options, without
 from odradek.pipeline.query import Query
-from odradek.pipeline.segment_columns import Int64s, PackedStretches, Stretches
+from odradek.pipeline.segment_columns import Int64s, PackedSlices, SegmentSlices
 from odradek.pipeline.source import NAME, register
 from odradek.seams.values import value_class
 
@@ -36,7 +36,7 @@ AS_RETENTION = -2
 
 
 @value_class
-class Rule:
+class RetentionRule:
     """As in a topic's configs: ms and bytes a partition, -1 is no limit. Of a leader's disk -2 is what is kept in all,
     and so is None, of which nobody wants to know."""
 
@@ -76,7 +76,7 @@ class Rule:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class PartitionLog:
     """A partition's log. Of its remote segments, oldest first: the offset behind the last, bytes, the newest
     timestamp in ms, -1 where there is none, and for these when they were copied."""
 
@@ -98,14 +98,14 @@ class Held:
 
 
 @value_class
-class Outcome:
+class RetentionOutcome:
     """What a rule means for a partition. `start_offset` is where its log would begin; and of its leader's disk, where
     that was asked for, `local_start_offset` where that would, and the bytes it would have: copied segments and what
     is not copied yet."""
 
     topic: str
     partition: int
-    rule: Rule
+    rule: RetentionRule
     segments_deleted: int
     bytes_deleted: int
     offsets_deleted: int
@@ -120,13 +120,13 @@ class Outcome:
         return self.bytes_kept / GIB * price_a_gib
 
 
-def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
+def apply_rule(held: PartitionLog, rule: RetentionRule, now_ms: int) -> RetentionOutcome:
     """What a broker would make of it now."""
     total = held.remote_bytes + held.local_bytes
     count = _oldest(held, 0, rule.retention_ms, rule.retention_bytes, now_ms, least_excess=1)
     deleted = int(held.sizes[:count].sum())
     start = max(held.start_offset, int(held.ends[count - 1])) if count else held.start_offset
-    outcome = Outcome(
+    outcome = RetentionOutcome(
         topic=held.topic,
         partition=held.partition,
         rule=rule,
@@ -153,7 +153,13 @@ def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
 
 
 def _oldest(
-    held: Held, first: int, limit_ms: int, limit_bytes: int, now_ms: int, *, least_excess: int
+    held: PartitionLog,
+    first: int,
+    limit_ms: int,
+    limit_bytes: int,
+    now_ms: int,
+    *,
+    least_excess: int,
 ) -> int:
     """How many segments go, from that one on, with all that is behind it. By size, as long as there is so much too much
     before one, which tells of those that are empty, and not less than it has."""
@@ -168,8 +174,8 @@ def _oldest(
 
 
 def retention(
-    spark: SparkSession, source: Mapping[str, str], rules: Sequence[Rule], now_ms: int
-) -> list[Outcome]:
+    spark: SparkSession, source: Mapping[str, str], rules: Sequence[RetentionRule], now_ms: int
+) -> list[RetentionOutcome]:
     """For all partitions of the table that `source` describes what each rule means, once for each that is given.
 
     It is about whole logs: what `source` says of where to begin and to end, of transactions, and of how rows
@@ -177,10 +183,10 @@ def retention(
     for rule in rules:
         rule.check()
     whole = whole_logs(source)
-    logs = list(held_logs(whole, lambda ends: _local_bytes(spark, whole, ends)))
+    logs = list(read_partition_logs(whole, lambda ends: _local_bytes(spark, whole, ends)))
     if any(rule.is_local for rule in rules):
         logs = _with_local_starts(whole, logs)
-    return [what_if(held, rule, now_ms) for rule in dict.fromkeys(rules) for held in logs]
+    return [apply_rule(held, rule, now_ms) for rule in dict.fromkeys(rules) for held in logs]
 
 
 _OF_A_PART = ("starting", "ending", "kafka.isolation.level")
@@ -197,15 +203,17 @@ def whole_logs(source: Mapping[str, str]) -> dict[str, str]:
 Ends = Mapping[TopicPartition, int]
 
 
-def held_logs(source: Mapping[str, str], local_bytes: Callable[[Ends], Ends]) -> Iterator[Held]:
+def read_partition_logs(
+    source: Mapping[str, str], local_bytes: Callable[[Ends], Ends]
+) -> Iterator[PartitionLog]:
     """By the metadata. `local_bytes` are those of partitions from these offsets on, asked for where there are
     brokers. Raises PipelineError."""
     options = parse_options(source, streaming=False)
     query = Query(options)
     ranges = query.ranges()
-    tiered: dict[TopicPartition, list[Stretches]] = {where: [] for where in ranges}
+    tiered: dict[TopicPartition, list[SegmentSlices]] = {where: [] for where in ranges}
     for piece in query.plan(ranges).pieces:
-        if isinstance(piece, PackedStretches):
+        if isinstance(piece, PackedSlices):
             where = TopicPartition(piece.partition.topic, piece.partition.partition)
             tiered[where].append(piece.unpacked())
     tiered_to = {
@@ -217,13 +225,17 @@ def held_logs(source: Mapping[str, str], local_bytes: Callable[[Ends], Ends]) ->
             np.concatenate([_NONE, *(run.rows[name].astype(np.int64) for run in runs)])
             for name in ("high", "size", "newest", "copied")
         )
-        yield Held(*where, ranges[where][0], ends, sizes, newest, copied, local.get(where, 0))
+        yield PartitionLog(
+            *where, ranges[where][0], ends, sizes, newest, copied, local.get(where, 0)
+        )
 
 
 _NONE = np.zeros(0, np.int64)
 
 
-def _with_local_starts(source: Mapping[str, str], logs: Sequence[Held]) -> list[Held]:
+def _with_local_starts(
+    source: Mapping[str, str], logs: Sequence[PartitionLog]
+) -> list[PartitionLog]:
     """With where they begin on their leaders' disks. Raises BadOption, BrokersUnavailable."""
     from odradek.pipeline.brokers import brokers_at
 

@@ -33,7 +33,7 @@ _CONTROL = 0x20
 _INDEX = np.dtype([("relative", ">i4"), ("position", ">i4")])
 
 
-class LogWalk:
+class SegmentLogChecker:
     """See the module. `problems` are texts that begin with `name`; what follows the first batch that
     is none is not looked at."""
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.progress import Progress, watched
+from odradek.pipeline.jobs.progress import JobProgress, report_spark_tasks
 from odradek.pipeline.options import OF_ROWS, REPORT, parse_options, without
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
@@ -74,7 +74,7 @@ class StatsJob:
 def stats(
     spark: SparkSession,
     job: StatsJob,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> DataFrame:
     """A row for each topic, partition or hour:
 
@@ -88,7 +88,7 @@ def stats(
     job = replace(job, source=_up_to_now(job.source))
     blocks = _blocks(spark, job).persist()
     try:
-        with watched(spark, on_progress):
+        with report_spark_tasks(spark, on_progress):
             return _found(spark, job, blocks).localCheckpoint()
     finally:
         blocks.unpersist()

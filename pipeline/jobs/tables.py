@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
+from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.seams.clock import RealClock
 
@@ -55,11 +55,11 @@ class Table(Protocol):
 
     def read(self) -> DataFrame: ...
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: BatchKey) -> None:
         """The rows of a batch that was never tried."""
         ...
 
-    def replace(self, frame: DataFrame, batch: Batch) -> None:
+    def replace(self, frame: DataFrame, batch: BatchKey) -> None:
         """The rows of a batch, if it has any, in place of all that attempts at it have left, or would leave yet."""
         ...
 
@@ -77,7 +77,7 @@ class ParquetTable:
         self._files = files
         self._out = out
         self._by = by
-        self._attempts = Attempts(self._files, out, _directories(by), confirm)
+        self._attempts = BatchAttempts(self._files, out, _directories(by), confirm)
 
     def exists(self) -> bool:
         return any(not name.startswith(("_", ".")) for name in self._files.names(self._out))
@@ -85,23 +85,23 @@ class ParquetTable:
     def read(self) -> DataFrame:
         return self._spark.read.parquet(self._out)
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: BatchKey) -> None:
         with self._attempts.begun(batch) as directory:
             self._attempts.place(self._staged(frame, batch, directory))
 
-    def replace(self, frame: DataFrame, batch: Batch) -> None:
+    def replace(self, frame: DataFrame, batch: BatchKey) -> None:
         self._attempts.end_former(batch)
         with self._attempts.begun(batch) as directory:
             self._attempts.replace(self._staged(frame, batch, directory), batch)
 
-    def _staged(self, frame: DataFrame, batch: Batch, directory: str) -> list[Staged]:
+    def _staged(self, frame: DataFrame, batch: BatchKey, directory: str) -> list[StagedFile]:
         frame = _with_batch(_with_directories(frame, self._by), batch)
         writer = frame.write.mode("append").options(**WITHOUT_DICTIONARY)
         writer = writer.partitionBy(*_directories(self._by), *OF_BATCH)
         with _unless_chosen(frame.sparkSession, UNLESS_CHOSEN):
             writer.parquet(directory)
         return [
-            Staged(f"{directory}/{path}", path.rpartition("/")[0])
+            StagedFile(f"{directory}/{path}", path.rpartition("/")[0])
             for path in self._files.below(directory)
         ]
 
@@ -117,7 +117,7 @@ class DeltaTable:
     """Records have no columns that say which batch they are of: a table may be there before, with its own.
     A batch's are those with its offsets, and `txnAppId` and `txnVersion` say that it was written. To make it again
     is a later version, by the time: taken before the driver makes sure that it has the turn, so that whoever takes
-    over has a later one, unless its clock is slow by more than the other's silence (`turn.SILENCE_SECONDS`). What a
+    over has a later one, unless its clock is slow by more than the other's silence (`lease.EXPIRE_SECONDS`). What a
     driver that stood still meanwhile writes after all is refused by Delta."""
 
     def __init__(
@@ -142,11 +142,11 @@ class DeltaTable:
     def read(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._out)
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: BatchKey) -> None:
         self._confirm()
         self._append(frame, batch)
 
-    def replace(self, frame: DataFrame, batch: Batch) -> None:
+    def replace(self, frame: DataFrame, batch: BatchKey) -> None:
         attempt = self._wall_ms()
         self._confirm()
         if not batch.offsets or not self.exists():
@@ -157,18 +157,18 @@ class DeltaTable:
         writer = self._writer(frame, batch, attempt).mode("overwrite")
         writer.option("replaceWhere", self._rows_of(batch)).save(self._out)
 
-    def _append(self, frame: DataFrame, batch: Batch) -> None:
+    def _append(self, frame: DataFrame, batch: BatchKey) -> None:
         writer = self._writer(frame, batch, 0).mode("append")
         if not self.exists():
             writer = writer.partitionBy(*_directories(self._by))
         writer.save(self._out)
 
-    def _writer(self, frame: DataFrame, batch: Batch, attempt: int) -> DataFrameWriter:
+    def _writer(self, frame: DataFrame, batch: BatchKey, attempt: int) -> DataFrameWriter:
         frame = _with_directories(frame, self._by)
         frame = _with_batch(frame, batch) if self._by is None else frame
         return frame.write.format("delta").options(**WIDENING, **_transaction(batch, attempt))
 
-    def _rows_of(self, batch: Batch) -> str:
+    def _rows_of(self, batch: BatchKey) -> str:
         """In SQL."""
         if self._by is None:
             return f"export = '{batch.export}' AND batch = {batch.number}"
@@ -179,7 +179,7 @@ class DeltaTable:
         return " OR ".join(each)
 
 
-def _transaction(batch: Batch, attempt: int) -> dict[str, str]:
+def _transaction(batch: BatchKey, attempt: int) -> dict[str, str]:
     version = batch.number * VERSIONS_A_BATCH + attempt
     return {"txnAppId": f"odradek-{batch.export}", "txnVersion": str(version)}
 
@@ -244,7 +244,7 @@ def _with_directories(frame: DataFrame, by: str | None) -> DataFrame:
     return frame.withColumns({name: parts[name]("timestamp") for name in _directories(by)[1:]})
 
 
-def _with_batch(frame: DataFrame, batch: Batch) -> DataFrame:
+def _with_batch(frame: DataFrame, batch: BatchKey) -> DataFrame:
     from pyspark.sql import functions as f
 
     values = (batch.export, batch.number)

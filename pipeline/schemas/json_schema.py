@@ -153,10 +153,10 @@ def _plain(value: Any, shape: pa.DataType) -> Any:
 def _integer(value: Any) -> int:
     if isinstance(value, float):
         raise _RoundedError
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    is_complete = isinstance(value, int) and not isinstance(value, bool)
     if isinstance(value, Decimal) and INT64_MIN <= value <= INT64_MAX:
-        is_whole = value == value.to_integral_value()
-    if not is_whole:
+        is_complete = value == value.to_integral_value()
+    if not is_complete:
         said = str(value) if isinstance(value, Decimal) else repr(value)
         raise ValueError(f"{said:.80} is no {_PLAIN['integer']}")
     return int(value)

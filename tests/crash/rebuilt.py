@@ -36,7 +36,7 @@ def entries(path: Path, layout: struct.Struct) -> list[tuple[int, int]]:
 
 
 def index_differences(log_dir: Path) -> list[str]:
-    """What is wrong with any index in a log directory; empty if all is well."""
+    """What is wrong with any index in a log directory; empty if no problems found."""
     wrong: list[str] = []
     for segment in sorted(log_dir.glob("*/*.log")):
         if segment.parent.name == "__cluster_metadata-0":

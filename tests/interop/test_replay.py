@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay
-from odradek.pipeline.jobs.replay_task import replay_lane
+from odradek.pipeline.jobs.replay_task import run_replay_task
 from tests.pipeline.reading import by_consumer
 
 PARTITIONS = (0, 1)
@@ -29,10 +29,10 @@ def test_each_record_once_and_whoever_was_there_before_is_fenced(bootstrap: str,
     producer.flush()
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": name}
     plan = plan_replay(ReplayJob(source, again, bootstrap, name=name), 1)
-    (lane,) = plan.lanes
+    (replay_task,) = plan.replay_tasks
     with plan.target.writing(plan.state, 0, 0) as old:
-        assert sum(each.records for each in replay_lane(lane)) == COUNT
-        assert sum(each.records for each in replay_lane(lane)) == 0
+        assert sum(each.records for each in run_replay_task(replay_task)) == COUNT
+        assert sum(each.records for each in run_replay_task(replay_task)) == 0
         with pytest.raises(PipelineError, match="another run of the same job has taken over"):
             old.commit(plan.target.progress(plan.state, [0])[0])
     assert plan.done() == plan.total == COUNT

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
 
 
-def cover(
+def select_slices(
     segments: Iterable[RemoteLogSegmentMetadata],
     lineage: Sequence[EpochStart],
     low: int,
     high: int,
-) -> list[Stretch]:
+) -> list[SegmentSlice]:
     """What is read of `segments` for the offsets from `low` on, before `high`, in their order.
 
     `segments` are finished ones. `lineage` is the partition's leader epochs, ascending. Offsets that
@@ -29,7 +29,7 @@ def cover(
         ),
         key=lambda piece: piece[0],
     )
-    found: list[Stretch] = []
+    found: list[SegmentSlice] = []
     reaching: list[tuple[int, int, RemoteLogSegmentMetadata]] = []
     cursor, number = low, 0
     while number < len(pieces) or reaching:
@@ -44,18 +44,18 @@ def cover(
         if -end <= cursor:
             reaching.clear()  # nor do the others reach further
             continue
-        found.append(Stretch(segment, cursor, -end))
+        found.append(SegmentSlice(segment, cursor, -end))
         cursor = -end
     return _joined(found)
 
 
-def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
+def _joined(slices: Iterable[SegmentSlice]) -> list[SegmentSlice]:
     """Neighbours in one segment, which are of different epochs, as one."""
-    found: list[Stretch] = []
-    for each in stretches:
+    found: list[SegmentSlice] = []
+    for each in slices:
         last = found[-1] if found else None
         if last is not None and last.segment is each.segment and last.high == each.low:
-            found[-1] = Stretch(each.segment, last.low, each.high)
+            found[-1] = SegmentSlice(each.segment, last.low, each.high)
         else:
             found.append(each)
     return found

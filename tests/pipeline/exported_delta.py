@@ -50,14 +50,14 @@ def _export(spark: SparkSession, job: ExportJob) -> dict[str, Any]:
     lost = ExportJob(**{**_fields(job), "checkpoint": f"{job.checkpoint_path}-lost"})
     try:
         export(spark, lost)
-        refused = ""
+        broker_error = ""
     except BadOption as error:
-        refused = str(error)
+        broker_error = str(error)
     return {
         "runs": runs,
         "rows": sorted(list(row) for row in rows),
         "dead": sorted([row[0], row[1], bytes(row[2]).decode(), row[3]] for row in dead.collect()),
-        "refused": refused,
+        "refused": broker_error,
     }
 
 

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.testing import Broker
 
 
-def made_again(broker: Broker, topic: str, partitions: int) -> tuple[str, str]:
+def recreate_topic(broker: Broker, topic: str, partitions: int) -> tuple[str, str]:
     """The ids of the old one and the new one, as Kafka writes them."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     old = topic_id(admin, topic)

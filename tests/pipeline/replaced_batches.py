@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.jobs.attempts import Batch
+from odradek.pipeline.jobs.attempts import BatchKey
 from odradek.pipeline.jobs.tables import open_table
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ def has_the_turn() -> None:
     """The driver, all the time."""
 
 
-def batch_of(export: str, topic: str, number: int) -> Batch:
+def batch_of(export: str, topic: str, number: int) -> BatchKey:
     """Of ten offsets each."""
     offsets = {TopicPartition(topic, 0): (10 * number, 10 * number + 10)}
-    return Batch(export, number, offsets)
+    return BatchKey(export, number, offsets)
 
 
 def frame_of(spark: SparkSession, topic: str, *offsets: int) -> DataFrame:

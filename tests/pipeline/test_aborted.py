@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.pipeline.decoding.selection import Aborted
+from odradek.pipeline.decoding.selection import AbortedTransaction
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.planning import AbortedOffsets
+from odradek.pipeline.planning import PartitionAbortedTransactions
 from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.metadata import RemoteLogSegmentId
 from odradek.storage.tiered.object_names import segment_key
@@ -39,15 +39,15 @@ __all__ = ["nothing_denied"]  # a fixture for each test here, too
 @HOW
 def test_batches_as_rows_need_no_transaction_index(how: str, kind: type[PipelineError]) -> None:
     """Aborted ones are among them."""
-    world, segments = listing_transactions(3)
-    unreadable(world, segments[1], IndexType.TRANSACTION, how)
-    asked = query(world, rows="batches", **COMMITTED)
+    cluster_view, segments = listing_transactions(3)
+    unreadable(cluster_view, segments[1], IndexType.TRANSACTION, how)
+    asked = query(cluster_view, rows="batches", **COMMITTED)
     ranges = asked.ranges()
-    world.asked()
+    cluster_view.asked()
     plan = asked.plan(ranges)
     assert ([(each.low, each.high) for each in plan.pieces], plan.aborted) == ([(0, 30)], {})
     suffix = IndexType.TRANSACTION.value
-    assert not [key for _, key in world.objects.bucket.requests if key.endswith(suffix)]
+    assert not [key for _, key in cluster_view.objects.bucket.requests if key.endswith(suffix)]
 
 
 class Asked(VirtualLeader):
@@ -70,10 +70,10 @@ def test_a_task_has_the_transactions_that_reach_into_it(
     aborted: list[tuple[int, int]], read: list[tuple[int, int]]
 ) -> None:
     """And each once, however many of its pieces they reach into."""
-    all = [Aborted(n, min(each), max(each)) for n, each in enumerate(aborted)]
+    all = [AbortedTransaction(n, min(each), max(each)) for n, each in enumerate(aborted)]
     ranges = [(min(each), max(each)) for each in read]
     expected = {each for each in all for low, high in ranges if each.reaches_into(low, high)}
-    found = AbortedOffsets(all).of(ranges)
+    found = PartitionAbortedTransactions(all).of(ranges)
     assert len(found) == len(expected)
     assert set(found) == expected
 
@@ -83,10 +83,10 @@ def test_twenty_thousand_tasks_of_a_hundred_thousand_transactions_are_planned_in
     is_one_long: bool,
 ) -> None:
     """One by one it would be 2e9 comparisons in Python, which is a quarter of an hour."""
-    all = [Aborted(7, first, first + 5) for first in range(0, 1_000_000, 10)]
+    all = [AbortedTransaction(7, first, first + 5) for first in range(0, 1_000_000, 10)]
     if is_one_long:
-        all.insert(0, Aborted(8, 0, 1_000_000))
-    found, began = AbortedOffsets(all), time.process_time()
+        all.insert(0, AbortedTransaction(8, 0, 1_000_000))
+    found, began = PartitionAbortedTransactions(all), time.process_time()
     counts = [len(found.of([(low, low + 50)])) for low in range(0, 1_000_000, 50)]
     assert set(counts) == {5 + is_one_long}
     assert time.process_time() - began < 60
@@ -106,34 +106,34 @@ class Together(VirtualObjects):
 
 
 def test_transaction_indexes_of_several_partitions_are_read_at_once() -> None:
-    world = World(objects=Together())
+    cluster_view = World(objects=Together())
     for number in (0, 1):
         id = RemoteLogSegmentId(replace(WHERE, partition=number), UUID(int=number))
         found = replace(segment(number, 0, 9), id=id, txn_index_empty=False)
-        world.has(found)
-        snapshot(world, found)
+        cluster_view.has(found)
+        snapshot(cluster_view, found)
         entry = ENTRY.pack(VERSION, number, number, 9, 9)
-        world.objects.put(segment_key(found, IndexType.TRANSACTION.value), [entry])
-    asked = query(world, **COMMITTED)
+        cluster_view.objects.put(segment_key(found, IndexType.TRANSACTION.value), [entry])
+    asked = query(cluster_view, **COMMITTED)
     assert asked.plan(asked.ranges()).aborted == {
-        ("t", number): [Aborted(number, number, 9)] for number in (0, 1)
+        ("t", number): [AbortedTransaction(number, number, 9)] for number in (0, 1)
     }
 
 
 def test_leaders_are_asked_how_transactions_ended_as_far_as_that_matters() -> None:
     """The store lacks 10 to 19 and 30 to 39; an index says that nothing was open at offset 26."""
-    world, leader = World(), Asked((0, 60))
+    cluster_view, leader = World(), Asked((0, 60))
     segments = [
         replace(segment(number, first, first + 9), txn_index_empty=False)
         for number, first in enumerate((0, 20, 40))
     ]
-    world.has(*segments)
+    cluster_view.has(*segments)
     for each in segments:
-        world.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
+        cluster_view.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
     entry = ENTRY.pack(VERSION, 7, 22, 25, 26)
-    world.objects.put(segment_key(segments[1], IndexType.TRANSACTION.value), [entry])
+    cluster_view.objects.put(segment_key(segments[1], IndexType.TRANSACTION.value), [entry])
     with leader.reachable():
         for high, offsets in ((5, [10]), (26, [10]), (27, [10, 30, 50])):
             leader.fetched.clear()
-            query(world, leader, **COMMITTED).plan({ONLY: (0, high)})
+            query(cluster_view, leader, **COMMITTED).plan({ONLY: (0, high)})
             assert leader.fetched == offsets

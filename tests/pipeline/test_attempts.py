@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from odradek.pipeline.errors import FilesUnavailable, PipelineError
-from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged, directory_of
+from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile, directory_of
 
-BATCH, NEXT = Batch("e", 0, {}), Batch("e", 1, {})
+BATCH, NEXT = BatchKey("e", 0, {}), BatchKey("e", 1, {})
 DAYS = ("topic=t/date=1", "topic=t/date=2")
 
 
@@ -71,7 +71,7 @@ class Table:
         self.written = 0
 
     def drives(
-        self, name: str, batch: Batch, before: Callable[[int], None], *, again: bool
+        self, name: str, batch: BatchKey, before: Callable[[int], None], *, again: bool
     ) -> None:
         """All that the driver does for a batch that it begins with its turn, of a file for each day."""
         files = Local(before)
@@ -83,7 +83,9 @@ class Table:
                 raise PipelineError("taken over")
             files.step()
 
-        attempts = Attempts(files, str(self.out), ("topic", "date"), confirm, at_once=1)
+        attempts = BatchAttempts(
+            files, str(self.out), ("topic", "date"), confirm, run_concurrently=1
+        )
         if again:
             attempts.end_former(batch)
         with attempts.begun(batch) as directory:
@@ -94,7 +96,9 @@ class Table:
             else:
                 attempts.place(staged)
 
-    def _write(self, files: Local, directory: str, name: str, day: str, batch: Batch) -> Staged:
+    def _write(
+        self, files: Local, directory: str, name: str, day: str, batch: BatchKey
+    ) -> StagedFile:
         """As Spark's tasks do, which make their directory where it is gone."""
         files.step()
         Path(directory).mkdir(parents=True, exist_ok=True)
@@ -102,9 +106,9 @@ class Table:
         path = Path(directory) / f"part-{self.written}"
         path.write_text(name)
         files.step()
-        return Staged(str(path), f"{day}/{directory_of(batch)}")
+        return StagedFile(str(path), f"{day}/{directory_of(batch)}")
 
-    def found(self, batch: Batch) -> list[tuple[str, str]]:
+    def found(self, batch: BatchKey) -> list[tuple[str, str]]:
         """Who has written what is in the table, by day."""
         return sorted(
             (day, path.read_text())
@@ -285,14 +289,14 @@ def test_what_counts_stays_when_the_power_is_cut(tmp_path: Path) -> None:
     """The second time the other day has nothing any more."""
     files, out = Syncing(), tmp_path / "out"
     out.mkdir()
-    attempts = Attempts(files, str(out), ("topic", "date"), lambda: None)
+    attempts = BatchAttempts(files, str(out), ("topic", "date"), lambda: None)
     for number, days in enumerate((DAYS, DAYS[1:])):
         with attempts.begun(BATCH) as directory:
             staged = []
             for day in days:
                 path = Path(directory) / f"part-{number}-{day[-1]}"
                 path.write_text("")
-                staged.append(Staged(str(path), f"{day}/{directory_of(BATCH)}"))
+                staged.append(StagedFile(str(path), f"{day}/{directory_of(BATCH)}"))
             files.changed.clear()  # where nobody reads
             attempts.replace(staged, BATCH)
             assert not files.changed
@@ -301,9 +305,9 @@ def test_what_counts_stays_when_the_power_is_cut(tmp_path: Path) -> None:
 
 def test_files_are_moved_together_and_none_is_any_more_when_one_has_failed(tmp_path: Path) -> None:
     files = Together(4)
-    attempts = Attempts(files, str(tmp_path), (), lambda: None, at_once=4)
+    attempts = BatchAttempts(files, str(tmp_path), (), lambda: None, run_concurrently=4)
     with ThreadPoolExecutor(1) as pool:
-        placed = pool.submit(attempts.place, [Staged(f"file-{n}", "") for n in range(4)])
+        placed = pool.submit(attempts.place, [StagedFile(f"file-{n}", "") for n in range(4)])
         with pytest.raises(StillRunning):
             placed.result(0.1)
         files.goes_on.set()

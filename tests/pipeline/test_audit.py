@@ -26,9 +26,9 @@ from odradek.pipeline.jobs import audit as audit_job
 from odradek.pipeline.jobs import audit_tasks as auditing
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
 from odradek.pipeline.jobs.audit_notes import opened_notes
-from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.jobs.replay_target import target_at
-from odradek.pipeline.jobs.segment_log_check import LogWalk
+from odradek.pipeline.jobs.progress import JobProgress
+from odradek.pipeline.jobs.replay_target import replay_target_at
+from odradek.pipeline.jobs.segment_log_check import SegmentLogChecker
 from odradek.pipeline.store import Store
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import RealEntropy
@@ -114,7 +114,7 @@ def test_what_is_right_is_well(broker: Broker, copy: Path, with_brokers: bool) -
         assert report.records[each.partition] == each.offsets[1]
         assert (each.gaps, each.dead, each.overlapping) == ([], [], 0)
     assert report.size_bytes > sum(log.stat().st_size for log in copy.rglob("*.log"))
-    assert list(as_text(report))[-1] == "all is well"
+    assert list(as_text(report))[-1] == "no problems found"
 
 
 @pytest.mark.parametrize("with_brokers", [True, False])
@@ -136,7 +136,7 @@ def test_brokers_by_an_address_that_is_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="'nowhere' is not HOST:PORT"):
         run_audit(AuditJob(str(tmp_path), "nowhere"), here, 1)
     with pytest.raises(BadOption, match="'h:x' is not HOST:PORT"):
-        target_at("h:x", 1000)
+        replay_target_at("h:x", 1000)
 
 
 def test_a_wrong_bit_is_named_with_its_batch(broker: Broker, copy: Path) -> None:
@@ -312,7 +312,7 @@ def test_an_audit_that_was_killed_goes_on_and_ends_with_the_same_report(
         read.extend(items if act is audit_job._check_segments else ())
         return here(act, items)
 
-    told: list[Progress] = []
+    told: list[JobProgress] = []
     assert as_json(run_audit(job, counted, 2, told.append)) == as_json(expected)
     assert read == []
     assert (told[-1].done, told[-1].done_before) == (total, total)
@@ -385,8 +385,8 @@ LOG = b"".join(map(bytes, BATCHES))
 RIGHT = segment(1, 0, 39, size=len(LOG), epochs=((0, 0), (1, 20)))
 
 
-def walked(known: RemoteLogSegmentMetadata, log: bytes, pieces: int = 1) -> LogWalk:
-    walk = LogWalk(known, "it")
+def walked(known: RemoteLogSegmentMetadata, log: bytes, pieces: int = 1) -> SegmentLogChecker:
+    walk = SegmentLogChecker(known, "it")
     for part in range(pieces):
         walk.feed(log[len(log) * part // pieces : len(log) * (part + 1) // pieces])
     walk.end()

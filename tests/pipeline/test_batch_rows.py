@@ -16,7 +16,7 @@ pa = pytest.importorskip("pyarrow")
 
 from odradek.pipeline.decoding.arrow import BATCH_TYPES  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
-from odradek.pipeline.decoding.decoder import Wanted  # noqa: E402
+from odradek.pipeline.decoding.decoder import RecordSelection  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
 from tests.pipeline.test_decoder import cut, logs, small  # noqa: E402
@@ -25,7 +25,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def rows_of(data: bytes, low: int, high: int, places: list[int]) -> list[dict[str, Any]]:
-    wanted = Wanted("t", 3, tuple(BATCH_TYPES), low, high, rows=BATCHES)
+    wanted = RecordSelection("t", 3, tuple(BATCH_TYPES), low, high, rows=BATCHES)
     decoder = decoder_of(wanted, "a segment")
     return [
         row

@@ -16,7 +16,7 @@ from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.checkpoint import JOB, Checkpoint
 from odradek.pipeline.jobs.decode import Decoding
-from odradek.pipeline.jobs.export import ExportJob, _Course
+from odradek.pipeline.jobs.export import ExportJob, _ExportCourse
 from odradek.pipeline.jobs.export_batch import BatchWriter
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.values import Values
@@ -174,7 +174,7 @@ def test_the_first_batch_of_an_export_begins_where_its_end_says(says: bool) -> N
         {**SOURCE, "subscribe": "t", "startingoffsets": "earliest"}, streaming=True
     )
     with leader.reachable():
-        course = _Course(options, checkpoint)
+        course = _ExportCourse(options, checkpoint)
     assert course.offsets_of(0) == {TopicPartition("t", 0): (0 if says else 5, 12)}
 
 
@@ -193,8 +193,8 @@ def test_where_an_export_has_begun_is_not_asked_again(begins: dict[str, str], sa
     done = {f"c_{each}": f"v1\n{{}}\n{json.dumps(at(12))}" for each in ("offsets_0", "commits_0")}
     with leader.reachable():
         with pytest.raises(BadOption, match=said):
-            _Course(options, Checkpoint(Kept(), "c"))
-        course = _Course(options, Checkpoint(Kept(**done), "c"))
+            _ExportCourse(options, Checkpoint(Kept(), "c"))
+        course = _ExportCourse(options, Checkpoint(Kept(**done), "c"))
     assert course.progress(0.0, 100).total == 20 - 12 + 3
 
 
@@ -207,7 +207,7 @@ def test_a_first_batch_that_was_begun_begins_where_it_did(begins: dict[str, str]
     given = {**SOURCE, "subscribe": "t", **begins}
     begun = Checkpoint(Kept(c_offsets_0=f"v1\n{{}}\n{json.dumps(first_end([7], 12))}"), "c")
     with leader.reachable():
-        course = _Course(parse_options(given, streaming=True), begun)
+        course = _ExportCourse(parse_options(given, streaming=True), begun)
         options = parse_options(course.options(given), streaming=True)
         assert StreamReader(options, FULL).initialOffset() == at(7, 0)
     assert course.progress(0.0, 100).total == 20 - 7 + 3

@@ -11,7 +11,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline.cli.rows import plain_rows, time_said, time_text  # noqa: E402
+from odradek.pipeline.cli.rows import plain_rows, short_time, time_text  # noqa: E402
 
 MICROS = pa.timestamp("us", "UTC")
 
@@ -44,8 +44,8 @@ def test_times_of_any_year_in_any_zone(us: int, said: str) -> None:
 
 
 def test_times_for_people() -> None:
-    assert time_said("2026-01-02T03:04:05.678000Z", "seconds") == "2026-01-02 03:04:05"
-    assert time_said("+55840-11-08T22:13:20Z", "minutes") == "+55840-11-08 22:13"
+    assert short_time("2026-01-02T03:04:05.678000Z", "seconds") == "2026-01-02 03:04:05"
+    assert short_time("+55840-11-08T22:13:20Z", "minutes") == "+55840-11-08 22:13"
 
 
 def test_values_of_all_kinds_are_json() -> None:

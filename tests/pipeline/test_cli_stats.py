@@ -16,22 +16,22 @@ from odradek.pipeline.cli import audit, decode, export, stats
 from odradek.pipeline.cli.main import JOBS
 from odradek.pipeline.cli.stats import as_text, outcomes_as_text, parsed_rule
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.retention import GIB, Outcome, Rule
+from odradek.pipeline.jobs.retention import GIB, RetentionOutcome, RetentionRule
 
 
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("retention.ms=7d", Rule(7 * 86_400_000)),
-        ("retention.bytes=1.5GiB", Rule(-1, 3 * GIB // 2)),
-        ("retention.ms=1000, retention.bytes=100", Rule(1000, 100)),
-        ("retention.ms=-1,retention.bytes=2MB", Rule(-1, 2 << 20)),
-        ("local.retention.bytes=5", Rule(local_retention_bytes=5)),
-        ("local.retention.ms = -2, retention.ms = 1h", Rule(3_600_000, -1, -2)),
-        ("local.retention.ms=1m,local.retention.bytes=-1", Rule(-1, -1, 60_000, -1)),
+        ("retention.ms=7d", RetentionRule(7 * 86_400_000)),
+        ("retention.bytes=1.5GiB", RetentionRule(-1, 3 * GIB // 2)),
+        ("retention.ms=1000, retention.bytes=100", RetentionRule(1000, 100)),
+        ("retention.ms=-1,retention.bytes=2MB", RetentionRule(-1, 2 << 20)),
+        ("local.retention.bytes=5", RetentionRule(local_retention_bytes=5)),
+        ("local.retention.ms = -2, retention.ms = 1h", RetentionRule(3_600_000, -1, -2)),
+        ("local.retention.ms=1m,local.retention.bytes=-1", RetentionRule(-1, -1, 60_000, -1)),
     ],
 )
-def test_rules_by_the_names_of_configs(text: str, rule: Rule) -> None:
+def test_rules_by_the_names_of_configs(text: str, rule: RetentionRule) -> None:
     assert parsed_rule(text) == rule
 
 
@@ -93,7 +93,8 @@ def test_a_table_of_statistics() -> None:
 
 def test_a_table_for_each_rule() -> None:
     outcomes = [
-        Outcome("t", number, Rule(5), 1, GIB, 10, 2 * GIB, 10 + number) for number in (0, 1)
+        RetentionOutcome("t", number, RetentionRule(5), 1, GIB, 10, 2 * GIB, 10 + number)
+        for number in (0, 1)
     ]
     title, head, *rows = outcomes_as_text(outcomes, 0.5)
     assert title == "retention.ms=5 retention.bytes=-1"
@@ -102,9 +103,9 @@ def test_a_table_for_each_rule() -> None:
 
 
 def test_a_table_of_leaders_disks() -> None:
-    rule = Rule(local_retention_bytes=5)
+    rule = RetentionRule(local_retention_bytes=5)
     outcomes = [
-        Outcome("t", number, rule, 0, 0, 0, 9, 3, 4, kept, 7)
+        RetentionOutcome("t", number, rule, 0, 0, 0, 9, 3, 4, kept, 7)
         for number, kept in enumerate((5, 1019))
     ]
     title, head, *rows = outcomes_as_text(outcomes, None)

@@ -22,7 +22,7 @@ from odradek.bench.model import PeerUnavailable
 from odradek.pipeline.brokers import TopicPartition, brokers_at
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
-from odradek.pipeline.segment_columns import PackedStretches
+from odradek.pipeline.segment_columns import PackedSlices
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.odradek_process import start_odradek
 from tests.interop.real_kafka import start_kafka
@@ -247,7 +247,7 @@ def test_the_same_rows_of_what_is_tiered(
     options = asked(QUERIES[query], broker, {})
     plan = Query(parse_options({**options, **store}, streaming=False))
     pieces = plan.plan(plan.ranges()).pieces
-    assert sum(isinstance(each, PackedStretches) for each in pieces) >= 3
+    assert sum(isinstance(each, PackedSlices) for each in pieces) >= 3
     theirs = connector.read(options)
     assert rows_of(spark.read.format("odradek").options(**options, **store).load()) == theirs
     assert theirs

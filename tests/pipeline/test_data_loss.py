@@ -11,21 +11,21 @@ import pytest
 
 from odradek.pipeline.errors import BrokersUnavailable, DataLoss, MissingSegment
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import BrokerRange, Lost, SegmentRange, tasks_of
+from odradek.pipeline.planning import BrokerRange, LostOffsets, PlannedRange, tasks_of
 from odradek.pipeline.query import Query
-from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
-from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.reading import ReadSettings, read_pieces, with_gap_column
+from odradek.pipeline.segment_columns import SegmentSlice
 from tests.pipeline.test_query import ONLY, query
 from tests.pipeline.test_store import World, segment
 from tests.pipeline.test_stream_offsets import at, stream
-from tests.pipeline.virtual_leader import Held, VirtualLeader
+from tests.pipeline.virtual_leader import PartitionLog, VirtualLeader
 
-REPORTING = Reading(
+REPORTING = ReadSettings(
     ("partition", "offset"), "unused:9092", None, {}, False, 1000, 1000, False, "report"
 )
 
 
-def read(reading: Reading, pieces: Any) -> tuple[list[int], list[tuple[int, int, str | None]]]:
+def read(reading: ReadSettings, pieces: Any) -> tuple[list[int], list[tuple[int, int, str | None]]]:
     """The offsets that came, and those that did not: from, to, and whose fault it is."""
     tables = read_pieces(reading, pieces, {})
     rows = [row for table in tables for row in with_gap_column(table).to_pylist()]
@@ -45,7 +45,7 @@ class Moving(VirtualLeader):
     def fetch(self, where: Any, offset: int, **options: Any) -> Any:
         self.fetches += 1
         if self.fetches == 2:
-            self.logs[where] = Held(12, 20)
+            self.logs[where] = PartitionLog(12, 20)
         return super().fetch(where, offset, **options)
 
 
@@ -89,7 +89,7 @@ def test_a_log_that_was_cut_off_and_grew_again_before_it_is_read_is_data_loss() 
         asked = query(World(), leader)
         (piece,) = asked.plan(asked.ranges()).pieces
         assert isinstance(piece, BrokerRange)
-        leader.logs[ONLY] = Held(0, 20, epoch=1, written_from=7)
+        leader.logs[ONLY] = PartitionLog(0, 20, epoch=1, written_from=7)
         assert read(REPORTING, [piece]) == ([*range(7)], [(7, 19, None)])
         assert read(REPORTING, [replace(piece, high=7)]) == ([*range(7)], [])
     after_planning(leader, replace(piece, low=7))
@@ -132,12 +132,12 @@ def test_what_is_gone_when_a_query_is_planned_is_a_row() -> None:
 
 
 def test_what_the_store_alone_lacks_is_a_row() -> None:
-    world = World()
-    world.has(segment(1, 0, 9), segment(2, 20, 29))
+    cluster_view = World()
+    cluster_view.has(segment(1, 0, 9), segment(2, 20, 29))
     with pytest.raises(DataLoss, match=r"offsets 10 to 19 of t-0 \(failOnDataLoss=false reads"):
-        query(world).plan({ONLY: (0, 30)})
-    pieces = query(world, failOnDataLoss=False).plan({ONLY: (0, 30)}).pieces
-    (lost,) = [each for each in pieces if isinstance(each, Lost)]
+        query(cluster_view).plan({ONLY: (0, 30)})
+    pieces = query(cluster_view, failOnDataLoss=False).plan({ONLY: (0, 30)}).pieces
+    (lost,) = [each for each in pieces if isinstance(each, LostOffsets)]
     assert (lost.low, lost.high) == (10, 20)
     assert [piece.low for piece in pieces] == [0, 10, 20]
 
@@ -153,15 +153,15 @@ def test_what_a_deleted_partition_had_is_a_row() -> None:
 
 
 def test_what_is_lost_costs_no_task_anything() -> None:
-    lost = Lost("t", 0, 0, 10**9, "gone")
-    pieces: list[SegmentRange] = [lost, BrokerRange("t", 0, 10**9, 10**9 + 5)]
+    lost = LostOffsets("t", 0, 0, 10**9, "gone")
+    pieces: list[PlannedRange] = [lost, BrokerRange("t", 0, 10**9, 10**9 + 5)]
     (task,) = tasks_of(list(pieces), task_bytes=1 << 30, max_records=10)
     assert task == tuple(pieces)
 
 
 def test_a_segment_that_retention_takes_before_it_is_read_is_data_loss(tmp_path: Path) -> None:
     leader = VirtualLeader((30, 40))
-    gone = Stretch(segment(1, 20, 29), 20, 30)
+    gone = SegmentSlice(segment(1, 20, 29), 20, 30)
     reading = replace(REPORTING, tiered_url=f"file://{tmp_path}", unreadable="fail")
     with leader.reachable():
         assert read(reading, [gone]) == ([], [])

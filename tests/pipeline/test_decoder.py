@@ -21,7 +21,7 @@ pa = pytest.importorskip("pyarrow")
 from odradek.pipeline.decoding import decoder as decoding  # noqa: E402
 from odradek.pipeline.decoding.arrow import BATCH_TYPES, TYPES  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
-from odradek.pipeline.decoding.decoder import Aborted, Decoder, Wanted  # noqa: E402
+from odradek.pipeline.decoding.decoder import AbortedTransaction, Decoder, RecordSelection  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
 
 ALL, BATCH = tuple(TYPES), tuple(BATCH_TYPES)
@@ -69,7 +69,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
 
 
 def decoded(
-    pieces: Sequence[bytes], wanted: Wanted, *, in_segment: bool = False
+    pieces: Sequence[bytes], wanted: RecordSelection, *, in_segment: bool = False
 ) -> list[dict[str, Any]]:
     decoder = Decoder(wanted, "a segment")
     if in_segment:
@@ -108,12 +108,12 @@ def test_all_columns_of_all_records_however_the_bytes_are_cut(
     log: list[bytes], places: list[int], in_segment: bool
 ) -> None:
     data = b"".join(log)
-    found = decoded(cut(data, places), Wanted("t", 3, ALL), in_segment=in_segment)
+    found = decoded(cut(data, places), RecordSelection("t", 3, ALL), in_segment=in_segment)
     assert found == expected(data)
 
 
 def read_into_one_memory(
-    pieces: Sequence[bytes], wanted: Wanted, *, room: int
+    pieces: Sequence[bytes], wanted: RecordSelection, *, room: int
 ) -> list[dict[str, Any]]:
     """All of them with the same memory, of which nothing is left once a piece was fed."""
     memory = bytearray(room + max(map(len, pieces)))
@@ -137,7 +137,7 @@ def test_nothing_is_left_in_the_memory_of_a_piece(
     log: list[bytes], places: list[int], room: int, columns: tuple[str, tuple[str, ...]]
 ) -> None:
     data = b"".join(log)
-    wanted = Wanted("t", 3, columns[1], rows=columns[0])
+    wanted = RecordSelection("t", 3, columns[1], rows=columns[0])
     decoder = decoder_of(wanted, "a segment")
     whole = [row for table in decoder.feed(data) for row in table.to_pylist()]
     assert whole
@@ -156,7 +156,7 @@ def test_groups_are_about_as_large_as_they_may_be(sizes: list[int], limit: int) 
 
 def test_what_a_cut_batch_has_left_goes_into_one_table_with_the_next_piece() -> None:
     log = b"".join(build_batch([Record(n, 0, None, b"x" * 50)], base_offset=n) for n in range(10))
-    decoder = Decoder(Wanted("t", 3, ("offset",)), "a segment")
+    decoder = Decoder(RecordSelection("t", 3, ("offset",)), "a segment")
     first = [table.num_rows for table in decoder.feed(memoryview(log)[:250])]
     memory = bytearray(200) + log[250:]
     assert [*first, *(table.num_rows for table in decoder.feed(memory, 200))] == [2, 8]
@@ -176,7 +176,7 @@ def test_fewer_columns_offsets_and_times_leave_out_the_rest(
     low, high = data.draw(offsets), data.draw(offsets)
     since, until = data.draw(st.none() | times), data.draw(st.none() | times)
     columns = [name for name in ALL if name in names]
-    wanted = Wanted(
+    wanted = RecordSelection(
         "t",
         3,
         columns,
@@ -209,7 +209,7 @@ def test_a_changed_byte_is_noticed_and_named(log: list[bytes], data: st.DataObje
     batch[at] ^= data.draw(st.integers(1, 255))
     log = [*log[:number], bytes(batch), *log[number + 1 :]]
     with pytest.raises(CorruptSegment, match=f"^a segment, byte {sum(map(len, log[:number]))}:"):
-        decoded([b"".join(log)], Wanted("t", 3, ALL))
+        decoded([b"".join(log)], RecordSelection("t", 3, ALL))
 
 
 @small
@@ -218,7 +218,7 @@ def test_a_batch_cut_short_at_the_end_is_no_silent_gap(log: list[bytes], missing
     data = b"".join(log)
     missing = (missing - 1) % (len(log[-1]) - 1) + 1
     with pytest.raises(CorruptSegment, match="cut short"):
-        decoded([data[:-missing]], Wanted("t", 3, ALL))
+        decoded([data[:-missing]], RecordSelection("t", 3, ALL))
 
 
 @pytest.mark.parametrize(("byte", "bit"), [(22, 0x20), (23, 0x80), (35, 0x80)])
@@ -227,7 +227,7 @@ def test_a_wrong_bit_does_not_hide_a_batch(byte: int, bit: int) -> None:
     batch = bytearray(build_batch([Record(-1, 5_000, b"k", b"v")], base_offset=7))
     batch[byte] ^= bit
     with pytest.raises(CorruptSegment):
-        decoded([bytes(batch)], Wanted("t", 3, ALL, low=7, since_ms=1))
+        decoded([bytes(batch)], RecordSelection("t", 3, ALL, low=7, since_ms=1))
 
 
 def test_a_batch_whose_records_are_all_too_late_is_not_looked_into() -> None:
@@ -236,12 +236,12 @@ def test_a_batch_whose_records_are_all_too_late_is_not_looked_into() -> None:
         batch = build_batch([Record(-1, 5_000, b"k", b"v")], timestamp_type=kind)
         batch[61] = 0x7F  # no length of a record
         batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
-        assert decoded([bytes(batch)], Wanted("t", 3, ALL, since_ms=5_001)) == []
+        assert decoded([bytes(batch)], RecordSelection("t", 3, ALL, since_ms=5_001)) == []
         if is_looked_into:
             with pytest.raises(CorruptSegment):
-                decoded([bytes(batch)], Wanted("t", 3, ALL, until_ms=5_000))
+                decoded([bytes(batch)], RecordSelection("t", 3, ALL, until_ms=5_000))
         else:
-            assert decoded([bytes(batch)], Wanted("t", 3, ALL, until_ms=5_000)) == []
+            assert decoded([bytes(batch)], RecordSelection("t", 3, ALL, until_ms=5_000)) == []
 
 
 @small
@@ -255,9 +255,9 @@ def test_garbage_with_a_good_crc_is_refused_as_the_protocol_refuses_it(
         records = decode(view)
     except (CorruptBatch, UnicodeDecodeError):
         with pytest.raises(CorruptSegment):
-            decoded([bytes(batch)], Wanted("t", 3, ALL[:-1]))
+            decoded([bytes(batch)], RecordSelection("t", 3, ALL[:-1]))
     else:
-        rows = decoded([bytes(batch)], Wanted("t", 3, ALL[:-1]))
+        rows = decoded([bytes(batch)], RecordSelection("t", 3, ALL[:-1]))
         assert [row["offset"] for row in rows] == [record.offset for record in records]
 
 
@@ -270,7 +270,7 @@ def test_a_batch_of_less_than_no_records_takes_no_room_from_others(before: int) 
     broken[57:61] = (-48).to_bytes(4, "big", signed=True)
     broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
     with pytest.raises(CorruptSegment, match=f"byte {sum(map(len, log))}: the batch cannot have"):
-        decoded([b"".join([*log, bytes(broken)])], Wanted("t", 3, ALL))
+        decoded([b"".join([*log, bytes(broken)])], RecordSelection("t", 3, ALL))
 
 
 def _wrong_count(batch: bytearray) -> bytes:
@@ -290,7 +290,7 @@ def test_what_lies_before_a_batch_that_makes_no_sense_is_decoded(how: str, codec
     ]
     made = build_batch(records, base_offset=100, compression=codec if how == "count" else 0)
     broken = _wrong_count(made) if how == "count" else bytes(_with_body(made, b"\xff" * 100, 5))
-    decoder, offsets = Decoder(Wanted("t", 3, ALL), "a segment"), list[int]()
+    decoder, offsets = Decoder(RecordSelection("t", 3, ALL), "a segment"), list[int]()
     tables = decoder.feed(b"".join([*log, broken, *log]))
     with pytest.raises(CorruptSegment, match=f"byte {sum(map(len, log))}: ") as raised:
         offsets.extend(each for table in tables for each in table["offset"].to_pylist())
@@ -341,14 +341,14 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
             batch(5, 1),
         )
     )
-    aborted = (Aborted(1, 0, 4),)
-    rows = decoded([data], Wanted("t", 0, ("offset",), aborted=aborted))
+    aborted = (AbortedTransaction(1, 0, 4),)
+    rows = decoded([data], RecordSelection("t", 0, ("offset",), aborted=aborted))
     assert [row["offset"] for row in rows] == [1, 2, 5]
-    aborted = (Aborted(1, 0),)  # up to its producer's marker
+    aborted = (AbortedTransaction(1, 0),)  # up to its producer's marker
     for pieces in ([data], cut(data, range(0, len(data), 50))):
-        rows = decoded(pieces, Wanted("t", 0, ("offset",), aborted=aborted))
+        rows = decoded(pieces, RecordSelection("t", 0, ("offset",), aborted=aborted))
         assert [row["offset"] for row in rows] == [1, 2, 5]
-    rows = decoded([data], Wanted("t", 0, ("offset",)))
+    rows = decoded([data], RecordSelection("t", 0, ("offset",)))
     assert [row["offset"] for row in rows] == [0, 1, 2, 3, 5]
 
 
@@ -356,13 +356,15 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
 def test_of_no_offsets_within_a_batch_there_are_no_rows(columns: list[str]) -> None:
     records = [Record(-1, 0, b"k", b"v")] * 5
     log = bytes(build_batch(records)) + bytes(build_batch(records, base_offset=5))
-    assert decoded([log], Wanted("t", 3, columns, 2, 2)) == []
+    assert decoded([log], RecordSelection("t", 3, columns, 2, 2)) == []
 
 
 def test_no_record_is_looked_at_for_offsets_alone() -> None:
     """The records are no records at all here; but there is one for each offset, says the header."""
     batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), b"nonsense", 51)
-    rows = decoded([bytes(batch)], Wanted("t", 3, ("partition", "offset"), low=40, high=45))
+    rows = decoded(
+        [bytes(batch)], RecordSelection("t", 3, ("partition", "offset"), low=40, high=45)
+    )
     assert rows == [{"partition": 3, "offset": offset} for offset in range(40, 45)]
 
 
@@ -375,7 +377,7 @@ def test_the_topics_name_is_never_more_than_a_column_has_room_for(
     monkeypatch.setattr(decoding, "TOPIC_BYTES_MAX", 20)
     records = [Record(-1, each, b"k%d" % each, None, (("h", b"%d" % each),)) for each in range(8)]
     log = bytes(build_batch(records, compression=4))
-    tables = list(Decoder(Wanted("flights", 3, columns), "a segment").feed(log))
+    tables = list(Decoder(RecordSelection("flights", 3, columns), "a segment").feed(log))
     for table in tables:
         table.validate(full=True)
     assert [table.num_rows for table in tables] == [2, 2, 2, 2]
@@ -393,7 +395,9 @@ def test_a_time_that_no_column_holds_is_the_latest_that_one_does(rows: str) -> N
     found = []
     for number, at in enumerate(times):
         log = build_batch([Record(number, at, None, b"v")], base_offset=number)
-        decoder = decoder_of(Wanted("t", 3, ("timestamp",), number, rows=rows), "a segment")
+        decoder = decoder_of(
+            RecordSelection("t", 3, ("timestamp",), number, rows=rows), "a segment"
+        )
         found += [table.column(0)[0].value for table in decoder.feed(bytes(log))]
     assert found == [5_000, latest * 1000, latest * 1000, -1_000]
 
@@ -404,7 +408,7 @@ def test_a_headers_key_that_is_no_text_is_read_as_clients_in_java_read_it() -> N
     at = batch.index(b"b????")
     batch[at : at + 5] = b"b\xff\xe2\x82c"
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    (table,) = Decoder(Wanted("t", 0, ("offset", "headers")), "s").feed(bytes(batch))
+    (table,) = Decoder(RecordSelection("t", 0, ("offset", "headers")), "s").feed(bytes(batch))
     table.validate(full=True)
     keys = [[each["key"] for each in row] for row in table.column("headers").to_pylist()]
     assert keys == [["a", "b\ufffd\ufffdc", "ä"], ["ö"]]

@@ -13,14 +13,16 @@ pytest.importorskip("pyspark")
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.jobs.attempts import Batch
+from odradek.pipeline.jobs.attempts import BatchKey
 from odradek.pipeline.jobs.tables import DeltaTable
 
 A_BATCH = 10
 
 
-def batch(number: int) -> Batch:
-    return Batch("e", number, {TopicPartition("t", 0): (number * A_BATCH, (number + 1) * A_BATCH)})
+def batch(number: int) -> BatchKey:
+    return BatchKey(
+        "e", number, {TopicPartition("t", 0): (number * A_BATCH, (number + 1) * A_BATCH)}
+    )
 
 
 class Log:
@@ -143,20 +145,23 @@ def test_a_driver_that_stood_still_at_any_step_changes_nothing(again: bool, exis
     steps: list[int] = []
     World(exists=exists).drives("A", 0, steps.append, again=again)
     for stood, gets_on in product(steps, (False, True)):
-        world = World(exists=exists)
+        cluster_view = World(exists=exists)
 
         def others_turn(
-            step: int, world: World = world, stood: int = stood, gets_on: bool = gets_on
+            step: int,
+            cluster_view: World = cluster_view,
+            stood: int = stood,
+            gets_on: bool = gets_on,
         ) -> None:
             if step == stood:
-                world.drives("B", 0, nothing, again=True)
+                cluster_view.drives("B", 0, nothing, again=True)
                 if gets_on:
-                    world.drives("B", 1, nothing, again=False)
+                    cluster_view.drives("B", 1, nothing, again=False)
 
         with suppress(PipelineError):
-            world.drives("A", 0, others_turn, again=again)
-        assert world.log.rows.pop(0) == ["B"], f"stood at {stood}"
-        assert world.log.rows == ({1: ["B"]} if gets_on else {})
+            cluster_view.drives("A", 0, others_turn, again=again)
+        assert cluster_view.log.rows.pop(0) == ["B"], f"stood at {stood}"
+        assert cluster_view.log.rows == ({1: ["B"]} if gets_on else {})
 
 
 def test_one_that_stood_still_does_not_write_first_what_another_makes_again() -> None:
@@ -164,13 +169,13 @@ def test_one_that_stood_still_does_not_write_first_what_another_makes_again() ->
     steps: list[int] = []
     World(exists=False).drives("B", 0, steps.append, again=True)
     for came in steps:
-        world = World(exists=False)
+        cluster_view = World(exists=False)
 
-        def late(step: int, world: World = world, came: int = came) -> None:
+        def late(step: int, cluster_view: World = cluster_view, came: int = came) -> None:
             if step == came:
                 table = DeltaTable(cast(Any, None), Files(None), "out", "none", lambda: None)
-                frame: Any = Frame(world.log, 0, ["A"], lambda: None)
+                frame: Any = Frame(cluster_view.log, 0, ["A"], lambda: None)
                 table.write(frame, batch(0))
 
-        world.drives("B", 0, late, again=True)
-        assert world.log.rows == {0: ["B"]}, f"came back at {came}"
+        cluster_view.drives("B", 0, late, again=True)
+        assert cluster_view.log.rows == {0: ["B"]}, f"came back at {came}"

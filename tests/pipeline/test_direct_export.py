@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
+from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile
 from odradek.pipeline.jobs.direct_export import DirectExport, direct_export
 from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
@@ -147,9 +147,9 @@ def test_where_the_driver_dies_before_all_files_are_moved(
     monkeypatch: pytest.MonkeyPatch,
     given: dict[str, str],
 ) -> None:
-    place, left = Attempts.place, []
+    place, left = BatchAttempts.place, []
 
-    def part(self: Attempts, staged: Iterable[Staged]) -> None:
+    def part(self: BatchAttempts, staged: Iterable[StagedFile]) -> None:
         files = list(staged)
         is_second = "/batch=1" in files[0].directory
         place(self, files[: len(files) // 2] if is_second else files)
@@ -159,7 +159,7 @@ def test_where_the_driver_dies_before_all_files_are_moved(
 
     with settings(spark, given):
         with monkeypatch.context() as patch:
-            patch.setattr(Attempts, "place", part)
+            patch.setattr(BatchAttempts, "place", part)
             with pytest.raises(PipelineError):
                 export(spark, job(broker, tmp_path))
         assert list(tmp_path.rglob("topic=*/**/batch=1/*.parquet"))
@@ -201,8 +201,8 @@ def test_a_driver_that_comes_back_adds_nothing(
     def after_others_turn(self: HadoopFiles, file: str, directory: str) -> bool:
         export, number = directory.rpartition("/export=")[2].split("/batch=")
         batches.append(int(number))
-        other = Attempts(self, str(tmp_path), ("topic", "date"), lambda: None)
-        other.end_former(batch := Batch(export, int(number), {}))
+        other = BatchAttempts(self, str(tmp_path), ("topic", "date"), lambda: None)
+        other.end_former(batch := BatchKey(export, int(number), {}))
         other.replace((), batch)
         return move(self, file, directory)
 

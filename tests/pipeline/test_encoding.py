@@ -13,7 +13,7 @@ from odradek.protocol.records.records import Record, build_batch, decode, frame_
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
-from odradek.pipeline.decoding.decoder import Decoder, Wanted  # noqa: E402
+from odradek.pipeline.decoding.decoder import Decoder, RecordSelection  # noqa: E402
 from odradek.pipeline.encoding import COLUMNS, Records, cut  # noqa: E402
 
 small = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,7 +27,7 @@ some_records = st.lists(
 
 
 def columns(records: list[Record]) -> Records:
-    decoder = Decoder(Wanted("t", 0, COLUMNS), "a segment")
+    decoder = Decoder(RecordSelection("t", 0, COLUMNS), "a segment")
     (table,) = decoder.feed(bytes(build_batch(records)))
     return Records(table)
 

@@ -12,9 +12,9 @@ from odradek.client.consumer import ConsumedRecord, TopicPartition
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.pipeline.brokers import LATER as ONCE_THERE_ARE_LEADERS
 from odradek.pipeline.brokers import LET_US as ACLS
-from odradek.pipeline.brokers import REACHABLE, RemoteMetadata, refused
-from odradek.pipeline.errors import PipelineError, said_by_spark
-from odradek.pipeline.store_errors import LATER, LET_US, of_object
+from odradek.pipeline.brokers import REACHABLE, RemoteMetadata, broker_error
+from odradek.pipeline.errors import PipelineError, spark_error_message
+from odradek.pipeline.store_errors import LATER, LET_US, object_error
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
 from odradek.storage.tiered.errors import (
@@ -57,7 +57,7 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
     ],
 )
 def test_of_an_object(error: Exception, said: str) -> None:
-    assert str(of_object("k", error)) == said
+    assert str(object_error("k", error)) == said
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_of_an_object(error: Exception, said: str) -> None:
     ],
 )  # fmt: skip
 def test_of_a_broker(error: KafkaError | ClientError, said: str) -> None:
-    assert str(refused("b did not say x", error)) == f"b did not say x: {said}"
+    assert str(broker_error("b did not say x", error)) == f"b did not say x: {said}"
 
 
 class CutOff:
@@ -92,16 +92,16 @@ def test_of_metadata_that_is_not_all_there() -> None:
 
 
 def test_a_full_disk_is_told_in_a_line() -> None:
-    assert said_by_spark(RuntimeError(OF_A_TASK)) == "IOException: No space left on device"
+    assert spark_error_message(RuntimeError(OF_A_TASK)) == "IOException: No space left on device"
 
 
 def test_an_error_of_ours_is_told_without_what_spark_put_around_it() -> None:
-    told = said_by_spark(RuntimeError(OF_A_WORKER))
+    told = spark_error_message(RuntimeError(OF_A_WORKER))
     assert told == "flights-0/7.log is not in the store"
 
 
 def test_what_spark_says_without_a_cause_is_told_as_it_is() -> None:
     assert (
-        said_by_spark(RuntimeError("no such column: x\nin a plan"))
+        spark_error_message(RuntimeError("no such column: x\nin a plan"))
         == "no such column: x\nin a plan"
     )

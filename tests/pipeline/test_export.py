@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import BadOption, DataLoss, JobRunning, PipelineError
-from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
+from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile
 from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values
 from odradek.testing import Broker
-from tests.pipeline.recreated_topics import made_again
+from tests.pipeline.recreated_topics import recreate_topic
 from tests.pipeline.test_schemas import written
 
 if TYPE_CHECKING:
@@ -83,16 +83,16 @@ def test_a_second_run_on_one_checkpoint_is_refused(
 ) -> None:
     """As when a run takes longer than until the next one is due."""
     _produce(broker, [b"%d" % number for number in range(20)])
-    given, refused = job(broker, tmp_path), []
+    given, broker_error = job(broker, tmp_path), []
 
     def again(batch: object) -> None:
         with pytest.raises(JobRunning, match=r"another run of the export .* \(process") as said:
             export(spark, given)
         assert not isinstance(said.value, BadOption)  # its arguments are right: the exit code is 1
-        refused.append(said)
+        broker_error.append(said)
 
     assert [batch.records for batch in export(spark, given, again)] == [20]
-    assert len(refused) == 1
+    assert len(broker_error) == 1
     assert export(spark, given) == []
     assert len(exported(spark, tmp_path)) == 20
 
@@ -118,7 +118,7 @@ def test_a_topic_that_was_made_again_is_not_exported_into_the_same_table(
     given = job(broker, tmp_path)
     lenient = replace(given, source={**given.source, "failOnDataLoss": "false"})
     assert [batch.records for batch in export(spark, given)] == [20]
-    old, new = made_again(broker, "events", 2)
+    old, new = recreate_topic(broker, "events", 2)
     _produce(broker, [b"new %d" % number for number in range(60)])
     for each in (given, lenient):
         with pytest.raises(
@@ -153,12 +153,12 @@ def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
     """One driver stood still before Spark noted the batch; it comes back when another, which was making it again, was
     killed between what it removed and what it moved; and begins the next one, in which it finds that it has lost its turn."""
     _produce(broker, [b"%d" % number for number in range(40)])
-    given, replace = job(broker, tmp_path, offsets_a_batch=20), Attempts.replace
+    given, replace = job(broker, tmp_path, offsets_a_batch=20), BatchAttempts.replace
 
     def stands_still(batch: ExportBatch) -> None:
         raise OSError
 
-    def is_killed(self: Attempts, staged: Iterable[Staged], batch: Batch) -> None:
+    def is_killed(self: BatchAttempts, staged: Iterable[StagedFile], batch: BatchKey) -> None:
         replace(self, (), batch)
         if list(staged):
             raise OSError
@@ -167,7 +167,7 @@ def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
         export(spark, given, stands_still)
     assert len(exported(spark, tmp_path)) == 20
     with monkeypatch.context() as patch:
-        patch.setattr(Attempts, "replace", is_killed)
+        patch.setattr(BatchAttempts, "replace", is_killed)
         with pytest.raises(PipelineError):
             export(spark, given)
     assert not list(tmp_path.rglob("*.parquet"))

@@ -11,12 +11,12 @@ import pytest
 
 from odradek.pipeline.errors import FilesUnavailable, JobRunning, PipelineError
 from odradek.pipeline.jobs.export_lease import (
-    BEAT_SECONDS,
+    EXPIRE_SECONDS,
     PREFIX,
-    SILENCE_SECONDS,
+    RENEW_SECONDS,
     THREAD,
-    Driver,
-    Turn,
+    DriverProcess,
+    ExportLease,
 )
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ class Machine:
         self.at = 0.0
         self.runs = 0
         self.killed: set[int] = set()
-        self.beating: list[Turn] = []
+        self.beating: list[ExportLease] = []
 
-    def run(self, pid: int, machine: str = "m") -> Turn:
-        driver = Driver("host", machine, pid, str(pid))
+    def run(self, pid: int, machine: str = "m") -> ExportLease:
+        driver = DriverProcess("host", machine, pid, str(pid))
         self.runs += 1
-        return Turn(
+        return ExportLease(
             self.files,
             CHECKPOINT,
             driver,
@@ -82,7 +82,7 @@ class Machine:
             pause=self.pause,
         )
 
-    def is_gone(self, driver: Driver) -> bool:
+    def is_gone(self, driver: DriverProcess) -> bool:
         return driver.machine == "m" and driver.pid in self.killed
 
     def pause(self, seconds: float) -> None:
@@ -100,7 +100,7 @@ def test_a_second_run_is_told_to_wait() -> None:
         JobRunning, match=r"process 7 on host\): wait until it has ended, or end it"
     ):
         machine.run(8).take()
-    assert machine.at <= BEAT_SECONDS + 1
+    assert machine.at <= RENEW_SECONDS + 1
     first.end()
     machine.run(8).take()
     assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
@@ -125,11 +125,11 @@ def test_a_run_of_another_machine_is_over_when_nothing_is_heard_of_it(text: str 
         machine.files.texts[f"{CHECKPOINT}/{PREFIX}1"] = text
     following = machine.run(8)
     following.take()
-    assert machine.at == SILENCE_SECONDS + BEAT_SECONDS
+    assert machine.at == EXPIRE_SECONDS + RENEW_SECONDS
     with pytest.raises(PipelineError, match="another run of this export has taken over c"):
         silent.keep()
     silent.end()
-    machine.at += BEAT_SECONDS
+    machine.at += RENEW_SECONDS
     following.keep()
     following.end()
     assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
@@ -156,7 +156,7 @@ def test_a_run_that_stood_still_confirms_nothing_once_another_has_its_turn(came_
         with pytest.raises(PipelineError, match="taken over"):
             act()
     still.end()
-    machine.at += BEAT_SECONDS
+    machine.at += RENEW_SECONDS
     now.keep()
     now.confirm()
 
@@ -167,7 +167,7 @@ def test_a_run_that_says_too_late_that_it_goes_on_has_lost_its_turn_all_the_same
     still = machine.run(7, "elsewhere")
     still.take()
     now = machine.run(8)
-    machine.at += BEAT_SECONDS
+    machine.at += RENEW_SECONDS
     machine.files.before_put = now.take
     still.keep()
     now.end()
@@ -204,7 +204,7 @@ def test_of_two_that_come_at_once_one_goes_on() -> None:
     machine.files.before = first.take
     with pytest.raises(JobRunning, match="goes on"):
         second.take()
-    machine.at += BEAT_SECONDS
+    machine.at += RENEW_SECONDS
     first.keep()
 
 
@@ -233,7 +233,7 @@ def test_a_run_says_that_it_goes_on_whatever_it_waits_for() -> None:
             said.clear()
             machine.files.after_put = said.set
             first.confirm()  # what it said before is done
-            machine.at += BEAT_SECONDS
+            machine.at += RENEW_SECONDS
             assert said.wait(30)
             assert machine.files.texts[file] != before
     assert '"over": true' in machine.files.texts[file]
@@ -251,7 +251,7 @@ def test_a_run_that_could_not_say_so_ends(why: str) -> None:
             machine.files.after_put = fail
         else:
             machine.files.texts[f"{CHECKPOINT}/{PREFIX}2"] = "{}"
-        machine.at += BEAT_SECONDS
+        machine.at += RENEW_SECONDS
         thread.join(30)
         machine.files.after_put = lambda: None
         told = []
@@ -278,9 +278,9 @@ def test_sparks_driver_is_known_to_be_there(spark: SparkSession, tmp_path: Path)
     assert own.machine
     assert own.began.isdigit()
     assert not processes.is_gone(own)
-    assert processes.is_gone(Driver(own.host, own.machine, own.pid, "0"))
-    assert processes.is_gone(Driver(own.host, own.machine, 1 << 30, own.began))
-    assert not processes.is_gone(Driver(own.host, "elsewhere", 1 << 30, own.began))
+    assert processes.is_gone(DriverProcess(own.host, own.machine, own.pid, "0"))
+    assert processes.is_gone(DriverProcess(own.host, own.machine, 1 << 30, own.began))
+    assert not processes.is_gone(DriverProcess(own.host, "elsewhere", 1 << 30, own.began))
     files = HadoopFiles(spark)
     path = str(tmp_path / "a" / "b")
     made: list[bool] = []

@@ -17,7 +17,7 @@ spark = pytest.importorskip("pyspark.sql.datasource")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
-from odradek.pipeline.filters import Filtered, push_down  # noqa: E402
+from odradek.pipeline.filters import PushedFilters, push_down  # noqa: E402
 from odradek.pipeline.options import parse_options  # noqa: E402
 from odradek.pipeline.source import FilteringReader  # noqa: E402
 from tests.pipeline.test_table_schema import GAP  # noqa: E402
@@ -79,7 +79,7 @@ def sql_passes(row: Row, each: Any) -> bool:
     return COMPARED[type(each).__name__](value, each.value)
 
 
-def passes(row: Row, filtered: Filtered) -> bool:
+def passes(row: Row, filtered: PushedFilters) -> bool:
     offset, at_ms = row["offset"], (row["timestamp"] - EPOCH) // timedelta(milliseconds=1)
     low, high = filtered.offsets(row["topic"], row["partition"], offset, offset + 1)
     return low < high and filtered.since_ms <= at_ms < filtered.until_ms
@@ -181,4 +181,4 @@ def test_a_gap_is_one_row_whatever_is_asked_for(
 def test_what_is_not_understood_whole_is_left_to_spark(each: Any) -> None:
     """Null is equal to nothing; a time without a zone is one of the session's."""
     filtered, left = push_down([each])
-    assert (filtered, left) == (Filtered(), [each])
+    assert (filtered, left) == (PushedFilters(), [each])

@@ -18,7 +18,7 @@ from odradek.pipeline.errors import GAP_FOUND
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.export_batch import LOOKS_MAX, BatchWriter
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.tables import Batch
+from odradek.pipeline.jobs.tables import BatchKey
 from odradek.pipeline.jobs.values import Values
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Kept:
     after: Callable[[], None] = lambda: None
     rows: list[Row] = field(default_factory=list)
 
-    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+    def replace(self, frame: DataFrame | None, batch: BatchKey) -> None:
         self.rows = [] if frame is None else frame.collect()
         self.after()
 
@@ -60,7 +60,7 @@ class Kept:
     def read(self) -> DataFrame:
         raise NotImplementedError
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: BatchKey) -> None:
         raise NotImplementedError
 
 
@@ -71,9 +71,9 @@ class Going:
         self._spark = spark
         self._file = str(file)
         self.checkpoint = str(file.parent / "checkpoint")
-        self.lose(*gaps)
+        self.record_loss(*gaps)
 
-    def lose(self, *gaps: int) -> None:
+    def record_loss(self, *gaps: int) -> None:
         """Where each gap ends, the first of which begins at 0 and each other one behind the one before it."""
         Path(self._file).write_text(" ".join(map(str, gaps)))
 
@@ -117,7 +117,7 @@ def test_what_goes_between_two_looks_is_in_the_dead_letters(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     going = Going(spark, tmp_path / "gaps", 2)
-    table, dead = Kept(), Kept(lambda: going.lose(6))
+    table, dead = Kept(), Kept(lambda: going.record_loss(6))
     assert write(spark, going, table, dead) == 1
     assert [row["offset"] for row in table.rows] == [7, 8, 9]
     assert accounted(table, dead) == [*range(END)]
@@ -128,15 +128,15 @@ def test_what_was_two_gaps_may_be_one_or_none_when_it_is_read_again(
 ) -> None:
     going = Going(spark, tmp_path / "gaps", 2, 6)
     for then in ((6,), (4, 6), (4,), ()):
-        going.lose(2, 6)
-        table, dead = Kept(), Kept(lambda then=then: going.lose(*then))  # type: ignore[misc]
+        going.record_loss(2, 6)
+        table, dead = Kept(), Kept(lambda then=then: going.record_loss(*then))  # type: ignore[misc]
         assert write(spark, going, table, dead) == 2
         assert accounted(table, dead) == [*range(END)]
 
 
 def test_what_goes_on_to_go_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
     going, looks = Going(spark, tmp_path / "gaps", 0), iter(range(1, END))
-    table, dead = Kept(), Kept(lambda: going.lose(next(looks)))
+    table, dead = Kept(), Kept(lambda: going.record_loss(next(looks)))
     with pytest.raises(Exception, match=GAP_FOUND):
         write(spark, going, table, dead)
     assert next(looks) == LOOKS_MAX + 1

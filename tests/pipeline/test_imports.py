@@ -13,11 +13,11 @@ COUNT = """
 import sys
 from odradek.pipeline import reading, segments, source, store
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.selection import Wanted
+from odradek.pipeline.decoding.selection import RecordSelection
 from odradek.protocol.records.records import Record, build_batch
 
 log = bytes(build_batch([Record(-1, 1, None, b"v")] * 3))
-(table,) = decoder_of(Wanted("t", 0, ("partition", "offset")), "a log").feed(log)
+(table,) = decoder_of(RecordSelection("t", 0, ("partition", "offset")), "a log").feed(log)
 print(table.num_rows, [each for each in ("trio", "numba", "lz4", "pandas") if each in sys.modules])
 """
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.pipeline.decoding.decoder import Aborted
-from odradek.pipeline.lineage import cover
-from odradek.pipeline.planning import BrokerRange, SegmentRange, each_piece, tasks_of
-from odradek.pipeline.segment_columns import Segments, Stretch, Stretches
+from odradek.pipeline.decoding.decoder import AbortedTransaction
+from odradek.pipeline.lineage import select_slices
+from odradek.pipeline.planning import BrokerRange, PlannedRange, flatten_ranges, tasks_of
+from odradek.pipeline.segment_columns import Segments, SegmentSlice, SegmentSlices
 from odradek.pipeline.store import open_store
 from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.custom_metadata import DENSE as DENSE_FLAG
@@ -56,12 +56,12 @@ def columns(*segments: RemoteLogSegmentMetadata) -> Segments:
     return Segments.of(WHERE, segments)
 
 
-def stretch(segment: RemoteLogSegmentMetadata, low: int, high: int) -> Stretches:
-    return columns(segment).stretches(np.array([0]), np.array([low]), np.array([high]))
+def segment_slice(segment: RemoteLogSegmentMetadata, low: int, high: int) -> SegmentSlices:
+    return columns(segment).slices(np.array([0]), np.array([low]), np.array([high]))
 
 
-def told(stretches: Iterable[Stretch]) -> list[tuple[int, int, int]]:
-    return [(each.segment.id.id.int, each.low, each.high) for each in stretches]
+def told(slices: Iterable[SegmentSlice]) -> list[tuple[int, int, int]]:
+    return [(each.segment.id.id.int, each.low, each.high) for each in slices]
 
 
 ONE_EPOCH = (EpochStart(0, 0),)
@@ -69,7 +69,7 @@ ONE_EPOCH = (EpochStart(0, 0),)
 
 def test_the_segment_that_reaches_furthest_is_read_and_none_twice() -> None:
     segments = [segment(1, 0, 9), segment(2, 5, 29), segment(3, 10, 19), segment(4, 30, 39)]
-    assert told(cover(columns(*segments), ONE_EPOCH, 3, 35)) == [
+    assert told(select_slices(columns(*segments), ONE_EPOCH, 3, 35)) == [
         (1, 3, 10),
         (2, 10, 30),
         (4, 30, 35),
@@ -79,13 +79,13 @@ def test_the_segment_that_reaches_furthest_is_read_and_none_twice() -> None:
 def test_a_plan_knows_when_segments_without_timestamps_were_copied() -> None:
     old = replace(segment(1, 0, 9), event_timestamp_ms=55)
     new = replace(segment(2, 10, 19), max_timestamp_ms=70, event_timestamp_ms=77)
-    rows = cover(columns(old, new), ONE_EPOCH, 0, 20).packed().unpacked().rows
+    rows = select_slices(columns(old, new), ONE_EPOCH, 0, 20).packed().unpacked().rows
     assert [(row["newest"], row["copied"]) for row in rows] == [(-1, 55), (70, 0)]
 
 
 def test_a_gap_is_left_out() -> None:
     segments = [segment(1, 0, 9), segment(2, 20, 29)]
-    assert told(cover(columns(*segments), ONE_EPOCH, 0, 40)) == [(1, 0, 10), (2, 20, 30)]
+    assert told(select_slices(columns(*segments), ONE_EPOCH, 0, 40)) == [(1, 0, 10), (2, 20, 30)]
 
 
 def test_records_of_a_deposed_leader_are_not_the_logs() -> None:
@@ -96,7 +96,7 @@ def test_records_of_a_deposed_leader_are_not_the_logs() -> None:
         segment(2, 0, 3, (0, 0), (1, 2)),
         segment(3, 2, 5, (2, 2)),
     ]
-    assert told(cover(columns(*segments), lineage, 0, 10)) == [(1, 0, 2), (3, 2, 6)]
+    assert told(select_slices(columns(*segments), lineage, 0, 10)) == [(1, 0, 2), (3, 2, 6)]
 
 
 @st.composite
@@ -132,11 +132,11 @@ def test_every_offset_that_some_segment_has_rightly_is_read_once(
     history: tuple[list[RemoteLogSegmentMetadata], tuple[EpochStart, ...], int, int],
 ) -> None:
     segments, lineage, low, high = history
-    stretches = list(cover(columns(*segments), lineage, low, high))
+    slices = list(select_slices(columns(*segments), lineage, low, high))
     by_id = {each.id: each for each in segments}
-    read = [offset for each in stretches for offset in range(each.low, each.high)]
+    read = [offset for each in slices for offset in range(each.low, each.high)]
     assert read == sorted(set(read))
-    for each in stretches:
+    for each in slices:
         for offset in range(each.low, each.high):
             assert each.segment.start_offset <= offset <= each.segment.end_offset
             assert epoch_at(by_id[each.segment.id].epochs, offset) == epoch_at(lineage, offset)
@@ -156,11 +156,11 @@ def test_columns_are_covered_as_segments_are_one_by_one(
 ) -> None:
     segments, lineage, low, high = history
     found = columns(*segments)
-    expected = covering.cover(list(found), lineage, low, high)
-    stretches = cover(found, lineage, low, high)
-    assert told(stretches) == told(expected)
-    assert stretches.sizes().tolist() == [each.size_bytes for each in expected]
-    assert [each.size_bytes for each in stretches] == [each.size_bytes for each in expected]
+    expected = covering.select_slices(list(found), lineage, low, high)
+    slices = select_slices(found, lineage, low, high)
+    assert told(slices) == told(expected)
+    assert slices.sizes().tolist() == [each.size_bytes for each in expected]
+    assert [each.size_bytes for each in slices] == [each.size_bytes for each in expected]
 
 
 @settings(deadline=None)
@@ -202,7 +202,7 @@ def test_columns_are_their_segments(
 def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
     sizes: list[list[int] | int], task_bytes: int, min_tasks: int | None, max_records: int | None
 ) -> None:
-    pieces: list[SegmentRange] = []
+    pieces: list[PlannedRange] = []
     offset = 0
     for size in sizes:
         if isinstance(size, int):
@@ -214,14 +214,14 @@ def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
         for each in size:
             segments.append(segment(offset, offset, offset + each - 1))
             offset += each
-        pieces.append(cover(columns(*segments), ONE_EPOCH, begin, offset).packed())
+        pieces.append(select_slices(columns(*segments), ONE_EPOCH, begin, offset).packed())
     tasks = tasks_of(pieces, task_bytes=task_bytes, min_tasks=min_tasks, max_records=max_records)
     assert not pieces, "they are taken out"
-    read = [each for task in tasks for piece in each_piece(task) for each in offsets_of(piece)]
+    read = [each for task in tasks for piece in flatten_ranges(task) for each in offsets_of(piece)]
     assert read == list(range(offset))
     assert all(tasks)
     for task in tasks:
-        inside = list(each_piece(task))
+        inside = list(flatten_ranges(task))
         if max_records is not None:
             assert sum(piece.high - piece.low for piece in inside) <= max_records
         assert len(inside) == 1 or sum(piece.size_bytes for piece in inside) <= task_bytes
@@ -240,19 +240,19 @@ def test_dense_segments_are_less_work_for_who_does_not_read_them(
     """A task has as many segments as keep it busy as long; those that it reads are as large as ever."""
     every = [segment(at, 100 * at, 100 * at + 99) for at in range(40)]
     segments = [replace(each, custom_metadata=DENSE) for each in every[:30]] + every[30:]
-    pieces: list[SegmentRange] = [cover(columns(*segments), ONE_EPOCH, 0, 4000).packed()]
+    pieces: list[PlannedRange] = [select_slices(columns(*segments), ONE_EPOCH, 0, 4000).packed()]
     size = 100 * 1000
     tasks = tasks_of(pieces, task_bytes=size, skips_dense=skips_dense)
     assert len(tasks) == count
     found = [
-        sum(each.size_bytes if each.low >= 3000 else 0 for each in each_piece(task))
+        sum(each.size_bytes if each.low >= 3000 else 0 for each in flatten_ranges(task))
         for task in tasks
     ]
     assert max(found) <= size
 
 
-def offsets_of(piece: Stretch | BrokerRange) -> range:
-    if isinstance(piece, Stretch):  # within its segment, which is another one each time
+def offsets_of(piece: SegmentSlice | BrokerRange) -> range:
+    if isinstance(piece, SegmentSlice):  # within its segment, which is another one each time
         start = piece.segment.start_offset
         assert piece.segment.id.id.int == start
         assert start <= piece.low < piece.high <= piece.segment.end_offset + 1
@@ -271,7 +271,7 @@ def test_a_task_has_a_segment_in_few_bytes() -> None:
         )
         for number, each in enumerate(ids)
     ]
-    whole = cover(columns(*segments), ONE_EPOCH, 0, 1 << 40)
+    whole = select_slices(columns(*segments), ONE_EPOCH, 0, 1 << 40)
     (task,) = tasks_of([whole.packed()], task_bytes=1 << 50)
     assert len(pickle.dumps(task)) < 25 * 500
     (packed,) = task
@@ -287,9 +287,9 @@ def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
     index = b"".join(ENTRY.pack(VERSION, *each) for each in aborted)
     data = LogSegmentData(b"records", b"", b"", index, b"", b"")
     store.storage.copy_segment(replace(theirs, size_bytes=7), data)
-    assert store.aborted(stretch(theirs, 0, 10), 10) == ([Aborted(7, 2, 5)], None)
-    both = [Aborted(7, 2, 5), Aborted(8, 6, 15)]
-    assert store.aborted(stretch(theirs, 0, 20), 20) == (both, None)
+    assert store.aborted(segment_slice(theirs, 0, 10), 10) == ([AbortedTransaction(7, 2, 5)], None)
+    both = [AbortedTransaction(7, 2, 5), AbortedTransaction(8, 6, 15)]
+    assert store.aborted(segment_slice(theirs, 0, 20), 20) == (both, None)
 
 
 def test_markers_are_read_up_to_where_they_say_that_nothing_later_matters(tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def test_markers_are_read_up_to_where_they_say_that_nothing_later_matters(tmp_pa
         data = LogSegmentData(b"records", b"", b"", index, b"", b"")
         store.storage.copy_segment(made, data)
         segments.append(made)
-    stretches = cover(columns(*segments), ONE_EPOCH, 0, 1000)
-    found, all_before = store.aborted(stretches, 20)
-    assert (found, all_before) == ([Aborted(7, at, at + 5) for at in (0, 10)], 30)
-    found, all_before = store.aborted(stretches, 10_000)
+    slices = select_slices(columns(*segments), ONE_EPOCH, 0, 1000)
+    found, all_before = store.aborted(slices, 20)
+    assert (found, all_before) == ([AbortedTransaction(7, at, at + 5) for at in (0, 10)], 30)
+    found, all_before = store.aborted(slices, 10_000)
     assert (len(found), all_before) == (100, None)

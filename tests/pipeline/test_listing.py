@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from odradek.pipeline.store import AT_ONCE, pages_of
+from odradek.pipeline.store import AT_ONCE, list_directories
 from odradek.seams.objects import ObjectInfo, ObjectsUnavailable
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualObjects
 
@@ -39,7 +39,7 @@ def test_each_directory_is_listed_in_order_and_ends_once(directories: int) -> No
     names = filled(objects, directories)
     found: dict[str, list[str]] = defaultdict(list)
     ended: list[str] = []
-    for name, page in pages_of(objects, names):
+    for name, page in list_directories(objects, names):
         assert name not in ended
         if page is None:
             ended.append(name)
@@ -53,7 +53,7 @@ def test_each_directory_is_listed_in_order_and_ends_once(directories: int) -> No
 def test_many_are_asked_for_at_once() -> None:
     objects = Together(AT_ONCE)
     names = filled(objects, AT_ONCE)
-    assert sum(page is None for _, page in pages_of(objects, names)) == AT_ONCE
+    assert sum(page is None for _, page in list_directories(objects, names)) == AT_ONCE
 
 
 def test_what_cannot_be_listed_is_no_end() -> None:
@@ -61,4 +61,4 @@ def test_what_cannot_be_listed_is_no_end() -> None:
     names = filled(objects, 50)
     objects.bucket.inject(Fault(FaultKind.FAILS, after=60))
     with pytest.raises(ObjectsUnavailable):
-        list(pages_of(objects, names))
+        list(list_directories(objects, names))

@@ -23,14 +23,14 @@ def ending(at: int | None) -> dict[str, Any]:
 @pytest.mark.parametrize("end", [None, -1, 10, 5])
 @pytest.mark.parametrize("has_brokers", [True, False])
 def test_a_start_behind_the_log_is_data_loss(has_brokers: bool, end: int | None) -> None:
-    world, leader = World(), VirtualLeader((0, 10))
-    world.has(segment(1, 0, 9))
+    cluster_view, leader = World(), VirtualLeader((0, 10))
+    cluster_view.has(segment(1, 0, 9))
     asked: Any = {"startingOffsets": '{"t":{"0":12}}', **ending(end)}
     given = leader if has_brokers else None
     with leader.reachable():
         with pytest.raises(DataLoss, match=SAID):
-            query(world, given, **asked).ranges()
-        ((low, high),) = query(world, given, **asked, failOnDataLoss=False).ranges().values()
+            query(cluster_view, given, **asked).ranges()
+        ((low, high),) = query(cluster_view, given, **asked, failOnDataLoss=False).ranges().values()
     assert low == high
 
 
@@ -38,13 +38,13 @@ def test_a_start_behind_the_log_is_data_loss(has_brokers: bool, end: int | None)
 @pytest.mark.parametrize("start", [5, 7, 10])
 def test_a_start_that_the_log_has_is_none(has_brokers: bool, start: int) -> None:
     """Behind what is decided, or behind an end that was named: nothing is read yet, or meant."""
-    world, leader = World(), VirtualLeader((0, 10))
-    world.has(segment(1, 0, 9))
-    snapshot(world, segment(1, 0, 9), 5)
+    cluster_view, leader = World(), VirtualLeader((0, 10))
+    cluster_view.has(segment(1, 0, 9))
+    snapshot(cluster_view, segment(1, 0, 9), 5)
     leader.logs[ONLY].undecided = 5
     given = leader if has_brokers else None
     named = {"startingOffsets": f'{{"t":{{"0":{start}}}}}'}
     with leader.reachable():
         for more in (COMMITTED, ending(4)):
-            ((low, high),) = query(world, given, **named, **more).ranges().values()
+            ((low, high),) = query(cluster_view, given, **named, **more).ranges().values()
             assert low == high == start

@@ -12,7 +12,7 @@ from odradek.pipeline.errors import DataLoss
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.source import BatchReader
 from odradek.testing import Broker
-from tests.pipeline.recreated_topics import made_again
+from tests.pipeline.recreated_topics import recreate_topic
 from tests.pipeline.test_virtual_histories import Rows, by_offset, consume
 from tests.pipeline.virtual_histories import TOPIC, History
 from tests.pipeline.virtual_reading import FULL, VirtualSource, rows_of
@@ -30,14 +30,14 @@ def test_of_a_topic_that_was_made_again_nothing_is_read() -> None:
             reader = BatchReader(parse_options(given, streaming=False), FULL)
             tasks = list(reader.partitions())
             assert len(rows_of(reader, tasks[0])) == 30
-            made_again(broker, "events", 1)
+            recreate_topic(broker, "events", 1)
             _produce(broker, b"new", 40)
             if lenient:
                 assert [rows_of(reader, task) for task in tasks] == [[]]
                 continue
             with pytest.raises(DataLoss, match=r"events was deleted and (made again|recreated)"):
                 rows_of(reader, tasks[0])
-            made_again(broker, "events", 1)
+            recreate_topic(broker, "events", 1)
             _produce(broker, b"old", 30)
 
 
@@ -53,7 +53,7 @@ def test_what_an_unclean_leader_has_written_is_not_what_was_planned() -> None:
     others: list[tuple[int, int]] = []
 
     async def look(history: History) -> None:
-        source = VirtualSource(history.world, history.cluster, TOPIC)
+        source = VirtualSource(history.cluster_view, history.cluster, TOPIC)
         given = source.options(failOnDataLoss=False, **{"tiered.url": None})
         reader = BatchReader(parse_options(given, streaming=False), FULL)
         before: Rows = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
 BLOCKS = re.compile(r"```(?:sh|python)\n(.*?)```", re.DOTALL)
-SECTION = re.search(r"\n## From nothing\n(.*?)\n## ", PAGE, re.DOTALL)
+SECTION = re.search(r"\n## Quick start\n(.*?)\n## ", PAGE, re.DOTALL)
 assert SECTION is not None
 SERVE, TOPIC, PROGRAM = BLOCKS.findall(SECTION[1])
 (JSON_VALUES,) = (each for each in BLOCKS.findall(PAGE) if 'valueFormat="json"' in each)

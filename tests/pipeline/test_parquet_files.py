@@ -15,13 +15,13 @@ import pyarrow.parquet as pq  # noqa: E402
 from odradek.pipeline.decoding.arrow import GAPS, arrow_schema  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.schema import COLUMNS, GAP  # noqa: E402
-from odradek.pipeline.decoding.selection import Wanted  # noqa: E402
+from odradek.pipeline.decoding.selection import RecordSelection  # noqa: E402
 from odradek.pipeline.errors import GAP_FOUND, FilesUnavailable, PipelineError  # noqa: E402
 from odradek.pipeline.jobs import parquet_files  # noqa: E402
 from odradek.pipeline.jobs.parquet_files import (  # noqa: E402
     StagedFiles,
-    Staging,
-    Written,
+    StagingSettings,
+    WrittenFile,
     write_task,
 )
 from odradek.protocol.records.records import Record, build_batch  # noqa: E402
@@ -47,15 +47,15 @@ def table(*times_ms: int, first: int = 0) -> Any:
     )
 
 
-def written(directory: Path, *tables: Any, **how: Any) -> list[Written]:
+def written(directory: Path, *tables: Any, **how: Any) -> list[WrittenFile]:
     given = {"partitioning": ("date",), "codec": "snappy", **how}
-    files = StagedFiles(Staging(str(directory), **given))
+    files = StagedFiles(StagingSettings(str(directory), **given))
     for each in tables:
         files.add(each)
     return files.end()
 
 
-def offsets(placed: list[Written]) -> dict[str, list[int]]:
+def offsets(placed: list[WrittenFile]) -> dict[str, list[int]]:
     found = {}
     for each in placed:
         read = pq.ParquetFile(each.file).read()
@@ -114,7 +114,7 @@ def test_what_waits_in_all_directories_is_bounded(
 ) -> None:
     monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 20_000)
     monkeypatch.setattr(parquet_files, "ROOM_BYTES", 2_000)
-    files = StagedFiles(Staging(str(tmp_path), ("date",), "snappy"))
+    files = StagedFiles(StagingSettings(str(tmp_path), ("date",), "snappy"))
     for day in range(200):
         times = [MIDNIGHT + (day % 40) * 24 * HOUR] * 10
         files.add(table(*times, first=day * 10))
@@ -130,7 +130,7 @@ def test_what_waits_keeps_no_more_than_itself(
     tmp_path: Path, partitioning: tuple[str, ...]
 ) -> None:
     """Of tables that are large a few records are of another day, or a few are all that a decoder has kept."""
-    staging = Staging(str(tmp_path), partitioning, "snappy")
+    staging = StagingSettings(str(tmp_path), partitioning, "snappy")
     with StagedFiles(staging) as files:
         before = pa.total_allocated_bytes()
         for number in range(20):
@@ -153,7 +153,7 @@ def _few_of_many(number: int) -> Any:
     records = [Record(-1, MIDNIGHT, b"k", b"v" * 1000) for _ in range(100)]
     log = bytes(build_batch(records, base_offset=100 * number))
     low = 100 * number + 50
-    return decoder_of(Wanted("events", 7, COLUMNS, low, low + 2), "it").feed(log)
+    return decoder_of(RecordSelection("events", 7, COLUMNS, low, low + 2), "it").feed(log)
 
 
 def test_not_more_files_are_open_than_a_number(
@@ -161,7 +161,7 @@ def test_not_more_files_are_open_than_a_number(
 ) -> None:
     """Records may be of any number of days, in any order."""
     monkeypatch.setattr(parquet_files, "FILES_AT_ONCE", 3)
-    files = StagedFiles(Staging(str(tmp_path), ("date",), "snappy"))
+    files = StagedFiles(StagingSettings(str(tmp_path), ("date",), "snappy"))
     days = [at * 7 % 10 for at in range(100)]
     for first in range(0, 100, 20):
         times = [MIDNIGHT + day * 24 * HOUR for day in days[first : first + 20]]
@@ -191,7 +191,7 @@ def test_a_gap_ends_the_attempt(tmp_path: Path) -> None:
     good = table(1, 2).append_column(GAP, pa.nulls(2, GAPS))
     gap = [{"lastOffset": 9, "object": "x.log", "reason": "x.log is gone"}]
     bad = table(3).append_column(GAP, pa.array(gap, GAPS))
-    staging = Staging(str(tmp_path), ("date",), "snappy")
+    staging = StagingSettings(str(tmp_path), ("date",), "snappy")
     placed = write_task(Tasks(good), None, staging)  # type: ignore[arg-type]
     assert list(offsets(placed).values()) == [[0, 1]]
     left = set(tmp_path.iterdir())
@@ -202,7 +202,7 @@ def test_a_gap_ends_the_attempt(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
     """Nobody but the driver makes the directory."""
-    staging = Staging(str(tmp_path / "gone"), ("date",), "snappy")
+    staging = StagingSettings(str(tmp_path / "gone"), ("date",), "snappy")
     with pytest.raises(FilesUnavailable, match="gone could not be written"):
         write_task(Tasks(table(1)), None, staging)  # type: ignore[arg-type]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odradek.pipeline.cli.progress import CLEAR, Teller
-from odradek.pipeline.jobs.progress import Progress, watched
+from odradek.pipeline.cli.progress import CLEAR, ProgressReporter
+from odradek.pipeline.jobs.progress import JobProgress, report_spark_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,20 +23,20 @@ class Terminal(io.StringIO):
 
 
 def test_rate_and_rest_are_of_this_run() -> None:
-    progress = Progress(done=600, total=1000, seconds=4.0, done_before=200)
+    progress = JobProgress(done=600, total=1000, seconds=4.0, done_before=200)
     assert (progress.percent, progress.per_second, progress.seconds_left) == (60.0, 100.0, 4.0)
     assert progress.said("offsets") == " 60.0% 600 of 1,000 offsets, 100 offsets/s, 0:04 left"
-    assert Progress(7, 0, 0.0).said("records") == "7 records, 0 records/s"
-    assert "1:02:03 left" in Progress(1, 3724, 1.0).said("offsets")
+    assert JobProgress(7, 0, 0.0).said("records") == "7 records, 0 records/s"
+    assert "1:02:03 left" in JobProgress(1, 3724, 1.0).said("offsets")
 
 
 def test_a_terminal_has_one_line_and_a_file_none() -> None:
     terminal, file, out = Terminal(), io.StringIO(), io.StringIO()
     for err in (terminal, file):
-        teller = Teller("offsets", as_json=False, out=out, err=err)
-        teller.progress(Progress(1, 4, 1.0))
-        teller.progress(Progress(2, 4, 2.0))
-        teller.line("batch 0")
+        reporter = ProgressReporter("offsets", as_json=False, out=out, err=err)
+        reporter.progress(JobProgress(1, 4, 1.0))
+        reporter.progress(JobProgress(2, 4, 2.0))
+        reporter.line("batch 0")
     assert terminal.getvalue().count("\n") == 1
     assert terminal.getvalue().endswith(f"{CLEAR}batch 0\n")
     assert file.getvalue() == "batch 0\n"
@@ -44,19 +44,22 @@ def test_a_terminal_has_one_line_and_a_file_none() -> None:
 
 def test_an_error_finds_no_line_before_it() -> None:
     terminal = Terminal()
-    with suppress(KeyboardInterrupt), Teller("tasks", as_json=False, err=terminal) as teller:
-        teller.progress(Progress(1, 4, 1.0))
+    with (
+        suppress(KeyboardInterrupt),
+        ProgressReporter("tasks", as_json=False, err=terminal) as reporter,
+    ):
+        reporter.progress(JobProgress(1, 4, 1.0))
         raise KeyboardInterrupt
     assert terminal.getvalue().endswith(CLEAR)
 
 
 def test_rows_are_all_there_is_with_json() -> None:
     out, err = io.StringIO(), Terminal()
-    teller = Teller("offsets", as_json=True, out=out, err=err)
-    teller.progress(Progress(1, 4, 2.0))
-    teller.line("batch 0")
-    teller.row({"batch": 0})
-    teller.result("done")
+    reporter = ProgressReporter("offsets", as_json=True, out=out, err=err)
+    reporter.progress(JobProgress(1, 4, 2.0))
+    reporter.line("batch 0")
+    reporter.row({"batch": 0})
+    reporter.result("done")
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     assert rows == [
         {"progress": {"done": 1, "total": 4, "percent": 25.0, "perSecond": 0.5, "seconds": 2.0}},
@@ -74,12 +77,12 @@ def test_a_query_that_is_waited_for_tells_of_its_tasks(spark: SparkSession) -> N
     told: list[int] = []
     are_done = Event()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: JobProgress) -> None:
         told.append(progress.done)
         if progress.done >= 4:
             are_done.set()
 
-    with watched(spark, tell, every_s=0.01):
+    with report_spark_tasks(spark, tell, every_s=0.01):
         numbers.collect()
         assert are_done.wait(30)
     assert told[-1] == 4

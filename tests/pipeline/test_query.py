@@ -29,9 +29,9 @@ from odradek.pipeline.errors import (
     MissingSegment,
     PipelineError,
 )
-from odradek.pipeline.filters import Filtered
+from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import RECORD_BYTES, TASK_BYTES, BrokerRange, Lost
+from odradek.pipeline.planning import RECORD_BYTES, TASK_BYTES, BrokerRange, LostOffsets
 from odradek.pipeline.query import Plan, Query
 from odradek.pipeline.source import BatchReader
 from odradek.pipeline.table_reader import ReadTask, _freeze_imports
@@ -54,12 +54,12 @@ from tests.pipeline.virtual_reading import FULL
 ONLY = TopicPartition("t", 0)
 
 
-def query(world: World, leader: VirtualLeader | None = None, **options: Any) -> Query:
+def query(cluster_view: World, leader: VirtualLeader | None = None, **options: Any) -> Query:
     given = {"tiered.url": "unused", "subscribe": "t", **options}
     if leader is not None:
         given["kafka.bootstrap.servers"] = "unused:9092"
     named = {name.lower(): str(value) for name, value in given.items() if value is not None}
-    return Query(parse_options(named, streaming=False), store=world.store)
+    return Query(parse_options(named, streaming=False), store=cluster_view.store)
 
 
 def broker_range(low: int, high: int, partition: int = 0) -> BrokerRange:
@@ -70,10 +70,10 @@ def broker_range(low: int, high: int, partition: int = 0) -> BrokerRange:
 COMMITTED = {"kafka.isolation.level": "read_committed"}
 
 
-def snapshot(world: World, of: RemoteLogSegmentMetadata, *open_at: int) -> None:
+def snapshot(cluster_view: World, of: RemoteLogSegmentMetadata, *open_at: int) -> None:
     producers = [ProducerEntry(7, 0, 0, 1, start, []) for start in open_at]
     key = segment_key(of, IndexType.PRODUCER_SNAPSHOT.value)
-    world.objects.put(key, [encode_snapshot(producers)])
+    cluster_view.objects.put(key, [encode_snapshot(producers)])
 
 
 @pytest.mark.parametrize(
@@ -83,22 +83,22 @@ def test_the_store_alone_ends_where_nobody_knows_what_was_committed(
     ending: dict[str, str],
 ) -> None:
     """A transaction is open from offset 5 on."""
-    world = World()
-    world.has(segment(1, 0, 9))
-    snapshot(world, segment(1, 0, 9), 5)
+    cluster_view = World()
+    cluster_view.has(segment(1, 0, 9))
+    snapshot(cluster_view, segment(1, 0, 9), 5)
     with pytest.raises(DataLoss, match="before offset 5"):
-        query(world, **COMMITTED, **ending).ranges()
+        query(cluster_view, **COMMITTED, **ending).ranges()
     for more in ({**ending, "failOnDataLoss": False}, {}, {"endingOffsets": '{"t":{"0":5}}'}):
-        assert query(world, **COMMITTED, **more).ranges() == {ONLY: (0, 5)}
-    assert query(world, endingOffsets='{"t":{"0":10}}').ranges() == {ONLY: (0, 10)}
+        assert query(cluster_view, **COMMITTED, **more).ranges() == {ONLY: (0, 5)}
+    assert query(cluster_view, endingOffsets='{"t":{"0":10}}').ranges() == {ONLY: (0, 10)}
     left = query(
-        world, **COMMITTED, **ending, failOnDataLoss=False, startingOffsets='{"t":{"0":3}}'
+        cluster_view, **COMMITTED, **ending, failOnDataLoss=False, startingOffsets='{"t":{"0":3}}'
     )
     pieces = left.plan(left.ranges()).pieces
-    assert [(each.low, isinstance(each, Lost)) for each in pieces] == [(3, False), (5, True)]
+    assert [(each.low, isinstance(each, LostOffsets)) for each in pieces] == [(3, False), (5, True)]
     assert pieces[-1].high in (6, 10)
     behind = query(
-        world, **COMMITTED, failOnDataLoss=False,
+        cluster_view, **COMMITTED, failOnDataLoss=False,
         startingOffsets='{"t":{"0":7}}', endingOffsets='{"t":{"0":9}}',
     )  # fmt: skip
     (lost,) = behind.plan(behind.ranges()).pieces
@@ -106,28 +106,30 @@ def test_the_store_alone_ends_where_nobody_knows_what_was_committed(
 
 
 def test_without_its_snapshot_a_segment_does_not_pass_for_decided() -> None:
-    world = World()
-    world.has(segment(1, 0, 9))
+    cluster_view = World()
+    cluster_view.has(segment(1, 0, 9))
     with pytest.raises(MissingSegment, match=r"\.snapshot"):
-        query(world, **COMMITTED).ranges()
-    assert query(world).ranges() == {ONLY: (0, 10)}
+        query(cluster_view, **COMMITTED).ranges()
+    assert query(cluster_view).ranges() == {ONLY: (0, 10)}
 
 
 def test_a_gap_that_is_gone_does_not_pass_for_decided() -> None:
     """The store lacks 10 to 19, where markers may have been; the log has begun behind it meanwhile."""
-    world, leader = World(), VirtualLeader((30, 40))
-    world.has(segment(1, 0, 9), segment(2, 20, 29))
+    cluster_view, leader = World(), VirtualLeader((30, 40))
+    cluster_view.has(segment(1, 0, 9), segment(2, 20, 29))
     with leader.reachable():
-        asked = query(world, leader, **COMMITTED)
+        asked = query(cluster_view, leader, **COMMITTED)
         with pytest.raises(DataLoss, match="offset 10"):
             asked.plan({ONLY: (0, 40)})
 
 
 def test_a_log_that_ends_before_the_store_does_has_decided_all() -> None:
-    world, leader = World(), VirtualLeader((0, 5))
-    world.has(segment(1, 0, 9))
+    cluster_view, leader = World(), VirtualLeader((0, 5))
+    cluster_view.has(segment(1, 0, 9))
     with leader.reachable():
-        assert query(world, leader, **COMMITTED).plan({ONLY: (0, 5)}).aborted == {("t", 0): []}
+        assert query(cluster_view, leader, **COMMITTED).plan({ONLY: (0, 5)}).aborted == {
+            ("t", 0): []
+        }
 
 
 @pytest.mark.parametrize(
@@ -149,13 +151,13 @@ def test_a_log_that_ends_before_the_store_does_has_decided_all() -> None:
 def test_partitions_that_are_not_there_are_named(
     options: dict[str, str], said: str, leader: VirtualLeader | None
 ) -> None:
-    world = World()
+    cluster_view = World()
     other = replace(WHERE, partition=1)
     second = RemoteLogSegmentId(other, UUID(int=2))
-    world.has(segment(1, 0, 9), replace(segment(2, 0, 9), id=second))
+    cluster_view.has(segment(1, 0, 9), replace(segment(2, 0, 9), id=second))
     given = {"subscribe": None, **options} if "assign" in options else options
     with (leader or VirtualLeader()).reachable(), pytest.raises(BadOption, match=said):
-        query(world, leader, **given).ranges()
+        query(cluster_view, leader, **given).ranges()
 
 
 class Denying(VirtualObjects):
@@ -197,17 +199,17 @@ def test_a_listing_that_is_denied_is_called_that(has_brokers: bool) -> None:
 
 def with_three(how: str) -> tuple[World, str]:
     """Segments of 10 offsets, the second of which has a manifest that cannot be read; its key."""
-    world = World(objects=Denying())
+    cluster_view = World(objects=Denying())
     segments = [segment(number, 10 * number, 10 * number + 9) for number in range(3)]
-    world.has(*segments)
+    cluster_view.has(*segments)
     for each in segments:
-        snapshot(world, each)
+        snapshot(cluster_view, each)
     key = segment_key(segments[1], MANIFEST_SUFFIX)
     if how == "corrupt":
-        world.objects.put(key, [b"{"])
+        cluster_view.objects.put(key, [b"{"])
     else:
         Denying.denied = key
-    return world, key
+    return cluster_view, key
 
 
 @pytest.fixture(autouse=True)
@@ -220,29 +222,29 @@ def nothing_denied() -> Iterator[None]:
 def test_a_manifest_that_cannot_be_read_is_named_or_is_a_gap(
     how: str, kind: type[PipelineError]
 ) -> None:
-    world, key = with_three(how)
+    cluster_view, key = with_three(how)
     with pytest.raises(kind, match=key):
-        query(world).ranges()
+        query(cluster_view).ranges()
     leader = VirtualLeader((0, 30))
     for given in ({}, COMMITTED):
-        asked = query(world, onCorruptSegment="report", **given)
+        asked = query(cluster_view, onCorruptSegment="report", **given)
         assert asked.ranges() == {ONLY: (0, 30)}
         first, lost, last = asked.plan(asked.ranges()).pieces
-        assert isinstance(lost, Lost)
+        assert isinstance(lost, LostOffsets)
         assert (first.high, lost.low, lost.high, last.low, lost.key) == (10, 10, 20, 20, key)
-        (part,) = query(world, onCorruptSegment="skip").plan({ONLY: (13, 17)}).pieces
-        assert isinstance(part, Lost)
+        (part,) = query(cluster_view, onCorruptSegment="skip").plan({ONLY: (13, 17)}).pieces
+        assert isinstance(part, LostOffsets)
         assert part.key == key
     with leader.reachable():
-        pieces = query(world, leader, onCorruptSegment="skip").plan({ONLY: (0, 30)}).pieces
+        pieces = query(cluster_view, leader, onCorruptSegment="skip").plan({ONLY: (0, 30)}).pieces
     assert pieces[1] == broker_range(10, 20)
 
 
 def test_what_may_have_ended_in_a_gap_is_not_given_out() -> None:
     """A transaction is open from offset 4 on where the first segment ends."""
-    world, _ = with_three("corrupt")
-    snapshot(world, segment(0, 0, 9), 4)
-    asked = query(world, onCorruptSegment="report", **COMMITTED)
+    cluster_view, _ = with_three("corrupt")
+    snapshot(cluster_view, segment(0, 0, 9), 4)
+    asked = query(cluster_view, onCorruptSegment="report", **COMMITTED)
     first, lost, _ = asked.plan({ONLY: (0, 30)}).pieces
     assert (first.low, first.high, lost.low, lost.high) == (0, 4, 4, 20)
     only = asked.plan({ONLY: (5, 30)}).pieces
@@ -289,16 +291,16 @@ def test_a_time_behind_what_can_be_read_by_now_is_its_end(committed: bool) -> No
 @pytest.mark.parametrize("known", [None, 10])
 def test_the_store_is_not_asked_for_what_lies_behind_it(known: int | None) -> None:
     """As a stream does that follows the log's end: so long as the leader knows where that is."""
-    world, leader = World(), VirtualLeader((0, 40))
-    world.has(segment(1, 0, 9))
+    cluster_view, leader = World(), VirtualLeader((0, 40))
+    cluster_view.has(segment(1, 0, 9))
     leader.logs[ONLY].tiered_end = known
     with leader.reachable():
         for low, asks in ((9, True), (10, known is None)):
-            world.asked()
-            pieces = query(world, leader).plan({ONLY: (low, 40)}).pieces
+            cluster_view.asked()
+            pieces = query(cluster_view, leader).plan({ONLY: (low, 40)}).pieces
             assert pieces[-1] == broker_range(10, 40)
             assert len(pieces) == (2 if low < 10 else 1)
-            assert bool(world.requests("list", "get")) == asks
+            assert bool(cluster_view.requests("list", "get")) == asks
 
 
 def test_a_pattern_means_no_internal_topics() -> None:
@@ -311,14 +313,14 @@ def test_a_pattern_means_no_internal_topics() -> None:
         assert list(named) == [("__consumer_offsets", 0)]
 
 
-def unreadable(world: World, of: RemoteLogSegmentMetadata, kind: IndexType, how: str) -> str:
+def unreadable(cluster_view: World, of: RemoteLogSegmentMetadata, kind: IndexType, how: str) -> str:
     """One of a segment's objects; its key."""
     key = segment_key(of, kind.value)
-    world.objects.put(key, [b"nonsense"])
+    cluster_view.objects.put(key, [b"nonsense"])
     if how == "denied":
         Denying.denied = key
     elif how == "missing":
-        world.objects.delete(key)
+        cluster_view.objects.delete(key)
     return key
 
 
@@ -330,16 +332,16 @@ HOW = pytest.mark.parametrize(
 
 def listing_transactions(count: int) -> tuple[World, list[RemoteLogSegmentMetadata]]:
     """Segments of 10 offsets with transaction indexes, where none is open at any end."""
-    world = World(objects=Denying())
+    cluster_view = World(objects=Denying())
     segments = [
         replace(segment(number, 10 * number, 10 * number + 9), txn_index_empty=False)
         for number in range(count)
     ]
-    world.has(*segments)
+    cluster_view.has(*segments)
     for each in segments:
-        snapshot(world, each)
-        world.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
-    return world, segments
+        snapshot(cluster_view, each)
+        cluster_view.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
+    return cluster_view, segments
 
 
 @HOW
@@ -347,40 +349,42 @@ def test_a_transaction_index_that_cannot_be_read_concerns_who_needs_it(
     how: str, kind: type[PipelineError]
 ) -> None:
     """That of the second of three; a transaction is open from offset 4 on where it begins."""
-    world, segments = listing_transactions(3)
-    snapshot(world, segments[0], 4)
-    key = unreadable(world, segments[1], IndexType.TRANSACTION, how)
+    cluster_view, segments = listing_transactions(3)
+    snapshot(cluster_view, segments[0], 4)
+    key = unreadable(cluster_view, segments[1], IndexType.TRANSACTION, how)
     for low, high in ((0, 10), (3, 5), (10, 30), (18, 19)):
         with pytest.raises(kind, match=key):
-            query(world, **COMMITTED).plan({ONLY: (low, high)})
+            query(cluster_view, **COMMITTED).plan({ONLY: (low, high)})
     for low, high in ((0, 4), (1, 3), (20, 30)):
-        plan = query(world, **COMMITTED).plan({ONLY: (low, high)})
+        plan = query(cluster_view, **COMMITTED).plan({ONLY: (low, high)})
         assert [(each.low, each.high) for each in plan.pieces] == [(low, high)]
-    assert len(query(world).plan({ONLY: (0, 30)}).pieces) == 1, "of no matter to uncommitted reads"
-    asked = query(world, onCorruptSegment="report", **COMMITTED)
+    assert len(query(cluster_view).plan({ONLY: (0, 30)}).pieces) == 1, (
+        "of no matter to uncommitted reads"
+    )
+    asked = query(cluster_view, onCorruptSegment="report", **COMMITTED)
     before, lost, behind = asked.plan({ONLY: (0, 30)}).pieces
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LostOffsets)
     assert (before.high, lost.low, lost.high, behind.low, lost.key) == (4, 4, 20, 20, key)
 
 
 def test_transactions_of_offsets_that_no_filter_lets_through_are_not_asked_for() -> None:
-    world, segments = listing_transactions(4)
-    unreadable(world, segments[0], IndexType.TRANSACTION, "corrupt")
-    asked = query(world, **COMMITTED)
-    plan = asked.plan({ONLY: (0, 40)}, Filtered(since_ms=1002))
+    cluster_view, segments = listing_transactions(4)
+    unreadable(cluster_view, segments[0], IndexType.TRANSACTION, "corrupt")
+    asked = query(cluster_view, **COMMITTED)
+    plan = asked.plan({ONLY: (0, 40)}, PushedFilters(since_ms=1002))
     assert (plan.pieces[0].low, plan.pieces[-1].high) == (20, 40)
     assert plan.aborted == {("t", 0): []}
     with pytest.raises(CorruptSegment):
-        query(world, **COMMITTED).plan({ONLY: (0, 40)}, Filtered(since_ms=1000))
+        query(cluster_view, **COMMITTED).plan({ONLY: (0, 40)}, PushedFilters(since_ms=1000))
 
 
 def test_what_may_have_been_open_is_told_by_no_snapshot_either() -> None:
-    world, segments = listing_transactions(3)
-    unreadable(world, segments[0], IndexType.PRODUCER_SNAPSHOT, "corrupt")
-    key = unreadable(world, segments[1], IndexType.TRANSACTION, "corrupt")
+    cluster_view, segments = listing_transactions(3)
+    unreadable(cluster_view, segments[0], IndexType.PRODUCER_SNAPSHOT, "corrupt")
+    key = unreadable(cluster_view, segments[1], IndexType.TRANSACTION, "corrupt")
     with pytest.raises(CorruptSegment, match=key):
-        query(world, **COMMITTED).plan({ONLY: (0, 3)})
-    asked = query(world, onCorruptSegment="skip", **COMMITTED)
+        query(cluster_view, **COMMITTED).plan({ONLY: (0, 3)})
+    asked = query(cluster_view, onCorruptSegment="skip", **COMMITTED)
     lost, behind = asked.plan({ONLY: (0, 30)}).pieces
     assert (lost.low, lost.high, behind.low, behind.high) == (0, 20, 20, 30)
 
@@ -389,21 +393,21 @@ def test_what_may_have_been_open_is_told_by_no_snapshot_either() -> None:
 def test_leader_epochs_are_told_by_another_segment_of_the_same_epoch(
     how: str, kind: type[PipelineError]
 ) -> None:
-    world = World(objects=Denying())
+    cluster_view = World(objects=Denying())
     segments = [segment(number, 10 * number, 10 * number + 9) for number in range(3)]
-    world.has(*segments)
-    unreadable(world, segments[2], IndexType.LEADER_EPOCH, how)
-    asked = query(world)
+    cluster_view.has(*segments)
+    unreadable(cluster_view, segments[2], IndexType.LEADER_EPOCH, how)
+    asked = query(cluster_view)
     assert asked.ranges() == {ONLY: (0, 30)}
     (piece,) = asked.plan({ONLY: (0, 30)}).pieces
     assert (piece.low, piece.high) == (0, 30)
 
 
 def test_the_only_segment_has_its_leader_epochs_itself() -> None:
-    world = World()
-    world.has(segment(1, 10, 19, 4))
-    unreadable(world, segment(1, 10, 19, 4), IndexType.LEADER_EPOCH, "corrupt")
-    assert query(world).ranges() == {ONLY: (10, 20)}
+    cluster_view = World()
+    cluster_view.has(segment(1, 10, 19, 4))
+    unreadable(cluster_view, segment(1, 10, 19, 4), IndexType.LEADER_EPOCH, "corrupt")
+    assert query(cluster_view).ranges() == {ONLY: (10, 20)}
 
 
 @HOW
@@ -411,11 +415,11 @@ def test_leader_epochs_that_nobody_has_concern_what_lies_before(
     how: str, kind: type[PipelineError]
 ) -> None:
     """The last segment is of another epoch: what was written of the one before may have been given up."""
-    world = World(objects=Denying())
+    cluster_view = World(objects=Denying())
     segments = [segment(1, 0, 9), segment(2, 10, 19), segment(3, 20, 29, 2)]
-    world.has(*segments)
-    key = unreadable(world, segments[2], IndexType.LEADER_EPOCH, how)
-    asked = query(world)
+    cluster_view.has(*segments)
+    key = unreadable(cluster_view, segments[2], IndexType.LEADER_EPOCH, how)
+    asked = query(cluster_view)
     assert asked.ranges() == {ONLY: (0, 30)}
     for low, high in ((0, 30), (3, 5), (19, 21)):
         with pytest.raises(kind, match=key):
@@ -423,13 +427,13 @@ def test_leader_epochs_that_nobody_has_concern_what_lies_before(
     (piece,) = asked.plan({ONLY: (20, 30)}).pieces
     assert (piece.low, piece.high) == (20, 30)
     with pytest.raises(kind, match=key):
-        query(world, startingTimestamp=1000).ranges()
-    lost, rest = query(world, onCorruptSegment="report").plan({ONLY: (5, 30)}).pieces
-    assert isinstance(lost, Lost)
+        query(cluster_view, startingTimestamp=1000).ranges()
+    lost, rest = query(cluster_view, onCorruptSegment="report").plan({ONLY: (5, 30)}).pieces
+    assert isinstance(lost, LostOffsets)
     assert (lost.low, lost.high, lost.key, rest.low) == (5, 20, key, 20)
     leader = VirtualLeader((0, 30))
     with leader.reachable():
-        assert query(world, leader).plan({ONLY: (0, 5)}).pieces, "brokers have them"
+        assert query(cluster_view, leader).plan({ONLY: (0, 5)}).pieces, "brokers have them"
 
 
 @HOW
@@ -437,49 +441,49 @@ def test_a_snapshot_that_cannot_be_read_is_a_gap_where_the_store_is_all_there_is
     how: str, kind: type[PipelineError]
 ) -> None:
     """That of the last of three; a transaction is open from offset 14 on where the one before it ends."""
-    world, segments = listing_transactions(3)
-    snapshot(world, segments[1], 14)
-    key = unreadable(world, segments[2], IndexType.PRODUCER_SNAPSHOT, how)
+    cluster_view, segments = listing_transactions(3)
+    snapshot(cluster_view, segments[1], 14)
+    key = unreadable(cluster_view, segments[2], IndexType.PRODUCER_SNAPSHOT, how)
     with pytest.raises(kind, match=key):
-        query(world, **COMMITTED).ranges()
-    asked = query(world, onCorruptSegment="report", **COMMITTED)
+        query(cluster_view, **COMMITTED).ranges()
+    asked = query(cluster_view, onCorruptSegment="report", **COMMITTED)
     assert asked.ranges() == {ONLY: (0, 30)}
     before, lost = asked.plan(asked.ranges()).pieces
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LostOffsets)
     assert (before.low, before.high, lost.low, lost.high, lost.key) == (0, 14, 14, 30, key)
-    unreadable(world, segments[1], IndexType.PRODUCER_SNAPSHOT, how)
-    unreadable(world, segments[0], IndexType.PRODUCER_SNAPSHOT, how)
-    asked = query(world, onCorruptSegment="skip", **COMMITTED)
+    unreadable(cluster_view, segments[1], IndexType.PRODUCER_SNAPSHOT, how)
+    unreadable(cluster_view, segments[0], IndexType.PRODUCER_SNAPSHOT, how)
+    asked = query(cluster_view, onCorruptSegment="skip", **COMMITTED)
     (lost,) = asked.plan(asked.ranges()).pieces
     assert (lost.low, lost.high) == (0, 30)
 
 
 def test_a_time_is_looked_up_past_what_cannot_be_read() -> None:
     """A log of the second of three: of the segments' last records each is a ms later than the one before."""
-    world = World(objects=Denying())
+    cluster_view = World(objects=Denying())
     segments = [segment(number, 10 * number, 10 * number + 9) for number in range(3)]
-    world.has(*segments)
+    cluster_view.has(*segments)
     for each in segments:
-        world.objects.delete(segment_key(each, LOG_SUFFIX))
+        cluster_view.objects.delete(segment_key(each, LOG_SUFFIX))
     for named in ({"startingTimestamp": 1001}, {"endingTimestamp": 1001}):
         with pytest.raises(MissingSegment, match=segment_key(segments[1], LOG_SUFFIX)):
-            query(world, **named).ranges()
+            query(cluster_view, **named).ranges()
     report: Any = {"onCorruptSegment": "report"}
-    assert query(world, **report, startingTimestamp=1001).ranges() == {ONLY: (10, 30)}
-    assert query(world, **report, endingTimestamp=1001).ranges() == {ONLY: (0, 30)}
+    assert query(cluster_view, **report, startingTimestamp=1001).ranges() == {ONLY: (10, 30)}
+    assert query(cluster_view, **report, endingTimestamp=1001).ranges() == {ONLY: (0, 30)}
 
 
 def test_a_time_is_looked_up_past_leader_epochs_that_nobody_has() -> None:
-    world = World()
+    cluster_view = World()
     segments = [segment(1, 0, 9), segment(2, 10, 19), segment(3, 20, 29, 2)]
-    world.has(*segments)
+    cluster_view.has(*segments)
     for each in segments:
-        world.objects.delete(segment_key(each, LOG_SUFFIX))
-    unreadable(world, segments[2], IndexType.LEADER_EPOCH, "corrupt")
+        cluster_view.objects.delete(segment_key(each, LOG_SUFFIX))
+    unreadable(cluster_view, segments[2], IndexType.LEADER_EPOCH, "corrupt")
     report: Any = {"onCorruptSegment": "report"}
-    assert query(world, **report, startingTimestamp=1002).ranges() == {ONLY: (10, 30)}
-    assert query(world, **report, startingTimestamp=1003).ranges() == {ONLY: (20, 30)}
-    assert query(world, **report, endingTimestamp=1000).ranges() == {ONLY: (0, 30)}
+    assert query(cluster_view, **report, startingTimestamp=1002).ranges() == {ONLY: (10, 30)}
+    assert query(cluster_view, **report, startingTimestamp=1003).ranges() == {ONLY: (20, 30)}
+    assert query(cluster_view, **report, endingTimestamp=1000).ranges() == {ONLY: (0, 30)}
 
 
 def test_gaps_are_reported_where_there_is_a_column_for_them() -> None:
@@ -536,7 +540,7 @@ def test_leaders_are_asked_for_what_is_of_a_filters_times() -> None:
     given = {"kafka.bootstrap.servers": "unused:9092", "subscribe": "t"}
 
     def planned(since_ms: int, until_ms: int, **more: str) -> list[BrokerRange]:
-        filtered = Filtered(since_ms=since_ms, until_ms=until_ms)
+        filtered = PushedFilters(since_ms=since_ms, until_ms=until_ms)
         query = Query(parse_options({**given, **more}, streaming=False), filtered)
         return query.plan(query.ranges()).pieces
 

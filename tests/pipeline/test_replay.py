@@ -24,8 +24,8 @@ from odradek.pipeline.cli.replay import add_arguments, job_of, parse_ranges, par
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs import replay as replay_job
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
-from odradek.pipeline.jobs.replay_target import Reached
-from odradek.pipeline.jobs.replay_task import Pace, Replayed, read, replay_lane
+from odradek.pipeline.jobs.replay_target import PartitionProgress
+from odradek.pipeline.jobs.replay_task import RateLimiter, ReplayedPartition, read, run_replay_task
 from odradek.pipeline.query import Query
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
@@ -33,7 +33,7 @@ from odradek.seams.clock import RealClock
 from odradek.testing import Broker
 from tests.pipeline.random_records import PARTITIONS, Ends, produce_varied
 from tests.pipeline.reading import Row, by_consumer
-from tests.pipeline.recreated_topics import made_again
+from tests.pipeline.recreated_topics import recreate_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,9 +72,13 @@ def job(broker: Broker, topic: str, source: dict[str, str] | None = None, **more
     return ReplayJob(source={**given, **source}, topic=topic, bootstrap=broker.bootstrap, **more)
 
 
-def run(job: ReplayJob, tasks: int = 2) -> list[Replayed]:
+def run(job: ReplayJob, tasks: int = 2) -> list[ReplayedPartition]:
     """Without Spark: what it would have its tasks do."""
-    return [each for lane in plan_replay(job, tasks).lanes for each in replay_lane(lane)]
+    return [
+        each
+        for replay_task in plan_replay(job, tasks).replay_tasks
+        for each in run_replay_task(replay_task)
+    ]
 
 
 def rows(broker: Broker, topic: str, partitions: tuple[int, ...] = PARTITIONS) -> list[Row]:
@@ -94,7 +98,7 @@ def test_records_are_what_they_were_and_a_second_run_adds_none(broker: Broker) -
     assert sum(each.records for each in done) == len(expected) == COUNT + 30
     assert contents(rows(broker, fresh)) == contents(expected)
     plan = plan_replay(given, 2)
-    assert plan.lanes == []
+    assert plan.replay_tasks == []
     assert plan.done() == plan.total
     assert sum(each.records for each in run(job(broker, fresh, name="once more"))) == len(expected)
     assert len(rows(broker, fresh)) == 2 * len(expected)
@@ -153,15 +157,15 @@ def test_what_is_known_of_a_job_is_found_again_after_its_target_has_grown(broker
     producer.flush()
     by_key = job(broker, target, {"subscribe": source}, by="key", name="grown")
     begun = plan_replay(by_key, 5)
-    replay_lane(replace(begun.lanes[0], partitions=(2, 3)))
+    run_replay_task(replace(begun.replay_tasks[0], partitions=(2, 3)))
     _grow(broker, target, 3)
     state = replace(begun.state, partitions=3)
     assert begun.target.progress(state, range(5)) == begun.target.progress(begun.state, range(5))
     assert begun.done() == 40
     with pytest.raises(BadOption, match="had 2 partitions when job grown began, and has 3"):
         plan_replay(by_key, 5)
-    for lane in begun.lanes:
-        replay_lane(lane)
+    for replay_task in begun.replay_tasks:
+        run_replay_task(replay_task)
     assert begun.done() == begun.total == 100
     found = rows(broker, target, PARTITIONS)
     assert sorted(row[3] for row in found) == sorted(b"key %d" % number for number in range(100))
@@ -195,8 +199,8 @@ def test_killed_at_any_moment_each_record_is_there_once(broker: Broker) -> None:
     done, total = 0, plan_replay(given, 1).total
     for _ in range(3):
         plan = plan_replay(given, 1)
-        lane = replace(plan.lanes[0], commit_s=0.1)
-        task = context.Process(target=replay_lane, args=(lane,), daemon=True)
+        replay_task = replace(plan.replay_tasks[0], commit_s=0.1)
+        task = context.Process(target=run_replay_task, args=(replay_task,), daemon=True)
         task.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while plan.done() == done:
@@ -214,10 +218,10 @@ def test_who_comes_later_takes_over(broker: Broker) -> None:
     """Two runs of one job at the same time: one of them is told, and each record is there once."""
     target = _of_its_own(broker, 3)
     plan = plan_replay(job(broker, target), 1)
-    (lane,) = plan.lanes
-    state = lane.state
+    (replay_task,) = plan.replay_tasks
+    state = replay_task.state
     with plan.target.writing(state, 0, 0) as old:
-        replay_lane(lane)
+        run_replay_task(replay_task)
         with pytest.raises(PipelineError, match="another run of the same job has taken over"):
             old.commit(plan.target.progress(state, [0])[0])
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
@@ -240,7 +244,7 @@ def test_a_name_stands_for_one_job_as_it_was_when_it_began(broker: Broker) -> No
         ):
             plan_replay(other, 1)
     with_more = {**given.source, "kafka.fetch.max.bytes": "1000000", "failOnDataLoss": "false"}
-    assert plan_replay(replace(given, source=with_more), 1).lanes == []
+    assert plan_replay(replace(given, source=with_more), 1).replay_tasks == []
     _grow(broker, source, 3)
     assert list(plan_replay(given, 1).partitions) == [0, 1], "as many as it began with"
 
@@ -254,7 +258,7 @@ def test_what_the_cluster_has_forgotten_is_not_replayed_again(broker: Broker) ->
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_consumer_groups([group])[group].result(30)
     with pytest.raises(PipelineError, match=r"no longer knows .* \(offsets.retention.minutes\)"):
-        replay_lane(plan.lanes[0])
+        run_replay_task(plan.replay_tasks[0])
     with pytest.raises(PipelineError, match=r"no longer knows .* \(offsets.retention.minutes\)"):
         plan_replay(given, 1)
 
@@ -291,10 +295,10 @@ def test_a_transaction_does_not_wait_for_records_that_come_late(
 ) -> None:
     target = _of_its_own(broker, 1)
     plan = plan_replay(job(broker, target, {"assign": '{"events":[0]}'}), 1)
-    lane = replace(plan.lanes[0], commit_s=300.0)
+    replay_task = replace(plan.replay_tasks[0], commit_s=300.0)
     seen = []
 
-    def late(source: Any, topic: str, number: int, left: Reached) -> Iterator[Any]:
+    def late(source: Any, topic: str, number: int, left: PartitionProgress) -> Iterator[Any]:
         yield from read(source, topic, number, replace(left, high=100))
         JumpingClock.ahead_s += 1000.0
         yield from read(source, topic, number, replace(left, next=100))
@@ -302,7 +306,7 @@ def test_a_transaction_does_not_wait_for_records_that_come_late(
 
     monkeypatch.setattr("odradek.pipeline.jobs.replay_task.RealClock", JumpingClock)
     monkeypatch.setattr("odradek.pipeline.jobs.replay_task.read", late)
-    replay_lane(lane)
+    run_replay_task(replay_task)
     assert seen == [100], "committed before what came late was written"
     assert contents(rows(broker, target, (0,))) == contents(rows(broker, "events", (0,)))
 
@@ -362,10 +366,10 @@ def test_a_topic_that_is_made_again_before_a_partitions_turn_comes_is_not_replay
     source, target = _of_its_own(broker, 3), _of_its_own(broker, 3)
     produce_varied(broker.bootstrap, source, range(60), "", _minute)
     plan = plan_replay(job(broker, target, {"subscribe": source}), 1)
-    old, new = made_again(broker, source, 3)
+    old, new = recreate_topic(broker, source, 3)
     produce_varied(broker.bootstrap, source, range(60), "", _minute)
     with pytest.raises(BadOption, match=f"{source} was deleted and made again: .* {old} .* {new}"):
-        replay_lane(plan.lanes[0])
+        run_replay_task(plan.replay_tasks[0])
     assert rows(broker, target) == []
 
 
@@ -404,15 +408,15 @@ class OneJob:
             self.cancelled.set()
             self.may_end.set()
 
-    def collect(self) -> list[Replayed]:
+    def collect(self) -> list[ReplayedPartition]:
         assert get_ident() in self.tags
         assert self.may_end.wait(PATIENCE_SECONDS)
-        return [Replayed(1, 2, 3, 4), Replayed(0, 1, 1, 1)]
+        return [ReplayedPartition(1, 2, 3, 4), ReplayedPartition(0, 1, 1, 1)]
 
 
 def _run_of(tell: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[OneJob, Any]:
     monkeypatch.setattr("odradek.pipeline.jobs.replay.PROGRESS_S", 0.01)
-    context, plan = OneJob(), SimpleNamespace(lanes=[None])
+    context, plan = OneJob(), SimpleNamespace(replay_tasks=[None])
     return context, lambda: replay_job._run(context, plan, lambda: tell(context))  # type: ignore[arg-type]
 
 
@@ -491,23 +495,23 @@ def test_what_the_source_and_spark_need_besides_is_given_as_to_other_jobs(broker
     assert made.source["kafka.fetch.max.bytes"] == "100"
     assert made.source["subscribe"] == "events"
     assert plan_replay(made, 1).state == plan_replay(job_of(parser.parse_args(given)), 1).state
-    for refused in ("onCorruptSegment=report", "rows=batches"):
+    for broker_error in ("onCorruptSegment=report", "rows=batches"):
         with pytest.raises(BadOption, match="records alone are replayed"):
-            plan_replay(job_of(parser.parse_args([*given, "--option", refused])), 1)
+            plan_replay(job_of(parser.parse_args([*given, "--option", broker_error])), 1)
 
 
 def test_nothing_goes_faster_than_it_may() -> None:
-    pace = Pace(100, 1000)
-    assert pace.wait_s(50.0) == 0
-    pace.used(50.0, 10, 10)
-    assert pace.wait_s(50.0) == pytest.approx(0.1)
-    pace.used(50.0, 1, 500)
-    assert pace.wait_s(50.0) == pytest.approx(0.6)
-    assert pace.wait_s(51.0) == 0
-    pace.used(60.0, 100, 0)
-    assert pace.wait_s(60.0) == pytest.approx(1.0), "what was not used before is lost"
-    assert (pace.records_at_once(5000), pace.bytes_at_once(5000)) == (100, 1000)
-    assert Pace(None, None).records_at_once(5000) == 5000
+    limiter = RateLimiter(100, 1000)
+    assert limiter.wait_s(50.0) == 0
+    limiter.used(50.0, 10, 10)
+    assert limiter.wait_s(50.0) == pytest.approx(0.1)
+    limiter.used(50.0, 1, 500)
+    assert limiter.wait_s(50.0) == pytest.approx(0.6)
+    assert limiter.wait_s(51.0) == 0
+    limiter.used(60.0, 100, 0)
+    assert limiter.wait_s(60.0) == pytest.approx(1.0), "what was not used before is lost"
+    assert (limiter.records_per_write(5000), limiter.bytes_per_write(5000)) == (100, 1000)
+    assert RateLimiter(None, None).records_per_write(5000) == 5000
 
 
 @pytest.mark.slow

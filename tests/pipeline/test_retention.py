@@ -20,13 +20,13 @@ from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.retention import (
     GIB,
-    Held,
-    Outcome,
-    Rule,
+    PartitionLog,
+    RetentionOutcome,
+    RetentionRule,
+    apply_rule,
     behind,
-    held_logs,
+    read_partition_logs,
     retention,
-    what_if,
     whole_logs,
 )
 from odradek.pipeline.options import parse_options
@@ -54,9 +54,9 @@ times = st.integers(NOW - 60, NOW)
 limits = st.integers(-1, 60)
 
 
-def held_of(start: int, segments: list[tuple[int, int, int, int]], local: int) -> Held:
+def held_of(start: int, segments: list[tuple[int, int, int, int]], local: int) -> PartitionLog:
     columns = np.array(segments, np.int64).reshape(-1, 4).T
-    return Held("t", 0, start, *columns, local)
+    return PartitionLog("t", 0, start, *columns, local)
 
 
 @given(
@@ -99,7 +99,7 @@ def test_what_a_leader_would_delete(
         DeletionReason.RETENTION_MS,
         DeletionReason.RETENTION_BYTES,
     }
-    outcome = what_if(log, Rule(ms, size), NOW)
+    outcome = apply_rule(log, RetentionRule(ms, size), NOW)
     assert outcome.segments_deleted == len(expiry.expired)
     assert outcome.bytes_deleted == sum(each.segment.size_bytes for each in expiry.expired)
     assert outcome.start_offset == (expiry.log_start_offset or 5)
@@ -139,7 +139,7 @@ def test_what_a_leader_would_delete_of_its_disk(
         held.append((start, size, newest_ms, copied_ms))
     disk = [*disk[gone:], OnDisk(start, active, NOW, NOW)]
     log = replace(held_of(5, held, active), local_start=disk[0].base_offset)
-    outcome = what_if(log, Rule(*whole, *local), NOW)
+    outcome = apply_rule(log, RetentionRule(*whole, *local), NOW)
     ms, size = (whole[n] if local[n] == -2 else local[n] for n in (0, 1))
     expired = find_expired(
         disk,
@@ -161,21 +161,21 @@ def test_what_a_leader_would_delete_of_its_disk(
 
 def test_of_disks_nothing_is_said_where_nobody_asks() -> None:
     log = replace(held_of(0, [(10, 5, 100, 0)], 1), local_start=0)
-    assert what_if(log, Rule(retention_bytes=1), NOW).local_bytes_kept is None
-    assert what_if(log, Rule(local_retention_ms=-2), NOW).local_bytes_kept == 6
-    assert what_if(log, Rule(local_retention_bytes=1), NOW).local_start_offset == 10
+    assert apply_rule(log, RetentionRule(retention_bytes=1), NOW).local_bytes_kept is None
+    assert apply_rule(log, RetentionRule(local_retention_ms=-2), NOW).local_bytes_kept == 6
+    assert apply_rule(log, RetentionRule(local_retention_bytes=1), NOW).local_start_offset == 10
 
 
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (Rule(-2), "retention.ms=-2 means nothing"),
-        (Rule(local_retention_bytes=-3), "local.retention.bytes=-3 means nothing"),
-        (Rule(5, local_retention_ms=6), "local.retention.ms=6 is beyond retention.ms=5"),
-        (Rule(-1, 5, local_retention_bytes=-1), "local.retention.bytes=-1 is beyond"),
+        (RetentionRule(-2), "retention.ms=-2 means nothing"),
+        (RetentionRule(local_retention_bytes=-3), "local.retention.bytes=-3 means nothing"),
+        (RetentionRule(5, local_retention_ms=6), "local.retention.ms=6 is beyond retention.ms=5"),
+        (RetentionRule(-1, 5, local_retention_bytes=-1), "local.retention.bytes=-1 is beyond"),
     ],
 )
-def test_rules_that_brokers_would_refuse(rule: Rule, said: str) -> None:
+def test_rules_that_brokers_would_refuse(rule: RetentionRule, said: str) -> None:
     """T-15: INVALID_CONFIG there."""
     with pytest.raises(BadOption, match=said):
         rule.check()
@@ -183,14 +183,19 @@ def test_rules_that_brokers_would_refuse(rule: Rule, said: str) -> None:
 
 def test_what_is_kept_and_what_it_costs() -> None:
     log = held_of(10, [(20, GIB, 100, 0), (30, GIB, -1, 200), (40, GIB, 300, 0)], GIB)
-    outcome = what_if(log, Rule(retention_bytes=3 * GIB), NOW)
-    assert outcome == Outcome("t", 0, Rule(retention_bytes=3 * GIB), 1, GIB, 10, 3 * GIB, 20)
+    outcome = apply_rule(log, RetentionRule(retention_bytes=3 * GIB), NOW)
+    assert outcome == RetentionOutcome(
+        "t", 0, RetentionRule(retention_bytes=3 * GIB), 1, GIB, 10, 3 * GIB, 20
+    )
     assert outcome.cost(0.02) == pytest.approx(0.06)
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_copy() -> None:
     log = held_of(0, [(10, 1, 100, 0), (20, 1, -1, 200), (30, 1, -1, 300)], 0)
-    deleted = [what_if(log, Rule(retention_ms=NOW - each), NOW) for each in (100, 200, 201, 301)]
+    deleted = [
+        apply_rule(log, RetentionRule(retention_ms=NOW - each), NOW)
+        for each in (100, 200, 201, 301)
+    ]
     assert [each.segments_deleted for each in deleted] == [0, 1, 2, 3]
 
 
@@ -208,12 +213,12 @@ def leader() -> VirtualLeader:
 
 @pytest.fixture(autouse=True)
 def both(leader: VirtualLeader, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    world = World()
-    world.has(*(segment(number, 10 * number, 10 * number + 9) for number in range(3)))
+    cluster_view = World()
+    cluster_view.has(*(segment(number, 10 * number, 10 * number + 9) for number in range(3)))
     other = replace(WHERE, partition=1)
     id = RemoteLogSegmentId(other, UUID(int=9))
-    world.has(replace(segment(9, 5, 9), id=id))
-    monkeypatch.setattr("odradek.pipeline.query.store_at", lambda *options: world.store)
+    cluster_view.has(replace(segment(9, 5, 9), id=id))
+    monkeypatch.setattr("odradek.pipeline.query.store_at", lambda *options: cluster_view.store)
     with leader.reachable():
         yield
 
@@ -225,7 +230,7 @@ SOURCE = {
 }
 
 
-def held(source: Mapping[str, str]) -> list[Held]:
+def held(source: Mapping[str, str]) -> list[PartitionLog]:
     whole = whole_logs(source)
 
     def local_bytes(ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -240,10 +245,10 @@ def held(source: Mapping[str, str]) -> list[Held]:
                     found[TopicPartition(row["topic"], row["partition"])] += row["bytes"]
         return found
 
-    return list(held_logs(whole, local_bytes))
+    return list(read_partition_logs(whole, local_bytes))
 
 
-def told(log: Held) -> tuple[int, int, list[int], int, int]:
+def told(log: PartitionLog) -> tuple[int, int, list[int], int, int]:
     return log.partition, log.start_offset, log.ends.tolist(), log.remote_bytes, log.local_bytes
 
 
@@ -313,7 +318,7 @@ def test_leaders_say_where_their_disks_begin(
         "odradek.pipeline.jobs.retention._local_bytes",
         lambda _, source, ends: dict.fromkeys(ends, 7),
     )
-    rules = [Rule(local_retention_bytes=7), Rule()]
+    rules = [RetentionRule(local_retention_bytes=7), RetentionRule()]
     first, second, *rest = retention(None, SOURCE, rules, NOW)  # type: ignore[arg-type]
     assert (first.local_bytes_deleted, first.local_bytes_kept, first.local_start_offset) == (
         100,
@@ -329,7 +334,7 @@ def test_leaders_say_where_their_disks_begin(
 
 def test_a_rule_that_is_given_twice_is_told_once() -> None:
     store = {"tiered.url": "unused", "subscribe": "t"}
-    found = retention(None, store, [Rule(5), Rule(), Rule(5)], NOW)  # type: ignore[arg-type]
+    found = retention(None, store, [RetentionRule(5), RetentionRule(), RetentionRule(5)], NOW)  # type: ignore[arg-type]
     assert [(each.rule, each.partition) for each in found] == [
-        (rule, partition) for rule in (Rule(5), Rule()) for partition in (0, 1)
+        (rule, partition) for rule in (RetentionRule(5), RetentionRule()) for partition in (0, 1)
     ]

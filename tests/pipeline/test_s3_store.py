@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.pipeline.errors import DeniedSegment
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import BrokerRange, each_piece
+from odradek.pipeline.planning import BrokerRange, flatten_ranges
 from odradek.pipeline.query import Query
-from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.testing import Broker
 from tests.pipeline.reading import by_consumer, by_tasks
 from tests.pipeline.tiering import QUICK, TIERED
@@ -52,8 +52,8 @@ def test_what_lies_in_s3_is_read_from_there(tmp_path: Path, s3_server: S3Server)
         expected = by_consumer(broker.bootstrap, "events", [0])
         assert by_tasks(both) == expected
         query = Query(parse_options({k: str(v) for k, v in both.items()}, streaming=False))
-        pieces = list(each_piece(query.plan(query.ranges()).pieces))
-        assert [type(each) for each in pieces][-2:] == [Stretch, BrokerRange]
+        pieces = list(flatten_ranges(query.plan(query.ranges()).pieces))
+        assert [type(each) for each in pieces][-2:] == [SegmentSlice, BrokerRange]
         alone = by_tasks(options)
         assert alone == expected[: len(alone)]
         assert len(alone) > 1000

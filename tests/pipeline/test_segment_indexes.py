@@ -26,10 +26,10 @@ from odradek.testing.virtual_objects import VirtualObjects
 
 pytest.importorskip("pyarrow")
 
-from odradek.pipeline.decoding.decoder import Wanted
+from odradek.pipeline.decoding.decoder import RecordSelection
 from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN
-from odradek.pipeline.segment_columns import Stretch
-from odradek.pipeline.segments import narrowed_to_time, read_stretch
+from odradek.pipeline.segment_columns import SegmentSlice
+from odradek.pipeline.segments import narrowed_to_time, read_slice
 
 FIRST, A_BATCH = 100, 3
 TIMES = (10, 20, 15, 30, 40, 35, 50, 60)
@@ -80,8 +80,8 @@ class Stored:
     def read(
         self, low: int, high: int, since_ms: int = INT64_MIN, until_ms: int = INT64_MAX
     ) -> list[int]:
-        wanted = Wanted("t", 0, ("offset",), low, high, since_ms, until_ms, until_ms)
-        tables = read_stretch(self.storage, Stretch(self.segment, low, high), wanted)
+        wanted = RecordSelection("t", 0, ("offset",), low, high, since_ms, until_ms, until_ms)
+        tables = read_slice(self.storage, SegmentSlice(self.segment, low, high), wanted)
         return [offset for table in tables for offset in table.column(0).to_pylist()]
 
 
@@ -142,7 +142,7 @@ def test_no_bit_of_a_time_index_hides_a_record() -> None:
             late = [offset for offset, at in every.items() if at >= since]
             assert stored.read(FIRST, LAST + 1, since) == late
             narrow = narrowed_to_time(
-                stored.storage, Stretch(stored.segment, FIRST, LAST + 1), since
+                stored.storage, SegmentSlice(stored.segment, FIRST, LAST + 1), since
             )
             assert narrow.low <= late[0] < narrow.high
         for until in (10, 21, 30, 55):
@@ -170,7 +170,7 @@ def test_an_entry_with_the_offset_of_a_later_batch_hides_no_record(
 
 def test_what_the_time_index_says_truly_is_not_read() -> None:
     stored = Stored()
-    stretch = Stretch(stored.segment, FIRST, LAST + 1)
-    assert narrowed_to_time(stored.storage, stretch, 31) == Stretch(
+    segment_slice = SegmentSlice(stored.segment, FIRST, LAST + 1)
+    assert narrowed_to_time(stored.storage, segment_slice, 31) == SegmentSlice(
         stored.segment, FIRST + 4 * A_BATCH - 1, FIRST + 5 * A_BATCH
     )

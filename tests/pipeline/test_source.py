@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.pipeline.decoding.schema import SPARK_TYPES
-from odradek.pipeline.errors import PipelineError, said_by_spark
+from odradek.pipeline.errors import PipelineError, spark_error_message
 from odradek.pipeline.table_schema import NEVER_NULL
 from odradek.testing import Broker
 from tests.pipeline.random_records import PARTITIONS, Ends, produce_varied
@@ -183,7 +183,7 @@ def test_spark_says_what_is_wrong(spark: SparkSession, broker: Broker) -> None:
             by_tasks({**options(broker), **given})
         with pytest.raises(Exception, match="odradek") as by_way_of_spark:
             by_spark(spark, {**options(broker), **given})
-        assert said_by_spark(by_way_of_spark.value) == str(caught.value)
+        assert spark_error_message(by_way_of_spark.value) == str(caught.value)
 
 
 def test_a_gap_is_a_row_of_each_query_that_compares_times(spark: SparkSession) -> None:

@@ -18,15 +18,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.cli import stats as stats_cli
 from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs import progress as job_progress
 from odradek.pipeline.jobs import stats as stats_job
-from odradek.pipeline.jobs import watching
-from odradek.pipeline.jobs.retention import Rule, retention
+from odradek.pipeline.jobs.retention import RetentionRule, retention
 from odradek.pipeline.jobs.stats import StatsJob, stats
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
 from odradek.testing import Broker
 from tests.pipeline.test_tiers import QUICK, TIERED
-from tests.pipeline.virtual_leader import Held, VirtualLeader
+from tests.pipeline.virtual_leader import PartitionLog, VirtualLeader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,7 +145,7 @@ def test_programs_are_told_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(watching, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(job_progress, "EVERY_SECONDS", 0.01)
     monkeypatch.setattr(stats_cli, "session_of", lambda args, name: nullcontext(spark))
     parser = argparse.ArgumentParser()
     stats_cli.add_arguments(parser)
@@ -163,7 +163,7 @@ def test_both_readings_end_where_the_topic_did_when_the_job_began() -> None:
     with leader.reachable():
         fixed = stats_job._up_to_now(source)
         leader.logs["t", 0].end = 20  # type: ignore[index]
-        leader.logs[TopicPartition("t", 2)] = Held(0, 5)
+        leader.logs[TopicPartition("t", 2)] = PartitionLog(0, 5)
         options = parse_options(fixed, streaming=False)
         assert Query(options).ranges() == {("t", 0): (0, 10), ("t", 1): (3, 7)}
 
@@ -226,7 +226,11 @@ def test_what_retention_means_for_a_tiered_topic(spark: SparkSession, tmp_path: 
             "subscribe": "history",
             "tiered.url": str(tmp_path),
         }
-        rules = [Rule(), Rule(retention_bytes=0), Rule(retention_ms=HOUR)]
+        rules = [
+            RetentionRule(),
+            RetentionRule(retention_bytes=0),
+            RetentionRule(retention_ms=HOUR),
+        ]
         nothing, all_of_it, recent = retention(spark, source, rules, round(time.time() * 1000))
         segments = list(tmp_path.rglob("*.log"))
         assert (all_of_it.segments_deleted, all_of_it.bytes_deleted) == (

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.pipeline.filters import Filtered
+from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import each_piece
+from odradek.pipeline.planning import flatten_ranges
 from odradek.pipeline.query import Query
 from odradek.pipeline.store import Store
 from odradek.seams.entropy import SeededEntropy
@@ -92,11 +92,13 @@ def test_summary_and_manifests_are_as_manifests_alone(
 ) -> None:
     """With what lies before an offset in the summary, and retention having come to another since."""
     segments = [segment(number, start, start) for number, start in enumerate(starts)]
-    world = World(page_objects)
-    world.has(*(each for each in segments if each.start_offset >= begins_at))
-    world.summarise(*in_order([each for each in segments if each.start_offset <= summarised_to]))
+    cluster_view = World(page_objects)
+    cluster_view.has(*(each for each in segments if each.start_offset >= begins_at))
+    cluster_view.summarise(
+        *in_order([each for each in segments if each.start_offset <= summarised_to])
+    )
     left = [each for each in segments if each.start_offset >= begins_at]
-    assert list(world.store.segments(WHERE)) == in_order(left)
+    assert list(cluster_view.store.segments(WHERE)) == in_order(left)
 
 
 def many(count: int) -> list[RemoteLogSegmentMetadata]:
@@ -104,77 +106,79 @@ def many(count: int) -> list[RemoteLogSegmentMetadata]:
 
 
 def test_a_partition_costs_few_requests_whatever_it_has() -> None:
-    world = World(page_objects=1000)
+    cluster_view = World(page_objects=1000)
     segments = many(500)
-    world.has(*segments)
-    world.summarise(*segments[:497])
-    world.asked()
-    assert list(world.store.segments(WHERE)) == segments
-    assert (world.requests("list"), world.requests("get")) == (2, 1 + 3)
+    cluster_view.has(*segments)
+    cluster_view.summarise(*segments[:497])
+    cluster_view.asked()
+    assert list(cluster_view.store.segments(WHERE)) == segments
+    assert (cluster_view.requests("list"), cluster_view.requests("get")) == (2, 1 + 3)
 
 
 def test_a_query_of_the_store_alone_costs_few_requests() -> None:
-    world = World(page_objects=1000)
+    cluster_view = World(page_objects=1000)
     segments = many(500)
-    world.has(*segments)
-    world.summarise(*segments)
-    world.asked()
+    cluster_view.has(*segments)
+    cluster_view.summarise(*segments)
+    cluster_view.asked()
     options = parse_options({"subscribe": "t", "tiered.url": "unused"}, streaming=False)
-    query = Query(options, store=world.store)
-    pieces = list(each_piece(query.plan(query.ranges()).pieces))
+    query = Query(options, store=cluster_view.store)
+    pieces = list(flatten_ranges(query.plan(query.ranges()).pieces))
     assert [(each.low, each.high) for each in pieces] == [
         (each.start_offset, each.end_offset + 1) for each in segments
     ]
     # the topics; the beginning and what is behind the summary; it, and the epochs, with their manifest
-    assert (world.requests("list"), world.requests("get")) == (1 + 2, 3)
+    assert (cluster_view.requests("list"), cluster_view.requests("get")) == (1 + 2, 3)
 
 
 @pytest.mark.parametrize("by", ["assign", "filter"])
 def test_of_many_partitions_those_are_looked_into_that_are_read(by: str) -> None:
-    world = World()
+    cluster_view = World()
     partitions = [replace(WHERE, partition=number) for number in range(40)]
     for number, each in enumerate(partitions):
-        world.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(each, UUID(int=number))))
-    world.asked()
+        cluster_view.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(each, UUID(int=number))))
+    cluster_view.asked()
     given = {"assign": '{"t":[7]}'} if by == "assign" else {"subscribe": "t"}
     options = parse_options({**given, "tiered.url": "unused"}, streaming=False)
-    filtered = Filtered() if by == "assign" else Filtered(partitions=frozenset([7]))
-    query = Query(options, filtered, store=world.store)
+    filtered = PushedFilters() if by == "assign" else PushedFilters(partitions=frozenset([7]))
+    query = Query(options, filtered, store=cluster_view.store)
     (piece,) = query.plan(query.ranges()).pieces
     assert (piece.low, piece.high) == (0, 10)
-    assert world.requests("list") == 1 + 2, "the directories; one of them, and what lies behind"
+    assert cluster_view.requests("list") == 1 + 2, (
+        "the directories; one of them, and what lies behind"
+    )
 
 
 def test_the_latest_leaders_summary_counts() -> None:
     """It begins with what that one has not; a deposed leader's says where an old history went."""
-    world = World()
+    cluster_view = World()
     old, new = many(5), [segment(90, 20, 29, 1), segment(91, 30, 39, 1)]
-    world.has(*old, *new)
-    world.summarise(*old[:2], epoch=1)
+    cluster_view.has(*old, *new)
+    cluster_view.summarise(*old[:2], epoch=1)
     late = SummaryBuilder(old).encode()
-    world.objects.put(summary_key(WHERE, 0), [late])
-    assert list(world.store.segments(WHERE)) == in_order([*old, *new])
+    cluster_view.objects.put(summary_key(WHERE, 0), [late])
+    assert list(cluster_view.store.segments(WHERE)) == in_order([*old, *new])
 
 
 @pytest.mark.parametrize("what", ["broken", "empty", "missing"])
 def test_a_summary_that_cannot_be_read_is_done_without(what: str) -> None:
-    world = World()
+    cluster_view = World()
     segments = many(30)
-    world.has(*segments)
-    world.objects.put(summary_key(WHERE, 0), [b"ODSU nonsense" if what == "broken" else b""])
-    beginning = world.store.beginning(WHERE)
+    cluster_view.has(*segments)
+    cluster_view.objects.put(summary_key(WHERE, 0), [b"ODSU nonsense" if what == "broken" else b""])
+    first_page = cluster_view.store.first_page(WHERE)
     if what == "missing":
-        world.objects.delete(summary_key(WHERE, 0))
-    assert list(world.store.segments(WHERE, beginning)) == segments
+        cluster_view.objects.delete(summary_key(WHERE, 0))
+    assert list(cluster_view.store.segments(WHERE, first_page)) == segments
 
 
 def test_a_directory_without_a_finished_segment_is_no_partition() -> None:
-    world = World()
-    world.summarise(*many(3))
-    world.objects.put(segment_key(segment(1, 0, 9), LOG_SUFFIX), [b"of a copy that failed"])
-    assert list(world.store.partitions(lambda topic: True)) == []
-    assert list(world.store.segments(WHERE)) == []
+    cluster_view = World()
+    cluster_view.summarise(*many(3))
+    cluster_view.objects.put(segment_key(segment(1, 0, 9), LOG_SUFFIX), [b"of a copy that failed"])
+    assert list(cluster_view.store.partitions(lambda topic: True)) == []
+    assert list(cluster_view.store.segments(WHERE)) == []
     other = replace(WHERE, topic="u")
-    world.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(other, UUID(int=1))))
-    assert list(world.store.partitions(lambda topic: True)) == [other]
-    assert list(world.store.partitions(lambda topic: topic == "t")) == []
+    cluster_view.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(other, UUID(int=1))))
+    assert list(cluster_view.store.partitions(lambda topic: True)) == [other]
+    assert list(cluster_view.store.partitions(lambda topic: topic == "t")) == []

@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.testing import Broker
-from tests.pipeline.recreated_topics import made_again
+from tests.pipeline.recreated_topics import recreate_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,7 +175,7 @@ def test_a_topic_that_was_made_again_between_two_runs_is_told(
     """It has more records than the old one had: offsets would go on in another topic."""
     _produce(broker, 0, 20)
     assert _run(spark, broker, tmp_path) == [list(range(20))]
-    old, new = made_again(broker, "events", 2)
+    old, new = recreate_topic(broker, "events", 2)
     _produce(broker, 100, 50)
     said = f"events was deleted and (made again|recreated): .* {old} .* {new} "
     with pytest.raises(StreamingQueryException, match=said):
@@ -198,11 +198,11 @@ def test_a_topic_that_a_stream_names_no_more_is_not_told_as_deleted(
 
 
 def test_batches_share_out_what_they_may_take() -> None:
-    from odradek.pipeline.stream import shared_out
+    from odradek.pipeline.stream import limit_offsets
 
     one, two, idle = (TopicPartition("t", number) for number in range(3))
     begin = {one: 0, two: 100, idle: 7}
     latest = {one: 900, two: 200, idle: 7}
-    assert shared_out(begin, latest, 100) == {one: 90, two: 110, idle: 7}
-    assert shared_out(begin, latest, 1000) == latest
-    assert shared_out(begin, latest, 1) == {one: 1, two: 101, idle: 7}
+    assert limit_offsets(begin, latest, 100) == {one: 90, two: 110, idle: 7}
+    assert limit_offsets(begin, latest, 1000) == latest
+    assert limit_offsets(begin, latest, 1) == {one: 1, two: 101, idle: 7}

@@ -12,12 +12,12 @@ import pytest
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, DataLoss
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import Lost
+from odradek.pipeline.planning import LostOffsets
 from odradek.pipeline.stream import StreamReader
-from odradek.pipeline.stream_offsets import InJson
+from odradek.pipeline.stream_offsets import OffsetsJson
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.clock import RealClock
-from tests.pipeline.virtual_leader import TOPIC_ID, Held, VirtualLeader
+from tests.pipeline.virtual_leader import TOPIC_ID, PartitionLog, VirtualLeader
 from tests.pipeline.virtual_reading import FULL
 
 ANOTHER = UUID(int=2)
@@ -29,22 +29,22 @@ def stream(**options: Any) -> StreamReader:
     return StreamReader(parse_options(named, streaming=True), FULL)
 
 
-def stock(*offsets: int) -> InJson:
+def stock(*offsets: int) -> OffsetsJson:
     """As Spark's own source has them, and checkpoints had before topics' ids were in them."""
     return {"t": {str(number): offset for number, offset in enumerate(offsets)}}
 
 
-def at(*offsets: int, id: UUID = TOPIC_ID) -> InJson:
+def at(*offsets: int, id: UUID = TOPIC_ID) -> OffsetsJson:
     return {"t": {**stock(*offsets)["t"], "topicId": uuid_to_text(id)}}
 
 
-def first_end(begin: list[int], *offsets: int, id: UUID = TOPIC_ID) -> InJson:
+def first_end(begin: list[int], *offsets: int, id: UUID = TOPIC_ID) -> OffsetsJson:
     """Where a stream's first batch ends."""
     began = {str(number): offset for number, offset in enumerate(begin)}
     return {"t": {**at(*offsets, id=id)["t"], "begin": began}}
 
 
-def following(reader: StreamReader, start: InJson) -> InJson:
+def following(reader: StreamReader, start: OffsetsJson) -> OffsetsJson:
     return reader.latestOffset(start, reader.getDefaultReadLimit())
 
 
@@ -104,7 +104,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_al
     with leader.reachable():
         lenient.prepareForTriggerAvailableNow()
         leader.topic_id = ANOTHER
-        leader.logs = {TopicPartition("t", 0): Held(3, 12)}
+        leader.logs = {TopicPartition("t", 0): PartitionLog(3, 12)}
         assert offsets(lenient, at(100, 7), at(500, 9)) == []
         start, found = at(500, 9), []
         for _ in range(5):
@@ -227,7 +227,7 @@ def test_a_first_batch_that_is_made_again_tells_what_retention_has_taken_of_it()
             reader.partitions(start, end)
         lenient = stream(failOnDataLoss=False, **EARLY)
         tasks = lenient.partitions(lenient.initialOffset(), end)
-        lost = [each for task in tasks for each in task.pieces if isinstance(each, Lost)]  # type: ignore[attr-defined]
+        lost = [each for task in tasks for each in task.pieces if isinstance(each, LostOffsets)]  # type: ignore[attr-defined]
         assert [(each.partition, each.low, each.high) for each in lost] == [(0, 0, 5)]
 
 
@@ -280,7 +280,7 @@ def test_a_partition_that_comes_within_the_first_batch_begins_at_0() -> None:
     with leader.reachable():
         reader = stream(**EARLY)
         start = reader.initialOffset()
-        leader.logs[TopicPartition("t", 1)] = Held(0, 3)
+        leader.logs[TopicPartition("t", 1)] = PartitionLog(0, 3)
         end = following(reader, start)
         assert end == first_end([0], 12, 3)
         assert offsets(stream(**EARLY), at(0, 0), end)[-3:] == [(1, 0), (1, 1), (1, 2)]
@@ -362,7 +362,7 @@ def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None
         assert end == at(10, 20)
         with pytest.raises(DataLoss, match=r"t-1 begins at offset 5 now, and what is read at 0"):
             stream().partitions(at(10), end)
-        leader.logs["t", 1] = Held(0, 20)  # type: ignore[index]
+        leader.logs["t", 1] = PartitionLog(0, 20)  # type: ignore[index]
         assert offsets(stream(), at(10), end) == [(1, each) for each in range(20)]
 
 

@@ -17,9 +17,9 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from odradek.pipeline.errors import MissingSegment, UnreadableSegment
 from odradek.pipeline.options import LATEST, Position, parse_options
-from odradek.pipeline.planning import BrokerRange, each_piece
+from odradek.pipeline.planning import BrokerRange, flatten_ranges
 from odradek.pipeline.query import Query
-from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.pipeline.source import BatchReader
 from odradek.storage.tiered.custom_metadata import is_dense
 from odradek.storage.tiered.manifest import Manifest
@@ -131,9 +131,9 @@ def test_spark_has_both_tiers_as_one_table(
 
 def test_the_store_is_read_as_far_as_it_reaches(broker: Broker, tier: Path) -> None:
     query = Query(parse_options(options(broker, tier), streaming=False))
-    pieces = list(each_piece(query.plan(query.ranges()).pieces))
+    pieces = list(flatten_ranges(query.plan(query.ranges()).pieces))
     for partition in PARTITIONS:
-        mine = [each for each in pieces if isinstance(each, Stretch)]
+        mine = [each for each in pieces if isinstance(each, SegmentSlice)]
         mine = [each for each in mine if each.segment.partition.partition == partition]
         rest = [e for e in pieces if isinstance(e, BrokerRange) and e.partition == partition]
         assert mine[0].low == 0

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
-from odradek.pipeline.filters import Filtered
+from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import LOOKED_INTO_MAX
 from odradek.pipeline.query import Query
-from odradek.pipeline.reading import Reading, read_pieces
-from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.reading import ReadSettings, read_pieces
+from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.pipeline.segments import narrowed_to_time
 from odradek.pipeline.source import FilteringReader
 from odradek.pipeline.store import Store
@@ -79,7 +79,7 @@ def test_the_first_record_as_late_is_where_it_is_looked_for(
     objects.put(segment_key(segment, IndexType.OFFSET.value), [b""])
     objects.put(segment_key(segment, IndexType.TIMESTAMP.value), [index])
     storage = ObjectStoreStorage(objects, SeededEntropy(1))
-    found = narrowed_to_time(storage, Stretch(segment, low, high), at_ms)
+    found = narrowed_to_time(storage, SegmentSlice(segment, low, high), at_ms)
     assert low <= found.low < found.high <= high
     late = [START + n for n, (timestamp, _) in enumerate(records) if timestamp >= at_ms]
     wanted = next((offset for offset in late if low <= offset < high), None)
@@ -99,9 +99,9 @@ def test_without_an_index_all_of_it_is_looked_through() -> None:
         (EpochStart(0, 0),),
         1000,
     )
-    stretch = Stretch(segment, 0, 10)
+    segment_slice = SegmentSlice(segment, 0, 10)
     storage = ObjectStoreStorage(VirtualObjects(), SeededEntropy(1))
-    assert narrowed_to_time(storage, stretch, 3) is stretch
+    assert narrowed_to_time(storage, segment_slice, 3) is segment_slice
 
 
 Times = list[int]
@@ -174,9 +174,9 @@ def test_no_record_between_two_times_is_left_out(
     if told:
         options["maxlateness"] = str(lateness + spare_ms)
     parsed = parse_options(options, streaming=False)
-    filtered = Filtered(since_ms=since_ms, until_ms=until_ms)
+    filtered = PushedFilters(since_ms=since_ms, until_ms=until_ms)
     query = Query(parsed, filtered, store=store)
-    reading = Reading(
+    reading = ReadSettings(
         columns=["offset"], bootstrap=None, tiered_url="unused", store_options={},
         read_committed=False, request_timeout_ms=1, fetch_max_bytes=1, fail_on_data_loss=True,
         unreadable="fail", since_ms=since_ms, until_ms=until_ms,
@@ -197,7 +197,7 @@ def test_of_the_first_and_the_last_segment_is_planned_what_their_indexes_leave()
     parsed = parse_options(options, streaming=False)
 
     def planned(since: int, until: int) -> list[tuple[int, int]]:
-        query = Query(parsed, Filtered(since_ms=since, until_ms=until), store=store)
+        query = Query(parsed, PushedFilters(since_ms=since, until_ms=until), store=store)
         return [(piece.low, piece.high) for piece in query.plan(query.ranges()).pieces]
 
     assert planned(10 * 24 + 3, 10 * 24 + 4) == [(10 * 24 + 2, 10 * 24 + 7)]

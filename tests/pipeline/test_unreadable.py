@@ -29,7 +29,7 @@ from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, Vir
 pa = pytest.importorskip("pyarrow")
 
 from odradek.pipeline import segments  # noqa: E402
-from odradek.pipeline.decoding.decoder import Wanted  # noqa: E402
+from odradek.pipeline.decoding.decoder import RecordSelection  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES as BATCHES_AS_ROWS  # noqa: E402
 from odradek.pipeline.decoding.schema import RECORDS  # noqa: E402
 from odradek.pipeline.errors import (  # noqa: E402
@@ -40,9 +40,9 @@ from odradek.pipeline.errors import (  # noqa: E402
     StoreUnavailable,
     UnreadableSegment,
 )
-from odradek.pipeline.reading import Reading, read_pieces, with_gap_column  # noqa: E402
-from odradek.pipeline.segment_columns import Stretch  # noqa: E402
-from odradek.pipeline.segments import read_stretch  # noqa: E402
+from odradek.pipeline.reading import ReadSettings, read_pieces, with_gap_column  # noqa: E402
+from odradek.pipeline.segment_columns import SegmentSlice  # noqa: E402
+from odradek.pipeline.segments import read_slice  # noqa: E402
 
 BATCHES, RECORDS_A_BATCH = 6, 5
 LAST = BATCHES * RECORDS_A_BATCH - 1
@@ -85,19 +85,23 @@ class Keeping(VirtualObjects):
         raise ObjectDenied(f"{key}: 403 Forbidden")
 
 
-def _stored(objects: VirtualObjects) -> tuple[ObjectStoreStorage, Stretch, str]:
+def _stored(objects: VirtualObjects) -> tuple[ObjectStoreStorage, SegmentSlice, str]:
     log = b"".join(_log())
     segment = _segment(log)
     key = segment_key(segment, LOG_SUFFIX)
     objects.bucket.objects[key] = log
-    return ObjectStoreStorage(objects, RealEntropy()), Stretch(segment, 0, LAST + 1), key
+    return ObjectStoreStorage(objects, RealEntropy()), SegmentSlice(segment, 0, LAST + 1), key
 
 
-def _read(storage: ObjectStoreStorage, stretch: Stretch) -> tuple[list[int], PipelineError | None]:
+def _read(
+    storage: ObjectStoreStorage, segment_slice: SegmentSlice
+) -> tuple[list[int], PipelineError | None]:
     """The offsets that came, and what came instead of the others."""
     found: list[int] = []
     try:
-        for table in read_stretch(storage, stretch, Wanted("t", 3, ("offset", "value"))):
+        for table in read_slice(
+            storage, segment_slice, RecordSelection("t", 3, ("offset", "value"))
+        ):
             found += table.column(0).to_pylist()
     except PipelineError as error:
         return found, error
@@ -107,13 +111,13 @@ def _read(storage: ObjectStoreStorage, stretch: Stretch) -> tuple[list[int], Pip
 @pytest.mark.parametrize("broken", range(BATCHES))
 def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: int) -> None:
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
-    assert _read(storage, stretch) == (list(range(LAST + 1)), None)
+    storage, segment_slice, key = _stored(objects)
+    assert _read(storage, segment_slice) == (list(range(LAST + 1)), None)
     at = sum(len(batch) for batch in _log()[: broken + 1]) - 1
     log = bytearray(objects.bucket.objects[key])
     log[at] ^= 1
     objects.bucket.objects[key] = bytes(log)
-    found, error = _read(storage, stretch)
+    found, error = _read(storage, segment_slice)
     assert found == list(range(broken * RECORDS_A_BATCH))
     assert isinstance(error, CorruptSegment)
     assert (error.key, error.unread_from) == (key, len(found))
@@ -125,11 +129,11 @@ def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: in
 def test_a_batch_with_other_offsets_is_told_though_its_crc_matches(broken: int, bit: int) -> None:
     """No CRC is over a batch's first offset."""
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
+    storage, segment_slice, key = _stored(objects)
     log = bytearray(objects.bucket.objects[key])
     log[sum(map(len, _log()[:broken])) + bit // 8] ^= 1 << bit % 8
     objects.bucket.objects[key] = bytes(log)
-    found, error = _read(storage, stretch)
+    found, error = _read(storage, segment_slice)
     assert found == list(range(broken * RECORDS_A_BATCH))
     assert isinstance(error, CorruptSegment)
     assert (error.key, error.unread_from) == (key, len(found))
@@ -147,14 +151,17 @@ def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
     at, first = sum(map(len, _log()[:broken])), broken * RECORDS_A_BATCH
     monkeypatch.setattr(segments, "PIECE_BYTES", at + len(_log()[broken]) + behind)
     task = replace(whole, low=first, high=first + RECORDS_A_BATCH)
-    for stretch in (whole, task):
-        assert _read(storage, stretch) == (list(range(stretch.low, stretch.high)), None)
+    for segment_slice in (whole, task):
+        assert _read(storage, segment_slice) == (
+            list(range(segment_slice.low, segment_slice.high)),
+            None,
+        )
     log = bytearray(objects.bucket.objects[key])
     log[at : at + 8] = (first + 1).to_bytes(8, "big")
     objects.bucket.objects[key] = bytes(log)
-    for stretch in (whole, task):
-        found, error = _read(storage, stretch)
-        assert found == list(range(stretch.low, first))
+    for segment_slice in (whole, task):
+        found, error = _read(storage, segment_slice)
+        assert found == list(range(segment_slice.low, first))
         assert isinstance(error, CorruptSegment)
         assert (error.key, error.unread_from) == (key, first)
         assert f"byte {at}: " in str(error)
@@ -169,10 +176,10 @@ def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
     """A task that reads a part of a segment finds its bytes by the index, and reads a neighbour more."""
     monkeypatch.setattr(segments, "PIECE_BYTES", piece_bytes)
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
+    storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
     ends = [sum(map(len, batches[:number])) for number in range(BATCHES)]
-    index = segment_key(stretch.segment, IndexType.OFFSET.value)
+    index = segment_key(segment_slice.segment, IndexType.OFFSET.value)
     objects.bucket.objects[index] = b"".join(
         ENTRY.pack(RECORDS_A_BATCH * (number + 1) - 1, ends[number]) for number in range(1, BATCHES)
     )
@@ -180,7 +187,7 @@ def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
     objects.bucket.objects[key] = bytes(log)
     for low in range(LAST + 1):
         high = min(low + RECORDS_A_BATCH, LAST + 1)
-        found, error = _read(storage, replace(stretch, low=low, high=high))
+        found, error = _read(storage, replace(segment_slice, low=low, high=high))
         if error is None:
             assert found == list(range(low, high))
         else:
@@ -196,13 +203,13 @@ def test_a_task_that_begins_behind_a_broken_batch_has_all_of_its_records(
 ) -> None:
     """Wherever a piece ends: what cannot be read is the other task's to tell."""
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
+    storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
     ends = [sum(map(len, batches[:number])) for number in range(BATCHES + 1)]
     begins = 0
     if has_index:
         begins = ends[broken]
-        index = segment_key(stretch.segment, IndexType.OFFSET.value)
+        index = segment_key(segment_slice.segment, IndexType.OFFSET.value)
         objects.bucket.objects[index] = b"".join(
             ENTRY.pack(RECORDS_A_BATCH * (number + 1) - 1, ends[number])
             for number in range(1, BATCHES)
@@ -212,7 +219,10 @@ def test_a_task_that_begins_behind_a_broken_batch_has_all_of_its_records(
     objects.bucket.objects[key] = bytes(log)
     low = (broken + 1) * RECORDS_A_BATCH
     for first in (low, low + 1):
-        assert _read(storage, replace(stretch, low=first)) == (list(range(first, LAST + 1)), None)
+        assert _read(storage, replace(segment_slice, low=first)) == (
+            list(range(first, LAST + 1)),
+            None,
+        )
 
 
 @pytest.mark.parametrize("behind", [8, 61])
@@ -221,14 +231,14 @@ def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
     says: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
+    storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
     at = len(batches[0]) + len(batches[1])
     monkeypatch.setattr(segments, "PIECE_BYTES", at + behind)
     first = RECORDS_A_BATCH
     log[at : at + 8] = (first + says).to_bytes(8, "big")
     objects.bucket.objects[key] = bytes(log)
-    task = replace(stretch, low=first + 2, high=first + RECORDS_A_BATCH)
+    task = replace(segment_slice, low=first + 2, high=first + RECORDS_A_BATCH)
     found, error = _read(storage, task)
     assert found == list(range(task.low, task.high)) or isinstance(error, CorruptSegment)
 
@@ -238,16 +248,16 @@ def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
 def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
     """Headers are all that a count looks at: whichever bit is another, it is right, or the object is named."""
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
+    storage, segment_slice, key = _stored(objects)
     good = objects.bucket.objects[key]
     begins = sum(map(len, _log()[:broken]))
     columns = ("partition", "offset") if rows == RECORDS else ("records", "isControl")
-    wanted = Wanted("t", 3, columns, rows=rows)
+    wanted = RecordSelection("t", 3, columns, rows=rows)
 
     def counted() -> int | str | None:
         """Or the name of what is broken."""
         try:
-            tables = list(read_stretch(storage, stretch, wanted))
+            tables = list(read_slice(storage, segment_slice, wanted))
         except CorruptSegment as error:
             return error.key
         if rows == RECORDS:
@@ -267,15 +277,15 @@ def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
 def test_a_log_that_is_another_segments_is_told(first: int) -> None:
     """Of the same size, too: it reads well, and has nothing of what is looked for."""
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
-    segment = replace(stretch.segment, start_offset=200, end_offset=200 + LAST)
+    storage, segment_slice, key = _stored(objects)
+    segment = replace(segment_slice.segment, start_offset=200, end_offset=200 + LAST)
     log = bytearray(objects.bucket.objects[key])
     at = 0
     for number, batch in enumerate(_log()):
         log[at : at + 8] = (200 + first + number * RECORDS_A_BATCH).to_bytes(8, "big")
         at += len(batch)
     objects.bucket.objects[segment_key(segment, LOG_SUFFIX)] = bytes(log)
-    _, error = _read(storage, Stretch(segment, 200, 200 + LAST + 1))
+    _, error = _read(storage, SegmentSlice(segment, 200, 200 + LAST + 1))
     assert isinstance(error, CorruptSegment)
 
 
@@ -287,12 +297,12 @@ def test_each_trouble_is_called_by_its_name(
     fault: FaultKind | None, kind: type[PipelineError]
 ) -> None:
     objects = VirtualObjects(VirtualBucket())
-    storage, stretch, key = _stored(objects)
+    storage, segment_slice, key = _stored(objects)
     if fault is None:
         del objects.bucket.objects[key]
     else:
         objects.bucket.inject(Fault(fault))
-    found, error = _read(storage, stretch)
+    found, error = _read(storage, segment_slice)
     assert found == []
     assert type(error) is kind
     assert key in str(error)
@@ -301,8 +311,8 @@ def test_each_trouble_is_called_by_its_name(
 
 
 def test_what_the_store_keeps_to_itself() -> None:
-    storage, stretch, key = _stored(Keeping(VirtualBucket()))
-    found, error = _read(storage, stretch)
+    storage, segment_slice, key = _stored(Keeping(VirtualBucket()))
+    found, error = _read(storage, segment_slice)
     assert found == []
     assert isinstance(error, DeniedSegment)
     assert (error.key, error.unread_from) == (key, 0)
@@ -310,28 +320,33 @@ def test_what_the_store_keeps_to_itself() -> None:
 
 
 @pytest.fixture
-def tier(tmp_path: Path) -> tuple[Path, Stretch, Path]:
+def tier(tmp_path: Path) -> tuple[Path, SegmentSlice, Path]:
     """A store in a directory, with one segment."""
     log = b"".join(_log())
     segment = _segment(log)
     path = tmp_path / segment_key(segment, LOG_SUFFIX)
     path.parent.mkdir(parents=True)
     path.write_bytes(log)
-    return tmp_path, Stretch(segment, 0, LAST + 1), path
+    return tmp_path, SegmentSlice(segment, 0, LAST + 1), path
 
 
-def _reading(tier: Path, unreadable: str) -> Reading:
-    return Reading(
+def _reading(tier: Path, unreadable: str) -> ReadSettings:
+    return ReadSettings(
         ("partition", "offset"), None, f"file://{tier}", {}, False, 1000, 1000, True, unreadable
     )
 
 
-def test_a_gap_is_a_row_that_names_object_and_offsets(tier: tuple[Path, Stretch, Path]) -> None:
-    directory, stretch, path = tier
+def test_a_gap_is_a_row_that_names_object_and_offsets(
+    tier: tuple[Path, SegmentSlice, Path],
+) -> None:
+    directory, segment_slice, path = tier
     log = bytearray(path.read_bytes())
     log[sum(map(len, _log()[:3])) - 1] ^= 1  # in the third batch
     path.write_bytes(log)
-    pieces = [Stretch(stretch.segment, 0, 20), Stretch(stretch.segment, 20, LAST + 1)]
+    pieces = [
+        SegmentSlice(segment_slice.segment, 0, 20),
+        SegmentSlice(segment_slice.segment, 20, LAST + 1),
+    ]
     tables = list(read_pieces(_reading(directory, "report"), pieces, {}))
     rows = [row for table in tables for row in with_gap_column(table).to_pylist()]
     assert [row["offset"] for row in rows if row["gap"] is None] == [
@@ -351,15 +366,15 @@ def test_a_gap_is_a_row_that_names_object_and_offsets(tier: tuple[Path, Stretch,
 
 
 def test_of_a_task_that_has_all_of_its_rows_nothing_is_said_to_be_left_out(
-    tier: tuple[Path, Stretch, Path], caplog: pytest.LogCaptureFixture
+    tier: tuple[Path, SegmentSlice, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though its neighbour is broken."""
-    directory, stretch, path = tier
+    directory, segment_slice, path = tier
     log = bytearray(path.read_bytes())
     at = sum(map(len, _log()[:2]))
     log[at : at + 8] = (LAST + 1).to_bytes(8, "big")
     path.write_bytes(bytes(log))
-    pieces = [Stretch(stretch.segment, 5, 10)]
+    pieces = [SegmentSlice(segment_slice.segment, 5, 10)]
     for unreadable in ("skip", "report"):
         tables = list(read_pieces(_reading(directory, unreadable), pieces, {}))
         assert [each for table in tables for each in table.column(1).to_pylist()] == [*range(5, 10)]
@@ -367,9 +382,12 @@ def test_of_a_task_that_has_all_of_its_rows_nothing_is_said_to_be_left_out(
 
 
 def test_a_log_without_an_index_is_read_from_its_beginning(
-    tier: tuple[Path, Stretch, Path],
+    tier: tuple[Path, SegmentSlice, Path],
 ) -> None:
-    directory, stretch, _ = tier
-    pieces = [Stretch(stretch.segment, 7, 8), Stretch(stretch.segment, 23, 26)]
+    directory, segment_slice, _ = tier
+    pieces = [
+        SegmentSlice(segment_slice.segment, 7, 8),
+        SegmentSlice(segment_slice.segment, 23, 26),
+    ]
     tables = list(read_pieces(_reading(directory, "fail"), pieces, {}))
     assert [each for table in tables for each in table.column(1).to_pylist()] == [7, 23, 24, 25]

@@ -39,7 +39,7 @@ class Comparison:
         self._streams: dict[bool, VirtualStream] = {}
 
     async def look(self, history: History) -> None:
-        source = VirtualSource(history.world, history.cluster, TOPIC)
+        source = VirtualSource(history.cluster_view, history.cluster, TOPIC)
         for committed in (False, True):
             await self._both_tiers(history, source, committed)
             if not history.unclean:
@@ -65,7 +65,7 @@ class Comparison:
         try:
             await self._streams[committed].advance(history.chance)
         except PipelineError as error:
-            assert history.deletes or not history.is_whole
+            assert history.deletes or not history.is_complete
             self.errors.append(str(error))
 
     async def _both_tiers(self, history: History, source: VirtualSource, committed: bool) -> None:
@@ -79,7 +79,7 @@ class Comparison:
             rows = await source.read(chance, pause_s=pause_s, committed=committed, **split)
             offsets = await source.offsets(chance, committed=committed, **split)
         except PipelineError as error:
-            assert history.deletes or not history.is_whole
+            assert history.deletes or not history.is_complete
             self.errors.append(str(error))
             return
         found = by_offset(rows)

@@ -56,18 +56,18 @@ Look = Callable[["History"], Awaitable[None]]
 
 
 class History:
-    """One run. `look` is called while nobody writes; `is_whole` says whether all nodes are well then."""
+    """One run. `look` is called while nobody writes; `is_complete` says whether all nodes are well then."""
 
     def __init__(
         self, seed: int, *, nodes: int, deletes: bool = True, unclean: bool = False
     ) -> None:
         self.chance = Random(f"history {seed}")
-        self.world = VirtualWorld(seed)
-        self.world.clock.jumping = True
+        self.cluster_view = VirtualWorld(seed)
+        self.cluster_view.clock.jumping = True
         self.deletes = deletes
         """Whether records are deleted, by retention or by request."""
         self.unclean = unclean
-        self.is_whole = True
+        self.is_complete = True
         self.cluster: Cluster
         """A client's."""
         self.did: list[str] = []
@@ -75,7 +75,7 @@ class History:
         # A node alone may forget: what it had not synced, and where a log began.
         alone = ("stop",) if deletes else ("stop", "kill")
         self._ends = alone if nodes == 1 else ("stop", "kill", "lose power")
-        self._trace = Trace(self.world.clock.monotonic)
+        self._trace = Trace(self.cluster_view.clock.monotonic)
         self._numbers = 0
 
     def play(self, look: Look, last_look: Look, steps: int = STEPS) -> None:
@@ -93,23 +93,27 @@ class History:
                     await trio.sleep(3.0)  # what was open is aborted, what was closed is tiered
                     await last_look(self)
 
-        self.world.run(main)
+        self.cluster_view.run(main)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        self.world.wires.set_delay(*DELAY_S)
+        self.cluster_view.wires.set_delay(*DELAY_S)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nodes = SimulatedCluster(self.world, self._nodes, self._trace, nursery, tiered=True)
+            nodes = SimulatedCluster(
+                self.cluster_view, self._nodes, self._trace, nursery, tiered=True
+            )
             self._cluster, self._checkers = nodes, Checkers(nodes)
             for node in nodes:
                 await nodes.start(node.number)
             nursery.start_soon(self._checkers.run)
-            network = self.world.node(CLIENTS).network
+            network = self.cluster_view.node(CLIENTS).network
             async with open_cluster(network, nodes.bootstrap, timeout_s=5.0) as self.cluster:
                 await self._make_topic()
                 self._clients = [
-                    TransactionalClient(self.cluster, self.world.clock, f"client-{n}", TOPIC, how)
+                    TransactionalClient(
+                        self.cluster, self.cluster_view.clock, f"client-{n}", TOPIC, how
+                    )
                     for n, how in enumerate(Protocol)
                 ]
                 for client in self._clients:
@@ -156,7 +160,7 @@ class History:
         await trio.sleep(self.chance.uniform(0.1, 1.0))
 
     def _records(self) -> list[Record]:
-        chance, now_ms = self.chance, self.world.clock.wall_ms()
+        chance, now_ms = self.chance, self.cluster_view.clock.wall_ms()
         records = []
         for _ in range(chance.choice((1, 1, 2, 5, 30))):
             self._numbers += 1
@@ -251,7 +255,7 @@ class History:
             await self._cluster.stop(number)
         else:
             await self._cluster.lose_power(number, self.chance.randrange(1000))
-        self.is_whole = False
+        self.is_complete = False
         seconds = self.chance.uniform(0, 2.5)
         if self._nodes == 1:
             await self._start(number, seconds)
@@ -276,15 +280,15 @@ class History:
         """It goes on taking records until it hears that another leads, and has to give them up."""
         await self._until_whole()
         number = self._leader()
-        self.is_whole = False
+        self.is_complete = False
         for other in range(1, self._nodes + 1):
             if other != number:
-                self.world.wires.partition(host(number), host(other))
+                self.cluster_view.wires.partition(host(number), host(other))
         for _ in range(3):
             with suppress(KafkaError, ClientError):
                 await self._produce()
         await trio.sleep(self.chance.uniform(0, 2.5))
-        self.world.wires.heal()
+        self.cluster_view.wires.heal()
 
     async def _elect_uncleanly(self, before: Look | None = None) -> None:
         """The one that was away leads, without what the other wrote and copied alone (two replicas). `before`
@@ -313,10 +317,10 @@ class History:
     async def _until_whole(self) -> None:
         with trio.fail_after(PATIENCE_S):
             await self._checkers.until_whole()
-        self.is_whole = True
+        self.is_complete = True
 
     async def _heal(self) -> None:
-        self.world.wires.heal()
+        self.cluster_view.wires.heal()
         for node in self._cluster:
             await self._cluster.start(node.number)
         await self._until_whole()

@@ -30,7 +30,7 @@ class AnotherTopic(KafkaError):
 
 
 @dataclass
-class Held:
+class PartitionLog:
     """A partition's offsets: from the first on, before the second."""
 
     start: int
@@ -65,7 +65,9 @@ class VirtualLeader(Brokers):
 
     def __init__(self, *partitions: tuple[int, int]) -> None:
         self.topic_id: UUID | None = TOPIC_ID
-        self.logs = {TopicPartition("t", n): Held(*each) for n, each in enumerate(partitions)}
+        self.logs = {
+            TopicPartition("t", n): PartitionLog(*each) for n, each in enumerate(partitions)
+        }
 
     def topics(self) -> dict[str, Topic]:
         partitions = {each: Partition(each, 1, 0, (1,), (1,), ()) for _, each in self.logs}

@@ -77,8 +77,8 @@ OFFSETS = StructType(FULL.fields[:2])
 class Standstill:
     """Runs what is synchronous beside a world whose clock jumps: no time passes meanwhile."""
 
-    def __init__(self, world: VirtualWorld) -> None:
-        self._clock = world.clock
+    def __init__(self, cluster_view: VirtualWorld) -> None:
+        self._clock = cluster_view.clock
         self._token = trio.lowlevel.current_trio_token()
         self._responding = 0
 
@@ -120,10 +120,10 @@ class VirtualBrokers(Brokers):
 class VirtualSource:
     """See the module. `cluster` is a client's; it must be open."""
 
-    def __init__(self, world: VirtualWorld, cluster: Cluster, topic: str) -> None:
-        self._still = Standstill(world)
+    def __init__(self, cluster_view: VirtualWorld, cluster: Cluster, topic: str) -> None:
+        self._still = Standstill(cluster_view)
         self._brokers = VirtualBrokers(cluster, self._still)
-        objects = VirtualObjects(world.bucket)
+        objects = VirtualObjects(cluster_view.bucket)
         self._store = Store(objects, ObjectStoreStorage(objects, SeededEntropy(Random(1))))
         self._topic = topic
 

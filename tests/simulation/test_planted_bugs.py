@@ -26,7 +26,7 @@ LOST = {"committed lost", "lost write"}
 PARTED = {"committed lost", "other records"}
 """Replicas differ where they must not."""
 LATE = {"not healed", "not acknowledged"}
-"""It does not become whole, or does not serve, once all is well."""
+"""It does not become whole, or does not serve, once no problems found."""
 
 FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
     "vote_twice": (6, {"two leaders"}),

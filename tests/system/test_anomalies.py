@@ -15,7 +15,7 @@ from tests.anomalies import assert_none, require
 
 def test_nothing():
     assert_none([])
-    require(True, "all is well")
+    require(True, "no problems found")
 
 def test_lost():
     assert_none(["a:1 is lost", "a:2 is lost"])

@@ -1,5 +1,5 @@
 """A partition of three replicas under faults, by a seed: messages late, lost and out of order, brokers
-that crash, lose their logs' ends, are fenced while they live; then all is well, and must be again."""
+that crash, lose their logs' ends, are fenced while they live; then no problems found, and must be again."""
 
 from __future__ import annotations
 

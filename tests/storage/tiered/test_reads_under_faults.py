@@ -1,5 +1,5 @@
 """Several readers of one log while the store fails, is slow, or hands out less: whatever they get is right,
-and once all is well again, they get all."""
+and once no problems found again, they get all."""
 
 from __future__ import annotations
 

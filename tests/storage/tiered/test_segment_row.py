@@ -50,7 +50,7 @@ def test_a_row_is_kafkas_snapshot_record(segment: RemoteLogSegmentMetadata) -> N
 
 
 @given(segments(), st.binary(max_size=80), st.binary(max_size=80))
-def test_a_row_is_read_where_it_lies(
+def test_a_row_is_read_print_sources(
     segment: RemoteLogSegmentMetadata, before: bytes, behind: bytes
 ) -> None:
     row, at = segment_row.pack(segment), len(before)
