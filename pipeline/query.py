@@ -192,7 +192,7 @@ class Query:
             first = min(earliest[where], high)
             if low < first:
                 begins = f"{where} begins at offset {earliest[where]} now"
-                self.record_loss(where, low, first, f"{begins}, and the query at {low}")
+                self.record_loss(where, low, first, f"{begins}, and the query begins at {low}")
             found[where] = (max(low, first), high)
         return found
 
@@ -214,7 +214,7 @@ class Query:
             end = min(high, max(low, limits[where]))
             if end < high and is_named:
                 text = _ends_at(where, limits[where], options.read_committed)
-                self.record_loss(where, end, high, f"{text}, and the query at {high}")
+                self.record_loss(where, end, high, f"{text}, and the query ends at {high}")
             found[where] = (low, end)
         return found
 

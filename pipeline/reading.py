@@ -248,7 +248,7 @@ def _of_its_epochs(
 def _read_broker(
     reading: ReadSettings, piece: BrokerRange, wanted: RecordSelection
 ) -> Iterator[pa.RecordBatch]:
-    from odradek.pipeline.brokers import EARLIEST, LATER, LATEST, TopicPartition, brokers_at
+    from odradek.pipeline.brokers import EARLIEST, LATEST, RETRY_HINT, TopicPartition, brokers_at
 
     assert reading.bootstrap is not None
     brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
@@ -296,6 +296,6 @@ def _read_broker(
                 raise _gone(piece, offset, f"the log ends at offset {end} now")
             raise BrokersUnavailable(
                 f"{reading.bootstrap} gave nothing of {where} from offset {offset} on, asked {idle} times:"
-                f" {LATER}"
+                f" {RETRY_HINT}"
             )
         offset = decoder.next_offset

@@ -10,11 +10,11 @@ import trio
 
 from odradek.client.consumer import ConsumedRecord, TopicPartition
 from odradek.client.errors import ClientError, TimedOut, Unreachable
-from odradek.pipeline.brokers import LATER as ONCE_THERE_ARE_LEADERS
-from odradek.pipeline.brokers import LET_US as ACLS
-from odradek.pipeline.brokers import REACHABLE, RemoteMetadata, broker_error
+from odradek.pipeline.brokers import ACL_HINT as ACLS
+from odradek.pipeline.brokers import REACHABILITY_HINT, RemoteMetadata, broker_error
+from odradek.pipeline.brokers import RETRY_HINT as ONCE_THERE_ARE_LEADERS
 from odradek.pipeline.errors import PipelineError, spark_error_message
-from odradek.pipeline.store_errors import LATER, LET_US, object_error
+from odradek.pipeline.store_errors import CREDENTIALS_HINT, RETRY_HINT, object_error
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
 from odradek.storage.tiered.errors import (
@@ -47,10 +47,22 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
     [
         (ObjectMissing("k"), "k is not in the store, and should be"),
         (RemoteResourceNotFound("there is no k"), "k is not in the store, and should be"),
-        (ObjectDenied("k: 403"), f"k may not be read by us: {LET_US}; it said: 403"),
-        (RemoteAccessDenied("k: 403"), f"k may not be read by us: {LET_US}; it said: 403"),
-        (ObjectsUnavailable("k: 503"), f"k could not be read: {LATER}; it said: 503"),
-        (RemoteStorageUnavailable("k: 503"), f"k could not be read: {LATER}; it said: 503"),
+        (
+            ObjectDenied("k: 403"),
+            f"k may not be read: {CREDENTIALS_HINT}; the store responded: 403",
+        ),
+        (
+            RemoteAccessDenied("k: 403"),
+            f"k may not be read: {CREDENTIALS_HINT}; the store responded: 403",
+        ),
+        (
+            ObjectsUnavailable("k: 503"),
+            f"k could not be read: {RETRY_HINT}; the store responded: 503",
+        ),
+        (
+            RemoteStorageUnavailable("k: 503"),
+            f"k could not be read: {RETRY_HINT}; the store responded: 503",
+        ),
         (RemoteStorageError("it has no key"), "k could not be read: it has no key"),
         (CorruptRemoteData("k: 3 bytes of 4"), "k is broken: 3 bytes of 4"),
         (ValueError("no JSON"), "k is broken: no JSON"),
@@ -66,7 +78,7 @@ def test_of_an_object(error: Exception, said: str) -> None:
         (KafkaError(ErrorCode.topic_authorization_failed), f"topic authorization failed; {ACLS}"),
         (KafkaError(ErrorCode.invalid_request, "t: no"), "t: no"),
         (KafkaError(ErrorCode.leader_not_available), f"leader not available; {ONCE_THERE_ARE_LEADERS}"),
-        (Unreachable("b: refused"), f"b: refused; {REACHABLE}"),
+        (Unreachable("b: refused"), f"b: refused; {REACHABILITY_HINT}"),
         (TimedOut("b: 30 s"), f"b: 30 s; {ONCE_THERE_ARE_LEADERS}"),
     ],
 )  # fmt: skip
@@ -86,7 +98,7 @@ class CutOff:
 def test_of_metadata_that_is_not_all_there() -> None:
     metadata = RemoteMetadata(cast(Any, None))
     metadata._topic = cast(Any, CutOff())
-    said = r"m-3 begins at offset 7 only, .* keep all of them \(retention.ms=-1, .* the manifests .* count"
+    said = r"m-3 begins at offset 7, .* keep all records \(retention.ms=-1, .* the manifests .* are used"
     with pytest.raises(PipelineError, match=said):
         trio.run(metadata.read_on)
 

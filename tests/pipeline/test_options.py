@@ -154,7 +154,7 @@ def test_a_store_that_is_not_there_is_not_made(
     target = form.format(tmp_path)
     with pytest.raises(
         BadOption,
-        match=rf"^tiered.url is {target}, and there is no directory {tmp_path}/\S+: name the",
+        match=rf"^tiered.url is {target}, and {tmp_path}/\S+ is not a directory: name the",
     ):
         open_store(target, options)
     assert not any(tmp_path.iterdir())

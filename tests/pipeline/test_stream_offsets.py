@@ -223,7 +223,9 @@ def test_a_first_batch_that_is_made_again_tells_what_retention_has_taken_of_it()
         reader = stream(**EARLY)
         start = reader.initialOffset()
         assert start == at(5, 0)
-        with pytest.raises(DataLoss, match=r"t-0 begins at offset 5 now, and what is read at 0"):
+        with pytest.raises(
+            DataLoss, match=r"t-0 begins at offset 5 now, and the query begins at 0"
+        ):
             reader.partitions(start, end)
         lenient = stream(failOnDataLoss=False, **EARLY)
         tasks = lenient.partitions(lenient.initialOffset(), end)
@@ -271,7 +273,7 @@ def test_a_first_batch_that_has_nothing_says_where_it_begins() -> None:
         leader.logs["t", 0].start = 5  # type: ignore[index]
         reader = stream(**EARLY)
         assert offsets(reader, reader.initialOffset(), end) == []
-        with pytest.raises(DataLoss, match=r"begins at offset 5 now, and what is read at 3"):
+        with pytest.raises(DataLoss, match=r"begins at offset 5 now, and the query begins at 3"):
             reader.partitions(end, following(reader, end))
 
 
@@ -360,7 +362,9 @@ def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None
     with leader.reachable():
         end = following(stream(), at(10))
         assert end == at(10, 20)
-        with pytest.raises(DataLoss, match=r"t-1 begins at offset 5 now, and what is read at 0"):
+        with pytest.raises(
+            DataLoss, match=r"t-1 begins at offset 5 now, and the query begins at 0"
+        ):
             stream().partitions(at(10), end)
         leader.logs["t", 1] = PartitionLog(0, 20)  # type: ignore[index]
         assert offsets(stream(), at(10), end) == [(1, each) for each in range(20)]
