@@ -215,7 +215,7 @@ class RemoteMetadata:
     async def read_on(self) -> None:
         """Read to the current end. Raises PipelineError, KafkaError, ClientError."""
         try:
-            await self._topic.read_on(self._take)
+            await self._topic.read_to_end(self._take)
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
