@@ -1,2 +1,2 @@
-"""The one declared table of configs, and all that is derived from it: parsing, validation,
-DescribeConfigs, alteration, and docs/configuration.md."""
+"""Configs: the table of all configs, and what is derived from it: parsing, validation, DescribeConfigs,
+alteration and docs/configuration.md."""

@@ -1,4 +1,4 @@
-"""The node's place in the cluster: roles, the quorum of controllers, and the metadata log."""
+"""Configs of the node: roles, metadata quorum and metadata log."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from odradek.broker.config.validators import (
     voters,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 KRAFT: Rows = (
     row("process.roles", LIST, None, HIGH, distinct("broker", "controller", empty=False),
         required=True, effect=True,
-        doc="What this process is: `broker`, `controller`, or both."),
+        doc="Roles of this process: `broker`, `controller`, or both."),
     row("node.id", INT, None, HIGH, at_least(0), required=True, effect=True,
-        doc="This node's number, unique in the cluster."),
+        doc="Node id of this server, unique in the cluster."),
     row("initial.broker.registration.timeout.ms", INT, "60000", MEDIUM, effect=True,
-        doc="How long the first registration with the controllers may take before the broker gives "
-            "up, in ms."),
+        doc="Maximum time in ms for the initial registration with the controller; the broker then"
+            " exits."),
     row("broker.heartbeat.interval.ms", INT, "2000", MEDIUM, effect=True,
-        doc="How often a broker reports to the controller, in ms; at most half of "
+        doc="Interval in ms between heartbeats of the broker to the controller; at most half of "
             "`broker.session.timeout.ms`."),
     row("broker.session.timeout.ms", INT, "9000", MEDIUM, effect=True,
-        doc="How long a broker may be silent before the controller fences it, in ms."),
+        doc="Time in ms without a heartbeat after which the controller fences the broker."),
     row("controller.listener.names", LIST, None, HIGH, distinct(empty=False),
         required=True, effect=True,
-        doc="Names of the listeners that controllers use. Clients are not told of them."),
+        doc="Names of the listeners of controllers. They are not advertised to clients."),
     row("sasl.mechanism.controller.protocol", STRING, "GSSAPI", HIGH,
-        doc="SASL mechanism towards controllers."),
+        doc="SASL mechanism for connections to controllers."),
     row("controller.performance.sample.period.ms", LONG, "60000", MEDIUM, at_least(100),
         internal=True,
         doc="How often the controller logs how long its work takes, in ms. For tests."),
@@ -55,8 +55,8 @@ KRAFT: Rows = (
         effect=True,
         doc="Bytes of new metadata records after which a snapshot is written."),
     row("metadata.log.max.snapshot.interval.ms", LONG, "3600000", HIGH, at_least(0), effect=True,
-        doc="Age in ms of the latest snapshot after which a new one is written, if there is anything "
-            "new; 0 never."),
+        doc="Maximum time in ms between snapshots if there are new metadata records; 0 disables "
+            "it."),
     row("metadata.log.dir", STRING, None, HIGH, effect=True,
         doc="Directory of the metadata log. Unset: the first of `log.dirs`."),
     row("metadata.log.segment.bytes", INT, "1073741824", HIGH, at_least(8388608), effect=True,
@@ -69,8 +69,7 @@ KRAFT: Rows = (
         doc="Age in ms beyond which metadata log and snapshots covered by a later snapshot are "
             "deleted."),
     row("metadata.max.idle.interval.ms", INT, "500", LOW, at_least(0), effect=True,
-        doc="How often the active controller writes a record that does nothing, in ms, to show it is "
-            "alive; 0 never."),
+        doc="Interval in ms at which the active controller writes no-op records; 0 disables them."),
     row("internal.metadata.log.segment.bytes", INT, None, LOW, internal=True, effect=True,
         doc="Size in bytes of the metadata log's segments, below the usual minimum. For tests."),
     row("internal.metadata.max.batch.size.in.bytes", INT, "8388608", LOW, internal=True,
@@ -78,25 +77,24 @@ KRAFT: Rows = (
     row("internal.metadata.delete.delay.millis", LONG, "60000", LOW, internal=True,
         doc="How long deleted files of the metadata log stay on disk, in ms. For tests."),
     row("controller.quorum.voters", LIST, "", HIGH, voters, effect=True,
-        doc="The controllers of a quorum whose members do not change, as id@host:port entries."),
+        doc="Voters of a static quorum, as id@host:port entries."),
     row("controller.quorum.bootstrap.servers", LIST, "", HIGH, bootstrap_servers, effect=True,
-        doc="Controllers to ask for the quorum's state, as host:port entries, where membership can "
-            "change."),
+        doc="Controllers for discovering the quorum, as host:port entries, for a dynamic quorum."),
     row("controller.quorum.election.timeout.ms", INT, "1000", HIGH, at_least(0), effect=True,
-        doc="How long without contact from a leader before a controller calls an election, in ms."),
+        doc="Time in ms without a leader after which a voter starts an election."),
     row("controller.quorum.fetch.timeout.ms", INT, "2000", HIGH, at_least(0), effect=True,
-        doc="How long without a successful fetch before a controller calls an election, in ms; and "
-            "without followers before a leader resigns."),
+        doc="Time in ms without a successful fetch after which a voter starts an election, or "
+            "without fetches from a majority after which the leader resigns."),
     row("controller.quorum.election.backoff.max.ms", INT, "1000", HIGH, at_least(0), effect=True,
-        doc="Longest pause before a new election, in ms."),
+        doc="Maximum backoff in ms before a new election."),
     row("controller.quorum.append.linger.ms", INT, "25", MEDIUM, at_least(0),
-        doc="How long the leader gathers records before it writes them, in ms."),
+        doc="Time in ms for which the leader accumulates records before it writes them."),
     row("controller.quorum.request.timeout.ms", INT, "2000", MEDIUM, at_least(0), effect=True,
         doc="Timeout of requests between controllers, in ms."),
     row("controller.quorum.retry.backoff.ms", INT, "20", LOW, at_least(0), effect=True,
-        doc="Pause before a failed request to a controller is tried again, in ms."),
+        doc="Time in ms before a failed request to a controller is retried."),
     row("controller.quorum.auto.join.enable", BOOLEAN, "false", LOW, effect=True,
-        doc="Join the quorum as a voter by itself. For nodes with the controller role."),
+        doc="Whether a controller joins the quorum as a voter automatically."),
     row("controller.quorum.fetch.snapshot.max.bytes", INT, "1048576", LOW, at_least(1), effect=True,
         doc="Bytes of a snapshot asked for at once."),
     row("controller.quorum.fetch.max.bytes", INT, "1048576", LOW, at_least(1), effect=True,

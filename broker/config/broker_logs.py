@@ -1,4 +1,5 @@
-"""Logs on disk: directories, segments, retention, flushing, compaction; most are the defaults of topic configs."""
+"""Broker configs of logs: directories, segments, retention, flushing and compaction. Most are defaults of topic
+configs."""
 
 from __future__ import annotations
 
@@ -26,19 +27,19 @@ from odradek.broker.config.validators import (
     one_of,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 LOGS: Rows = (
     row("num.partitions", INT, "1", MEDIUM, at_least(1), effect=True,
-        doc="Partitions of a topic that is created without a number, as the controller has it; of one "
-            "created automatically as the asked broker has it, where that sets it."),
+        doc="Default number of partitions of a topic, from the controller's config; for "
+            "automatically created topics from the broker's config, if set."),
     row("log.dir", LIST, "/tmp/kafka-logs", HIGH, distinct(empty=False), effect=True,
-        doc="Directories for logs where `log.dirs` is not set."),
+        doc="Log directory, if `log.dirs` is not set."),
     row("log.dirs", LIST, None, HIGH, distinct(empty=False, null=True), effect=True,
-        doc="Directories for logs, one for each disk. A new partition goes to the one with the "
+        doc="Log directories, one per disk. A new partition is placed in the directory with the "
             "fewest bytes."),
     row("cordoned.log.dirs", LIST, "", MEDIUM, distinct(null=True), PER_BROKER, effect=True,
-        doc="Directories among `log.dirs` that get no new partitions; `*` is all of them."),
+        doc="Log directories that get no new partitions; `*` cordons all."),
     row("log.segment.bytes", INT, "1073741824", HIGH, at_least(1048576), CLUSTER_WIDE, effect=True,
         doc="Size in bytes at which a log rolls to a new segment."),
     row("log.roll.ms", LONG, None, HIGH, mode=CLUSTER_WIDE, effect=True,
@@ -53,22 +54,22 @@ LOGS: Rows = (
         doc="Most hours taken at random off the age at which a log rolls; `log.roll.jitter.ms` wins "
             "over it."),
     row("log.retention.ms", LONG, None, HIGH, mode=CLUSTER_WIDE, effect=True,
-        doc="Age in ms after which a closed segment is deleted; -1 keeps it for ever. Unset: "
+        doc="Age in ms after which a closed segment is deleted; -1 keeps it forever. Unset: "
             "`log.retention.minutes`."),
     row("log.retention.minutes", INT, None, HIGH, effect=True,
         doc="Age in minutes after which a closed segment is deleted. Unset: `log.retention.hours`."),
     row("log.retention.hours", INT, "168", HIGH, effect=True,
         doc="Age in hours after which a closed segment is deleted; the last choice after minutes and "
-            "ms. Negative keeps it for ever."),
+            "ms. Negative keeps it forever."),
     row("log.retention.bytes", LONG, "-1", HIGH, mode=CLUSTER_WIDE, effect=True,
         doc="Size in bytes a partition may have before its oldest segments are deleted; -1 sets no "
             "limit."),
     row("log.retention.check.interval.ms", LONG, "300000", MEDIUM, at_least(1), effect=True,
-        doc="How often logs are looked at for segments to delete, in ms."),
+        doc="Interval in ms between checks for segments to delete."),
     row("log.cleanup.policy", LIST, "delete", MEDIUM, distinct("compact", "delete"), CLUSTER_WIDE,
         effect=True,
-        doc="What becomes of old segments: `delete` drops them by age and size, `compact` keeps the "
-            "last value of every key, both do both, and empty keeps everything."),
+        doc="Policy for old segments: `delete` deletes them by age and size, `compact` keeps the "
+            "last record of every key. Both can be combined; an empty list keeps everything."),
     row("log.index.size.max.bytes", INT, "10485760", MEDIUM, at_least(4), CLUSTER_WIDE,
         effect=True,
         doc="Most bytes of an offset or time index; a segment whose index is full rolls."),
@@ -78,42 +79,40 @@ LOGS: Rows = (
         effect=True,
         doc="Records after which a log is flushed to disk."),
     row("log.segment.delete.delay.ms", LONG, "60000", HIGH, at_least(0), CLUSTER_WIDE, effect=True,
-        doc="How long a deleted segment or partition stays on disk under its `.deleted` or `-delete` "
-            "name, in ms."),
+        doc="Time in ms before a deleted file is removed from disk."),
     row("log.flush.scheduler.interval.ms", LONG, "9223372036854775807", HIGH, effect=True,
-        doc="How often logs are looked at for what is to be flushed by age, in ms."),
+        doc="Interval in ms between checks for logs to flush."),
     row("log.flush.interval.ms", LONG, None, HIGH, mode=CLUSTER_WIDE, effect=True,
         doc="Age in ms after which unflushed records are flushed to disk. Unset: "
             "`log.flush.scheduler.interval.ms`."),
     row("log.flush.offset.checkpoint.interval.ms", INT, "60000", HIGH, at_least(0), effect=True,
-        doc="How often the recovery points are written, in ms: what lies before them is not read "
-            "again after a crash."),
+        doc="Interval in ms at which recovery points are written. Log recovery starts at the "
+            "recovery point."),
     row("log.flush.start.offset.checkpoint.interval.ms", INT, "60000", HIGH, at_least(0),
         effect=True,
-        doc="How often the start offsets of logs are written, in ms, so that deleted records stay "
-            "deleted."),
+        doc="Interval in ms at which log start offsets are written, so that deleted records are "
+            "not exposed after a restart."),
     row("log.preallocate", BOOLEAN, "false", MEDIUM, mode=CLUSTER_WIDE,
-        doc="Reserve a segment's full size on disk when it is created."),
+        doc="Whether the file of a new segment is preallocated."),
     row("num.recovery.threads.per.data.dir", INT, "2", HIGH, at_least(1), CLUSTER_WIDE,
         effect=True,
         doc="How many logs of one directory are recovered at once at start, and flushed at once at "
             "shutdown."),
     row("auto.create.topics.enable", BOOLEAN, "true", HIGH, effect=True,
-        doc="Create a topic when a client asks for the metadata of one that is missing, and allows "
-            "it."),
+        doc="Whether a Metadata request creates missing topics if the client allows it."),
     row("min.insync.replicas", INT, "1", HIGH, at_least(1), CLUSTER_WIDE, effect=True,
-        doc="In-sync replicas below which a write with acks=all is refused."),
+        doc="Minimum number of in-sync replicas for a write with acks=all."),
     row("log.message.timestamp.type", STRING, "CreateTime", MEDIUM, one_of("CreateTime", "LogAppendTime"), CLUSTER_WIDE,
         effect=True,
         doc="Whether a record's timestamp is its creation's or the time it was appended."),
     row("log.message.timestamp.before.max.ms", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
-        doc="How far before the broker's clock a record's creation time may lie, in ms; ignored with "
-            "LogAppendTime."),
+        doc="Maximum difference in ms by which the timestamp of a record may be before the "
+            "broker's clock; ignored with LogAppendTime."),
     row("log.message.timestamp.after.max.ms", LONG, "3600000", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
-        doc="How far ahead of the broker's clock a record's creation time may lie, in ms; ignored "
-            "with LogAppendTime."),
+        doc="Maximum difference in ms by which the timestamp of a record may be after the "
+            "broker's clock; ignored with LogAppendTime."),
     row("create.topic.policy.class.name", CLASS, None, LOW,
         doc="Class that may refuse the creation of topics."),
     row("alter.config.policy.class.name", CLASS, None, LOW,
@@ -136,7 +135,7 @@ LOGS: Rows = (
         effect=True,
         doc="zstd's level where records are compressed here with zstd."),
     row("delete.topic.enable", BOOLEAN, "true", HIGH, effect=True,
-        doc="Allow topics to be deleted."),
+        doc="Whether topics can be deleted."),
     row("log.cleaner.threads", INT, "1", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
         doc="Logs that are compacted at once, each in a worker process of its own."),
@@ -156,22 +155,22 @@ LOGS: Rows = (
         doc="How full compaction's map of keys may get, from 0 to 1."),
     row("log.cleaner.backoff.ms", LONG, "15000", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
-        doc="How long a cleaner with nothing to do sleeps, in ms; its worker process ends before."),
+        doc="Time in ms that a cleaner thread sleeps without work; its worker process ends "
+            "before."),
     row("log.cleaner.min.cleanable.ratio", DOUBLE, "0.5", MEDIUM, between(0, 1), CLUSTER_WIDE,
         effect=True,
-        doc="Part of a log that must be uncompacted before it is compacted, from 0 to 1."),
+        doc="Minimum ratio of dirty bytes for a log to be compacted, from 0 to 1."),
     row("log.cleaner.enable", BOOLEAN, "true", MEDIUM,
         effect=True,
-        doc="Compact logs whose cleanup policy says so."),
+        doc="Whether logs with cleanup policy `compact` are compacted."),
     row("log.cleaner.delete.retention.ms", LONG, "86400000", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
-        doc="How long a compacted log keeps the deletion markers of keys and transactions, in ms."),
+        doc="Time in ms for which tombstones and transaction markers are kept in a compacted log."),
     row("log.cleaner.min.compaction.lag.ms", LONG, "0", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
-        doc="Youngest age in ms at which a record may be compacted away."),
+        doc="Minimum time in ms that a record remains uncompacted."),
     row("log.cleaner.max.compaction.lag.ms", LONG, "9223372036854775807", MEDIUM, at_least(1), CLUSTER_WIDE,
         effect=True,
-        doc="Age in ms at which a record must be open to compaction, however little of the log is "
-            "dirty."),
+        doc="Maximum time in ms that a record remains ineligible for compaction."),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""Metrics and quotas."""
+"""Broker configs of metrics and quotas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from odradek.broker.config.validators import (
     distinct,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 METRICS: Rows = (
     row("metrics.num.samples", INT, "2", LOW, at_least(1),
@@ -32,7 +32,8 @@ METRICS: Rows = (
     row("metrics.recording.level", STRING, "INFO", LOW,
         doc="Which metrics are recorded: INFO, DEBUG or TRACE."),
     row("odradek.metrics.listener", STRING, None, LOW, address,
-        doc="Where Prometheus reads metrics, by HTTP at /metrics; nowhere unless given. `--metrics` sets it.",
+        doc="Address of the HTTP endpoint /metrics for Prometheus. Without it there is no "
+            "endpoint. `--metrics` sets it.",
         internal=True, effect=True),
     row("kafka.metrics.reporters", LIST, "", LOW, distinct(),
         doc="Classes that report the server's older metrics."),

@@ -1,4 +1,4 @@
-"""Listeners, connections and requests: how clients reach the broker, and how much it takes from them."""
+"""Broker configs of listeners, connections and requests."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from odradek.broker.config.validators import (
     not_null,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 NETWORK: Rows = (
     row("listeners", LIST, "PLAINTEXT://:9092", HIGH, distinct(empty=False), PER_BROKER,
         effect=True,
-        doc="Where the broker listens, as NAME://host:port entries. An empty host is every address; "
-            "port 0 takes a free one. Names are unique, and so are ports, save one IPv4 and one IPv6 "
-            "address on the same port."),
+        doc="Listeners of the broker, as NAME://host:port entries. An empty host binds every "
+            "address, port 0 any free port. Names and ports must be unique, except for an IPv4 "
+            "and an IPv6 address on the same port."),
     row("advertised.listeners", LIST, None, HIGH, distinct(empty=False, null=True), effect=True,
-        doc="What clients are told to connect to, in the form of `listeners`, where that differs from "
-            "the address listened on. Unset: the listeners themselves; of one on every address the machine's "
-            "name, or localhost where `process.roles` is not set. 0.0.0.0 is refused."),
+        doc="Listeners that are advertised to clients, in the form of `listeners`. If unset, "
+            "`listeners` are advertised; a listener on every address is advertised with the host "
+            "name, or localhost if `process.roles` is not set. 0.0.0.0 is rejected."),
     row("listener.security.protocol.map", STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", LOW, mode=PER_BROKER,
         effect=True,
         doc="Security protocol of each listener name, as NAME:PROTOCOL pairs. A name may be "
@@ -43,26 +43,26 @@ NETWORK: Rows = (
     row("socket.receive.buffer.bytes", INT, "102400", HIGH, effect=True,
         doc="SO_RCVBUF of client sockets, in bytes; -1 leaves it to the operating system."),
     row("socket.request.max.bytes", INT, "104857600", HIGH, at_least(1), effect=True,
-        doc="Largest request accepted, in bytes. A frame that announces more closes its connection."),
+        doc="Maximum size of a request in bytes. A larger request closes its connection."),
     row("socket.listen.backlog.size", INT, "50", MEDIUM, at_least(1), effect=True,
         doc="Length of the queue of connections the operating system has taken and the broker has not "
             "accepted yet."),
     row("max.connections.per.ip", INT, "2147483647", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
-        doc="Connections allowed at once from one address; 0 only together with overrides."),
+        doc="Maximum number of connections from one address; 0 requires overrides."),
     row("max.connections.per.ip.overrides", STRING, "", MEDIUM, mode=CLUSTER_WIDE,
         doc="Limits of single addresses or host names, as host:count pairs, in place of "
             "`max.connections.per.ip`."),
     row("max.connections", INT, "2147483647", MEDIUM, at_least(0), CLUSTER_WIDE, effect=True,
-        doc="Connections allowed at once over all listeners; one listener's own limit is "
-            "`listener.name.<name>.max.connections`. Where brokers have a listener of their own, they are let in "
-            "beyond it, each in place of the client that is idle the longest."),
+        doc="Maximum number of connections of the broker; `listener.name.<name>.max.connections` "
+            "limits a listener. On a separate inter-broker listener a new connection above the "
+            "limit closes the client connection that is idle for the longest time."),
     row("max.connection.creation.rate", INT, "2147483647", MEDIUM, at_least(0), CLUSTER_WIDE,
         doc="New connections a second that the broker accepts; one listener's own rate is "
             "`listener.name.<name>.max.connection.creation.rate`."),
     row("connections.max.idle.ms", LONG, "600000", MEDIUM, effect=True,
-        doc="A connection on which nothing was received for this many ms is closed, unless its client is "
-            "there and waits for an answer; so long a fetch waits at most; negative never closes."),
+        doc="Time in ms after which an idle connection is closed, unless its client waits for a "
+            "response; also the maximum wait of a fetch. A negative value disables it."),
     row("connection.failed.authentication.delay.ms", INT, "100", LOW, at_least(0),
         doc="How long a connection whose login failed is kept before it is closed, in ms, to slow "
             "down guessing. Less than `connections.max.idle.ms`."),
@@ -88,13 +88,11 @@ NETWORK: Rows = (
     row("early.start.listeners", LIST, None, HIGH, distinct(null=True),
         doc="Names of listeners opened before authorisation is ready. Unset: those of the controller."),
     row("max.incremental.fetch.session.cache.slots", INT, "1000", MEDIUM, at_least(0), effect=True,
-        doc="Incremental fetch sessions kept at once; the least recently used makes room for a new "
-            "one."),
+        doc="Maximum number of incremental fetch sessions; the least recently used is evicted."),
     row("fetch.max.bytes", INT, "57671680", MEDIUM, at_least(1024), effect=True,
-        doc="Most bytes in the answer to one Fetch, whatever the client asks for. The first batch is "
-            "sent even where it is larger."),
+        doc="Maximum bytes in a Fetch response. The first batch is returned even if it is larger."),
     row("max.request.partition.size.limit", INT, "2000", MEDIUM, at_least(1), effect=True,
-        doc="Most partitions that one DescribeTopicPartitions answer holds; a cursor continues it."),
+        doc="Maximum number of partitions in a DescribeTopicPartitions response."),
     row("unstable.api.versions.enable", BOOLEAN, "false", HIGH, internal=True,
         doc="Serve versions of APIs that are not stable yet. For tests."),
     row("unstable.feature.versions.enable", BOOLEAN, "false", HIGH, internal=True,
@@ -102,13 +100,13 @@ NETWORK: Rows = (
     row("config.providers", LIST, "", LOW, distinct(), CLUSTER_WIDE,
         doc="Names of providers that resolve `${name:path:key}` in values."),
     row("authorizer.class.name", STRING, "", LOW, not_null, effect=True,
-        doc="Class that decides who may do what: org.apache.kafka.metadata.authorizer.StandardAuthorizer, "
-            "or empty, which allows everything to everyone."),
+        doc="Class of the authorizer: org.apache.kafka.metadata.authorizer.StandardAuthorizer, or"
+            " empty to allow everything."),
     row("broker.id", INT, "-1", HIGH, effect=True,
         doc="The older name of `node.id`; -1 is unset. If both are set they must agree."),
     row("broker.rack", STRING, None, MEDIUM, effect=True,
-        doc="The rack this broker stands in, told to clients and used to spread replicas."),
+        doc="Rack of the broker, for rack-aware replica assignment and for clients."),
     row("controlled.shutdown.enable", BOOLEAN, "true", MEDIUM,
-        doc="Hand leadership over before shutting down."),
+        doc="Whether the broker moves its leaders to other brokers before it shuts down."),
 )
 # fmt: on

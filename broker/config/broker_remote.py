@@ -1,4 +1,4 @@
-"""Tiered storage (KIP-405): copies to a remote store, local retention, reads from it."""
+"""Broker configs of tiered storage (KIP-405): copies, local retention, reads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from odradek.broker.config.validators import (
     not_empty,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 REMOTE: Rows = (
     row("remote.log.storage.system.enable", BOOLEAN, "false", MEDIUM, effect=True,
-        doc="Run the services of tiered storage. Topics still choose it by `remote.storage.enable`."),
+        doc="Whether tiered storage is enabled on this node. Topics enable it with "
+            "`remote.storage.enable`."),
     row("remote.log.storage.manager.impl.prefix", STRING, "rsm.config.", MEDIUM, not_empty, effect=True,
         doc="Prefix of the configs handed to the remote storage manager."),
     row("remote.log.metadata.manager.impl.prefix", STRING, "rlmm.config.", MEDIUM, not_empty, effect=True,
         doc="Prefix of the configs handed to the remote log metadata manager."),
     row("remote.log.storage.manager.class.name", STRING, None, MEDIUM, not_empty, effect=True,
-        doc="The remote storage manager. Needed where tiered storage is on."),
+        doc="Class of the RemoteStorageManager; required if tiered storage is enabled."),
     row("remote.log.storage.manager.class.path", STRING, None, MEDIUM,
         doc="Class path the remote storage manager is loaded from."),
     row("remote.log.metadata.manager.class.name", STRING, "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager", MEDIUM, not_empty, effect=True,
@@ -47,7 +48,7 @@ REMOTE: Rows = (
     row("remote.log.index.file.cache.total.size.mb", LONG, None, LOW, internal=True, effect=True,
         doc="The same in MiB, as KIP-405 has it; `remote.log.index.file.cache.total.size.bytes` wins over it."),
     row("remote.log.index.file.cache.ttl.ms", LONG, "900000", LOW, at_least(-1), internal=True, effect=True,
-        doc="How long an index nobody reads stays in the cache, in ms; -1 for ever. For tests."),
+        doc="Time in ms after which an unused index is evicted from the cache; -1 never. For tests."),
     row("remote.log.manager.thread.pool.size", INT, "2", MEDIUM, at_least(1), effect=True,
         doc="The older name of `remote.log.manager.follower.thread.pool.size`."),
     row("remote.log.manager.copier.thread.pool.size", INT, "10", MEDIUM, at_least(1), CLUSTER_WIDE, effect=True,
@@ -57,7 +58,7 @@ REMOTE: Rows = (
     row("remote.log.manager.follower.thread.pool.size", INT, "2", MEDIUM, at_least(1), CLUSTER_WIDE, effect=True,
         doc="Partitions for which a follower looks up the highest copied offset at once."),
     row("remote.log.manager.task.interval.ms", LONG, "30000", LOW, at_least(1), effect=True,
-        doc="How often a partition is looked at for segments to copy or to expire, in ms."),
+        doc="Interval in ms at which the copy and expiration tasks of a partition run."),
     row("remote.log.manager.task.retry.backoff.ms", LONG, "500", LOW, at_least(1), internal=True, effect=True,
         doc="First pause before a failed task of the remote log is tried again, in ms. For tests."),
     row("remote.log.manager.task.retry.backoff.max.ms", LONG, "30000", LOW, at_least(1),
@@ -66,11 +67,11 @@ REMOTE: Rows = (
     row("remote.log.manager.task.retry.jitter", DOUBLE, "0.2", LOW, between(0, 0.5), internal=True, effect=True,
         doc="Part of the pause that is left to chance, up to 0.5. For tests."),
     row("remote.partition.remover.task.interval.ms", LONG, "3600000", LOW, at_least(1), internal=True, effect=True,
-        doc="How often it is looked for segments of deleted topics that nobody has removed yet, in ms."),
+        doc="Interval in ms between checks for remote segments of deleted topics."),
     row("remote.log.reader.threads", INT, "10", MEDIUM, at_least(1), CLUSTER_WIDE, effect=True,
         doc="Reads from the remote store at once."),
     row("remote.log.reader.max.pending.tasks", INT, "100", MEDIUM, at_least(1), effect=True,
-        doc="Reads that may wait for the remote store; more are answered with an error."),
+        doc="Maximum length of the queue of remote reads; further reads fail."),
     row("log.local.retention.ms", LONG, "-2", MEDIUM, at_least(-2), CLUSTER_WIDE, effect=True,
         doc="Age in ms after which a segment that was copied is deleted locally; -1 never, -2 as "
             "`log.retention.ms`."),
@@ -90,8 +91,8 @@ REMOTE: Rows = (
     row("remote.log.manager.fetch.quota.window.size.seconds", INT, "1", MEDIUM, at_least(1), effect=True,
         doc="Length of one sample of the limit of reads, in seconds."),
     row("remote.fetch.max.wait.ms", INT, "500", MEDIUM, at_least(1), CLUSTER_WIDE, effect=True,
-        doc="How long a Fetch waits for the remote store, in ms."),
+        doc="Maximum time in ms that a Fetch request waits for remote reads."),
     row("remote.list.offsets.request.timeout.ms", LONG, "30000", MEDIUM, at_least(1), CLUSTER_WIDE, effect=True,
-        doc="How long ListOffsets waits for the remote store, in ms."),
+        doc="Maximum time in ms that a ListOffsets request waits for remote reads."),
 )
 # fmt: on

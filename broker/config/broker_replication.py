@@ -1,4 +1,4 @@
-"""Replication between brokers, and the order in which leaders are chosen."""
+"""Broker configs of replication and leader election."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from odradek.broker.config.validators import (
     one_of,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 REPLICATION: Rows = (
     row("controller.socket.timeout.ms", INT, "30000", MEDIUM,
@@ -41,9 +41,9 @@ REPLICATION: Rows = (
     row("replica.fetch.backoff.ms", INT, "1000", MEDIUM, at_least(0), effect=True,
         doc="How long a follower waits before it fetches again a partition that failed, in ms."),
     row("replica.fetch.min.bytes", INT, "1", HIGH, effect=True,
-        doc="Bytes a leader waits for before it answers a follower."),
+        doc="Minimum bytes for a Fetch response to a follower."),
     row("replica.fetch.response.max.bytes", INT, "10485760", MEDIUM, at_least(0), effect=True,
-        doc="Bytes a follower asks for in one answer."),
+        doc="Maximum bytes in a Fetch response to a follower."),
     row("num.replica.fetchers", INT, "1", HIGH, at_least(1), CLUSTER_WIDE, effect=True,
         doc="Fetchers a follower runs against each leader's broker."),
     row("replica.high.watermark.checkpoint.interval.ms", LONG, "5000", HIGH, effect=True,

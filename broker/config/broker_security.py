@@ -26,7 +26,7 @@ from odradek.broker.config.validators import (
     one_of_any_case,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 SECURITY: Rows = (
     row("connections.max.reauth.ms", LONG, "0", MEDIUM,
@@ -90,18 +90,18 @@ SECURITY: Rows = (
     row("sasl.enabled.mechanisms", LIST, "GSSAPI", MEDIUM, distinct(), PER_BROKER,
         doc="SASL mechanisms that clients may use."),
     row("sasl.server.callback.handler.class", CLASS, None, MEDIUM,
-        doc="Class that answers a mechanism's questions on the server's side. Set it for a listener "
+        doc="Class that handles the callbacks of a SASL mechanism on the server. Set it for a listener "
             "and a mechanism."),
     row("sasl.kerberos.principal.to.local.rules", LIST, "DEFAULT", MEDIUM, distinct(), PER_BROKER,
         doc="Rules that turn a Kerberos principal into a short name; the first that fits counts."),
     row("sasl.jaas.config", PASSWORD, None, MEDIUM, mode=PER_BROKER,
         doc="Login options in JAAS form. On a broker set it for a listener and a mechanism."),
     row("sasl.client.callback.handler.class", CLASS, None, MEDIUM,
-        doc="Class that answers a mechanism's questions on the client's side."),
+        doc="Class that handles the callbacks of a SASL mechanism on the client."),
     row("sasl.login.class", CLASS, None, MEDIUM,
         doc="Class that logs in."),
     row("sasl.login.callback.handler.class", CLASS, None, MEDIUM,
-        doc="Class that answers the questions of a login."),
+        doc="Class that handles the callbacks of a login."),
     row("sasl.kerberos.service.name", STRING, None, MEDIUM, mode=PER_BROKER,
         doc="Kerberos principal the broker runs as."),
     row("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", MEDIUM, mode=PER_BROKER,
@@ -123,7 +123,7 @@ SECURITY: Rows = (
     row("sasl.login.connect.timeout.ms", INT, None, LOW,
         doc="How long connecting to the identity provider may take, in ms."),
     row("sasl.login.read.timeout.ms", INT, None, LOW,
-        doc="How long an answer of the identity provider may take, in ms."),
+        doc="Read timeout in ms of requests to the identity provider."),
     row("sasl.login.retry.backoff.max.ms", LONG, "10000", LOW,
         doc="Longest pause between attempts to reach the identity provider, in ms."),
     row("sasl.login.retry.backoff.ms", LONG, "100", LOW,

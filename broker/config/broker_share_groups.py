@@ -20,17 +20,18 @@ from odradek.broker.config.validators import (
     distinct,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 SHARE_AND_STREAMS_GROUPS: Rows = (
     row("group.share.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
-        doc="How long a member of a share group may be silent before it is removed, in ms."),
+        doc="Session timeout in ms of members of a share group: a member without a heartbeat in "
+            "this time is removed."),
     row("group.share.min.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
         doc="Shortest session timeout a share group may be given, in ms."),
     row("group.share.max.session.timeout.ms", INT, "60000", MEDIUM, at_least(1),
         doc="Longest session timeout a share group may be given, in ms."),
     row("group.share.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
-        doc="How often members of a share group are told to send heartbeats, in ms."),
+        doc="Interval in ms at which members of a share group must send heartbeats."),
     row("group.share.min.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
         doc="Shortest heartbeat interval a share group may be given, in ms."),
     row("group.share.max.heartbeat.interval.ms", INT, "15000", MEDIUM, at_least(1),
@@ -103,13 +104,14 @@ SHARE_AND_STREAMS_GROUPS: Rows = (
     row("share.coordinator.cached.buffer.max.bytes", INT, "1048588", MEDIUM, at_least(524288), CLUSTER_WIDE,
         doc="Largest write buffer the share coordinator keeps for reuse, in bytes."),
     row("group.streams.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
-        doc="How long a member of a streams group may be silent before it is removed, in ms."),
+        doc="Session timeout in ms of members of a streams group: a member without a heartbeat in"
+            " this time is removed."),
     row("group.streams.min.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
         doc="Shortest session timeout a streams group may be given, in ms."),
     row("group.streams.max.session.timeout.ms", INT, "60000", MEDIUM, at_least(1),
         doc="Longest session timeout a streams group may be given, in ms."),
     row("group.streams.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
-        doc="How often members of a streams group are told to send heartbeats, in ms."),
+        doc="Interval in ms at which members of a streams group must send heartbeats."),
     row("group.streams.min.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
         doc="Shortest heartbeat interval a streams group may be given, in ms."),
     row("group.streams.max.heartbeat.interval.ms", INT, "15000", MEDIUM, at_least(1),

@@ -1,4 +1,4 @@
-"""Producer ids and transactions."""
+"""Broker configs of producer ids and transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odradek.broker.config.validators import (
     at_least,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 TRANSACTIONS: Rows = (
     row("transaction.state.log.min.isr", INT, "2", HIGH, at_least(1), effect=True,

@@ -1,4 +1,4 @@
-"""What a client metrics subscription says (KIP-714)."""
+"""Configs of client metrics subscriptions (KIP-714)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.broker.config.validators import (
     distinct,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 CLIENT_METRICS_ROWS: Rows = (
     row("metrics", LIST, "", MEDIUM, distinct(), scope=Scope.CLIENT_METRICS,

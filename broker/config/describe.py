@@ -1,7 +1,7 @@
-"""What DescribeConfigs says of a resource's configs: value, source, synonyms, type.
+"""DescribeConfigs: values, sources, synonyms and types of configs.
 
-The rules are Kafka's (`ConfigHelper`), down to which synonyms are shown; a topic's synonyms are those
-of the first broker config it falls back on.
+The rules are those of Kafka's `ConfigHelper`, including the synonyms that are shown; the synonyms of a topic
+config are those of the first broker config that it defaults to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class ConfigEntry:
-    """One config of a resource; `value` is None where it is null or secret."""
+    """One described config; `value` is None if it is null or sensitive."""
 
     name: str
     value: str | None
@@ -42,7 +42,7 @@ class ConfigEntry:
 def describe_broker(
     config: ServerConfig, names: Collection[str] | None = None
 ) -> list[ConfigEntry]:
-    """This broker's configs, or those of them in `names`."""
+    """Configs of this broker, all or those in `names`."""
     return [
         _broker_entry(name, to_text(value), config.layers.synonyms(name))
         for name, value in config.described().items()
@@ -53,7 +53,7 @@ def describe_broker(
 def describe_cluster(
     config: ServerConfig, names: Collection[str] | None = None
 ) -> list[ConfigEntry]:
-    """The dynamic defaults of all brokers: only what is set."""
+    """Dynamic cluster-wide defaults that are set."""
     return [
         _broker_entry(name, text, config.layers.synonyms(name, cluster_only=True))
         for name, text in config.layers.cluster.items()
@@ -126,7 +126,7 @@ def describe_client_metrics(
 def _shown(
     table: Table, overrides: Mapping[str, str], names: Collection[str] | None
 ) -> list[ConfigKey]:
-    """In Kafka's order, which clients' tests have come to expect."""
+    """Rows in the order of Kafka, on which tests of clients depend."""
     shown = tuple(name for name, row in table.items() if not row.internal or name in overrides)
     return [table[name] for name in hash_map_order(shown) if not names or name in names]
 
@@ -138,7 +138,7 @@ def _entry(
     source: ConfigSource,
     below: list[Synonym],
 ) -> ConfigEntry:
-    """`below`: where the value comes from if the resource does not set it."""
+    """`below` is the source of the value if the resource does not set it."""
     value = to_text(row.parse(text))
     synonyms = [Synonym(row.name, value, source), *below] if overridden else below
     return ConfigEntry(
@@ -154,7 +154,7 @@ def _entry(
 def created_topic_configs(
     config: ServerConfig, overrides: Mapping[str, str]
 ) -> list[tuple[str, str | None, ConfigSource]]:
-    """All of a new topic's configs, by name, with where each comes from (KIP-525)."""
+    """All configs of a new topic by name, with their sources (KIP-525)."""
     found: list[tuple[str, str | None, ConfigSource]] = []
     for row in sorted(_shown(TOPIC, overrides, None), key=lambda row: row.name):
         if row.name in overrides:

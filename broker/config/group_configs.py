@@ -1,4 +1,4 @@
-"""What a group can set for itself; each falls back on the broker config named as its synonym."""
+"""Group configs; each defaults to the broker config named as its synonym."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from odradek.broker.config.validators import (
     share_reset,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 GROUP_ROWS: Rows = (
     row("consumer.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
@@ -25,7 +25,7 @@ GROUP_ROWS: Rows = (
         doc="How long a member may be silent before it is removed, in ms."),
     row("consumer.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
         scope=Scope.GROUP, synonyms=("group.consumer.heartbeat.interval.ms",), effect=True,
-        doc="How often members are told to send heartbeats, in ms."),
+        doc="Interval in ms at which members of the consumer group must send heartbeats."),
     row("consumer.assignment.interval.ms", INT, "1000", MEDIUM, at_least(0),
         scope=Scope.GROUP, synonyms=("group.consumer.assignment.interval.ms",), effect=True,
         doc="Shortest time between two assignments, in ms."),
@@ -34,7 +34,7 @@ GROUP_ROWS: Rows = (
         doc="How long a member of the share group may be silent before it is removed, in ms."),
     row("share.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
         scope=Scope.GROUP, synonyms=("group.share.heartbeat.interval.ms",),
-        doc="How often members of the share group are told to send heartbeats, in ms."),
+        doc="Interval in ms at which members of the share group must send heartbeats."),
     row("share.record.lock.duration.ms", INT, "30000", MEDIUM, at_least(1000),
         scope=Scope.GROUP, synonyms=("group.share.record.lock.duration.ms",),
         doc="How long a record stays with the member that acquired it, in ms."),
@@ -60,7 +60,7 @@ GROUP_ROWS: Rows = (
         doc="How long a member of the streams group may be silent before it is removed, in ms."),
     row("streams.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
         scope=Scope.GROUP, synonyms=("group.streams.heartbeat.interval.ms",),
-        doc="How often members of the streams group are told to send heartbeats, in ms."),
+        doc="Interval in ms at which members of the streams group must send heartbeats."),
     row("streams.num.standby.replicas", INT, "0", MEDIUM, at_least(0),
         scope=Scope.GROUP, synonyms=("group.streams.num.standby.replicas",),
         doc="Standby copies of each task."),

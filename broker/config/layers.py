@@ -1,9 +1,8 @@
-"""A broker's configs as text, in layers, and the value that comes out of them.
+"""Layers of broker config texts, and the effective values.
 
-Precedence (KIP-226): dynamic for this broker > dynamic for the whole cluster > static > default. A
-dynamic value drives out every synonym below it, so that a dynamic `log.roll.hours` beats a static
-`log.roll.ms`. Within one layer the better unit wins (`log.retention.ms` before `.minutes` before
-`.hours`); that is for the reader of several configs to see to.
+Precedence (KIP-226): dynamic per-broker > dynamic cluster-wide > static > default. A dynamic value overrides
+every synonym in lower layers: a dynamic `log.roll.hours` overrides a static `log.roll.ms`. Within a layer the
+finer unit applies (`log.retention.ms` before `.minutes` before `.hours`); the reader of the configs chooses it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class Synonym:
-    """One place a config's value is set; `value` is None where it is secret."""
+    """A synonym and its value; `value` is None if it is sensitive."""
 
     name: str
     value: str | None
@@ -37,14 +36,14 @@ class Synonym:
 
 @value_class
 class Layers:
-    """Text as it was given; every value in it has been checked."""
+    """Config texts by layer; every value has been validated."""
 
     static: Mapping[str, str]
     cluster: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
 
     def effective(self) -> dict[str, str]:
-        """What is set, in the layer that counts."""
+        """Texts of the layer with the highest precedence."""
         found = dict(self.static)
         for layer in (self.cluster, self.broker):
             for name in layer:
@@ -55,10 +54,10 @@ class Layers:
         return found
 
     def synonyms(self, name: str, *, cluster_only: bool = False) -> list[Synonym]:
-        """Where the value of `name` may come from, best first.
+        """Synonyms that provide the value of `name`, by precedence.
 
-        Kafka's rule (`DescribeConfigs`): layer by layer, in each the synonyms best first; what
-        comes before the config's own name is not shown.
+        Kafka's rule (DescribeConfigs): by layer, and within a layer by synonym; synonyms before the config's
+        own name are not shown.
         """
         names = broker_synonyms(name)
         row = broker_row(name)
@@ -87,7 +86,7 @@ _DEFAULTS: Mapping[str, str] = {
     if row.default is not None and name not in DYNAMIC_ONLY
 }
 
-# A dynamic interval between assignments is kept within its bounds rather than refused.
+# Dynamic assignment intervals are clamped to their limits instead of rejected.
 _CLAMPED = ("group.consumer", "group.share", "group.streams")
 _INTERVAL = "assignment.interval.ms"
 
@@ -104,7 +103,7 @@ def _clamp(values: dict[str, str], dynamic: Collection[str]) -> None:
 
 
 def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
-    """The value of every broker config, and of listeners' own. Raises ConfigError."""
+    """Values of all broker configs, also with listener prefixes. Raises ConfigError."""
     for name, row in BROKER.items():
         if row.required and name not in texts:
             raise ConfigError(f"{name} is not set, and has no default")
@@ -118,19 +117,19 @@ def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
 
 @cache
 def _defaults() -> Mapping[str, ConfigValue]:
-    """What holds where nothing is set, in the order of the table."""
+    """Default values in the order of the table."""
     return {name: None if row.required else row.parse(row.default) for name, row in BROKER.items()}
 
 
 def refused_dynamic(configs: Mapping[str, str], *, of_broker: bool) -> Iterator[tuple[str, str]]:
-    """Names that may not be set dynamically, with the reason."""
+    """Names that cannot be set dynamically, with the reason."""
     for name, text in configs.items():
         if name in BROKER and not is_dynamic(name):
-            yield name, "it cannot be changed while the broker runs"
+            yield name, "it cannot be updated dynamically"
         elif needs_listener_prefix(name):
             yield name, f"set it for one listener, as listener.name.<name>.{name}"
         elif not of_broker and is_per_broker(name):
-            yield name, "it is a broker's own: name the broker's id"
+            yield name, "it can only be updated per broker: specify the broker id"
         else:
             try:
                 _check_dynamic(name, text)

@@ -1,7 +1,7 @@
-"""Listeners as configs name them: parsing and validation, no sockets.
+"""Parsing and validation of listener configs.
 
-`NAME://host:port`, an empty host meaning every address; the name's security protocol comes from
-`listener.security.protocol.map` (KIP-103, KIP-291). Names are compared in upper case.
+A listener is `NAME://host:port`; an empty host is every address. `listener.security.protocol.map` has the
+security protocol of each name (KIP-103, KIP-291). Names are compared in upper case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PORT_MAX = 65535
 
 @value_class
 class ListenerEndpoint:
-    """One entry of `listeners` or `advertised.listeners`; `host` is "" for every address."""
+    """Entry of `listeners` or `advertised.listeners`; `host` is "" forevery address."""
 
     name: str
     security_protocol: str
@@ -36,7 +36,7 @@ class ListenerEndpoint:
 
 @value_class
 class QuorumAddress:
-    """A controller's address; `node_id` is None in `controller.quorum.bootstrap.servers`."""
+    """Address of a controller; `node_id` is None in `controller.quorum.bootstrap.servers`."""
 
     node_id: int | None
     host: str
@@ -44,17 +44,17 @@ class QuorumAddress:
 
 
 def listener_name(entry: str) -> str:
-    """The name at the start of a listener entry, in upper case."""
+    """Name of a listener entry, in upper case."""
     name, colon, _ = entry.partition(":")
     if not colon:
-        raise ConfigError(f"Cannot make out a listener name in {entry}")
+        raise ConfigError(f"Cannot parse a listener name from {entry}")
     return name.upper()
 
 
 def parse_endpoints(
     name: str, entries: Sequence[str], protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[ListenerEndpoint, ...]:
-    """The entries of a listeners config called `name`. Raises ConfigError."""
+    """Parse the listeners of the config `name`. Raises ConfigError."""
     endpoints = tuple(_parse_endpoint(name, entry, protocols) for entry in entries)
     shown = ",".join(entries)
     names = [endpoint.name for endpoint in endpoints]
@@ -80,7 +80,7 @@ def _parse_endpoint(name: str, entry: str, protocols: Mapping[str, str]) -> List
 
 
 def _check_ports(name: str, shown: str, endpoints: Sequence[ListenerEndpoint]) -> None:
-    """Ports differ, save for one IPv4 and one IPv6 address on the same one (KIP-797)."""
+    """Check that ports are unique, except for an IPv4 and an IPv6 address on one port (KIP-797)."""
     by_port: defaultdict[int, list[ListenerEndpoint]] = defaultdict(list)
     for endpoint in endpoints:
         if endpoint.port != 0:
@@ -91,12 +91,12 @@ def _check_ports(name: str, shown: str, endpoints: Sequence[ListenerEndpoint]) -
             raise ConfigError.of(
                 name,
                 shown,
-                f"port {port} is taken twice; only an IPv4 and an IPv6 address may share one",
+                f"port {port} is used twice; only an IPv4 and an IPv6 address may share a port",
             )
 
 
 def _family(host: str) -> int:
-    """4 or 6 for an address, 0 for anything else."""
+    """IP version of an address, 0 for a host name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).version
     except ValueError:
@@ -104,7 +104,7 @@ def _family(host: str) -> int:
 
 
 def parse_map(name: str, text: str) -> dict[str, str]:
-    """`key:value` pairs, split at the last colon of each. Raises ConfigError."""
+    """Parse `key:value` pairs, split at the last colon of each. Raises ConfigError."""
     found: dict[str, str] = {}
     for pair in re.split(r"\s*,\s*", text.strip()) if text.strip() else ():
         key, colon, value = pair.rpartition(":")
@@ -121,10 +121,10 @@ def security_protocols(
     controller_names: Collection[str],
     listeners: Sequence[str],
 ) -> dict[str, str]:
-    """Listener name to security protocol.
+    """Security protocols by listener name.
 
-    Where the map is not set (`explicit`), controller listeners are PLAINTEXT as long as no listener
-    is named for an encrypted or authenticated protocol.
+    If the map is not `explicit`, controller listeners are PLAINTEXT unless a listener is named after a security
+    protocol other than PLAINTEXT.
     """
     config = "listener.security.protocol.map"
     found: dict[str, str] = {}
@@ -141,18 +141,18 @@ def security_protocols(
 
 
 def check_routable(name: str, endpoints: Sequence[ListenerEndpoint]) -> None:
-    """Clients cannot connect to 0.0.0.0. Raises ConfigError."""
+    """Reject 0.0.0.0 as advertised address. Raises ConfigError."""
     for endpoint in endpoints:
         if endpoint.host == _NO_ROUTE:
             raise ConfigError.of(
                 name,
                 f"{endpoint.name}://{_NO_ROUTE}:{endpoint.port}",
-                "0.0.0.0 is no address that clients can use",
+                "0.0.0.0 is a nonroutable address that clients cannot use",
             )
 
 
 def parse_voters(name: str, entries: Sequence[str]) -> tuple[QuorumAddress, ...]:
-    """`id@host:port` entries. Raises ConfigError."""
+    """Parse `id@host:port` entries. Raises ConfigError."""
     found: list[QuorumAddress] = []
     for entry in entries:
         number, at, address = entry.partition("@")
@@ -164,7 +164,7 @@ def parse_voters(name: str, entries: Sequence[str]) -> tuple[QuorumAddress, ...]
 
 
 def parse_bootstrap_servers(name: str, entries: Sequence[str]) -> tuple[QuorumAddress, ...]:
-    """`host:port` entries. Raises ConfigError."""
+    """Parse `host:port` entries. Raises ConfigError."""
     found: list[QuorumAddress] = []
     for entry in entries:
         match = _ADDRESS.fullmatch(entry)
@@ -175,7 +175,7 @@ def parse_bootstrap_servers(name: str, entries: Sequence[str]) -> tuple[QuorumAd
 
 
 def parse_address(name: str, text: str) -> tuple[str, int]:
-    """`host:port`; an empty host is every address of this machine. Raises ConfigError."""
+    """Parse `host:port`; an empty host is every address. Raises ConfigError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or "://" in text or int(match[2]) > PORT_MAX:
         raise ConfigError.of(name, text, "must be host:port")

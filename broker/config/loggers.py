@@ -1,6 +1,6 @@
-"""Log levels at run time: Kafka's BROKER_LOGGER resource over Python's loggers (KIP-412).
+"""Dynamic log levels: the BROKER_LOGGER resource of Kafka for Python's loggers (KIP-412).
 
-The root is called "root"; the loggers are those of this process that exist. Levels are Kafka's names.
+The root logger is "root"; other loggers are those that exist in this process. Levels have Kafka's names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEVELS = {
 
 
 def loggers() -> dict[str, str]:
-    """Name to effective level, of every logger there is."""
+    """Effective levels by logger name."""
     named = {
         name: logger
         for name, logger in logging.root.manager.loggerDict.items()
@@ -34,7 +34,7 @@ def loggers() -> dict[str, str]:
 
 
 def _level_name(level: int) -> str:
-    """The least severe of Kafka's levels that lets through what `level` does."""
+    """Least severe Kafka level that `level` enables."""
     for name, value in _LEVELS.items():
         if level >= value:
             return name
@@ -42,7 +42,7 @@ def _level_name(level: int) -> str:
 
 
 def check_level(name: str, level: str | None) -> None:
-    """Whether the logger may be set to `level`; None unsets it. Raises KafkaError."""
+    """Check the logger and level; None unsets the level. Raises KafkaError."""
     if name not in loggers():
         raise KafkaError(ErrorCode.invalid_config, f"There is no logger {name}")
     if level is None:
@@ -56,6 +56,6 @@ def check_level(name: str, level: str | None) -> None:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Set the level, or with None take its parent's again. Checked before."""
+    """Set a checked level, or with None inherit the level of the parent."""
     logger = logging.getLogger(None if name == ROOT else name)
     logger.setLevel(logging.NOTSET if level is None else _LEVELS[level])

@@ -1,9 +1,8 @@
-"""Java properties files, read as `java.util.Properties` reads them.
+"""Parser of Java properties files, compatible with `java.util.Properties`.
 
-Comments start with `#` or `!`; a key ends at the first `=`, `:` or white space that is not escaped;
-a line that ends in an odd number of backslashes goes on in the next, whose leading white space is
-dropped; `\\uXXXX`, `\\t`, `\\n`, `\\r`, `\\f` are escapes, a backslash before anything else is
-dropped. A later line for the same key wins.
+Comments start with `#` or `!`. A key ends at the first unescaped `=`, `:` or white space. A line that ends in
+an odd number of backslashes continues on the next line, whose leading white space is dropped. `\\uXXXX`, `\\t`,
+`\\n`, `\\r` and `\\f` are escapes; another backslash is dropped. The last line of a key applies.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """Keys and values of a file. Raises ConfigError for a broken unicode escape.
+    """Parse keys and values. Raises ConfigError for an invalid unicode escape.
 
-    Java takes the bytes for Latin-1; a file that is valid UTF-8 was meant as that, which makes a
-    difference only where Java would have shown other characters than its author wrote.
+    Java decodes the bytes as Latin-1. A file that is valid UTF-8 is decoded as UTF-8, which differs only where
+    Java would show wrong characters.
     """
     try:
         text = data.decode("utf-8")
@@ -86,5 +85,5 @@ def _unescape(text: str) -> str:
         else:
             parts.append(_ESCAPES.get(escaped, escaped))
             position += 2
-    # Characters outside the basic plane are written as two escapes, as in UTF-16.
+    # Characters outside the basic plane have two escapes, as in UTF-16.
     return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,4 +1,4 @@
-"""The words rows are written in: types, importance, update modes, and `row` itself."""
+"""Types, importance and update modes of config rows, and the function `row`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def row(
     synonyms: tuple[str, ...] = (),
     effect: bool = False,
 ) -> ConfigKey:
-    """One row; see ConfigKey for what the columns mean."""
+    """Create a row; `ConfigKey` describes the columns."""
     return ConfigKey(
         name,
         kind,

@@ -1,11 +1,11 @@
-"""A node's configs: static ones from a file and flags, dynamic ones from the metadata log on top.
+"""Configs of a node: static ones of the file and command line, and dynamic ones of the metadata log.
 
-Precedence (KIP-226): dynamic for this broker > dynamic cluster default > static > default. A
-topic's configs lie above all of them (`log_config`).
+Precedence (KIP-226): dynamic per-broker > dynamic cluster-wide > static > default. Topic configs override all
+of them (`log_config`).
 
-What Kafka insists on and a file may leave out here: a node without `process.roles` is a broker and
-the one controller of its own quorum (STANDALONE), node 1 unless it says otherwise. Without any file, TEST_NODE lies below what the
-command line sets: the defaults of one node in a test, where Kafka's ask for three brokers.
+Differences from Kafka: a node without `process.roles` is a broker and the only controller of its quorum
+(STANDALONE), with node id 1 unless set. Without a file the defaults are those of one node for tests
+(TEST_NODE), because Kafka's defaults require three brokers.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ TEST_NODE: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # On one machine: buffers that grow, so that what a fetch brings is sent in one go, whether or not
-    # its reader has the processor just then.
+    # Socket buffers that grow: on one machine a fetch response is then sent at once, even if the client
+    # is not scheduled.
     "socket.send.buffer.bytes": "-1",
     "socket.receive.buffer.bytes": "-1",
 }
@@ -66,20 +66,19 @@ Callback = Callable[[frozenset[str]], None]
 
 
 class ServerConfig:
-    """Typed access to the broker's configs, and to topics' effective ones.
+    """Values of the broker configs, and effective topic configs.
 
-    `warnings` are lines to log once at start: unknown keys, and what Kafka warns of.
+    `warnings` are logged at start: unknown names, and Kafka's warnings.
     """
 
     def __init__(self, layers: Layers, *, standalone: bool = False, to_serve: bool = True) -> None:
-        """Raises ConfigError where the layers hold what cannot be, or (`to_serve`) what this program
-        cannot serve yet."""
+        """Raises ConfigError for invalid values, or (`to_serve`) for values that Odradek does not support."""
         self.layers = layers
         self.standalone = standalone
         self.warnings: list[str] = []
         self._subscribers: list[Callback] = []
         self.derived: dict[Any, Any] = {}
-        """What others work out from the values and want to keep; gone when a value changes."""
+        """Values derived by other modules; cleared when a config changes."""
         self._read()
         check_broker(self)
         if to_serve:
@@ -95,11 +94,11 @@ class ServerConfig:
         defaults: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
         to_serve: bool = True,
     ) -> ServerConfig:
-        """Read `path` (server.properties); without one, the defaults of one node in a test.
+        """Load `path` (server.properties); without a path the defaults of a node for tests.
 
-        `overrides` are the command line's and win; None there takes away what the file sets. What
-        neither sets is as `defaults` say, which are told what they do. Raises ConfigError, and OSError
-        for the file.
+        `overrides` come from the command line and take precedence; None removes a value of the file. `defaults`
+        receives the given values and returns defaults for the others. Raises ConfigError, and OSError for the
+        file.
         """
         given = parse_properties(files.read(path)) if path is not None else {}
         texts: dict[str, str | None] = {**given, **(overrides or {})}
@@ -112,7 +111,7 @@ class ServerConfig:
     def from_properties(
         cls, properties: Mapping[str, str], *, test_node: bool = False, to_serve: bool = True
     ) -> ServerConfig:
-        """From text values; `test_node` puts the test-node layer below them. Raises ConfigError."""
+        """Create from texts; `test_node` adds the defaults of a node for tests. Raises ConfigError."""
         static = {**(TEST_NODE if test_node else {}), **properties}
         if "log.dir" in properties and "log.dirs" not in properties:
             static.pop("log.dirs", None)
@@ -136,18 +135,15 @@ class ServerConfig:
         return config
 
     def _read(self) -> None:
-        """Work out from the layers what is asked for often: values, topics' defaults and log config.
-
-        Raises ConfigError.
-        """
+        """Compute the values, topic defaults and log config from the layers. Raises ConfigError."""
         self._texts = self.layers.effective()
         self._values = parse_all(self._texts)
         self._topic_defaults = topic_defaults(self._values)
         self._log_config = LogConfig.from_topic_configs(self._topic_defaults)
 
     def _take_over(self, other: ServerConfig) -> None:
-        """Its layers, and what `_read` worked out from them, in place of ours; what else was derived from
-        ours is forgotten, and computed again when it is asked for."""
+        """Replace the layers and computed values by those of `other`; derived values are computed again when
+        needed."""
         self.layers, self._texts, self._values = other.layers, other._texts, other._values
         self._topic_defaults, self._log_config = other._topic_defaults, other._log_config
         self.derived.clear()
@@ -158,7 +154,7 @@ class ServerConfig:
     # --- single values
 
     def __getitem__(self, name: str) -> ConfigValue:
-        """The current value of any broker config. KeyError for a name that is none."""
+        """Current value of a broker config. Raises KeyError for an unknown name."""
         return self._values[name]
 
     def get_int(self, name: str) -> int:
@@ -183,7 +179,7 @@ class ServerConfig:
         return value
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Empty where the list is null."""
+        """Value of a list; empty if it is null."""
         value = self._values[name]
         assert value is None or isinstance(value, tuple), name
         return value or ()
@@ -200,13 +196,13 @@ class ServerConfig:
         return value
 
     def is_set(self, name: str) -> bool:
-        """Whether a file, the command line or a dynamic config sets it."""
+        """Whether the file, the command line or a dynamic config sets it."""
         return name in self._texts
 
     def described(self) -> dict[str, ConfigValue]:
-        """All there is to describe of this broker: rows that are not for tests, and what is set.
+        """Configs that DescribeConfigs shows: public ones, and all that are set.
 
-        A name without a row has its text as value: its type is unknown, which makes it secret.
+        A name without a row has its text as value; its type is unknown, so it is sensitive.
         """
         shown: dict[str, ConfigValue] = {
             name: self._values[name]
@@ -218,7 +214,7 @@ class ServerConfig:
                 shown[name] = self._values.get(name, text)
         return shown
 
-    # --- what several configs say together
+    # --- values of several configs
 
     @property
     def node_id(self) -> int:
@@ -247,7 +243,7 @@ class ServerConfig:
 
     @property
     def cordoned_log_dirs(self) -> frozenset[Path]:
-        """Those of `log_dirs` that get no new partitions (KIP-1066)."""
+        """Log directories that get no new partitions (KIP-1066)."""
         names = self.get_list("cordoned.log.dirs")
         return frozenset(self.log_dirs if "*" in names else map(Path, names))
 
@@ -263,19 +259,19 @@ class ServerConfig:
 
     @property
     def listener_protocols(self) -> Mapping[str, str]:
-        """Listener name to security protocol, of all listeners that may be named."""
+        """Security protocols by listener name."""
         return self._protocols
 
     @cached_property
     def all_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """Where to listen, controller listeners included."""
+        """All listeners, including controller listeners."""
         return parse_endpoints(
             "listeners", self.get_list("listeners"), self._protocols, distinct_ports=True
         )
 
     @property
     def listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """Where to listen for clients and brokers; controller listeners are not among them."""
+        """Listeners for clients and brokers, without controller listeners."""
         return self._of_brokers(self.all_listeners)
 
     @property
@@ -285,7 +281,7 @@ class ServerConfig:
 
     @property
     def controller_listener(self) -> str:
-        """The name of the listener on which controllers are asked."""
+        """Name of the listener for requests to controllers."""
         return self.get_list("controller.listener.names")[0].upper()
 
     def _of_brokers(self, endpoints: tuple[ListenerEndpoint, ...]) -> tuple[ListenerEndpoint, ...]:
@@ -301,16 +297,16 @@ class ServerConfig:
 
     @property
     def advertised_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """What clients are told. A host of "" or a port of 0 is still to be replaced by what the
-        listener of that name really got."""
+        """Advertised listeners of the broker. A host "" or port 0 is replaced by the bound address of the
+        listener."""
         if self._advertised is None:
             return self.listeners
         return self._of_brokers(self._advertised)
 
     def advertised(self, listener: str) -> ListenerEndpoint | None:
-        """What clients are told of one of `listeners`; None if they are not told of it.
+        """Advertised listener of this name; None if it is not advertised.
 
-        `advertised.listeners` may be a part of `listeners`, and in another order.
+        `advertised.listeners` may be a subset of `listeners`, in another order.
         """
         for endpoint in self.advertised_listeners:
             if endpoint.name == listener:
@@ -319,8 +315,8 @@ class ServerConfig:
 
     @property
     def advertised_controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """What other nodes are told of this controller (KIP-853); an address that names every
-        interface is given as "", to be replaced."""
+        """Advertised controller listeners (KIP-853); a host of every address is "", which is replaced by the
+        host name."""
         advertised = {endpoint.name: endpoint for endpoint in self._advertised or ()}
         return tuple(
             advertised.get(endpoint.name)
@@ -335,7 +331,7 @@ class ServerConfig:
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener that other brokers use. Raises ConfigError."""
+        """Name of the inter-broker listener. Raises ConfigError."""
         name = self.optional_str("inter.broker.listener.name")
         if name is None:
             return self.get_str("security.inter.broker.protocol")
@@ -357,11 +353,11 @@ class ServerConfig:
     # --- topics
 
     def topic_defaults(self) -> Mapping[str, str]:
-        """Every topic config's name and the text of its value where the topic sets nothing."""
+        """Defaults of all topic configs, as texts."""
         return self._topic_defaults
 
     def log_config(self, overrides: Mapping[str, str] | None = None) -> LogConfig:
-        """A topic's effective config: its own values over this broker's."""
+        """Effective log config of a topic with these overrides."""
         if not overrides:
             return self._log_config
         return LogConfig.from_topic_configs(overrides, base=self._log_config)
@@ -369,7 +365,7 @@ class ServerConfig:
     def validate_topic_configs(
         self, configs: Mapping[str, str], existing: Mapping[str, str] | None = None
     ) -> None:
-        """Check all configs a topic would have. Raises KafkaError(invalid_config)."""
+        """Validate all configs of a topic. Raises KafkaError(invalid_config)."""
         try:
             if parse_topic not in self.derived:
                 self.derived[parse_topic] = parse_topic(self._topic_defaults)
@@ -385,16 +381,16 @@ class ServerConfig:
     # --- dynamic configs
 
     def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> ServerConfig:
-        """What this config would be with other dynamic layers. Raises ConfigError."""
+        """Copy of this config with other dynamic layers. Raises ConfigError."""
         return ServerConfig(
             Layers(self.layers.static, dict(cluster), dict(broker)), standalone=self.standalone
         )
 
     def apply_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
-        """The metadata log's broker configs: of the whole cluster, and of this broker.
+        """Apply the dynamic configs of the metadata log: cluster-wide, and of this broker.
 
-        Applied in full each time; subscribers hear of every changed name. What cannot be applied
-        (another node's version may have let it in) is logged and left out.
+        They are applied in full; subscribers receive the names of changed configs. Invalid ones, which a node
+        of another version may have accepted, are logged and ignored.
         """
         kept_cluster = _without_refused(cluster, of_broker=False)
         kept_broker = _without_refused(broker, of_broker=True)
@@ -403,7 +399,7 @@ class ServerConfig:
         try:
             new = self.with_dynamic(kept_cluster, kept_broker)
         except ConfigError as error:
-            log.error("Dynamic broker configs do not fit together, the old ones stay: %s", error)
+            log.error("Dynamic broker configs are invalid and ignored: %s", error)
             return
         before = self._values
         self._take_over(new)
@@ -418,9 +414,9 @@ class ServerConfig:
                 callback(changed)
 
     def subscribe(self, callback: Callback) -> Callable[[], None]:
-        """Call back with the names of broker configs that changed; returns the way to unsubscribe.
+        """Call `callback` with the names of changed broker configs; returns a function that unsubscribes.
 
-        Where one of TOPIC_DEFAULTS is among them, topics' effective configs changed with it.
+        If one of TOPIC_DEFAULTS is among them, effective topic configs have changed.
         """
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
@@ -429,18 +425,18 @@ class ServerConfig:
 TOPIC_DEFAULTS: frozenset[str] = frozenset(
     synonym for row in TOPIC.values() for synonym in row.synonyms
 )
-"""Broker configs that are topics' defaults: a change of one changes topics that set nothing."""
+"""Broker configs that are defaults of topic configs."""
 
 
 def _without_refused(configs: Mapping[str, str], *, of_broker: bool) -> dict[str, str]:
     refused = dict(refused_dynamic(configs, of_broker=of_broker))
     for name, reason in refused.items():
-        log.error("Dynamic broker config %s is left out: %s", name, reason)
+        log.error("Dynamic broker config %s is ignored: %s", name, reason)
     return {name: text for name, text in configs.items() if name not in refused}
 
 
 def _check_served(config: ServerConfig) -> None:
-    """What Kafka takes and this broker cannot do yet is refused, not passed over."""
+    """Reject values that Kafka supports and Odradek does not."""
     check_authorizer(
         config.get_str("authorizer.class.name"), config.layers.static.get(SUPER_USERS, "")
     )
@@ -458,12 +454,12 @@ _OF_TIERED_STORAGE = tuple(
     f"remote.log.{part}."
     for part in ("storage", "metadata.producer", "metadata.consumer", "metadata.common.client")
 )
-"""What its parts are told under their own names (T-04, T-07), of which they say themselves what they do not know."""
+"""Prefixes of configs of the tiered storage components (T-04, T-07), which check their names themselves."""
 _OF_KAFKAS_MANAGER = "remote.log.storage.manager."
 
 
 def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
-    """Keys nobody reads: no row, no listener's own, none of those handed to tiered storage."""
+    """Names that nothing reads: no row, no listener prefix, no prefix of tiered storage."""
     plugins = (
         cast(str, config["remote.log.storage.manager.impl.prefix"]),
         cast(str, config["remote.log.metadata.manager.impl.prefix"]),
@@ -479,14 +475,14 @@ def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
 
 
 def _warnings(config: ServerConfig) -> list[str]:
-    """What Kafka warns of at start, and what we do not do though it is asked for."""
+    """Warnings of Kafka, and configs that are set but not supported."""
     found: list[str] = []
     heartbeat = config.get_int("broker.heartbeat.interval.ms")
     session = config.get_int("broker.session.timeout.ms")
     if heartbeat * 2 > session:
         found.append(
             f"broker.heartbeat.interval.ms ({heartbeat}) should be at most half of"
-            f" broker.session.timeout.ms ({session}), or brokers lose their leases"
+            f" broker.session.timeout.ms ({session}), or brokers are fenced"
         )
     if config.is_set("group.coordinator.rebalance.protocols"):
         found.append(
@@ -494,7 +490,7 @@ def _warnings(config: ServerConfig) -> list[str]:
             " can do"
         )
     if config.get_list("config.providers"):
-        found.append("config.providers is not supported yet: values are taken as they stand")
+        found.append("config.providers is not supported yet: values are not resolved")
     return found
 
 
@@ -507,11 +503,12 @@ def _require(condition: bool, reason: str) -> None:
 
 
 def check_broker(config: ServerConfig) -> None:
-    """Raises ConfigError with the first thing that does not fit."""
+    """Check configs that depend on each other, as Kafka does at start and after each change. Raises
+    ConfigError."""
     if config.get_int("broker.id") != -1 or config.is_set("broker.id"):
         _require(
             config.get_int("broker.id") == config.node_id,
-            "broker.id and node.id must be the same where both are set",
+            "broker.id and node.id must be equal if both are set",
         )
     _check_logs(config)
     _check_replication(config)
@@ -554,7 +551,8 @@ def _check_cordoned(config: ServerConfig) -> None:
         directories = {str(path) for path in config.log_dirs}
         missing = [name for name in cordoned if str(Path(name)) not in directories]
         _require(
-            not missing, f"cordoned.log.dirs names what is not in log.dirs: {', '.join(missing)}"
+            not missing,
+            f"cordoned.log.dirs has directories that are not in log.dirs: {', '.join(missing)}",
         )
 
 
@@ -579,7 +577,7 @@ def _check_replication(config: ServerConfig) -> None:
 
 def _check_quorum(config: ServerConfig) -> None:
     if config.standalone:
-        return  # no quorum was configured: this node is one by itself
+        return  # without process.roles the node is its own quorum
     voters = {voter.node_id for voter in config.quorum_voters}
     _require(
         bool(voters) or bool(config.get_list("controller.quorum.bootstrap.servers")),
@@ -623,7 +621,7 @@ def _check_controller(config: ServerConfig) -> None:
 def _check_broker_alone(config: ServerConfig) -> None:
     _require(
         not config.controller_listeners,
-        "controller.listener.names must name nothing in listeners without the controller role",
+        "controller.listener.names must not contain a name of listeners without the controller role",
     )
     _require(
         not config.get_bool("controller.quorum.auto.join.enable"),
@@ -647,7 +645,7 @@ def _check_listeners(config: ServerConfig) -> None:
     listening = {endpoint.name for endpoint in config.all_listeners}
     _require(
         bool(advertised),
-        "a broker needs a listener of its own, beside those in controller.listener.names",
+        "There must be at least one listener that is not in controller.listener.names",
     )
     _require(
         config.inter_broker_listener in advertised,
@@ -669,7 +667,7 @@ def _check_early_start(config: ServerConfig) -> None:
         for name in config.get_list("early.start.listeners"):
             _require(
                 name in listening | controllers,
-                f"early.start.listeners names {name}, which is no listener",
+                f"early.start.listeners names {name}, which is not a listener",
             )
 
 
@@ -696,7 +694,7 @@ def _check_network(config: ServerConfig) -> None:
 
 
 def _check_order(config: ServerConfig, *names: str) -> None:
-    """Each of the configs must be at most the next."""
+    """Check that each config is at most the next."""
     for low, high in pairwise(names):
         _require(config.get_int(low) <= config.get_int(high), f"{high} must be at least {low}")
 
@@ -704,7 +702,7 @@ def _check_order(config: ServerConfig, *names: str) -> None:
 def _check_groups(config: ServerConfig) -> None:
     _require(
         "classic" in config.get_list("group.coordinator.rebalance.protocols"),
-        "group.coordinator.rebalance.protocols cannot leave out classic",
+        "group.coordinator.rebalance.protocols must contain classic",
     )
     for kind in ("group.consumer", "group.share", "group.streams"):
         for interval in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
@@ -729,17 +727,17 @@ def _check_groups(config: ServerConfig) -> None:
 
 
 def _check_tiered(config: ServerConfig) -> None:
-    """T-02, T-06: what a broker needs for tiered storage."""
+    """Check the configs that tiered storage requires (T-02, T-06)."""
     _require(
         config["remote.log.storage.manager.class.name"] is not None,
-        "remote.log.storage.manager.class.name is needed where remote.log.storage.system.enable is"
+        "remote.log.storage.manager.class.name is required if remote.log.storage.system.enable is"
         " true: odradek.ObjectStore with remote.log.storage.url, or Kafka's LocalTieredStorage",
     )
     listener = config.optional_str("remote.log.metadata.manager.listener.name")
     _require(
         listener is not None,
         "remote.log.metadata.manager.listener.name is needed where remote.log.storage.system.enable"
-        " is true: the listener at which brokers reach the topic of the metadata",
+        " is true: the listener that brokers use for __remote_log_metadata",
     )
     advertised = [endpoint.name for endpoint in config.advertised_listeners]
     _require(
@@ -750,9 +748,9 @@ def _check_tiered(config: ServerConfig) -> None:
 
 
 def check_local_retention(config: ServerConfig) -> None:
-    """Local retention lies within the whole one, where that is limited.
+    """Check that local retention is at most the total retention, if that is limited.
 
-    At start this matters with tiered storage alone; Kafka's dynamic changes keep to it always.
+    At start it is checked with tiered storage only; Kafka checks it for all dynamic changes.
     """
     log = config.log_config()
     for unit, total, local in (
@@ -761,7 +759,7 @@ def check_local_retention(config: ServerConfig) -> None:
     ):
         _require(
             total <= -1 or local == -2 or -1 < local <= total,
-            f"log.local.retention.{unit} is {local}, beyond log.retention.{unit}, {total}",
+            f"log.local.retention.{unit} is {local}, more than log.retention.{unit}, {total}",
         )
 
 

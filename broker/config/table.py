@@ -1,9 +1,9 @@
-"""The shape of a row, and how rows of all scopes are found by name.
+"""Columns of the config table.
 
-A row is declared once (`broker_*.py`, `topic_configs.py`, `group_configs.py`,
-`client_metrics_configs.py`); parsing, validation, DescribeConfigs, alteration and
-docs/configuration.md all read it. Names, types, defaults, validators, importance and update modes
-are those of Kafka 4.3; the docs are ours.
+Each config is declared in one row (`broker_*.py`, `topic_configs.py`, `group_configs.py`,
+`client_metrics_configs.py`). Parsing, validation, DescribeConfigs, alteration and docs/configuration.md use it.
+Names, types, defaults, validators, importance and update modes are those of Kafka 4.3; the descriptions are our
+own words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Scope(Enum):
 
 
 class UpdateMode(Enum):
-    """Whether a broker config can change while the broker runs, and for whom at once."""
+    """Whether and how a broker config can be updated dynamically."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -38,9 +38,9 @@ class UpdateMode(Enum):
 
 @value_class
 class Validator:
-    """`check` raises ConfigError; `text` says what is valid, for the docs.
+    """Validator of a value; `check` raises ConfigError, and `text` describes valid values.
 
-    `distinct` is for lists: what is named twice counts once.
+    `distinct` is for lists without duplicates.
     """
 
     text: str
@@ -50,12 +50,11 @@ class Validator:
 
 @value_class
 class ConfigKey:
-    """One config.
+    """A row of the table.
 
-    `default` is text as a file would hold it, None where the value is null until set. `internal`
-    ones are for tests: accepted, and left out of DescribeConfigs and the docs. `synonyms` are the
-    broker configs that give the value where this one is not set, best first. `effect` is False
-    where we accept, store and report the value, and nothing acts on it yet.
+    `default` is the text of the default, None if it is null. `internal` configs are for tests: accepted, but
+    not described. `synonyms` are broker configs that provide the value if this one is not set, by precedence.
+    `effect` is False if nothing uses the value yet.
     """
 
     name: str
@@ -76,7 +75,7 @@ class ConfigKey:
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str | None) -> ConfigValue:
-        """The value of `text`, checked. Raises ConfigError."""
+        """Parse and validate a text. Raises ConfigError."""
         value = parse(self.name, text, self.type)
         if self.validator is not None:
             if self.validator.distinct and isinstance(value, tuple):
@@ -93,7 +92,7 @@ Table = Mapping[str, ConfigKey]
 
 
 def table(*groups: Iterable[ConfigKey]) -> Table:
-    """Rows by name, in the order they are declared."""
+    """Rows by name, in the order of declaration."""
     rows: dict[str, ConfigKey] = {}
     for group in groups:
         for row in group:

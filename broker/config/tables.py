@@ -1,4 +1,4 @@
-"""All rows by scope, and what is said of broker configs as a whole: synonyms and listener prefixes."""
+"""All config rows by scope, and synonyms and listener prefixes of broker configs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOPIC: Table = table(TOPIC_ROWS)
 GROUP: Table = table(GROUP_ROWS)
 CLIENT_METRICS: Table = table(CLIENT_METRICS_ROWS)
 
-# Configs that exist only as dynamic ones (KIP-73): no default is reported, a file cannot set them.
+# Dynamic-only configs (KIP-73): without a default, ignored in a file.
 DYNAMIC_ONLY = frozenset(
     {
         "leader.replication.throttled.rate",
@@ -44,8 +44,8 @@ DYNAMIC_ONLY = frozenset(
     }
 )
 
-# Configs that Kafka has not, KIP-113's names of two of its own among them: not described until they are set.
-OURS = frozenset(
+# Configs that Kafka does not have, two of KIP-113 among them: not described unless set.
+ODRADEK_CONFIGS = frozenset(
     {
         "num.replica.move.threads",
         "intra.broker.throttled.rate",
@@ -55,7 +55,7 @@ OURS = frozenset(
     }
 )
 
-# One quantity under several names, in several units: the first that is set counts.
+# Names of one config in several units: the first that is set applies.
 _SAME_QUANTITY = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
@@ -64,7 +64,7 @@ _SAME_QUANTITY = (
 _FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
 
 _OF_LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)")
-# These may also carry a SASL mechanism's name between the listener's and their own.
+# Configs whose listener prefix may include a SASL mechanism.
 _OF_MECHANISM = (
     "sasl.jaas.config",
     "sasl.login.callback.handler.class",
@@ -78,12 +78,12 @@ _ONLY_WITH_PREFIX = frozenset(
     for name in BROKER
     if name.startswith(("ssl.keystore.", "ssl.truststore.", "ssl.key.password"))
 )
-# What a listener's prefix does not make a per-broker config.
+# Configs that are not per-broker with a listener prefix.
 _OF_CLUSTER = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 
 
 def broker_synonyms(name: str, *, of_listener: bool = True) -> tuple[str, ...]:
-    """Names under which a broker config's value may be found, best first, its own among them."""
+    """Names that provide the value of a broker config, by precedence, including its own."""
     for names in _SAME_QUANTITY:
         if name in names:
             return names
@@ -95,7 +95,7 @@ def broker_synonyms(name: str, *, of_listener: bool = True) -> tuple[str, ...]:
 
 
 def listener_base(name: str) -> str | None:
-    """What follows `listener.name.<listener>.` (and a mechanism), or None without that prefix."""
+    """Name after `listener.name.<listener>.` and a mechanism; None without the prefix."""
     match = _OF_LISTENER.fullmatch(name)
     if match is None:
         return None
@@ -104,7 +104,7 @@ def listener_base(name: str) -> str | None:
 
 
 def broker_row(name: str) -> ConfigKey | None:
-    """The row that a broker config's type comes from; a listener's is that of its base config."""
+    """Row of a broker config; with a listener prefix that of its base config."""
     found = BROKER.get(name)
     if found is None and (base := listener_base(name)) is not None:
         found = BROKER.get(base)
@@ -112,7 +112,7 @@ def broker_row(name: str) -> ConfigKey | None:
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether the plain name (no listener's prefix) can be altered while the broker runs."""
+    """Whether the config without listener prefix can be updated dynamically."""
     return name in BROKER and BROKER[name].mode is not UpdateMode.READ_ONLY
 
 
@@ -121,7 +121,7 @@ def needs_listener_prefix(name: str) -> bool:
 
 
 def is_per_broker(name: str) -> bool:
-    """Whether altering it needs a broker's id: it has no cluster-wide default."""
+    """Whether the config can only be updated per broker."""
     if name in BROKER:
         return BROKER[name].mode is UpdateMode.PER_BROKER
     match = _OF_LISTENER.fullmatch(name)

@@ -1,7 +1,7 @@
-"""Tiered storage turned on in one word: `odradek serve --tiered DIR|URL`, `odradek.testing`.
+"""Configs for `odradek serve --tiered DIR|URL` and `odradek.testing`.
 
-What Kafka asks for at the least (T-01, T-02, T-06), for a store in a directory, laid out as that of
-Kafka's LocalTieredStorage, or at a URL; and a metadata topic as small as the cluster is.
+The minimum that Kafka requires (T-01, T-02, T-06), for a directory in the layout of LocalTieredStorage or a
+URL, and a metadata topic for the size of the cluster.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ METADATA_PARTITIONS = 5
 
 
 def tiered_settings(target: str, *, brokers: int, listener: str) -> dict[str, str]:
-    """Both of the following."""
+    """Storage and metadata configs together."""
     return storage_settings(target) | metadata_settings(brokers, listener)
 
 
 def absolute_target(target: str) -> str:
-    """A URL as it is; a directory wherever whoever reads it stands. Raises ConfigError for what is neither: a
-    mistyped URL would be made a directory, where nobody looks for it."""
+    """Make a directory absolute; a URL is returned unchanged. Raises ConfigError for a text that looks like a
+    mistyped URL, which would become a directory."""
     if "://" in target:
         return target
     if not target or ":" in target.partition("/")[0]:
         raise ConfigError(
-            f"tiered storage is kept in a directory or at a URL like s3://bucket/prefix: {target!r} is neither"
+            f"tiered storage needs a directory or a URL like s3://bucket/prefix, not {target!r}"
         )
     return str(Path(target).absolute())
 
 
 def storage_settings(target: str) -> dict[str, str]:
-    """The configs of a node whose remote store is `target`: a URL, or an absolute directory."""
+    """Configs for the remote storage `target`: a URL, or an absolute directory."""
     settings = {"remote.log.storage.system.enable": "true"}
     if "://" in target:
         return settings | {
@@ -47,8 +47,7 @@ def storage_settings(target: str) -> dict[str, str]:
 
 
 def metadata_settings(brokers: int, listener: str) -> dict[str, str]:
-    """What the metadata topic is like where nobody says otherwise; `listener` is the one of each
-    broker at which the others find it."""
+    """Defaults for the metadata topic; `listener` is the listener by which brokers reach it."""
     return {
         "remote.log.metadata.manager.listener.name": listener,
         "rlmm.config.remote.log.metadata.topic.replication.factor": str(min(3, brokers)),

@@ -1,4 +1,4 @@
-"""What a topic can set for itself; each falls back on the broker configs named as its synonyms."""
+"""Topic configs; each defaults to the broker configs named as its synonyms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from odradek.broker.config.validators import (
     throttled_replicas,
 )
 
-# A table, to be read as one: the formatter would give every column a line.
+# The formatter would put every column on a line of its own.
 # fmt: off
 TOPIC_ROWS: Rows = (
     row("segment.bytes", INT, "1073741824", MEDIUM, at_least(1048576),
@@ -50,7 +50,7 @@ TOPIC_ROWS: Rows = (
             "limit."),
     row("retention.ms", LONG, "604800000", MEDIUM, at_least(-1),
         scope=Scope.TOPIC, synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours",), effect=True,
-        doc="Age in ms after which a closed segment is deleted; -1 keeps it for ever."),
+        doc="Age in ms after which a closed segment is deleted; -1 keeps it forever."),
     row("max.message.bytes", INT, "1048588", MEDIUM, at_least(0),
         scope=Scope.TOPIC, synonyms=("message.max.bytes",), effect=True,
         doc="Largest batch of records accepted, in bytes, after compression."),
@@ -59,7 +59,7 @@ TOPIC_ROWS: Rows = (
         doc="Bytes of records between two entries of the offset index."),
     row("delete.retention.ms", LONG, "86400000", MEDIUM, at_least(0),
         scope=Scope.TOPIC, synonyms=("log.cleaner.delete.retention.ms",), effect=True,
-        doc="How long a compacted log keeps deletion markers, in ms."),
+        doc="Time in ms for which tombstones and transaction markers are kept in a compacted log."),
     row("min.compaction.lag.ms", LONG, "0", MEDIUM, at_least(0),
         scope=Scope.TOPIC, synonyms=("log.cleaner.min.compaction.lag.ms",), effect=True,
         doc="Youngest age in ms at which a record may be compacted away; at most "
@@ -73,18 +73,18 @@ TOPIC_ROWS: Rows = (
             "name, in ms."),
     row("min.cleanable.dirty.ratio", DOUBLE, "0.5", MEDIUM, between(0, 1),
         scope=Scope.TOPIC, synonyms=("log.cleaner.min.cleanable.ratio",), effect=True,
-        doc="Part of the log that must be uncompacted before it is compacted, from 0 to 1."),
+        doc="Minimum ratio of dirty bytes for the log to be compacted, from 0 to 1."),
     row("cleanup.policy", LIST, "delete", MEDIUM, distinct("compact", "delete"),
         scope=Scope.TOPIC, synonyms=("log.cleanup.policy",), effect=True,
-        doc="What becomes of old segments: `delete` drops them by age and size, `compact` keeps the "
-            "last value of every key, both do both, and empty keeps everything."),
+        doc="Policy for old segments: `delete` deletes them by age and size, `compact` keeps the "
+            "last record of every key. Both can be combined; an empty list keeps everything."),
     row("unclean.leader.election.enable", BOOLEAN, "false", MEDIUM,
         scope=Scope.TOPIC, synonyms=("unclean.leader.election.enable",), effect=True,
-        doc="Let a replica outside the in-sync set lead when there is no other, at the price of "
-            "records."),
+        doc="Whether a replica outside the ISR may be elected leader as a last resort, which may "
+            "lose records."),
     row("min.insync.replicas", INT, "1", MEDIUM, at_least(1),
         scope=Scope.TOPIC, synonyms=("min.insync.replicas",), effect=True,
-        doc="In-sync replicas below which a write with acks=all is refused."),
+        doc="Minimum number of in-sync replicas for a write with acks=all."),
     row("compression.type", STRING, "producer", MEDIUM, one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         scope=Scope.TOPIC, synonyms=("compression.type",), effect=True,
         doc="Codec records are stored with; `producer` keeps the one they came in."),
@@ -99,18 +99,18 @@ TOPIC_ROWS: Rows = (
         doc="zstd's level where records are compressed here with zstd."),
     row("preallocate", BOOLEAN, "false", MEDIUM,
         scope=Scope.TOPIC, synonyms=("log.preallocate",),
-        doc="Reserve a segment's full size on disk when it is created."),
+        doc="Whether the file of a new segment is preallocated."),
     row("message.timestamp.type", STRING, "CreateTime", MEDIUM, one_of("CreateTime", "LogAppendTime"),
         scope=Scope.TOPIC, synonyms=("log.message.timestamp.type",), effect=True,
         doc="Whether a record's timestamp is its creation's or the time it was appended."),
     row("message.timestamp.before.max.ms", LONG, "9223372036854775807", MEDIUM, at_least(0),
         scope=Scope.TOPIC, synonyms=("log.message.timestamp.before.max.ms",), effect=True,
-        doc="How far before the broker's clock a record's creation time may lie, in ms; ignored with "
-            "LogAppendTime."),
+        doc="Maximum difference in ms by which the timestamp of a record may be before the "
+            "broker's clock; ignored with LogAppendTime."),
     row("message.timestamp.after.max.ms", LONG, "3600000", MEDIUM, at_least(0),
         scope=Scope.TOPIC, synonyms=("log.message.timestamp.after.max.ms",), effect=True,
-        doc="How far ahead of the broker's clock a record's creation time may lie, in ms; ignored "
-            "with LogAppendTime."),
+        doc="Maximum difference in ms by which the timestamp of a record may be after the "
+            "broker's clock; ignored with LogAppendTime."),
     row("leader.replication.throttled.replicas", LIST, "", MEDIUM, throttled_replicas,
         scope=Scope.TOPIC, effect=True,
         doc="Replicas whose sending is throttled, as partition:broker pairs, or `*` for all."),
@@ -129,11 +129,11 @@ TOPIC_ROWS: Rows = (
         doc="Local bytes of a partition beyond which copied segments are deleted; -1 no limit, -2 as "
             "`retention.bytes`, which it must not exceed."),
     row("remote.log.copy.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
-        doc="Copy no more segments, and leave what is in the remote store to retention: it can still be "
-            "read."),
+        doc="Whether copying segments to remote storage is disabled. Remote data is then still "
+            "readable and expires by retention."),
     row("remote.log.delete.on.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
-        doc="Delete the remote data when `remote.storage.enable` is turned off, which must be said to "
-            "turn it off."),
+        doc="Whether remote data is deleted when `remote.storage.enable` is set to false; it must"
+            " be true for that."),
     row("internal.segment.bytes", INT, None, MEDIUM, scope=Scope.TOPIC, internal=True, effect=True,
         doc="Segment size in bytes, below the minimum of `segment.bytes`. For tests."),
 )

@@ -1,4 +1,4 @@
-"""Topic configs as a whole: their defaults from the broker's configs, and what they must say together."""
+"""Validation of topic configs, and their defaults from broker configs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from odradek.broker.config.types import ConfigError, ConfigValue, to_text
 _MS_PER_MINUTE = 60 * 1000
 _MS_PER_HOUR = 60 * _MS_PER_MINUTE
 INHERITED = -2
-"""As a local retention: the whole one counts."""
+"""Local retention equal to the total retention."""
 
 
 def to_ms(broker_name: str, value: int) -> int:
-    """A duration under a broker config's name, in ms."""
+    """Convert a duration of a broker config to ms, by the unit in its name."""
     if broker_name.endswith(".hours"):
         return value * _MS_PER_HOUR
     if broker_name.endswith(".minutes"):
@@ -24,7 +24,7 @@ def to_ms(broker_name: str, value: int) -> int:
 
 
 def topic_defaults(broker: Mapping[str, ConfigValue]) -> dict[str, str]:
-    """The text of each topic config where the topic sets nothing. `broker` has every broker config."""
+    """Default texts of topic configs. `broker` has all broker configs."""
     found: dict[str, str] = {}
     for name, row in TOPIC.items():
         value = row.default_value
@@ -42,7 +42,7 @@ def topic_defaults(broker: Mapping[str, ConfigValue]) -> dict[str, str]:
 
 
 def parse_topic(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
-    """Every topic config's value; what is missing is the default. Raises ConfigError."""
+    """Values of all topic configs, with defaults for missing ones. Raises ConfigError."""
     return {name: row.parse(texts.get(name, row.default)) for name, row in TOPIC.items()}
 
 
@@ -53,8 +53,8 @@ def validate_topic(
     *,
     tiering: bool,
 ) -> None:
-    """Raises ConfigError unless a topic may have exactly `configs`, where it had `existing`. `defaults` are
-    what holds where it sets nothing (`parse_topic`)."""
+    """Check that a topic with the configs `existing` may have exactly `configs`. Raises ConfigError. `defaults`
+    are the values of unset configs (`parse_topic`)."""
     nulls = sorted(name for name, text in configs.items() if text is None)
     if nulls:
         raise ConfigError(f"Topic configs cannot be null: {', '.join(nulls)}")
@@ -75,7 +75,7 @@ def validate_topic(
 def _check_tiered(values: Mapping[str, ConfigValue], *, tiering: bool) -> None:
     if not tiering:
         raise ConfigError(
-            "remote.storage.enable needs remote.log.storage.system.enable, which this broker has not"
+            "remote.storage.enable needs remote.log.storage.system.enable, which this broker does not have"
         )
     policy = cast(Sequence[str], values["cleanup.policy"])
     if policy and tuple(policy) != ("delete",):
@@ -106,7 +106,7 @@ def _check_local_retention(unit: str, values: Mapping[str, ConfigValue]) -> None
 def _check_no_longer_tiered(values: Mapping[str, ConfigValue]) -> None:
     if not values["remote.log.delete.on.disable"]:
         raise ConfigError(
-            "remote.storage.enable cannot be turned off without saying what becomes of the remote"
+            "remote.storage.enable cannot be turned off without a decision about the remote"
             " data: set remote.log.delete.on.disable=true to delete it, or keep"
             " remote.storage.enable=true with remote.log.copy.disable=true to keep reading it"
         )

@@ -1,9 +1,9 @@
-"""Config values: their types, and how text becomes a value and a value text.
+"""Types of config values, and conversion from and to text.
 
-Kafka's types and rules (`ConfigDef` of Kafka 4.3): text is trimmed; INT and LONG are Java's decimal
-integers of 32 and 64 bits; a LIST is split at commas, the spaces around them dropped, and is empty
-for empty text; a PASSWORD never turns into text except where it is stored. `parse` and `to_text`
-are inverse up to formatting: `to_text` gives what Kafka's DescribeConfigs shows.
+Types and rules are those of Kafka's `ConfigDef` (4.3): text is trimmed; INT and LONG are Java's decimal
+integers; a LIST is split at commas without surrounding spaces, and empty for empty text; a PASSWORD is written
+as text only where it is stored. `to_text` returns what DescribeConfigs shows; apart from formatting it is the
+inverse of `parse`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0
 
 
 class ConfigError(ValueError):
-    """A config's name or value is refused; the text says which and why, in one line."""
+    """Invalid config name or value; the message has the config and the reason."""
 
     @classmethod
     def of(cls, name: str, value: object, reason: str) -> ConfigError:
@@ -29,7 +29,7 @@ class ConfigError(ValueError):
 
 
 class ConfigType(Enum):
-    """A config's type; the values are DescribeConfigs' type codes."""
+    """Type of a config, with the codes of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -49,7 +49,7 @@ class Importance(Enum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
+    """Source of a value, with the codes of DescribeConfigs."""
 
     UNKNOWN = 0
     TOPIC_CONFIG = 1
@@ -63,7 +63,7 @@ class ConfigSource(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What a config belongs to, as the configs APIs number it."""
+    """Resource type of a config, with the codes of the config APIs."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -75,7 +75,7 @@ class ResourceType(IntEnum):
 
 @value_class
 class Password:
-    """A secret: neither `str` nor `repr` shows it."""
+    """Secret text, hidden in `str` and `repr`."""
 
     value: str
 
@@ -91,7 +91,7 @@ _BITS: Mapping[ConfigType, int] = {ConfigType.SHORT: 16, ConfigType.INT: 32, Con
 
 
 def parse(name: str, text: str | None, kind: ConfigType) -> ConfigValue:
-    """The value that `text` stands for. Raises ConfigError."""
+    """Parse a text. Raises ConfigError."""
     if text is None:
         return None
     trimmed = text.strip()
@@ -122,7 +122,7 @@ def _parse_integer(name: str, trimmed: str, kind: ConfigType) -> int:
 
 
 def to_text(value: ConfigValue) -> str | None:
-    """What DescribeConfigs shows of a value; a password's is HIDDEN."""
+    """Text of a value in DescribeConfigs; HIDDEN for a password."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -135,10 +135,10 @@ def to_text(value: ConfigValue) -> str | None:
 
 
 def java_double(value: float) -> str:
-    """A double as Java prints it: `0.5`, `1.0`, `1.7976931348623157E308`."""
-    if 1e-3 <= abs(value) < 1e7:  # nearly always; there Python prints it as Java does
+    """Format a double as Java does: `0.5`, `1.0`, `1.7976931348623157E308`."""
+    if 1e-3 <= abs(value) < 1e7:  # usually Python formats it as Java does
         return repr(value)
-    from decimal import Decimal  # for this alone
+    from decimal import Decimal  # imported only for this case
 
     if value != value:
         return "NaN"

@@ -1,7 +1,7 @@
-"""Whether a resource may have certain configs: the one question behind every alteration.
+"""Validation of config alterations.
 
-Topics, groups and client metrics are asked for all their configs at once; a broker's are asked for as
-one of the two dynamic layers.
+Configs of topics, groups and client metrics are validated together; those of a broker as one of the two dynamic
+layers.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def validate_resource_configs(
     wanted: Mapping[str, str],
     existing: Mapping[str, str],
 ) -> None:
-    """Whether a resource that has `existing` may have exactly `wanted`. Raises KafkaError.
+    """Check that a resource with the configs `existing` may have exactly `wanted`. Raises KafkaError.
 
-    A broker's are not looked into: that is done by the broker they are meant for (`validate_broker`).
+    Configs of brokers are validated by the broker itself (`validate_broker`).
     """
     match resource_type:
         case ResourceType.TOPIC:
@@ -58,9 +58,9 @@ def validate_resource_configs(
 
 
 def list_configs() -> dict[int, dict[str, str]]:
-    """Of topics and brokers, the configs of type LIST with their defaults.
+    """Configs of type LIST of topics and brokers, with their defaults.
 
-    Those of client metrics are lists too, to which Kafka does not append.
+    Kafka does not append to the lists of client metrics.
     """
     return {
         int(resource_type): {
@@ -74,16 +74,16 @@ def list_configs() -> dict[int, dict[str, str]]:
 
 
 def broker_id(name: str) -> int:
-    """The id that a broker resource is named by. Raises KafkaError(invalid_request)."""
+    """Broker id of a broker resource. Raises KafkaError(invalid_request)."""
     if not _INT32.fullmatch(name) or not -(1 << 31) <= int(name) < 1 << 31:
         raise KafkaError(ErrorCode.invalid_request, f"A broker's id is a number, not {name}")
     return int(name)
 
 
 def validate_broker(config: ServerConfig, configs: Mapping[str, str], *, of_broker: bool) -> None:
-    """Whether `configs` may be the dynamic layer of this broker (or of all, not `of_broker`).
+    """Check that `configs` may be the dynamic layer of this broker, or the cluster-wide one (not `of_broker`).
 
-    Raises KafkaError(invalid_request), which is what Kafka answers here.
+    Raises KafkaError(invalid_request), as Kafka does.
     """
     refused = list(refused_dynamic(configs, of_broker=of_broker))
     if refused:
@@ -118,24 +118,25 @@ _LETTING_IN = ("max.connections", "max.connection.creation.rate")
 _KEPT_WITHIN = tuple(
     f"group.{kind}.assignment.interval.ms" for kind in ("consumer", "share", "streams")
 )
-"""What is stored of these is kept within the limits, should they change; what is given has to be."""
+"""Group configs whose stored values are clamped to changed limits; new values must be within the limits."""
 
 
 def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
-    """Pools grow at most to twice, and shrink at most to half, in one step (KIP-226).
+    """Check dynamic updates of pools and limits. A pool can at most double or halve in one update (KIP-226).
 
-    Somebody is still let in, or nobody could take it back; at start Kafka has 0 connections pass, too.
+    Connection limits must stay above 0, or the update could not be reverted; at start Kafka accepts 0.
 
-    Kafka opens and closes listeners at run time; this broker says that it does not, rather than to
-    take the change and not listen.
+    Kafka adds and removes listeners dynamically; Odradek rejects such an update.
     """
     if new.all_listeners != old.all_listeners:
-        raise ConfigError("listeners cannot be changed while this broker runs: restart it")
+        raise ConfigError("listeners cannot be updated dynamically: restart the broker")
     if new.log_config() != old.log_config():
         check_local_retention(new)
     for name, given in {**new.layers.cluster, **new.layers.broker}.items():
         if (listener_base(name) or name) in _LETTING_IN and new.get_int(name) < 1:
-            raise ConfigError.of(name, new.get_int(name), "a running broker lets at least 1 in")
+            raise ConfigError.of(
+                name, new.get_int(name), "it must be at least 1 in a dynamic update"
+            )
         if name in _KEPT_WITHIN:
             _check_limits(new, name, int(given))
     for name in _THREADS:
@@ -147,7 +148,7 @@ def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
 
 
 def validate_group(config: ServerConfig, name: str, configs: Mapping[str, str]) -> None:
-    """Raises KafkaError(invalid_config), or invalid_request for a group without a name."""
+    """Validate group configs. Raises KafkaError(invalid_config), or invalid_request without a group name."""
     if not name:
         raise KafkaError(ErrorCode.invalid_request, "A group's configs need the group's name")
     try:
@@ -174,7 +175,7 @@ def _check_group(config: ServerConfig, configs: Mapping[str, str]) -> None:
 
 
 def _broker_values(config: ServerConfig) -> dict[str, int]:
-    """The numbers that hold where a group sets nothing: within the limits, as the broker's own configs are."""
+    """Default values of group configs, clamped to the limits as the broker configs are."""
     return {
         name: cast(int, config[row.synonyms[0]] if row.synonyms else row.default_value)
         for name, row in GROUP.items()
@@ -183,12 +184,15 @@ def _broker_values(config: ServerConfig) -> dict[str, int]:
 
 
 def _check_limits(config: ServerConfig, name: str, number: int) -> None:
-    """Of a group's config, or the broker's in its place."""
+    """Check a group config, or the broker's default, against its limits."""
     kind, _, quantity = name.removeprefix("group.").partition(".")
-    for bound, beyond, says in (("min", number.__lt__, "least"), ("max", number.__gt__, "most")):
+    for bound, beyond, bound_text in (
+        ("min", number.__lt__, "least"),
+        ("max", number.__gt__, "most"),
+    ):
         limit_name = _limit_name(kind, bound, quantity)
         if limit_name in BROKER and beyond(limit := config.get_int(limit_name)):
-            raise ConfigError.of(name, number, f"must be at {says} {limit_name}, {limit}")
+            raise ConfigError.of(name, number, f"must be at {bound_text} {limit_name}, {limit}")
 
 
 def _limit_name(kind: str, bound: str, quantity: str) -> str:
@@ -198,7 +202,7 @@ def _limit_name(kind: str, bound: str, quantity: str) -> str:
 
 
 def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
-    """Raises KafkaError: invalid_request or invalid_config, as Kafka does."""
+    """Validate client metrics configs. Raises KafkaError (invalid_request or invalid_config) as Kafka does."""
     if not name:
         raise KafkaError(ErrorCode.invalid_request, "A client metrics subscription needs a name")
     for key in configs:

@@ -1,4 +1,4 @@
-"""What a value may be, beyond its type. The texts are what docs and errors call valid."""
+"""Validators of values. Their texts are used in error messages and docs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at_least(low: float, *, null: bool = False) -> Validator:
 
 
 def between(low: float, high: float | None, *, null: bool = False) -> Validator:
-    """Both ends included; `high` None sets no upper end. Refuses null unless told otherwise."""
+    """Check a range, both ends included; `high` None is unlimited. Null is rejected unless `null`."""
 
     def check(name: str, value: ConfigValue) -> None:
         if value is None:
@@ -62,7 +62,7 @@ def one_of_any_case(*names: str) -> Validator:
 
 
 def distinct(*names: str, empty: bool = True, null: bool = False) -> Validator:
-    """A list that counts an item once, of `names` where some are given."""
+    """Check a list without duplicates, of `names` if given."""
 
     def check(name: str, value: ConfigValue) -> None:
         if value is None:

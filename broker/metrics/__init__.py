@@ -1,2 +1,2 @@
-"""What a node measures of itself, and how it is asked: `registry.py` is where rooms put their numbers,
-`table.py` what these are called, `endpoint.py` where Prometheus reads them."""
+"""Metrics of a node: `registry.py` has the meters, timers and gauges, `table.py` their names, and `endpoint.py`
+serves them to Prometheus."""

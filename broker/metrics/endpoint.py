@@ -1,7 +1,7 @@
-"""Where Prometheus reads a node's metrics: HTTP/1.1, GET /metrics, on a listener of its own.
+"""HTTP endpoint for Prometheus: GET /metrics on a listener of its own (HTTP/1.1).
 
-h11 knows HTTP; here is who may come (a few at a time, and not for long without a word), and the page,
-made and sent a piece at a time, so that thousands of partitions keep nobody else waiting.
+h11 implements HTTP. The endpoint limits the number of connections and their idle time, and builds and sends the
+page in pieces, so thousands of partitions do not block the event loop.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ log = logging.getLogger("odradek.metrics")
 PATH = "/metrics"
 CONNECTIONS_MAX = 16
 TIMEOUT_SECONDS = 60.0
-"""How long a connection may be silent, or its page may take to be read."""
+"""Maximum idle time of a connection, and maximum time to send a page."""
 LINES_A_PIECE = 250
-"""About a millisecond's work."""
+"""Bytes that take about a millisecond to build."""
 REQUEST_BYTES_MAX = 16 << 10
 RECEIVED_BYTES = 4096
 _PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class MetricsEndpoint:
-    """See the module. `address` is where it listens, once `run` has reported started."""
+    """Serves the metrics of a node. `address` is set once `run` has reported that it started."""
 
     address: Address
 
@@ -46,7 +46,7 @@ class MetricsEndpoint:
         self._guests = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer until cancelled. Raises OSError if it can't listen there."""
+        """Serve until cancelled. Raises OSError if the address cannot be bound."""
         listeners = await self._network.listen(self._host, self._port)
         try:
             self.address = listeners[0].address
@@ -63,7 +63,9 @@ class MetricsEndpoint:
         while True:
             connection = await listener.accept()
             if self._guests >= CONNECTIONS_MAX:
-                log.warning("refused %s: %d read metrics already", connection.peer, self._guests)
+                log.warning(
+                    "refused %s: %d connections read metrics already", connection.peer, self._guests
+                )
                 connection.abort()
             else:
                 guests.start_soon(self._serve, connection)
@@ -73,18 +75,18 @@ class MetricsEndpoint:
         try:
             await _Conversation(connection, self._metrics).run()
         except ConnectionLost:
-            pass  # it has gone, as it may
+            pass  # the client disconnected
         except h11.RemoteProtocolError as error:
-            log.warning("%s asks for metrics, but not by HTTP: %s", connection.peer, error)
-        except Exception:  # ours, and this look's alone
-            log.exception("metrics could not be told to %s", connection.peer)
+            log.warning("closed %s: invalid HTTP request: %s", connection.peer, error)
+        except Exception:  # a failed gauge must not stop the endpoint
+            log.exception("metrics could not be sent to %s", connection.peer)
         finally:
             self._guests -= 1
             connection.abort()
 
 
 class _Conversation:
-    """One connection: requests, one after the other."""
+    """One HTTP connection and its requests."""
 
     def __init__(self, connection: Connection, metrics: Metrics) -> None:
         self._connection = connection
@@ -92,7 +94,8 @@ class _Conversation:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
 
     async def run(self) -> None:
-        """To its end. Raises ConnectionLost, and RemoteProtocolError for what is not HTTP."""
+        """Serve requests until the connection ends. Raises ConnectionLost, and RemoteProtocolError for invalid
+        HTTP."""
         while True:
             with trio.move_on_after(TIMEOUT_SECONDS):
                 try:
@@ -102,7 +105,7 @@ class _Conversation:
                     await self._respond(request)
                 except h11.RemoteProtocolError as error:
                     if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                        await self._say(HTTPStatus(error.error_status_hint))
+                        await self._send_status(HTTPStatus(error.error_status_hint))
                         await self._connection.aclose()
                     raise
                 if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
@@ -112,7 +115,7 @@ class _Conversation:
         await self._connection.aclose()
 
     async def _next_request(self) -> h11.Request | None:
-        """None when there are no more."""
+        """Next request; None when the connection ends."""
         found = None
         while True:
             event = self._http.next_event()
@@ -123,7 +126,7 @@ class _Conversation:
             elif isinstance(event, h11.Request):
                 found = event
             elif isinstance(event, h11.Data):
-                pass  # nobody has anything to tell
+                pass  # a request body is ignored
             elif isinstance(event, h11.EndOfMessage):
                 return found
             else:
@@ -133,9 +136,9 @@ class _Conversation:
         path = request.target.decode("ascii").partition("?")[0]
         is_head = request.method == b"HEAD"
         if request.method not in (b"GET", b"HEAD"):
-            await self._say(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
+            await self._send_status(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
         elif path != PATH:
-            await self._say(HTTPStatus.NOT_FOUND, silent=is_head)
+            await self._send_status(HTTPStatus.NOT_FOUND, silent=is_head)
         else:
             await self._metrics.prepare()
             await self._begin(HTTPStatus.OK, ("Content-Type", CONTENT_TYPE))
@@ -146,10 +149,10 @@ class _Conversation:
                     await trio.lowlevel.checkpoint()
             await self._send(h11.EndOfMessage())
 
-    async def _say(
+    async def _send_status(
         self, status: HTTPStatus, *headers: tuple[str, str], silent: bool = False
     ) -> None:
-        """Answer with that alone."""
+        """Send a response that has only its status line as body."""
         await self._begin(status, *_PLAIN, *headers)
         if not silent:
             text = f"{status.value} {status.phrase}; metrics are at {PATH}\n"
@@ -169,7 +172,7 @@ class _Conversation:
 
 
 def _pieces(lines: Iterator[str]) -> Iterator[bytes]:
-    """One for each turn; empty where there was nothing to tell yet."""
+    """Text of one piece per turn; empty if no metric has values yet."""
     piece: list[str] = []
     for line in lines:
         piece.append(line)

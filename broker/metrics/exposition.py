@@ -1,14 +1,12 @@
-"""A node's metrics as Prometheus reads them (text format 0.0.4), spelt as Kafka's exporter spells them.
+"""Metrics in Prometheus' text format 0.0.4, named as by Kafka's JMX exporter with its default rules.
 
-Everybody's dashboards are written for what the JMX exporter makes of Kafka's MBeans by its usual rules:
-
-| an MBean | is |
+| MBean | name |
 |---|---|
 | `kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec,topic=t` | `kafka_server_brokertopicmetrics_bytesin_total{topic="t"}` |
 | `kafka.server:type=ReplicaManager,name=LeaderCount` | `kafka_server_replicamanager_leadercount` |
 | `kafka.server:type=raft-metrics`, attribute `current-epoch` | `kafka_server_raftmetrics_current_epoch` |
 
-A metric that goes by several names is told once under each.
+A metric with several MBeans is reported under each name.
 """
 
 from __future__ import annotations
@@ -23,22 +21,22 @@ PER_SECOND = "PerSec"
 
 
 def exposition(metrics: Metrics) -> Iterator[str]:
-    """The page, line by line, each with its newline; an empty one says that it is others' turn. Ask
-    `Metrics.prepare` first."""
+    """Lines of the page, each with its newline; an empty line means that the event loop should run other tasks.
+    Call `Metrics.prepare` first."""
     for found in metrics.look():
         if found is None:
             yield ""
             continue
         metric, numbers = found
-        told = list(numbers) if metric.also else numbers
+        values = list(numbers) if metric.also else numbers
         for mbean in (metric.mbean, *metric.also):
-            yield from _family(metric, mbean, told)
+            yield from _family(metric, mbean, values)
 
 
 def _family(
     metric: Metric, mbean: MBean, numbers: Iterable[tuple[Labels, Value | Timer]]
 ) -> Iterator[str]:
-    """Nothing at all where there are no numbers."""
+    """Lines of one metric; none without values."""
     name = exported_name(mbean, metric.kind)
     is_first = True
     for labels, value in numbers:
@@ -53,7 +51,7 @@ def _family(
 
 
 def exported_name(mbean: MBean, kind: Kind) -> str:
-    """What the exporter calls it."""
+    """Name of the MBean in the JMX exporter."""
     name = mbean.name
     if kind is Kind.METER:
         name = name.removesuffix(PER_SECOND) + "_total"

@@ -1,8 +1,8 @@
-"""What a node has to tell of itself without counting: its rooms are asked when somebody looks.
+"""Gauges of a node: quorum, controller, log directories, logs and replicas, read when metrics are collected.
 
-What takes a pass over thousands of partitions is worked out before a look, some at a time. A log that is
-offline is not told of, as in Kafka; nor is one whose files cannot be looked at just now, by its disk's fault
-or because they are being replaced: who needs its records finds out which.
+Sums over thousands of partitions are computed in steps before a collection. Logs that are offline are left out,
+as in Kafka, as are logs whose files currently cannot be read because of a disk error or because they are being
+replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from odradek.storage.log_manager.log_manager import LogManager
 
 PARTITIONS_A_TURN = 100
-"""How many are looked at, about 5 µs each, before others have the loop."""
+"""Partitions per step, about 5 µs each."""
 
 BY_TOPIC = {
     "MessagesInPerSec": "messages_in",
@@ -62,11 +62,11 @@ STATES = {
     LifeState.STOPPING: 6,
     LifeState.GONE: 7,
 }
-"""Kafka's numbers of a broker's states."""
+"""Kafka's values of BrokerState."""
 
 
 def register(services: Services) -> None:
-    """Have all of it told: once, when the node's logs are loaded, before its partitions are opened."""
+    """Register all gauges: called once, after the logs are loaded and before partitions are opened."""
     _quorum(services)
     if services.config.is_controller:
         _controller(services)
@@ -124,21 +124,21 @@ def _fenced(image: images.MetadataImage) -> int:
 
 
 def _directories(services: Services) -> None:
-    """Of a LogManager's gauges the name has the directory in it, behind a comma."""
+    """LogManager gauges, whose MBean has the directory as a label."""
     metrics, logs = services.metrics, services.logs
-    for told in logs.gauges():
-        name, _, directory = told.partition(",logDirectory=")
+    for gauge in logs.gauges():
+        name, _, directory = gauge.partition(",logDirectory=")
         labels: dict[str, str | int] = {"logDirectory": directory} if directory else {}
-        metrics.gauge(name, partial(_told, logs, told), **labels)
+        metrics.gauge(name, partial(_gauge_of, logs, gauge), **labels)
     metrics.gauge("OfflineReplicaCount", lambda: len(logs.offline))
 
 
-def _told(logs: LogManager, name: str) -> int:
+def _gauge_of(logs: LogManager, name: str) -> int:
     return logs.gauges()[name]
 
 
 def _logs(services: Services) -> None:
-    """Of every replica here."""
+    """Gauges of every replica on this broker."""
     table, metrics = services.partitions, services.metrics
 
     def source(name: str, look: Callable[[PartitionLog], int]) -> None:
@@ -161,7 +161,7 @@ def _of_each(
 
 
 def _looked(which: PartitionLog, look: Callable[[PartitionLog], int]) -> int | None:
-    """None of a log that cannot be looked at."""
+    """Value of a log; None if its files cannot be read."""
     if which.failure is not None:
         return None
     try:
@@ -171,7 +171,7 @@ def _looked(which: PartitionLog, look: Callable[[PartitionLog], int]) -> int | N
 
 
 def _filled_percent(which: PartitionLog) -> int:
-    """Of a tiered one the remote log manager knows more."""
+    """Tiered partitions are reported by RemoteLogManager."""
     limit = which.config.retention_bytes
     return which.size_bytes * 100 // limit if limit > 0 and not which.is_tiered else 0
 
@@ -185,7 +185,7 @@ def _copy(past: Mapping[str, PartitionTraffic]) -> dict[str, PartitionTraffic]:
 
 
 class _Replicas:
-    """The counts of the replicas here, and of what went through them."""
+    """Replica counts and traffic of this broker."""
 
     def __init__(self, table: PartitionTable, services: Services) -> None:
         self._table = table
@@ -196,7 +196,7 @@ class _Replicas:
 
     def register(self, metrics: Metrics) -> None:
         metrics.before_looks(self._work_out)
-        for name in OF_IN_SYNC_SETS:  # they are told before the first of them happens
+        for name in OF_IN_SYNC_SETS:  # reported as 0 before the first event
             metrics.meter(name)
         for name in OF_REPLICAS:
             metrics.gauge(name, partial(self._count, name))
@@ -217,8 +217,8 @@ class _Replicas:
         yield (), sum(value for _, value in self._by_topic(counted))
 
     async def _work_out(self) -> None:
-        """Of the partitions that are here as this begins, and of those that were before: what leaves meanwhile
-        counts once. A topic's sums do not fall when some of its partitions leave."""
+        """Compute the sums over current and previous partitions; a partition that leaves during the computation
+        counts once. Totals of a topic do not decrease when partitions leave."""
         counts, by_topic = Counter[str](), dict[str, PartitionTraffic]()
         past, past_by_topic = PartitionTraffic(), _copy(self._table.past_traffic)
         for number, partition in enumerate(self._table, 1):
@@ -236,11 +236,11 @@ class _Replicas:
         self._counts, self._traffic, self._past = counts, by_topic, past
 
     def _of_leader(self, partition: Partition) -> Iterator[str]:
-        """In which counts a partition is that this node leads, as the cluster has it now."""
+        """Names of the counts that include this partition, as its leader in the current image."""
         yield "LeaderCount"
         image = self._metadata.image.partition(partition.topic, partition.index)
         if image is None:
-            return  # deleted just now
+            return  # the partition was just deleted
         in_sync = len(image.isr)
         least = min(partition.log.config.min_insync_replicas, len(image.replicas))
         if in_sync < len(image.replicas) - len(image.adding_replicas):

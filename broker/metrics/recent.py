@@ -1,5 +1,4 @@
-"""The average and the largest of what was recorded in the last minute: Kafka's sensors with Avg and Max,
-of two samples of 30 s, where the older one goes as a whole."""
+"""Average and maximum over the last minute, as Kafka's Avg and Max sensors with two samples of 30 s."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ class _Sample:
 
 
 class Recent:
-    """See the module. `average` and `largest` are None where nothing was recorded."""
+    """Recorded values of the last minute. `average` and `largest` are None without any value."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
 
     def record(self, value: float) -> None:
-        """`value` is 0 or more."""
+        """Record a value, 0 or more."""
         now = self._monotonic()
         if not self._samples or now - self._samples[-1].began >= SAMPLE_SECONDS:
             self._samples.append(_Sample(now))

@@ -1,9 +1,9 @@
-"""Where a node's rooms put what they measure.
+"""Registry of the meters, timers and gauges of a node.
 
-A room asks for its meters once, when it is made, and keeps them: counting is then one addition.
-What a gauge says is asked for when somebody looks, and so costs nothing before. Both are told apart by
-labels (`topic="orders"`); of those that the row does not have, the numbers are summed up, so that each
-partition may have its own. All of it belongs to the loop.
+A component requests its meters when it is created and keeps them: counting is then one addition. Gauges are
+read when metrics are collected. Values are identified by labels (`topic="orders"`); values with labels that the
+row does not have are summed, so each partition may have its own meter. The registry is used on the event loop
+only.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TypeVar
 from odradek.broker.metrics.table import Kind, Metric, by_name
 
 Labels = tuple[tuple[str, str], ...]
-"""Names and values, sorted by name."""
+"""Label names and values, sorted by name."""
 Value = int | float
 Numbers = Iterable[tuple[Labels, Value]]
 Source = Callable[[], Numbers]
 Summing = Generator[None, None, list[tuple[Labels, Value]]]
-"""Numbers in the end, and before them None for each turn of others."""
+"""Yields None between steps, and returns the values."""
 NUMBERS_A_TURN = 400
-"""Asked for, about half a millisecond, before others have the loop."""
+"""Gauges per step, about half a millisecond."""
 
 
 class Meter:
-    """Counts up."""
+    """A counter that only increases."""
 
     __slots__ = ("count",)
 
@@ -38,7 +38,7 @@ class Meter:
 
 
 class Timer:
-    """Counts what was done, and adds up how long that took."""
+    """Number of measurements and their total in ms."""
 
     __slots__ = ("count", "total_ms")
 
@@ -47,13 +47,13 @@ class Timer:
         self.total_ms = 0.0
 
     def update(self, ms: float) -> None:
-        """It was done once more, and took `ms`."""
+        """Add a measurement of `ms`."""
         self.count += 1
         self.total_ms += ms
 
 
 class Gauge:
-    """Knows whom to ask. `value` is None where there is nothing to tell."""
+    """Reads a value when metrics are collected. `value` returns None if there is none."""
 
     __slots__ = ("value",)
 
@@ -65,44 +65,43 @@ Made = TypeVar("Made", Meter, Timer)
 
 
 class Metrics:
-    """The registry of one node."""
+    """Registry of the metrics of one node."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[Labels, Meter | Timer | Gauge]] = {}
         self._labelled: dict[tuple[str, str], dict[tuple[str, Labels], None]] = {}
-        """Of each label, names and labels of the numbers that have it: there may be very many others."""
+        """Meters and gauges by label, so that `forget` finds them among many."""
         self._gone: dict[str, int] = {}
-        """What meters that are forgotten had counted: a total never falls."""
+        """Sums of removed meters, so totals do not decrease."""
         self._sources: dict[str, list[Source]] = {}
         self._before_looks: list[Callable[[], Awaitable[None]]] = []
 
     def meter(self, name: str, **labels: str | int) -> Meter:
-        """The meter of these labels, always the same one. `name` is a row's of `table.py`."""
+        """Return the meter with these labels, created once. `name` is a row of `table.py`."""
         return self._counting(Meter, Kind.METER, name, labels)
 
     def timer(self, name: str, **labels: str | int) -> Timer:
-        """The timer of these labels, always the same one."""
+        """Return the timer with these labels, created once."""
         return self._counting(Timer, Kind.TIMER, name, labels)
 
     def gauge(self, name: str, value: Callable[[], Value | None], **labels: str | int) -> None:
-        """From now on `value` is asked for the gauge of these labels. It must not wait, nor fail."""
+        """Register a gauge with these labels. `value` must neither wait nor fail."""
         self._keep(name, Kind.GAUGE, _labels(labels), Gauge(value))
 
     def source(self, name: str, numbers: Source) -> None:
-        """From now on `numbers` is asked for all of a meter's or gauge's numbers at each look, beside what
-        else there is: for what comes and goes, such as partitions. Labels are those of the row, sorted;
-        none at all for what counts in the total only. It must not wait, nor fail."""
+        """Register a source of all values of a meter or gauge, for values that come and go, such as those of
+        partitions. Labels are those of the row, sorted; without labels a value counts in the total only.
+        `numbers` must neither wait nor fail."""
         if name not in by_name() or by_name()[name].kind is Kind.TIMER:
             raise LookupError(f"the table of metrics has no meter or gauge {name}")
         self._sources.setdefault(name, []).append(numbers)
 
     def before_looks(self, work_out: Callable[[], Awaitable[None]]) -> None:
-        """Have `work_out` awaited whenever somebody is about to look: for gauges that take so long to
-        work out that others should get their turn in between."""
+        """Register a function that is awaited before each collection, for gauges whose computation takes long."""
         self._before_looks.append(work_out)
 
     def forget(self, **labels: str | int) -> None:
-        """Drop every number that has these labels: that topic, or that partition of it, is gone."""
+        """Remove all values with these labels, when a topic or partition is removed."""
         gone = set(_labels(labels))
         rarest = min((self._labelled.get(label, {}) for label in gone), key=len)
         for name, key in [each for each in rarest if gone.issubset(each[1])]:
@@ -115,15 +114,14 @@ class Metrics:
                     del self._labelled[label]
 
     async def prepare(self) -> None:
-        """Before a look: `before_looks`."""
+        """Await the functions that were registered with `before_looks`."""
         for work_out in self._before_looks:
             await work_out()
 
     def look(self) -> Iterator[tuple[Metric, Iterable[tuple[Labels, Value | Timer]]] | None]:
-        """Every metric that has numbers, in the order of the table; the total, where there is one, first.
+        """Yield every metric with values, in the order of the table; a total comes first.
 
-        There may be a number for each partition, so take the time that it needs: others may change what
-        is here meanwhile, and get their turn at each None.
+        There may be a value per partition: at each None other tasks may run and change the registry.
         """
         for name, metric in by_name().items():
             kept, sources = self._kept.get(name, {}), self._sources.get(name, ())
@@ -178,7 +176,7 @@ class Metrics:
 
 
 def _summed(metric: Metric, kept: dict[Labels, Meter | Timer | Gauge]) -> Summing:
-    """Of each set of the row's labels."""
+    """Sums for each combination of the row's labels."""
     shown: dict[Labels, Value] = {}
     for count, (labels, each) in enumerate(list(kept.items()), 1):
         if count % NUMBERS_A_TURN == 0:

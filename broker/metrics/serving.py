@@ -1,4 +1,4 @@
-"""A node that tells its metrics: what its rooms know, put where Prometheus asks for it."""
+"""Starts the metrics endpoint of a node."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from odradek.seams.network import Address
 
 
-async def serve_metrics(services: Services, listener: str, house: trio.Nursery) -> Address:
-    """Answer at `listener` (host:port) from now on, in `house`; where that came to be.
+async def serve_metrics(services: Services, listener: str, nursery: trio.Nursery) -> Address:
+    """Serve the metrics at `listener` (host:port) in the nursery; returns the bound address.
 
-    Raises CannotStart if it can't listen there.
+    Raises CannotStart if the address cannot be bound.
     """
     register(services)
     host, port = parse_address("odradek.metrics.listener", listener)
     endpoint = MetricsEndpoint(services.seams.network, services.metrics, host, port)
     try:
-        await house.start(endpoint.run)
+        await nursery.start(endpoint.run)
     except OSError as error:
         reason = error.strerror or error
-        raise CannotStart(f"can't tell metrics on {listener}: {reason}") from None
+        raise CannotStart(f"can't serve metrics on {listener}: {reason}") from None
     return endpoint.address

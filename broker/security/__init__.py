@@ -1,1 +1,1 @@
-"""Who a client is and what it may do."""
+"""Authorization of clients: the authorizer, its configs, and the operations that each API needs."""

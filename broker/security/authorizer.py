@@ -1,18 +1,17 @@
-"""Who may do what, by the ACLs of the metadata log: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
+"""Authorizer for the ACLs in the metadata log: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
 
-A plain object without I/O. The ACLs that say something about a resource are found by its name: those
-that spell it, those of `*`, and those of each prefix that some ACL has. Then
+It does no I/O. ACLs are indexed by resource name: literal ACLs of the name, ACLs of `*`, and prefixed ACLs. The
+rules:
 
-1. super users may do everything;
-2. one ACL that denies is enough to be refused, whatever allows;
-3. one that allows is enough otherwise. Allowing READ, WRITE, DELETE or ALTER allows DESCRIBE,
-   allowing ALTER_CONFIGS allows DESCRIBE_CONFIGS;
-4. where no ACL says anything about the resource, whoever it is for,
-   `allow.everyone.if.no.acl.found` decides; where one does, the answer is no.
+1. super users are allowed everything;
+2. a matching DENY ACL denies, whatever else matches;
+3. otherwise a matching ALLOW ACL allows. READ, WRITE, DELETE and ALTER imply DESCRIBE,
+   ALTER_CONFIGS implies DESCRIBE_CONFIGS;
+4. a resource without any ACL, of whichever principal, is allowed if
+   `allow.everyone.if.no.acl.found` is true; otherwise the request is denied.
 
-Decisions are remembered until the ACLs change, so that a client that goes on as before costs a
-dictionary's lookup a topic. A change costs what the ACLs of the names it is about cost, not what all
-do. A broker without an authorizer has none of this.
+Decisions are cached until the ACLs change, so a repeated request costs a dictionary lookup per topic. A change
+of ACLs costs time for the changed names only. Without an authorizer none of this runs.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from odradek.replication.controller.acls import (
 
 REMEMBERED_MAX: Final = 10_000
 NAME_CHARS_MAX: Final = 1000
-"""Longer names, which clients are free to think of, are not kept in memory."""
+"""Decisions about longer names are not cached, because clients can send any name."""
 
 IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
     AclOperation.DESCRIBE: frozenset(
@@ -42,17 +41,17 @@ IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.ALTER_CONFIGS,)),
 }
-"""Operation to those that, where they are allowed, allow it too."""
+"""Operations that imply an operation when they are allowed."""
 
 _NOBODYS: Final = ""
-"""A name that no resource has: what is said of it is said of those that no ACL is about."""
+"""Placeholder name of a resource that no ACL names; names without ACLs share its decisions."""
 
 _Question = tuple[str, str, int, int, str | None]
-"""Principal, host, operation, type of resource, and its name; None where any will do."""
+"""Key of a cached decision: principal, host, operation, resource type, and name; None for any name."""
 
 
 class _OfType:
-    """The ACLs of one type of resource, by what they name."""
+    """ACLs of one resource type, indexed by name."""
 
     __slots__ = ("literal", "prefix_lengths", "prefixed")
 
@@ -62,7 +61,7 @@ class _OfType:
         self.prefix_lengths: tuple[int, ...] = ()
 
     def about(self, name: str) -> Iterator[Acl]:
-        """All that say something about a resource of that name."""
+        """ACLs that match the resource name."""
         yield from self.literal.get(name, ())
         if name != WILDCARD:
             yield from self.literal.get(WILDCARD, ())
@@ -76,7 +75,7 @@ class _OfType:
 
 
 class Authorizer:
-    """See the module. Principals are texts such as `User:alice`, hosts IP addresses."""
+    """Kafka's StandardAuthorizer. Principals are texts such as `User:alice`; hosts are IP addresses."""
 
     def __init__(self, *, super_users: Iterable[str] = (), allow_if_no_acl: bool = False) -> None:
         self._super_users = frozenset(super_users)
@@ -85,16 +84,16 @@ class Authorizer:
         self._remembered: dict[_Question, bool] = {}
 
     def is_super_user(self, principal: str) -> bool:
-        """Whether it may do everything, whatever ACLs say."""
+        """Whether the principal is a super user."""
         return principal in self._super_users
 
     def load(self, acls: Iterable[Acl]) -> None:
-        """From now on these, and no others."""
+        """Replace all ACLs by these."""
         self._types.clear()
         self.change(acls, ())
 
     def change(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
-        """These came, and those that were there went."""
+        """Add and remove ACLs."""
         for acl in added:
             named = self._types[acl.resource_type].of_pattern(acl.pattern_type)
             named[acl.resource_name].append(acl)
@@ -118,7 +117,7 @@ class Authorizer:
     def allows(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
-        """Whether the principal may do that, coming from that host."""
+        """Whether the principal is allowed the operation on the resource from the host."""
         question = (principal, host, operation, resource_type, name)
         respond = self._remembered.get(question)
         if respond is None:
@@ -139,20 +138,19 @@ class Authorizer:
         if self.is_super_user(principal):
             return True
         of_type = self._types.get(resource_type)
-        said_something = allowed = False
+        has_acls = allowed = False
         for acl in () if of_type is None else of_type.about(name):
-            said_something = True
+            has_acls = True
             if _concerns(acl, principal, host, operation):
                 if acl.permission == Permission.DENY:
                     return False
                 allowed = True
-        return allowed if said_something else self._allow_if_no_acl
+        return allowed if has_acls else self._allow_if_no_acl
 
     def allows_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """Whether there may be a resource of the type with which the principal may do that.
+        """Whether the principal is allowed the operation on any resource of the type.
 
-        Kafka's `authorizeByResourceType`: an ACL that allows counts unless one that denies covers
-        all that it names.
+        Kafka's `authorizeByResourceType`: an ALLOW ACL counts unless DENY ACLs cover all its resources.
         """
         question = (principal, host, operation, resource_type, None)
         respond = self._remembered.get(question)
@@ -202,7 +200,7 @@ def _is_for(acl: Acl, principal: str, host: str) -> bool:
 
 
 def _covered(allowed: Acl, literal: set[str], prefixes: set[str]) -> bool:
-    """Whether all that an ACL allows is denied."""
+    """Whether DENY ACLs cover all resources of an ALLOW ACL."""
     name = allowed.resource_name
     if allowed.pattern_type == PatternType.LITERAL:
         if name == WILDCARD:

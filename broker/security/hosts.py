@@ -1,7 +1,7 @@
-"""Hosts as texts: one address has several, and it is the same host by each of them.
+"""Normalizes host addresses, which have several spellings.
 
-Java writes all of an IPv6 address (0:0:0:0:0:0:0:1), and so do the ACLs that hold in Apache Kafka; a listener
-of ours says ::1.
+Java spells an IPv6 address in full (0:0:0:0:0:0:0:1), as do ACLs of Apache Kafka; a listener of Odradek reports
+::1.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 Host = IPv4Address | IPv6Address | str
-"""A text where it is no address, as in virtual networks."""
+"""An address, or a text that is no address (virtual networks)."""
 
 
 def host_of(text: str) -> Host:
-    """The host; an IPv4 one also where the listener is IPv6's."""
+    """Normalize a host; an IPv4 address mapped to IPv6 becomes IPv4."""
     try:
         found = ip_address(text.partition("%")[0])
     except ValueError:

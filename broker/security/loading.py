@@ -1,10 +1,9 @@
-"""The ACLs that an authorizer goes by: those of the image, whichever it is.
+"""Keeps the authorizer's ACLs equal to those of the metadata image.
 
-A broker's listeners open when the image has all that was committed. A controller's open before, for by
-them the node gets there: what the nodes of a quorum ask each other is decided by the ACLs that this one
-knows so far (Kafka's lets super users alone do it). About super users no ACL decides, ever. All else waits a
-while for the ACLs to be all there, and then loses its connection: they may be long in coming, where too few
-controllers run, and a client that is told so can ask another node, or again.
+A broker opens its listeners after it has caught up with the committed metadata. A controller opens its
+listeners earlier, because it needs them to catch up: quorum requests are authorized by the ACLs known so far
+(in Kafka, only super users are allowed then). Super users never wait. Other requests wait for the ACLs for
+TIMEOUT_SECONDS and are then disconnected, so the client can try another node.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("odradek.connection")
 
 TIMEOUT_SECONDS: Final = 5.0
-"""How long a request waits for the ACLs: as an election may take, and less than clients wait for answers."""
+"""Time that a request waits for the ACLs: enough for an election, less than request timeouts of clients."""
 RESPONDED_BEFORE: Final = frozenset(
     {
         apis.API_VERSIONS,
@@ -40,11 +39,11 @@ RESPONDED_BEFORE: Final = frozenset(
         apis.UPDATE_RAFT_VOTER,
     }
 )
-"""What a quorum is made by."""
+"""APIs of the quorum, which do not wait."""
 
 
 def follow_acls(authorizer: Authorizer, metadata: MetadataManager) -> None:
-    """Go by the image's ACLs from now on."""
+    """Apply the ACLs of the current image and of all later images."""
     authorizer.load(acl_of(record) for record in metadata.image.acls.values())
 
     def changed(delta: MetadataDelta) -> None:
@@ -55,7 +54,7 @@ def follow_acls(authorizer: Authorizer, metadata: MetadataManager) -> None:
 
 
 def _change(authorizer: Authorizer, before: MetadataImage, image: MetadataImage) -> None:
-    """An id's ACL never changes."""
+    """Add and remove the changed ACLs; the ACL of an id never changes."""
     old, new = before.acls, image.acls
     authorizer.change(
         [acl_of(record) for acl_id, record in new.items() if acl_id not in old],
@@ -64,7 +63,7 @@ def _change(authorizer: Authorizer, before: MetadataImage, image: MetadataImage)
 
 
 def once_loaded(route: Route) -> Route:
-    """The same API on a controller's listener, where it may be asked for too soon."""
+    """Route on a controller listener that waits until the ACLs are loaded."""
 
     async def handle(request: Any, ctx: RequestContext) -> Any:
         authorizer, loaded = ctx.authorizer, ctx.services.acls_loaded
@@ -76,14 +75,15 @@ def once_loaded(route: Route) -> Route:
 
 
 async def _wait_until(loaded: trio.Event, ctx: RequestContext) -> None:
-    """Raises ConnectionLost: nobody reads meanwhile, nor sees whether the client is still there."""
+    """Wait until the ACLs are loaded. Raises ConnectionLost after TIMEOUT_SECONDS; a disconnect of the client
+    is not noticed meanwhile."""
     await ctx.flush()
     with trio.move_on_after(TIMEOUT_SECONDS):
         await loaded.wait()
         return
     _log.warning(
-        "closed %s: %s is for those that ACLs allow it, which are not known yet",
+        "closed %s: %s needs ACLs that are not loaded yet",
         ctx.peer,
         ctx.api.title,
     )
-    raise ConnectionLost("the ACLs are not known yet")
+    raise ConnectionLost("the ACLs are not loaded yet")

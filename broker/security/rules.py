@@ -1,10 +1,9 @@
-"""What a client must be allowed to do for each API, as one table: Kafka 4.3's.
+"""Table of the operations that each API needs, as in Kafka 4.3.
 
-`cluster` is asked once a request, before anything else is looked at (but for configs, where it stands
-for brokers); the others once for each topic, group or transactional id that the request names.
-What does not fit into a column is asked for by its name where the handler needs it: an operation
-that makes up for another one (CREATE on the cluster for CREATE on topics), or a second one on the same
-resource (DESCRIBE, without which a topic is not even said to exist).
+`cluster` is checked once per request, before anything else (for configs: for brokers and client metrics); the
+other columns are checked for each topic, group or transactional id in the request. Handlers check other
+operations themselves: alternatives (CREATE on the cluster instead of on topics) and second operations on the
+same resource (DESCRIBE, without which a topic is reported as unknown).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class Rule:
-    """The operation that is needed on each kind of resource; None where the API has no such."""
+    """Operation needed on each resource type; None if the API has no such resource."""
 
     cluster: Op | None = None
     topic: Op | None = None
@@ -92,7 +91,7 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.DESCRIBE_QUORUM: Rule(cluster=Op.DESCRIBE),
     apis.UNREGISTER_BROKER: Rule(cluster=Op.ALTER),
     apis.WRITE_TXN_MARKERS: Rule(cluster=Op.ALTER),
-    # The quorum. On a controllers' listener Fetch is about its log, and asks for CLUSTER_ACTION
+    # The quorum. On a controller listener Fetch is of the metadata log and needs CLUSTER_ACTION
     apis.VOTE: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BEGIN_QUORUM_EPOCH: Rule(cluster=Op.CLUSTER_ACTION),
     apis.END_QUORUM_EPOCH: Rule(cluster=Op.CLUSTER_ACTION),
@@ -100,7 +99,7 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.UPDATE_RAFT_VOTER: Rule(cluster=Op.CLUSTER_ACTION),
     apis.ADD_RAFT_VOTER: Rule(cluster=Op.ALTER),
     apis.REMOVE_RAFT_VOTER: Rule(cluster=Op.ALTER),
-    # What nodes ask the active controller
+    # Requests of nodes to the active controller
     apis.ENVELOPE: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BROKER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BROKER_HEARTBEAT: Rule(cluster=Op.CLUSTER_ACTION),
@@ -108,7 +107,7 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.ALLOCATE_PRODUCER_IDS: Rule(cluster=Op.CLUSTER_ACTION),
     apis.ALTER_PARTITION: Rule(cluster=Op.CLUSTER_ACTION),
     apis.ASSIGN_REPLICAS_TO_DIRS: Rule(cluster=Op.CLUSTER_ACTION),
-    # Anybody's
+    # Without authorization
     apis.API_VERSIONS: Rule(),
     apis.DESCRIBE_CLUSTER: Rule(),
     apis.GET_TELEMETRY_SUBSCRIPTIONS: Rule(),

@@ -26,7 +26,7 @@ from odradek.broker.config.layers import Layers
 from odradek.broker.config.page import page
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.table import ConfigKey
-from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, OURS, TOPIC
+from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, ODRADEK_CONFIGS, TOPIC
 from odradek.broker.config.types import ConfigSource, to_text
 
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def test_no_config_is_declared_that_kafka_has_not() -> None:
     theirs = {(declared[0], declared[1]) for declared in DECLARED}
     theirs |= {("broker", name) for scope, name in theirs if scope == "broker-quota"}
     theirs |= {("broker-quota", name) for scope, name in theirs if scope == "broker"}
-    assert ours - {(scope, name) for scope in TABLES for name in OURS} == theirs
+    assert ours - {(scope, name) for scope in TABLES for name in ODRADEK_CONFIGS} == theirs
 
 
 def test_defaults_are_valid() -> None:
@@ -106,7 +106,11 @@ def as_described(entry: ConfigEntry) -> list[Any]:
 def described(scenario: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
     config = server_config(scenario)
     return {
-        resource: {entry.name: as_described(entry) for entry in entries if entry.name not in OURS}
+        resource: {
+            entry.name: as_described(entry)
+            for entry in entries
+            if entry.name not in ODRADEK_CONFIGS
+        }
         for resource, entries in {
             "broker": describe_broker(config),
             "cluster": describe_cluster(config),

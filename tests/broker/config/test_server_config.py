@@ -260,7 +260,7 @@ QUORUM = {
         ({"controller.quorum.voters": "2@localhost:9093"}, "must name it"),
         ({"listeners": "PLAINTEXT://localhost:9092"}, "one of listeners"),
         ({"controller.listener.names": "controller"}, "CONTROLLER"),
-        ({"listeners": "CONTROLLER://localhost:9093"}, "a listener of its own"),
+        ({"listeners": "CONTROLLER://localhost:9093"}, "at least one listener"),
         ({"process.roles": "broker"}, "no controller role"),
         ({"process.roles": "broker", "controller.quorum.voters": "2@h:1"}, "without the contr"),
         ({"process.roles": "controller"}, "without the broker role"),
