@@ -49,7 +49,7 @@ class Node:
         return self.client.ask(api, version, values)
 
     def produce(self, topic: str, index: int, *values: str, acks: int = -1) -> ErrorCode:
-        """One batch; the error code of the answer."""
+        """One batch; the error code of the response."""
         records = [Record(-1, 1_700_000_000_000, None, value.encode()) for value in values]
         partition = {"index": index, "records": build_batch(records)}
         response = self.ask(

@@ -1,4 +1,4 @@
-"""`cordoned.log.dirs` (KIP-1066): changed at run time, kept over a restart, told to the cluster."""
+"""`cordoned.log.dirs` (KIP-1066): changed at run time, kept over a restart, reported to the controller."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
     trio.run(waiting)
 
 
-def told(node: Node) -> list[str]:
-    """What the cluster's state says, as paths."""
+def cordoned_paths(node: Node) -> list[str]:
+    """Cordoned directories in the metadata image, as paths."""
     broker = node.broker.node
     cordoned = broker.metadata.image.brokers[1].cordoned_directories
     return [
@@ -82,7 +82,7 @@ def test_cordoned_directory_gets_no_new_replicas() -> None:
         assert create(node, "t", 4).error_code is ErrorCode.none
         assert places(node, "t") == {str(A): 4}
         assert set(places(node, "before")) == {str(A), str(B)}, "what is there stays"
-        wait_until(lambda: told(node) == [str(B)])
+        wait_until(lambda: cordoned_paths(node) == [str(B)])
         moved = {"path": str(B), "topics": [{"name": "t", "partitions": [0]}]}
         response = node.ask(apis.ALTER_REPLICA_LOG_DIRS, 2, dirs=[moved])
         code = response.results[0].partitions[0].error_code
@@ -92,10 +92,10 @@ def test_cordoned_directory_gets_no_new_replicas() -> None:
         assert gauges[f"LogDirectoryCordoned,logDirectory={B}"] == 1
     with running(disk) as node:  # it is in the metadata log
         assert described(node) == {str(A): False, str(B): True}
-        assert told(node) == [str(B)]
+        assert cordoned_paths(node) == [str(B)]
         assert cordon(node, None) is ErrorCode.none
         assert described(node) == {str(A): False, str(B): False}
-        wait_until(lambda: told(node) == [])
+        wait_until(lambda: cordoned_paths(node) == [])
         assert create(node, "after", 6).error_code is ErrorCode.none
         assert places(node, "after")[str(B)] > 0
 
@@ -104,21 +104,21 @@ def test_broker_with_only_cordoned_directories_gets_no_replicas() -> None:
     with running(two_disks()) as node:
         assert cordon(node, "*") is ErrorCode.none
         assert described(node) == {str(A): True, str(B): True}
-        wait_until(lambda: len(told(node)) == 2)
+        wait_until(lambda: len(cordoned_paths(node)) == 2)
         refused = create(node, "t", 1)
         assert refused.error_code is ErrorCode.invalid_replication_factor
         assert refused.error_message.endswith(
             "All brokers are currently fenced, or have all their log directories cordoned."
         )
         assert cordon(node, str(A)) is ErrorCode.none
-        wait_until(lambda: told(node) == [str(A)])
+        wait_until(lambda: cordoned_paths(node) == [str(A)])
         assert create(node, "t", 2).error_code is ErrorCode.none
         assert places(node, "t") == {str(B): 2}
 
 
 def test_static_config_cordons_at_start() -> None:
     with running(two_disks(), topics={"t": 3}, cordoned_log_dirs=str(A)) as node:
-        assert told(node) == [str(A)]
+        assert cordoned_paths(node) == [str(A)]
         assert places(node, "t") == {str(B): 3}
         assert described(node) == {str(A): True, str(B): False}
 

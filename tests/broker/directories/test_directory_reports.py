@@ -1,4 +1,4 @@
-"""What the controller is told of directories, when, and how often."""
+"""Reports of log directories to the controller: content, order and retries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def image_of(partitions: int = 3) -> tuple[MetadataImage, UUID]:
     return image, image.topics_by_name["t"].id
 
 
-# What is told
+# Pending reports
 
 
 def test_failures_are_reported_before_assignments() -> None:
@@ -122,7 +122,7 @@ def test_failed_reports_double_the_delay_up_to_limit() -> None:
 
 
 class Controller:
-    """Decides for real; refuses while told to."""
+    """Real controller decisions; fails while `refuses` is set."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.metadata = FakeMetadata(image)

@@ -15,7 +15,7 @@ def test_empty_leftover_is_not_led_while_directory_is_offline() -> None:
         assert {node.produce("t", index, "there") for index in range(2)} == {ErrorCode.none}
         where = node.where()
         (index,) = (index for index in range(2) if where["t", index] == str(B))
-        time.sleep(0.3)  # the controller is told a moment later
+        time.sleep(0.3)  # the report is sent a moment later
     name, metadata = f"t-{index}", "partition.metadata"
     files = VirtualFiles(disk)
     files.make_directory(A / name)

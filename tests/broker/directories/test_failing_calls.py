@@ -1,4 +1,4 @@
-"""One file operation of a directory fails while clients ask: each gets an answer.
+"""One file operation of a directory fails while clients ask: each gets a response.
 
 The node's second life, in which nothing is in memory yet: whatever is read, opened or written for the
 first time is so while a request waits for it.
@@ -23,7 +23,7 @@ SMALL = {"internal.segment.bytes": "1500", "index.interval.bytes": "200", "reten
 
 
 def talk(node: Node, where: Where) -> int:
-    """Everything that can be asked of partitions; how many answers were refusals."""
+    """Send every request about partitions; return how many responses had errors."""
     refusals = 0
     for index in range(PARTITIONS):
         allowed = FINE if where["t", index] == str(A) else REFUSED
@@ -35,8 +35,11 @@ def talk(node: Node, where: Where) -> int:
 
 
 def responses(node: Node, index: int) -> list[ErrorCode]:
-    """Of the APIs other than Produce. The last is a Fetch, whose data is read when its answer is on the
-    way: a connection is cut then, and the next request is told why."""
+    """Error codes of the APIs other than Produce.
+
+    The last one is a Fetch whose records are read during the send: its connection is closed, and the next
+    request gets the error.
+    """
     codes = []
     try:
         codes += [response.error_code for response in partition_results(node, "t", index)]

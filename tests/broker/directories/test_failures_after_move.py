@@ -34,7 +34,7 @@ def test_moved_replica_fails_with_its_current_directory(to: Path) -> None:
         where = node.where()
         moved = next(index for index in range(PARTITIONS) if where["t", index] == str(source))
         move(node, moved, to)
-        time.sleep(0.3)  # the controller is told a moment later
+        time.sleep(0.3)  # the report is sent a moment later
         disk.fail("/b*")
         lost = {i for i in range(PARTITIONS) if node.where().get(("t", i), str(B)) == str(B)}
         with deadline(10, "the failure to be known") as check:

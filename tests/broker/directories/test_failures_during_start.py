@@ -1,4 +1,4 @@
-"""A node whose log directories cannot be opened, or fail before it serves: it ends, and says why."""
+"""A node whose log directories cannot be opened, or fail before it is ready: it stops with an error message."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class SingleNode:
 
     def lives(self, meanwhile: Callable[[Node], None] = Node.stop) -> None:
         """Until it ends by itself, or serves."""
-        doors = self.world.node(host(1), self.disk)
+        seams = self.world.node(host(1), self.disk)
         paths = {"log.dirs": str(LOGS), "metadata.log.dir": str(METADATA)}
-        broker = Node(doors.seams, config_of(1, 1, more=paths))
+        broker = Node(seams.seams, config_of(1, 1, more=paths))
 
         async def live() -> None:
             self.world.clock.jumping = True
@@ -46,7 +46,7 @@ class SingleNode:
         try:
             self.world.run(live)
         finally:
-            doors.power.cut()
+            seams.power.cut()
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_last_directory_failing_during_log_loading_stops_start(node: SingleNode)
 def test_last_directory_failing_before_ready_stops_start(
     node: SingleNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the node waits for the controller, say."""
+    """Fail while the node waits for the controller, for example."""
 
     async def register(*_: object) -> None:
         pass

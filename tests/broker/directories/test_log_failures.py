@@ -1,4 +1,4 @@
-"""A log goes offline by itself: the cluster hears of it, as it does of a directory's end."""
+"""A log goes offline by itself: it is reported to the controller like a failed directory."""
 
 from __future__ import annotations
 

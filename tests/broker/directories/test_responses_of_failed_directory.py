@@ -1,4 +1,4 @@
-"""What clients are told of partitions whose log directory failed, API by API, and of all others.
+"""Responses for partitions whose log directory failed, API by API, and of all others.
 
 Part B of the requirements, "dir failure", and scenario 22 as far as one broker goes.
 """
@@ -51,7 +51,7 @@ def lose(node: Node, directory: object, operations: set[str] | None = None) -> W
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Ask until it holds: the controller is told by a task of its own."""
+    """Retry until it holds: a background task reports the failure."""
     for _ in range(500):
         if condition():
             return
@@ -102,7 +102,7 @@ def test_metadata_lists_lost_partition_as_offline_without_leader(node: Node) -> 
 
 
 def test_describe_log_dirs_returns_error_without_sizes(node: Node) -> None:
-    """J-18: an offline directory is an error; with no bytes to tell of (scenario 23)."""
+    """J-18: an offline directory is an error; without sizes (scenario 23)."""
     lose(node, B)
     dirs = node.log_dirs()
     assert (dirs[str(A)].error_code, dirs[str(B)].error_code) == (ErrorCode.none, STORAGE_ERROR)
@@ -121,7 +121,7 @@ def test_new_partitions_use_online_directories(node: Node) -> None:
 
 
 def test_coordinator_of_lost_partition_is_not_available(node: Node) -> None:
-    """Groups and transactional ids of the other directory's partitions go on."""
+    """Groups and transactional ids of the other directory's partitions keep working."""
     coordinate(node)
     where = lose(node, B)
     groups = [f"g{n}" for n in range(12)]
@@ -132,8 +132,8 @@ def test_coordinator_of_lost_partition_is_not_available(node: Node) -> None:
         index = partition_of(group)
         assert (code is ErrorCode.none) == (where["__consumer_offsets", index] == str(A))
         wanted = ErrorCode.none if code is ErrorCode.none else ErrorCode.not_coordinator
-        assert heartbeat_of_nobody(node, group) in (ErrorCode.unknown_member_id, wanted)
-        assert (heartbeat_of_nobody(node, group) is ErrorCode.not_coordinator) == (
+        assert heartbeat_of_unknown_member(node, group) in (ErrorCode.unknown_member_id, wanted)
+        assert (heartbeat_of_unknown_member(node, group) is ErrorCode.not_coordinator) == (
             code is not ErrorCode.none
         )
         assert commit(node, group) is wanted
@@ -163,7 +163,7 @@ def coordinator(node: Node, key: str, key_type: int = 0) -> ErrorCode:
     return code
 
 
-def heartbeat_of_nobody(node: Node, group: str) -> ErrorCode:
+def heartbeat_of_unknown_member(node: Node, group: str) -> ErrorCode:
     response = node.ask(
         apis.HEARTBEAT, 4, group_id=group, generation_id=1, member_id="m", group_instance_id=None
     )

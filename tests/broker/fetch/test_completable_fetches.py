@@ -1,4 +1,4 @@
-"""A fetch is answered in the step of whoever woke it: before its task runs, or not at all."""
+"""Fetches completed by the connection that appended, before their tasks run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from odradek.testing import Broker
 VERSION = 12
 OTHER, EPOCH = 2, 3
 """A follower, and the leader epoch."""
-PATIENCE_SECONDS = 20
+TIMEOUT_SECONDS = 20
 
 
 def batch(size: int = 100) -> bytes:
@@ -45,7 +45,7 @@ def append(partition: Partition, records: bytes) -> None:
 
 
 class Fetches:
-    """Fetches of `t` from its start; what they answered at once, and through their tasks."""
+    """Fetches of `t` from its start; their responses, immediate or by their tasks."""
 
     def __init__(self, broker: Broker, isolation_level: int = 0) -> None:
         self.node = broker.node
@@ -70,7 +70,7 @@ class Fetches:
         self, min_bytes: int = 1, indexes: Sequence[int] = (0,), max_bytes: int = 2**20
     ) -> None:
         request = FetchRequest()
-        request.max_wait_ms = PATIENCE_SECONDS * 2000
+        request.max_wait_ms = TIMEOUT_SECONDS * 2000
         request.min_bytes, request.max_bytes = min_bytes, max_bytes
         request.isolation_level = self.isolation_level
         partitions = [FetchPartition(index, -1, 0, -1, -1, 2**20) for index in indexes]
@@ -83,7 +83,7 @@ class Fetches:
         request = FetchRequest()
         request.replica_id = OTHER
         request.session_id, request.session_epoch = session_id, session_epoch
-        request.max_wait_ms = PATIENCE_SECONDS * 2000 if session_id else 0
+        request.max_wait_ms = TIMEOUT_SECONDS * 2000 if session_id else 0
         request.min_bytes, request.max_bytes, request.topics = 1, 2**20, topics
         return await fetch(request, self._context())
 
@@ -123,10 +123,10 @@ async def test_fetch_completes_before_any_task_runs(isolation_level: int) -> Non
         (response,) = fetches.at_once
         assert len(records_of(response)) == len(batch())
         assert partition.log.tip.segment.file.pins == 0
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
-        assert fetches.by_tasks == [None], "answered twice"
+        assert fetches.by_tasks == [None], "two responses"
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
@@ -141,34 +141,34 @@ async def test_newest_batch_is_returned_without_log_read(
         monkeypatch.delattr(PartitionLog, "read")
         append(partition, batch())
         fetches.node.services.completable_fetches.respond()
-        ((_, told),) = fetches.at_once[0].chosen
-        assert told.aborted_transactions == ([] if isolation_level else None)
+        ((_, results),) = fetches.at_once[0].chosen
+        assert results.aborted_transactions == ([] if isolation_level else None)
         assert len(records_of(fetches.at_once[0])) == len(batch())
         fetches.asks_on.set()
 
 
 @pytest.mark.parametrize("room", [0, 1])
-async def test_newest_batch_counts_against_max_bytes(room: int) -> None:
-    """The first is answered whole, however little was asked for; the next, if there is room (KIP-74)."""
+async def test_newest_batch_counts_against_max_bytes(space: int) -> None:
+    """The first batch is returned whole, the next one if it fits (KIP-74)."""
     size = len(batch())
     async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
         both = [await fetches.node.partitions.get("t", None, index) for index in (0, 1)]
-        nursery.start_soon(fetches.fetch, 1, (0, 1), 2 * size - 1 + room)
+        nursery.start_soon(fetches.fetch, 1, (0, 1), 2 * size - 1 + space)
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
             append(partition, batch())
         fetches.node.services.completable_fetches.respond()
         (response,) = fetches.at_once
-        found = [sum(map(len, told.records)) for _, told in response.chosen]  # type: ignore[arg-type]
-        assert found == [size, size if room else 0]
+        found = [sum(map(len, results.records)) for _, results in response.chosen]  # type: ignore[arg-type]
+        assert found == [size, size if space else 0]
         fetches.asks_on.set()
 
 
 @pytest.mark.parametrize("asks_on", ["after", "before"])
 async def test_task_of_completed_fetch_sleeps_until_next_request(asks_on: str) -> None:
-    """And is not woken by what comes meanwhile, nor by its time; where it has asked on before it was
-    answered, it goes on at once."""
+    """Appends and the timeout do not wake it. With a next request that arrived before the response, it
+    continues immediately."""
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
         due = fetches.node.services.completable_fetches
@@ -188,7 +188,7 @@ async def test_task_of_completed_fetch_sleeps_until_next_request(asks_on: str) -
         if asks_on == "after":
             assert not fetches.by_tasks
             fetches.asks_on.set()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
         assert fetches.by_tasks == [None]
@@ -204,14 +204,14 @@ async def test_two_appends_in_one_pass_complete_fetch_once() -> None:
         for _ in range(2):
             append(partition, batch())
             fetches.node.services.completable_fetches.respond()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
         assert (len(fetches.at_once), fetches.by_tasks) == (1, [None])
 
 
 async def test_follower_fetch_completes_once_for_two_partitions() -> None:
-    """Its session watches for it what has been quiet, answered or not."""
+    """Its session watches the unchanged partitions for it in both cases."""
     async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
         node = fetches.node
@@ -253,7 +253,7 @@ async def test_fetches_beyond_the_limit_complete_in_their_tasks(
 
 
 async def test_completable_fetches_are_empty_after_tasks_ran() -> None:
-    """An append by a coordinator, say, is followed by nobody who answers."""
+    """No connection completes fetches after an append by a coordinator."""
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -306,12 +306,12 @@ async def test_slow_completion_is_left_to_task(what: str, has_active_connection:
             assert not fetches.at_once
         (response,) = fetches.by_tasks
         assert response is not None
-        ((_, told),) = response.chosen
-        for part in told.records:
+        ((_, results),) = response.chosen
+        for part in results.records:
             if isinstance(part, FileSlice):
                 part.file.unpin()
         assert (
-            told.error_code
+            results.error_code
             == {
                 "too much": ErrorCode.none,
                 "changed hands": ErrorCode.not_leader_or_follower,
@@ -322,13 +322,13 @@ async def test_slow_completion_is_left_to_task(what: str, has_active_connection:
 
 
 async def test_role_change_during_read_is_returned() -> None:
-    """Nobody watches yet: the fetch must see by itself that what it found is overtaken."""
+    """Without a watcher yet, the fetch must detect that its results are outdated."""
     async with Broker(topics={"t": 2}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
         await fetches.node.partitions.get("t", None, 1)
         indexes = [0] * (PARTITIONS_A_TURN - 1) + [1] * (PARTITIONS_A_TURN + 1)  # three turns
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fetches.fetch, 1, indexes)
                 await trio.lowlevel.checkpoint()
@@ -336,8 +336,8 @@ async def test_role_change_during_read_is_returned() -> None:
                 partition.retire(NotLeader("it went to another node"))
         (response,) = fetches.by_tasks
         assert response is not None
-        told = {fetched.error_code for wanted, fetched in response.chosen if wanted.index == 0}
-        assert told == {ErrorCode.not_leader_or_follower}
+        results = {fetched.error_code for wanted, fetched in response.chosen if wanted.index == 0}
+        assert results == {ErrorCode.not_leader_or_follower}
 
 
 def two_replicas(partition: Partition) -> PartitionImage:
@@ -348,14 +348,14 @@ def two_replicas(partition: Partition) -> PartitionImage:
 
 
 class SlowReader:
-    """A connection that sends its requests at once, and whose socket takes `room` bytes at once."""
+    """A connection that sends its requests at once, and whose socket takes `space` bytes at once."""
 
     local = peer = Address("127.0.0.1", 1)
     is_hung_up = False
 
-    def __init__(self, room: int, *requests: bytes) -> None:
+    def __init__(self, space: int, *requests: bytes) -> None:
         self._request = b"".join(len(each).to_bytes(4, "big") + each for each in requests)
-        self._room = room
+        self._space = space
         self.sent = b""
         self.sent_bytes = 0
         self._wait = trio.Event()
@@ -367,9 +367,9 @@ class SlowReader:
         return size
 
     def send_nowait(self, data: Buffer) -> int:
-        if not self._room:
+        if not self._space:
             raise ConnectionLost("the peer is gone")
-        piece = bytes(data[: self._room])
+        piece = bytes(data[: self._space])
         self.sent += piece
         return len(piece)
 
@@ -382,7 +382,7 @@ class SlowReader:
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         await trio.lowlevel.checkpoint()
-        if not self._room:
+        if not self._space:
             raise ConnectionLost("the peer is gone")
         for part in parts:
             assert not isinstance(part, FileSlice)
@@ -434,7 +434,7 @@ async def test_fetch_completed_during_send_is_sent_afterwards() -> None:
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
@@ -459,7 +459,7 @@ def fetch_of_t(offset: int = 0) -> bytes:
         apis.FETCH.key,
         VERSION,
         {
-            "max_wait": PATIENCE_SECONDS * 2000,
+            "max_wait": TIMEOUT_SECONDS * 2000,
             "min_bytes": 1,
             "max_bytes": 2**20,
             "topics": [{"topic": "t", "partitions": [partition]}],
@@ -487,12 +487,12 @@ async def test_connection_after_completed_fetch_is_idle() -> None:
 
 @pytest.mark.parametrize("has_active_connection", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 50, 100_000])
-async def test_partial_send_is_continued(room: int, has_active_connection: bool) -> None:
-    connection = SlowReader(room, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
+async def test_partial_send_is_continued(space: int, has_active_connection: bool) -> None:
+    connection = SlowReader(space, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
@@ -501,10 +501,10 @@ async def test_partial_send_is_continued(room: int, has_active_connection: bool)
                 node.services.completable_fetches.has_active_connection = has_active_connection
                 append(partition, batch())
                 node.services.completable_fetches.respond()
-                assert bool(connection.sent) == bool(room)
+                assert bool(connection.sent) == bool(space)
                 connection.interrupt()
-    if not room:
-        assert connection.sent == b"", "the connection ended, and nobody else was told"
+    if not space:
+        assert connection.sent == b"", "the connection ended, and no other task was notified"
         return
     view = memoryview(connection.sent)[4:]
     assert len(view) == int.from_bytes(connection.sent[:4], "big")
@@ -515,7 +515,7 @@ async def test_partial_send_is_continued(room: int, has_active_connection: bool)
 
 
 class Responded:
-    """A wait that can be answered, or not."""
+    """Waiting fetch that can be completed or not."""
 
     def __init__(self, can_be: bool = True) -> None:
         self.is_responded = False
@@ -526,7 +526,7 @@ class Responded:
 
 
 class Processor:
-    """Is taken for `seconds` whenever it is offered."""
+    """Takes the processor for `seconds` at each yield."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

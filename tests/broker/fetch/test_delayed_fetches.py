@@ -1,4 +1,4 @@
-"""A fetch that waits: what it answers once woken, by what, and what it does not read again."""
+"""Waiting fetches: what completes them, their responses, and what is not read again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.testing import Broker
 
 VERSION = 12
-PATIENCE_SECONDS = 20
+TIMEOUT_SECONDS = 20
 ALL_OF_T: Mapping[str, Iterable[int]] = {"t": range(3)}
 
 
@@ -37,7 +37,7 @@ def records(size: int = 10) -> bytes:
 
 def request(min_bytes: int, wanted: Mapping[str, Iterable[int]]) -> dict[str, Any]:
     return {
-        "max_wait": PATIENCE_SECONDS * 2000,
+        "max_wait": TIMEOUT_SECONDS * 2000,
         "min_bytes": min_bytes,
         "max_bytes": 2**20,
         "topics": [
@@ -76,13 +76,13 @@ class Stage:
     async def fetching(
         self, min_bytes: int = 1, wanted: Mapping[str, Iterable[int]] = ALL_OF_T
     ) -> AsyncIterator[None]:
-        """A fetch of partitions from their start, waiting; its answer is there afterwards."""
+        """A fetch of partitions from their start, waiting; it has its response afterwards."""
         waiting = trio.Event()
 
         async def flush() -> None:  # what a fetch does last before it waits
             waiting.set()
 
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.fetch, min_bytes, wanted, flush)
                 await waiting.wait()
@@ -109,7 +109,7 @@ class Stage:
         )
         self.response = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
 
-    def told(self) -> dict[int, tuple[int, int, int]]:
+    def results(self) -> dict[int, tuple[int, int, int]]:
         """Partition to (error code, bytes of records, high watermark)."""
         assert self.response is not None
         return {
@@ -129,11 +129,11 @@ async def test_append_completes_fetch_with_earlier_results() -> None:
         batch = records()
         async with on.fetching():
             await on.append(1, batch)
-        assert on.told() == {0: (0, 0, 0), 1: (0, len(batch), 1), 2: (0, 0, 0)}
+        assert on.results() == {0: (0, 0, 0), 1: (0, len(batch), 1), 2: (0, 0, 0)}
 
 
 async def test_appends_complete_fetch_at_min_bytes() -> None:
-    """What was found before the wait and after the first append is in the answer once."""
+    """What was found before the wait and after the first append is in the response once."""
     async with stage() as on:
         batch = records()
         await on.append(2, batch)
@@ -142,7 +142,7 @@ async def test_appends_complete_fetch_at_min_bytes() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert on.response is None
             await on.append(2, batch)
-        assert on.told() == {0: (0, len(batch), 1), 1: (0, 0, 0), 2: (0, 2 * len(batch), 2)}
+        assert on.results() == {0: (0, len(batch), 1), 1: (0, 0, 0), 2: (0, 2 * len(batch), 2)}
 
 
 async def test_log_start_change_during_wait_is_returned() -> None:
@@ -152,16 +152,16 @@ async def test_log_start_change_during_wait_is_returned() -> None:
             await on.append(0, batch)
             (await on.partition(0)).log.advance_log_start(1, "a test")
             await on.append(1, batch)
-        # As if it had been read at once: the fetch offset 0 lies below the new start.
-        assert on.told()[0][0] == ErrorCode.offset_out_of_range
-        assert on.told()[1] == (0, len(batch), 1)
+        # As if it had been read at once: the fetch offset 0 is below the new start.
+        assert on.results()[0][0] == ErrorCode.offset_out_of_range
+        assert on.results()[1] == (0, len(batch), 1)
 
 
 async def test_removed_partition_completes_fetch() -> None:
     async with stage() as on:
         async with on.fetching():
             (await on.partition(2)).retire(NotLeader("it went to another node"))
-        assert {index: told[0] for index, told in on.told().items()} == {
+        assert {index: results[0] for index, results in on.results().items()} == {
             0: ErrorCode.none,
             1: ErrorCode.none,
             2: ErrorCode.not_leader_or_follower,
@@ -194,11 +194,11 @@ async def test_error_of_one_partition_does_not_complete_wait() -> None:
             assert on.response is None
             await on.append(0, batch)
         assert on.response is not None
-        told = [
+        results = [
             (wanted.topic, response.index, response.error_code, sizes(response.records))
             for wanted, response in on.response.chosen
         ]
-        assert told == [
+        assert results == [
             ("secret", 0, ErrorCode.topic_authorization_failed, 0),
             ("gone", 0, ErrorCode.unknown_topic_or_partition, 0),
             ("t", 0, ErrorCode.none, len(batch)),
@@ -209,7 +209,7 @@ async def test_error_of_one_partition_does_not_complete_wait() -> None:
 async def test_errors_of_all_partitions_are_returned_immediately() -> None:
     async with stage() as on:
         on.authorizer = may_read("t")
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             await on.fetch(1, {"secret": [0], "t": [7]}, trio.lowlevel.checkpoint)
         assert on.response is not None
         assert len(on.response.chosen) == 2
@@ -219,7 +219,9 @@ async def test_deleted_topic_completes_fetch() -> None:
     async with stage() as on:
         async with on.fetching():
             await on.broker.node.metadata.perform(lambda image: delete_topics(image, ["t"]))
-        assert {told[0] for told in on.told().values()} == {ErrorCode.unknown_topic_or_partition}
+        assert {results[0] for results in on.results().values()} == {
+            ErrorCode.unknown_topic_or_partition
+        }
 
 
 async def test_small_slices_are_read_and_large_ones_stay() -> None:

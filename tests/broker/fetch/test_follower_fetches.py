@@ -15,7 +15,7 @@ from odradek.protocol.fetch import FetchedPartition
 from odradek.protocol.schemas.topic_records import ConfigRecord
 from odradek.replication.controller.image import BROKER, TOPIC
 from odradek.seams.files import FileSlice
-from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, SIZE, STRANGER, stage
+from tests.broker.two_replicas import EPOCH, OTHER, SIZE, STRANGER, TIMEOUT_SECONDS, stage
 
 
 def size(response: FetchedPartition) -> int:
@@ -35,7 +35,7 @@ async def test_follower_reads_to_log_end_consumer_to_high_watermark() -> None:
 
 
 async def waits_for(ask: Callable[[], Any], happens: Callable[[], Any]) -> FetchedPartition:
-    """The answer to `ask`, which must wait until something `happens`."""
+    """Return the response of `ask`, which must wait until `happens` was called."""
     responses: list[FetchedPartition] = []
 
     async def asking() -> None:
@@ -53,10 +53,10 @@ async def waits_for(ask: Callable[[], Any], happens: Callable[[], Any]) -> Fetch
 
 async def test_follower_fetch_waits_for_appends_consumer_for_high_watermark() -> None:
     async with stage() as on:
-        patient = {"max_wait_ms": int(2000 * PATIENCE_SECONDS)}
-        found = await waits_for(lambda: on.follow(0, **patient), on.append)
+        waits_long = {"max_wait_ms": int(2000 * TIMEOUT_SECONDS)}
+        found = await waits_for(lambda: on.follow(0, **waits_long), on.append)
         assert (size(found), found.high_watermark) == (SIZE, 0)
-        found = await waits_for(lambda: on.ask(0, **patient), lambda: on.follow(1))
+        found = await waits_for(lambda: on.ask(0, **waits_long), lambda: on.follow(1))
         assert (size(found), found.high_watermark) == (SIZE, 1)
 
 
@@ -130,7 +130,7 @@ async def test_not_leader_response_has_current_leader_and_endpoint() -> None:
 @pytest.mark.parametrize(
     ("rack", "offset", "preferred"),
     [("there", 1, OTHER), ("here", 1, -1), ("nowhere", 1, -1), ("", 1, -1), ("there", 2, -1)],
-    ids=["nearer", "the leader is there", "nobody is there", "no rack", "it lags"],
+    ids=["nearer", "the leader is there", "no leader", "no rack", "it lags"],
 )
 async def test_consumer_is_redirected_to_replica_in_its_rack(
     rack: str, offset: int, preferred: int

@@ -1,4 +1,4 @@
-"""How long a fetch waits for more, over a real socket; and that a wide one lets others go on."""
+"""How long a fetch waits for more, over a real socket; and that a fetch of many partitions runs checkpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def broker() -> Iterator[Broker]:
 
 
 def ask(broker: Broker, topic: str, offset: int, *, isolation_level: int) -> tuple[Any, float]:
-    """The partition's answer to a fetch that wants more than there is, and the seconds it took."""
+    """Return the partition's response to a fetch above the available bytes, and its duration in seconds."""
     request = request_frame(
         apis.FETCH,
         VERSION,

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions, as KIP-227 tells them."""
+"""Incremental fetch sessions, by KIP-227."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_success_after_error_is_sent() -> None:
     begun.select([(begun.wanted[0], respond(0, 3))])
     broken = client.fetch(begun.session_id, 1)
     assert broken.select([(broken.wanted[0], respond(0, -1, error=3))])
-    mended = client.fetch(begun.session_id, 2)
-    assert mended.select([(mended.wanted[0], respond(0, 3))])
+    recovered = client.fetch(begun.session_id, 2)
+    assert recovered.select([(recovered.wanted[0], respond(0, 3))])
 
 
 def test_partition_with_records_moves_to_the_end() -> None:

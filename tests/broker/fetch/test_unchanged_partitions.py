@@ -14,7 +14,7 @@ from tests.broker.two_replicas import EPOCH, OTHER, SIZE, Stage, stage
 
 UNCHANGED = -1
 """In place of an offset: the session's are as they were."""
-PATIENT_MS = 60_000
+LONG_WAIT_MS = 60_000
 
 
 class FollowerSession:
@@ -55,14 +55,14 @@ async def begun(on: Stage) -> FollowerSession:
 async def test_append_to_unchanged_partition_completes_fetch() -> None:
     async with stage() as on:
         session = await begun(on)
-        (found,) = await waits_for(lambda: session.fetch(max_wait_ms=PATIENT_MS), on.append)
+        (found,) = await waits_for(lambda: session.fetch(max_wait_ms=LONG_WAIT_MS), on.append)
         assert size(found) == SIZE
         assert len(session.unchanged) == 0
         (found,) = await session.fetch(1)
         assert (size(found), found.high_watermark) == (0, 1)
         assert len(session.unchanged) == 1
         on.append()
-        (found,) = await session.fetch(max_wait_ms=PATIENT_MS)
+        (found,) = await session.fetch(max_wait_ms=LONG_WAIT_MS)
         assert size(found) == SIZE
 
 
@@ -77,7 +77,7 @@ async def test_high_watermark_is_in_next_response() -> None:
             on.partition._announce(0)
             on.append()
 
-        (found,) = await waits_for(lambda: session.fetch(max_wait_ms=PATIENT_MS), moves)
+        (found,) = await waits_for(lambda: session.fetch(max_wait_ms=LONG_WAIT_MS), moves)
         assert size(found) == SIZE
 
 
@@ -94,7 +94,7 @@ async def test_leader_change_completes_fetch() -> None:
         session = await begun(on)
         other = replace(on.image, leader=OTHER, leader_epoch=EPOCH + 1, partition_epoch=6)
         (found,) = await waits_for(
-            lambda: session.fetch(max_wait_ms=PATIENT_MS), lambda: on.partition.update(other)
+            lambda: session.fetch(max_wait_ms=LONG_WAIT_MS), lambda: on.partition.update(other)
         )
         assert found.error_code != 0
 

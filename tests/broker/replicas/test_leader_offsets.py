@@ -1,4 +1,4 @@
-"""Offsets as a leader with other replicas tells them, and log starts that all replicas move up."""
+"""ListOffsets and DeleteRecords of a leader with other replicas."""
 
 from __future__ import annotations
 

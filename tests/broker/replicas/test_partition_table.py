@@ -114,8 +114,8 @@ async def test_opening_waits_for_pause_up_to_limit(clock: VirtualClock) -> None:
 async def test_settle_waits_for_partitions_to_open(
     clock: VirtualClock,
 ) -> None:
-    """From the moment that nobody else would open it."""
-    for _ in range(10):  # whoever's turn it is first
+    """Only the background task would open it."""
+    for _ in range(10):  # the first of both
         async with running(clock) as (cluster, logs):
             for number in range(OPENED_AT_ONCE):
                 cluster.create(f"t{number}", UUID(int=1 + number))
@@ -217,7 +217,7 @@ async def test_failure_of_one_partition_does_not_affect_others(
 
 @pytest.mark.parametrize("error", [DiskFull("full"), NoDescriptors("none")])
 async def test_replica_on_full_disk_is_created_later(clock: VirtualClock, error: Exception) -> None:
-    """Nobody asks for a follower's, and the controller is not told: the disk is well."""
+    """No request opens a follower's log, and the directory is not reported as failed."""
     async with running(clock) as (cluster, logs):
         create, fails = logs.create, True
 

@@ -64,17 +64,17 @@ TopicIdPartition = tuple[UUID, int]
 
 
 class Led:
-    """A partition of a leader's: a log, and what is said about it."""
+    """Partition of a leader: its log and overridden response fields."""
 
     def __init__(self, log: PartitionLog, leader_epoch: int) -> None:
         self.log = log
         self.leader_epoch = leader_epoch
         self.error: ErrorCode | None = None
-        """What every Fetch is answered with."""
+        """Error code of every Fetch response."""
         self.local_start: int | None = None
         """Below which all is in the tier."""
         self.cut_bytes = 0
-        """How much less than whole batches an answer of several holds."""
+        """Bytes removed from the end of a response with several batches."""
         self.asked: list[int] = []
         """The offsets of all fetches."""
         if log.epochs.latest != leader_epoch:
@@ -136,7 +136,7 @@ class Led:
 
 
 class LeadingBroker:
-    """Answers Fetch and ListOffsets for what it leads. `responses`: of whole requests, by the API."""
+    """Serves Fetch and ListOffsets for what it leads. `responses`: of whole requests, by the API."""
 
     def __init__(self, world: VirtualWorld, broker_id: int) -> None:
         self.id = broker_id
@@ -478,7 +478,7 @@ def is_same(mine: PartitionLog, leaders: PartitionLog) -> bool:
 
 
 def _is_pressing(response: FetchedPartition) -> bool:
-    """As Kafka has it: that the high watermark has moved is not worth an answer."""
+    """A high watermark change alone completes no Fetch, as in Kafka."""
     return bool(response.records or response.error_code or response.diverging_epoch)
 
 

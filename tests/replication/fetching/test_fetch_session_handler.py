@@ -1,4 +1,4 @@
-"""A fetch session as a follower keeps it (KIP-227): what is told, what stands, what begins anew."""
+"""Fetch session of a follower (KIP-227): sent, pending and repeated fetches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at(offset: int, epoch: int = 0) -> Fetch:
     return Fetch(epoch, offset, epoch, 0)
 
 
-def told(
+def sent(
     session: FetchSessionHandler,
 ) -> tuple[int, int, dict[TopicIdPartition, int], list[TopicIdPartition]]:
     plan = session.plan()
@@ -39,14 +39,14 @@ def test_session_starts_full_and_continues_with_changes() -> None:
     session = FetchSessionHandler()
     session.want(A, at(1))
     session.want(B, at(2))
-    assert told(session) == (0, 0, {A: 1, B: 2}, [])
+    assert sent(session) == (0, 0, {A: 1, B: 2}, [])
     session.responded(77)
-    assert told(session) == (77, 1, {}, [])
+    assert sent(session) == (77, 1, {}, [])
     session.responded(77)
     session.want(B, at(3))
     session.want(C, at(0))
     session.forget(A)
-    assert told(session) == (77, 2, {B: 3, C: 0}, [A])
+    assert sent(session) == (77, 2, {B: 3, C: 0}, [A])
 
 
 def test_unchanged_fetch_is_sent_once() -> None:
@@ -54,14 +54,14 @@ def test_unchanged_fetch_is_sent_once() -> None:
     again = at(5)
     session.want(A, again)
     assert session.fetch_of(A) is again
-    assert told(session) == (77, 1, {}, [])
+    assert sent(session) == (77, 1, {}, [])
 
 
 def test_partition_wanted_again_is_not_forgotten() -> None:
     session = begun(A, B)
     session.forget(A)
     session.want(A, at(5))
-    assert told(session) == (77, 1, {A: 5}, [])
+    assert sent(session) == (77, 1, {A: 5}, [])
 
 
 def test_unsent_partition_is_not_in_forgotten_topics() -> None:
@@ -69,7 +69,7 @@ def test_unsent_partition_is_not_in_forgotten_topics() -> None:
     session.want(B, at(0))
     session.forget(B)
     session.forget(C)
-    assert told(session) == (77, 1, {}, [])
+    assert sent(session) == (77, 1, {}, [])
     assert session.fetch_of(B) is None
 
 
@@ -79,9 +79,9 @@ def test_lost_request_is_followed_by_full_one_with_old_session_id() -> None:
     session.forget(B)
     session.plan()
     session.lost()
-    assert told(session) == (77, 0, {A: 6}, [])
+    assert sent(session) == (77, 0, {A: 6}, [])
     session.responded(78)
-    assert told(session) == (78, 1, {}, [])
+    assert sent(session) == (78, 1, {}, [])
 
 
 def test_request_without_session_is_full() -> None:
@@ -119,7 +119,7 @@ def test_session_epoch_wraps_to_one() -> None:
     session._epoch = 2**31 - 1
     session.plan()
     session.responded(77)
-    assert told(session)[1] == 1
+    assert sent(session)[1] == 1
 
 
 def test_changed_partitions_precede_new_ones() -> None:
@@ -130,10 +130,10 @@ def test_changed_partitions_precede_new_ones() -> None:
     first, *_ = (key for key, _ in session.plan().wanted)
     session.responded(77)
     session.want(first, at(8))
-    _, _, offsets, _ = told(session)
+    _, _, offsets, _ = sent(session)
     assert offsets.pop(first) == 8
     assert len(offsets) == NEW_PARTITIONS_MAX
     session.responded(77)
-    assert len(told(session)[2]) == NEW_PARTITIONS_MAX
+    assert len(sent(session)[2]) == NEW_PARTITIONS_MAX
     session.responded(77)
-    assert told(session)[2] == {}
+    assert sent(session)[2] == {}

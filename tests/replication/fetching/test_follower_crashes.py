@@ -1,6 +1,8 @@
-"""A follower's power goes at every sync of a life in which its log is copied, cut and begun anew: the
-next life ends with what the leader has, whatever was on the disk. And by seed: leaders that change and
-part, connections that break, power cuts, in a network that takes its time."""
+"""Power cuts of a follower at every sync, and random faults by seed.
+
+After each restart the follower's log must equal the leader's. The random faults are leader changes with diverging
+logs, lost connections and power cuts, in a slow network.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ def test_power_cut_at_every_sync(when: str) -> None:
 
 
 class Chaos:
-    """One follower and whoever leads; `committed` is what must never be another."""
+    """One follower and its leaders; `committed` is what must never be another."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -164,7 +166,7 @@ class Chaos:
         elif happens < 0.7:
             self.elect()
         elif happens < 0.85:
-            await self.tell()
+            await self.send_role()
         elif happens < 0.9:
             stand.world.wires.cut("follower", f"broker-{self.leader}")
         elif happens < 0.95:
@@ -174,8 +176,8 @@ class Chaos:
         await stand.clock.run_for(chance.choice([0, 0.001, 0.01, 0.1, 0.6]))
         self.check()
 
-    async def tell(self) -> None:
-        """The follower hears who leads."""
+    async def send_role(self) -> None:
+        """Send the leader and epoch to the follower."""
         self.log = await self.stand.follow(A, self.leader, self.epoch)
 
     async def life(self) -> None:
@@ -187,7 +189,7 @@ class Chaos:
         self.elect()
         self.append()
         self.commit(100)
-        await self.tell()
+        await self.send_role()
         assert self.log is not None
         mine, theirs = self.log, self.led.log
         await self.stand.until(lambda: is_same(mine, theirs), seconds=120)

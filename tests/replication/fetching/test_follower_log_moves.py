@@ -17,7 +17,7 @@ A, B = Path("/a"), Path("/b")
 
 
 async def end_of_delays(stand: Stand) -> None:
-    """What is under way ends: nobody moves the clock while the node shuts down."""
+    """Wait for running changes: the clock stands still during the shutdown."""
     stand.node.offload.delay_seconds = 0
     await stand.clock.run_for(0.1)
 

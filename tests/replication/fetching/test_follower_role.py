@@ -84,7 +84,7 @@ def test_many_small_batches_are_appended_in_chunks() -> None:
 
 @pytest.mark.parametrize("flush_messages", [1, 3])
 def test_fetch_waits_for_flush_messages(flush_messages: int) -> None:
-    """The leader takes it for what this replica has, and acknowledges it."""
+    """The leader treats the fetch offset as replicated, and acknowledges the records."""
     stand = Stand(config=replace(SMALL, flush_messages=flush_messages))
     led = stand.broker(1).lead(A, 0)
 

@@ -1,4 +1,4 @@
-"""A follower's requests, as whoever gets them reads them."""
+"""Encoded requests of a follower, decoded as by a broker."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_partitions_of_one_broker_share_a_session() -> None:
         first.append()
         await stand.until(lambda: logs[0].end_offset == 2)
         await stand.clock.run_for(0.1)
-        assert requested(broker)[named:] == [1]  # where it goes on; the other one stands
+        assert requested(broker)[named:] == [1]  # continues there; the other fetch is unchanged
         assert {each.session_id for each in broker.requests[1:]} != {0}
         assert broker.connections == 1
         assert {each.replica_id for each in broker.requests} == {FOLLOWER}
@@ -56,7 +56,7 @@ def test_partitions_of_one_broker_share_a_session() -> None:
 
 
 def test_max_bytes_is_limited_by_response_limit() -> None:
-    """replica.fetch.response.max.bytes may be larger: who is far behind would be told of garbage each time."""
+    """replica.fetch.response.max.bytes may exceed the limit of a connection: each large response would fail."""
     stand = Stand()
     stand.settings = replace(stand.settings, response_max_bytes=2**31 - 1)
     led = stand.broker(1).lead(A, 0)
@@ -267,14 +267,14 @@ def test_new_leader_is_fetched_from_log_end() -> None:
         await stand.until(lambda: is_same(log, after.log))
         asked = len(old.requests)
         await stand.clock.run_for(5)
-        assert len(old.requests) == asked  # nobody is left to ask for
+        assert len(old.requests) == asked  # no partition is left to fetch
         assert log.epochs.end_offset_for(0).end_offset == 6
 
     stand.run(test)
 
 
 def test_held_fetch_is_cancelled_for_new_leader() -> None:
-    """Or its producers would wait for this follower until that fetch is answered."""
+    """Otherwise its producers would wait for this follower until that fetch completes."""
     stand = Stand()
     stand.settings = replace(stand.settings, wait_max_ms=10_000)
     broker = stand.broker(1)

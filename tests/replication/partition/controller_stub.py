@@ -40,10 +40,10 @@ class Controller:
     def image(self) -> Image:
         return Image(self.version, self.partition, dict(self.brokers))
 
-    def told(self) -> str:
+    def described(self) -> str:
         now = self.partition
         isr = " ".join(map(str, now.isr))
-        leader = f"{now.leader} leads {now.leader_epoch}" if now.leader > 0 else "nobody leads"
+        leader = f"{now.leader} leads {now.leader_epoch}" if now.leader > 0 else "no leader"
         return f"{leader}, ISR {isr}, partition epoch {now.partition_epoch}"
 
     def alter(self, node: int, asked: AlterPartition) -> CommittedIsr | ErrorCode:

@@ -10,18 +10,18 @@ from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 
 Record = tuple[int, str]
-"""(epoch of the leader that appended it, what it says)"""
+"""(leader epoch of the append, content)"""
 
 
 class MemoryLog:
-    """Has what `replication/partition` asks of a log, and does what it is told."""
+    """Log with the interface that `replication/partition` uses."""
 
     def __init__(self, min_insync_replicas: int = 1) -> None:
         self.records: list[Record] = []
         """From offset 0 on, those below `start_offset` too."""
         self.start_offset = 0
         self.local_start = 0
-        """What lies before is in the remote tier alone, though `records` still has it, to compare."""
+        """Records below are only in the remote tier; `records` keeps them for comparison."""
         self.high_watermark = 0
         self.min_insync_replicas = min_insync_replicas
         self.epochs = LeaderEpochCache(
@@ -41,8 +41,8 @@ class MemoryLog:
             self.epochs.assign(record[0], self.end_offset)
             self.records.append(record)
 
-    def write(self, epoch: int, *said: str) -> None:
-        self.append(*((epoch, each) for each in said))
+    def write(self, epoch: int, *text: str) -> None:
+        self.append(*((epoch, each) for each in text))
 
     def read(self, offset: int, count: int) -> Sequence[Record]:
         return self.records[offset : offset + count]
@@ -71,9 +71,9 @@ class MemoryLog:
         self.start_offset = offset if start_offset is None else start_offset
         self.local_start = self.high_watermark = offset
 
-    def told(self) -> str:
-        """`a0 b0 c1`: what it says and in which epoch; `a0 b0 | c1`: the tier alone has the first two."""
-        told = [f"{said}{epoch}" for epoch, said in self.records[self.start_offset :]]
+    def described(self) -> str:
+        """Return contents with epochs: `a0 b0 c1`, or `a0 b0 | c1` if only the tier has the first two."""
+        described = [f"{text}{epoch}" for epoch, text in self.records[self.start_offset :]]
         if self.local_start > self.start_offset:
-            told.insert(self.local_start - self.start_offset, "|")
-        return " ".join(told)
+            described.insert(self.local_start - self.start_offset, "|")
+        return " ".join(described)

@@ -1,5 +1,4 @@
-"""A remote tier for the three replicas: what their leader copies of its records, and finds again by the
-epochs alone, as whoever reads or follows does."""
+"""Remote tier for three replicas: the leader copies records, and reads find them by leader epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ PARTITION = TopicIdPartition(UUID(int=5), "t", 0)
 
 @value_class
 class ReplicaFetchState:
-    """What a follower takes from the tier: it goes on at `offset`."""
+    """Auxiliary state from the tier; the log continues at `offset`."""
 
     offset: int
     start_offset: int
@@ -76,7 +75,7 @@ class MemoryTier:
         return copied
 
     def record_at(self, log: MemoryLog, offset: int) -> Record | None:
-        """As whoever reads finds it: by the epoch that this log's history has for the offset."""
+        """Find the record by the epoch that this log has for the offset, as a consumer's read does."""
         epoch = log.epochs.epoch_for(offset)
         if epoch is None:
             return None

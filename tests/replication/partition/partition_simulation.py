@@ -37,7 +37,7 @@ class _Run:
         self.seed = seed
         self.world = World(compares=chance.random() < 0.8)
         self.loss = chance.choice([0.0, 0.02, 0.1])
-        self.patience = chance.choice([1, 3, 10])
+        self.retry_steps = chance.choice([1, 3, 10])
         """How many of the oldest messages may overtake one another."""
         self.trouble = chance.choice([0.005, 0.02, 0.05])
         self.slow = dict.fromkeys(NODES, 1.0)
@@ -107,7 +107,7 @@ class _Run:
         sent, chance = self.world.sent, self.chance
         if not sent:
             return
-        place = chance.randrange(min(len(sent), self.patience))
+        place = chance.randrange(min(len(sent), self.retry_steps))
         message = sent[place]
         if message.sender == CONTROLLER and chance.random() < self.controller_lag:
             sent.append(sent.pop(place))
@@ -194,7 +194,7 @@ class _Run:
                     world.check_tier(node)
                 return
         raise Violation(
-            f"it is not well again: {world.controller.told()} {world.where_it_stands()}"
+            f"it is not well again: {world.controller.described()} {world.where_it_stands()}"
         )
 
     def _calm(self) -> None:

@@ -1,4 +1,4 @@
-"""A follower, state by state: what it wants, and what it makes of what it is told."""
+"""Follower state machine: next actions and transitions, state by state."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Stand:
     def __init__(self, *, compares: bool = True, empty: bool = False) -> None:
         self.log = MemoryLog()
         if not empty:
-            for epoch, said in zip((0, 0, 1, 1, 3, 3), "abcdef", strict=True):
-                self.log.write(epoch, said)
+            for epoch, text in zip((0, 0, 1, 1, 3, 3), "abcdef", strict=True):
+                self.log.write(epoch, text)
             self.log.high_watermark = 2
         self.follower = FollowerState(self.log, back_off_ms=BACK_OFF_MS)
         self.follower.follow(EPOCH, compares=compares)
@@ -357,7 +357,7 @@ def test_forgotten_request_is_returned_again() -> None:
     stand.follower.fetched(again, FetchResult(6, 0, EpochEnd(1, 3)))
     change = stand.next_action()
     stand.follower.forget_pending()
-    assert stand.follower.is_awaiting(change)  # that goes on, whoever asks
+    assert stand.follower.is_awaiting(change)  # a running change is not forgotten
 
 
 def test_failed_append_fetches_again_after_delay() -> None:

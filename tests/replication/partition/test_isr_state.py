@@ -1,4 +1,4 @@
-"""What becomes of an in-sync set that was asked for: the table of KIP-497, row by row."""
+"""Results of ISR proposals: the table of KIP-497, row by row."""
 
 from __future__ import annotations
 

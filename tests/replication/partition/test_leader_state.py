@@ -1,4 +1,4 @@
-"""A leader: who joins the in-sync set and who leaves, the high watermark, what acks=all is told."""
+"""Leader state: ISR expansion and shrinking, the high watermark, and acks=all."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_fetch_with_old_broker_epoch_is_rejected() -> None:
     assert _last_request(stand.fetch(3, 4, epoch=2)) is not None
     assert (
         _last_request(Stand((1, 2)).fetch(3, 4, epoch=-1)) is not None
-    )  # it does not tell (KIP-903)
+    )  # no broker epoch (before KIP-903)
 
 
 def test_fetch_with_newer_broker_epoch_waits_for_image() -> None:

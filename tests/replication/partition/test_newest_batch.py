@@ -1,4 +1,4 @@
-"""What a partition keeps in memory for whoever waits is what its log has there, or nothing."""
+"""The newest batch in memory equals the contents of the log, or is absent."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_newest_batch_equals_log_contents(steps: list[str]) -> None:
             log.advance_high_watermark(log.end_offset)
             log.advance_log_start(log.end_offset, "asked to")
         elif step == "watch":
-            partition.watch(stand.told)
+            partition.watch(stand.described)
         else:
-            partition.unwatch(stand.told)
+            partition.unwatch(stand.described)
         for offset in range(log.log_start_offset - 1, log.end_offset + 1):
             newest = partition.newest_batch(offset, log.end_offset)
             assert newest is None or newest == bytes_in(log, offset)
@@ -79,17 +79,17 @@ def test_newest_batch_equals_log_contents(steps: list[str]) -> None:
 def test_newest_batch_is_kept_only_while_watched(stand: Stand) -> None:
     appended(stand)
     assert stand.partition.newest_batch(0, 1) is None
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     assert stand.partition.newest_batch(1, 2) is None
     assert stand.partition.newest_batch(1, 1) is None
     records = appended(stand)
     assert stand.partition.newest_batch(1, 2) == records
-    stand.partition.unwatch(stand.told)
+    stand.partition.unwatch(stand.described)
     assert stand.partition.newest_batch(1, 2) is None
 
 
 def test_large_batch_is_not_kept(stand: Stand) -> None:
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     appended(stand, NEWEST_BYTES_MAX)
     assert stand.partition.newest_batch(0, 1) is None
 
@@ -97,7 +97,7 @@ def test_large_batch_is_not_kept(stand: Stand) -> None:
 def test_newest_batch_has_the_broker_compression(stand: Stand) -> None:
     log = stand.world.log
     log.update_config(replace(log.config, compression_type="uncompressed"))
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     sent = batch(size=1000, compression=1)
     stand.partition.append(sent, acks=1, now_ms=NOW_MS)
     newest = stand.partition.newest_batch(0, 1)
@@ -107,7 +107,7 @@ def test_newest_batch_has_the_broker_compression(stand: Stand) -> None:
 
 
 def test_offline_log_has_no_newest_batch(stand: Stand) -> None:
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     appended(stand)
     assert stand.partition.newest_batch(0, 1) is not None
     stand.world.log.fail(LogFailed("the disk is gone"))
@@ -116,7 +116,7 @@ def test_offline_log_has_no_newest_batch(stand: Stand) -> None:
 
 def test_newest_batch_after_truncation_is_dropped(stand: Stand) -> None:
     log = stand.world.log
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     appended(stand)
     log.truncate_to(0)
     log.append_as_follower(batch(base_offset=0, size=20))
@@ -125,7 +125,7 @@ def test_newest_batch_after_truncation_is_dropped(stand: Stand) -> None:
 
 def test_deleted_newest_batch_is_not_returned(stand: Stand) -> None:
     log = stand.world.log
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     appended(stand)
     assert log.advance_log_start(1, "asked to")
     assert stand.partition.newest_batch(0, 1) is None

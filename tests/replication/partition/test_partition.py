@@ -1,4 +1,4 @@
-"""A partition over its log: what changes hands, who is told, and what waits for a follower's change."""
+"""Partition: role changes, watchers, and images that wait for a change of the log."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World, batch
 SIZE = len(batch())
 
 
-class Told:
-    """A watcher that keeps what it was told."""
+class RecordingWatcher:
+    """Watcher that records its calls."""
 
     def __init__(self) -> None:
         self.bytes: list[int] = []
@@ -47,7 +47,7 @@ class Told:
 
 
 class Stand:
-    """Node 1 has a replica of three, and leads epoch 5 unless said otherwise."""
+    """Node 1 has a replica of three, and leads epoch 5 by default."""
 
     def __init__(self, *, leader: int = 1, isr: tuple[int, ...] = (1, 2), min_isr: int = 1) -> None:
         controller = Controller()
@@ -72,7 +72,7 @@ class Stand:
             image=self.image,
             cluster_context=lambda: cluster_context,
         )
-        self.told = Told()
+        self.described = RecordingWatcher()
 
     def see(self, **changes: object) -> PartitionImage:
         """The cluster decided something."""
@@ -111,9 +111,9 @@ def test_only_replica_append_advances_high_watermark(stand: Stand) -> None:
     stand.see(**alone(stand.image), leader_epoch=7)
     assert stand.partition.leader_role is None
     assert stand.world.log.epochs.latest == 7
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     stand.append(ACKS_ALL)
-    assert stand.told.bytes == [SIZE]
+    assert stand.described.bytes == [SIZE]
     assert stand.partition.is_replicated(0, 7)
 
 
@@ -124,10 +124,10 @@ def test_watcher_receives_readable_bytes(stand: Stand, has_followers: bool) -> N
         stand.see(**alone(stand.image))
     log = stand.world.log
     log.update_config(replace(log.config, compression_type="uncompressed"))
-    stand.partition.watch(stand.told, end=has_followers)
+    stand.partition.watch(stand.described, end=has_followers)
     sent = batch(size=5000, compression=1)
     stand.partition.append(sent, acks=1, now_ms=NOW_MS)
-    assert stand.told.bytes == [log.size_bytes]
+    assert stand.described.bytes == [log.size_bytes]
     assert log.size_bytes > 5000 > len(sent)
 
 
@@ -139,14 +139,14 @@ def test_only_replica_satisfies_min_isr() -> None:
 
 def test_watcher_is_notified_as_followers_fetch(stand: Stand) -> None:
     stand.fetch(2, 0)
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     for _ in range(3):
         stand.append()
-    assert stand.told.bytes == []
+    assert stand.described.bytes == []
     stand.fetch(2, 1)
-    assert stand.told.bytes == [SIZE]
+    assert stand.described.bytes == [SIZE]
     stand.fetch(2, 3)
-    assert stand.told.bytes == [SIZE, 2 * SIZE]
+    assert stand.described.bytes == [SIZE, 2 * SIZE]
     assert stand.world.log.high_watermark == 3
 
 
@@ -154,12 +154,12 @@ def test_watcher_is_notified_as_followers_fetch(stand: Stand) -> None:
 def test_flush_messages_delays_high_watermark_until_flush(
     stand: Stand, has_followers: bool
 ) -> None:
-    """Whoever goes by the high watermark takes it for kept: coordinators, producers with acks=all, consumers."""
+    """Records below the high watermark must survive: for coordinators, acks=all producers and consumers."""
     if not has_followers:
         stand.see(**alone(stand.image))
     log = stand.world.log
     log.update_config(replace(log.config, flush_messages=2))
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
 
     def appended() -> None:
         stand.append()
@@ -179,7 +179,7 @@ def test_flush_messages_delays_high_watermark_until_flush(
     log.flush()
     log.flushed()
     assert log.high_watermark == 4
-    assert sum(stand.told.bytes) == 4 * SIZE
+    assert sum(stand.described.bytes) == 4 * SIZE
 
 
 def test_new_leader_with_unflushed_records_requests_flush(stand: Stand) -> None:
@@ -202,24 +202,24 @@ def test_removing_other_replicas_advances_and_notifies(stand: Stand) -> None:
     """Who waits for a byte of it would wait for its time."""
     stand.fetch(2, 0)
     stand.append()
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     stand.see(**alone(stand.image))
     assert stand.partition.log.high_watermark == 1
-    assert sum(stand.told.bytes) >= SIZE
+    assert sum(stand.described.bytes) >= SIZE
     stand.append()
-    assert stand.told.bytes[-1] == SIZE
+    assert stand.described.bytes[-1] == SIZE
 
 
 def test_end_watcher_is_notified_of_appends(stand: Stand) -> None:
-    stand.partition.watch(stand.told, end=True)
+    stand.partition.watch(stand.described, end=True)
     stand.append()
-    assert stand.told.bytes == [SIZE]
+    assert stand.described.bytes == [SIZE]
     stand.see(leader=2, leader_epoch=6)
-    assert stand.told.interruptions == 1
-    stand.partition.unwatch(stand.told)
+    assert stand.described.interruptions == 1
+    stand.partition.unwatch(stand.described)
     stand.see(leader=1, leader_epoch=7)
     stand.append()
-    assert stand.told.bytes == [SIZE]
+    assert stand.described.bytes == [SIZE]
 
 
 def test_acks_all_completes_when_isr_has_the_record(stand: Stand) -> None:
@@ -246,9 +246,9 @@ def test_leader_after_skipped_epoch_forgets_follower_progress() -> None:
     stand = Stand(isr=(1, 2, 3))
     offset = stand.append(ACKS_ALL)
     stand.fetch(3, offset + 1)
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     stand.see(leader_epoch=7, isr=(1, 3))
-    assert stand.told.interruptions == 1
+    assert stand.described.interruptions == 1
     assert stand.partition.log.high_watermark == 0
     with pytest.raises(NotLeader):
         stand.partition.is_replicated(offset, 5)
@@ -277,8 +277,7 @@ def test_append_under_min_isr_is_rejected() -> None:
 
 
 def test_committed_duplicate_under_min_isr_is_acknowledged() -> None:
-    """A producer that lost the first answer would write it again in a new epoch, once later batches of its are
-    out of order."""
+    """Otherwise a producer without the first response would write the batch again in a new epoch."""
     stand = Stand(min_isr=2)
 
     def send(sequence: int) -> Appended:
@@ -327,9 +326,9 @@ def test_proposal_response_to_former_leader_is_ignored(stand: Stand) -> None:
 def test_log_start_change_notifies_watchers(stand: Stand) -> None:
     stand.append()
     stand.fetch(2, 1)
-    stand.partition.watch(stand.told)
+    stand.partition.watch(stand.described)
     stand.fetch(2, 1, start_offset=1)
-    assert stand.told.bytes == [0]
+    assert stand.described.bytes == [0]
 
 
 # Following
@@ -345,24 +344,24 @@ def second() -> memoryview:
 def test_follower_high_watermark_comes_from_leader() -> None:
     stand = Stand(leader=2)
     log, partition = stand.world.log, stand.partition
-    partition.watch(stand.told)
+    partition.watch(stand.described)
     sent = batch()
     log.append_as_follower(sent)
     partition.replicated(0, len(sent))
-    assert stand.told.bytes == []
+    assert stand.described.bytes == []
     partition.replicated(1, 0)
     assert log.high_watermark == 1
     log.append_as_follower(second())
     partition.replicated(1, len(sent))
     partition.replicated(9, 0)
     assert log.high_watermark == 2
-    assert stand.told.bytes == [UNCOUNTED_BYTES, len(sent)]
+    assert stand.described.bytes == [UNCOUNTED_BYTES, len(sent)]
 
 
 def test_leadership_waits_for_running_log_change() -> None:
     stand = Stand(leader=2)
     partition = stand.partition
-    partition.watch(stand.told)
+    partition.watch(stand.described)
     partition.begin_change()
     stand.see(leader=1, leader_epoch=6)
     assert not partition.is_leader
@@ -370,7 +369,7 @@ def test_leadership_waits_for_running_log_change() -> None:
         stand.append()
     assert partition.end_change()
     assert partition.is_leader
-    assert stand.told.interruptions == 1
+    assert stand.described.interruptions == 1
     assert stand.append() == 0
 
 
@@ -400,7 +399,7 @@ async def test_wait_unchanged_returns_after_log_change() -> None:
 def test_image_before_proposal_response_commits_isr(
     stand: Stand, isr: tuple[int, ...], became: list[int]
 ) -> None:
-    """As it does wherever the active controller leads: what the image says counts, the answer does not."""
+    """The image comes first if this node is the active controller; the later response is ignored."""
     stand.fetch(2, 0)
     stand.fetch(3, 0)
     ((_, _, _, responded),) = stand.proposed
@@ -433,7 +432,7 @@ def test_retired_partition_does_not_become_leader() -> None:
     """Neither by what it put off until its log was changed, nor by what comes later."""
     stand = Stand(leader=2)
     partition = stand.partition
-    partition.watch(stand.told)
+    partition.watch(stand.described)
     partition.begin_change()
     stand.see(leader=1, leader_epoch=6)
     partition.retire(UnknownPartition("deleted"))
@@ -442,7 +441,7 @@ def test_retired_partition_does_not_become_leader() -> None:
     assert not partition.is_leader
     assert partition.leader_role is None
     assert stand.world.log.epochs.latest is None
-    assert stand.told.interruptions == 1
+    assert stand.described.interruptions == 1
     stand.see(leader=3, leader_epoch=8)
     assert partition.leader == 3
 

@@ -15,17 +15,17 @@ def test_simulated_partition_keeps_invariants_and_recovers() -> None:
     worlds = [simulate(seed) for seed in range(200)]
     assert sum(len(world.committed) for world in worlds) > 3000
     assert sum(world.elections for world in worlds) > 500
-    told = "\n".join(line for world in worlds for line in world.story)
+    described = "\n".join(line for world in worlds for line in world.story)
     for way in (
         "truncates to",
-        "starts anew at",
+        "truncates fully and starts at",
         "where does epoch",
         "FENCED_LEADER_EPOCH",
         "from the tier",
     ):
-        assert told.count(way) > 10, way
+        assert described.count(way) > 10, way
     for refused in ("ineligible_replica", "invalid_update_version", "fenced_leader_epoch"):
-        assert told.count(refused) > 0, refused
+        assert described.count(refused) > 0, refused
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
-"""Stories of a partition, told line by line: what happens ("> …") and all that comes of it.
+"""Transcripts of a partition: commands ("> …"), and the messages and states that follow.
 
-The files under `tests/transcripts/partition` are meant to be read beside KIP-101, KIP-279, KIP-497 and
-KIP-903. A log is told as its records with their epochs, `a0 b0 c1`, "up to" its high watermark. Whoever
-changes the rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+Read the files in `tests/transcripts/partition` together with KIP-101, KIP-279, KIP-497 and KIP-903. A log
+is shown as its records with their epochs, `a0 b0 c1`, "up to" its high watermark. After a change of the
+behaviour, rewrite the files with ODRADEK_REWRITE=1 and review the difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TICK_MS = 60
 """More than a follower may lag."""
 
 
-class Teller:
+class TranscriptRunner:
     """Follows a transcript's commands. Everything is delivered but what is held back."""
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Teller:
                 act(self, *match.groups())
                 break
         else:
-            raise ValueError(f"nobody knows how to {command!r}")
-        world = self.world  # another one, if it has begun anew
-        return [*world.story, world.where_it_stands(), f"[{world.controller.told()}]"]
+            raise ValueError(f"unknown command {command!r}")
+        world = self.world  # a new one after `world_of`
+        return [*world.story, world.where_it_stands(), f"[{world.controller.described()}]"]
 
     def _settle(self, wanted: Callable[[Message], bool]) -> None:
         while found := next(filter(wanted, self.world.sent), None):
@@ -51,8 +51,8 @@ class Teller:
     def world_of(self, min_isr: str, older: str | None) -> None:
         self._begin(World(min_isr=int(min_isr), compares=older is None))
 
-    def write(self, node: str, said: str) -> None:
-        for each in said.split():
+    def write(self, node: str, text: str) -> None:
+        for each in text.split():
             self.world.write(self.world.nodes[int(node)], each)
 
     def copy(self, node: str, last: str) -> None:
@@ -133,30 +133,33 @@ def _is_fetch_of(follower: int, message: Message) -> bool:
 
 
 _COMMANDS: list[tuple[str, Callable[..., None]]] = [
-    (r"min.insync.replicas is (\d)(, and Fetch tells no epochs)?", Teller.world_of),
-    (r"(\d) writes (.+)", Teller.write),
-    (r"([\d ]+) fetch(?:es)?", Teller.fetch),
-    (r"(\d) copies up to (\d+)", Teller.copy),
-    (r"(\d) keeps what is from (\d+) on", Teller.leave_disk),
-    (r"(\d) asks, and that is late", Teller.ask),
-    (r"what was late arrives", Teller.settle_fetches),
-    (r"(\d) crashes(?:, and all past (\d) is lost)?", Teller.crash),
-    (r"(\d) starts", Teller.start),
-    (r"(\d) is fenced", Teller.fence),
-    (r"(\d) is unfenced", Teller.unfence),
-    (r"(\d) is preferred", Teller.prefer),
-    (r"(\d) is elected uncleanly", Teller.elect_uncleanly),
-    (r"([\d ]+) (?:is|are) told", Teller.images),
-    (r"the controller is asked", Teller.alter),
-    (r"a controller that is behind is asked", Teller.alter_behind),
-    (r"the controller's answer arrives", Teller.altered),
-    (r"time passes", Teller.pass_time),
+    (
+        r"min.insync.replicas is (\d)(, and Fetch has no diverging epochs)?",
+        TranscriptRunner.world_of,
+    ),
+    (r"(\d) writes (.+)", TranscriptRunner.write),
+    (r"([\d ]+) fetch(?:es)?", TranscriptRunner.fetch),
+    (r"(\d) copies up to (\d+)", TranscriptRunner.copy),
+    (r"(\d) keeps what is from (\d+) on", TranscriptRunner.leave_disk),
+    (r"(\d) asks, and that is late", TranscriptRunner.ask),
+    (r"what was late arrives", TranscriptRunner.settle_fetches),
+    (r"(\d) crashes(?:, and all past (\d) is lost)?", TranscriptRunner.crash),
+    (r"(\d) starts", TranscriptRunner.start),
+    (r"(\d) is fenced", TranscriptRunner.fence),
+    (r"(\d) is unfenced", TranscriptRunner.unfence),
+    (r"(\d) is preferred", TranscriptRunner.prefer),
+    (r"(\d) is elected uncleanly", TranscriptRunner.elect_uncleanly),
+    (r"([\d ]+) receives? the image", TranscriptRunner.images),
+    (r"the controller is asked", TranscriptRunner.alter),
+    (r"a controller that is behind is asked", TranscriptRunner.alter_behind),
+    (r"the controller's response arrives", TranscriptRunner.altered),
+    (r"time passes", TranscriptRunner.pass_time),
 ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    check(path, Teller().follow)
+    check(path, TranscriptRunner().follow)
 
 
 def test_transcripts_exist() -> None:

@@ -1,4 +1,4 @@
-"""What comes behind a batch that was refused for a while is told the same, as long as its producer cannot know."""
+"""In-flight batches after a rejected batch get the same error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def out_of_order(expected: int) -> OutOfOrderSequence:
     return OutOfOrderSequence("another was expected", expected)
 
 
-@pytest.mark.parametrize("error", [TOO_FEW, NotLeader("node 2 leads"), DiskFull("no room")])
+@pytest.mark.parametrize("error", [TOO_FEW, NotLeader("node 2 leads"), DiskFull("disk full")])
 def test_batch_after_rejected_one_gets_the_same_error(error: KafkaError) -> None:
     refusals = RefusedBatches()
     assert refusals.error_for_producer(idempotent(7, 10), error) is error

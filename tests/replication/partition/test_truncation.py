@@ -47,10 +47,10 @@ def _log(epochs: str) -> MemoryLog:
         "no epoch, past the end",
         "the leader has more of it",
         "the leader has less of it",
-        "an epoch between ours",
+        "an epoch between the follower's",
         "the one before",
-        "before all of ours",
-        "after all of ours",
+        "before all of the follower's",
+        "after all of the follower's",
         "nothing to cut",
     ],
 )
@@ -73,12 +73,12 @@ def test_truncation_matches_decision_table(own: str, leader: EpochEnd, decided: 
     ],
 )
 def test_find_divergence_returns_diverging_epoch(
-    leader: str, offset: int, epoch: int, told: EpochEnd | None
+    leader: str, offset: int, epoch: int, described: EpochEnd | None
 ) -> None:
     found = find_divergence(
         _log(leader).epochs, start_offset=0, fetch_offset=offset, last_fetched_epoch=epoch
     )
-    assert found == told
+    assert found == described
 
 
 @pytest.mark.parametrize(("start", "offset", "epoch"), [(0, 4, 3), (3, 2, 0)])
@@ -138,15 +138,15 @@ def common(one: MemoryLog, other: MemoryLog) -> int:
 def _cut_by_fetching(leader: MemoryLog, follower: MemoryLog) -> int:
     for rounds in range(20):
         latest = follower.epochs.latest
-        told = find_divergence(
+        described = find_divergence(
             leader.epochs,
             start_offset=0,
             fetch_offset=follower.end_offset,
             last_fetched_epoch=-1 if latest is None else latest,
         )
-        if told is None:
+        if described is None:
             return rounds
-        follower.truncate_to(_decide(follower, told).offset)
+        follower.truncate_to(_decide(follower, described).offset)
     raise AssertionError("it never ends")
 
 
@@ -154,20 +154,20 @@ def _cut_by_asking(leader: MemoryLog, follower: MemoryLog) -> int:
     for rounds in range(20):
         if follower.epochs.latest is None:
             return rounds
-        told = leader.epochs.end_offset_for(follower.epochs.latest)
-        decided = _decide(follower, told)
+        described = leader.epochs.end_offset_for(follower.epochs.latest)
+        decided = _decide(follower, described)
         follower.truncate_to(decided.offset)
         if decided.done:
             return rounds + 1
     raise AssertionError("it never ends")
 
 
-def _decide(follower: MemoryLog, told: EpochEnd) -> Truncation:
+def _decide(follower: MemoryLog, described: EpochEnd) -> Truncation:
     return decide_truncation(
         follower.epochs,
         end_offset=follower.end_offset,
         high_watermark=follower.high_watermark,
-        leader=told,
+        leader=described,
     )
 
 

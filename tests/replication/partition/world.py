@@ -1,7 +1,7 @@
 """Three replicas of a partition and their controller, with every message between them in hand.
 
-Nothing happens but what is called: messages lie in `sent` until they are delivered or lost, and the
-clock stands still. What must never be is checked as it happens (`Violation`); `story` says what did.
+Nothing happens but what is called: messages stay in `sent` until they are delivered or lost, and the
+clock stands still. What must never be is checked as it happens (`Violation`); `story` has what happened.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Message:
     sender_epoch: int
     to: int
     life: int
-    """The one that is to get it: an answer to a broker that restarted since reaches nobody."""
+    """Broker epoch of the receiver: a response to a restarted broker is dropped."""
     content: LeaderQuery | Response | AlterPartition | AlterResponse | Image
 
 
@@ -124,7 +124,7 @@ class Node:
                     f"{each}" if epoch in (-1, 1) else f"{each} (epoch {epoch})"
                     for each, epoch in action.isr
                 )
-                self.world.tell(f"{self.id} -> controller ISR {isr}, please")
+                self.world.log_line(f"{self.id} -> controller ISR {isr}, please")
                 self.world.send(self, CONTROLLER, action)
 
     # Following
@@ -138,37 +138,37 @@ class Node:
                 return
             if isinstance(want, TruncateTo):
                 if want.offset < self.log.end_offset:
-                    world.tell(f"{self.id} truncates to {want.offset}")
+                    world.log_line(f"{self.id} truncates to {want.offset}")
                 self.log.truncate_to(want.offset)
                 follower.changed(want)
             elif isinstance(want, TruncateFullyAndStartAt):
-                world.tell(f"{self.id} starts anew at {want.offset}")
+                world.log_line(f"{self.id} truncates fully and starts at {want.offset}")
                 self.log.truncate_fully(want.offset)
                 follower.changed(want)
             elif isinstance(want, Fetch | QueryEpochEnd | QueryOffset):
                 self.asked, self.asked_ms = want, world.now_ms
-                world.tell(f"{self.id} -> {self.image.partition.leader} {_asks(want)}")
+                world.log_line(f"{self.id} -> {self.image.partition.leader} {_asks(want)}")
                 world.send(self, self.image.partition.leader, want)
                 return
             else:
                 self.build(want)
 
     def build(self, change: BuildRemoteLogAuxState) -> None:
-        """What the tier says of the time before the leader's local start."""
+        """Build the auxiliary state from the tier."""
         world, log = self.world, self.log
         state = world.tier.state_before(change)
         if state is None:
-            world.tell(f"{self.id} finds nothing in the tier")
+            world.log_line(f"{self.id} finds nothing in the tier")
             self.follower.failed(change, ErrorCode.unknown_server_error, world.now_ms)
             return
         epochs = " ".join(f"{each.epoch}:{each.start_offset}" for each in state.epochs)
-        world.tell(f"{self.id} goes on at {state.offset}, with epochs {epochs} from the tier")
+        world.log_line(f"{self.id} continues at {state.offset}, with epochs {epochs} from the tier")
         log.truncate_fully(state.offset, state.start_offset, state.epochs)
-        for offset in world.told_to_be_in_tier(self):
+        for offset in world.remote_offsets(self):
             log.records[offset] = world.in_tier(self, offset)
         self.follower.changed(change)
 
-    def hear(self, response: Response) -> None:
+    def receive(self, response: Response) -> None:
         query, content, now_ms = response.query, response.content, self.world.now_ms
         follower = self.follower
         if isinstance(content, ErrorCode):
@@ -191,12 +191,14 @@ class Node:
         self.log.high_watermark = max(self.log.high_watermark, high_watermark)
         self.log.trim(start)
         if kept:
-            self.world.tell(f"{self.id} takes {' '.join(f'{said}{epoch}' for epoch, said in kept)}")
+            self.world.log_line(
+                f"{self.id} takes {' '.join(f'{text}{epoch}' for epoch, text in kept)}"
+            )
         self.follower.appended(append)
         self.world.check_committed(self)
 
     def give_up(self) -> None:
-        """Nobody answered in time."""
+        """Time out the pending request."""
         if self.asked is not None:
             self.follower.failed(self.asked, ErrorCode.request_timed_out, self.world.now_ms)
 
@@ -240,9 +242,9 @@ class Node:
             fetch_offset=query.offset,
             last_fetched_epoch=query.last_fetched_epoch,
         )
-        told = FetchResult(log.high_watermark, log.start_offset, diverging)
+        described = FetchResult(log.high_watermark, log.start_offset, diverging)
         if diverging is not None:
-            return Response(query, told)
+            return Response(query, described)
         if not log.start_offset <= query.offset <= log.end_offset:
             raise OffsetOutOfRange(f"{query.offset}")
         if query.offset < log.local_start:
@@ -257,7 +259,7 @@ class Node:
                 now_ms=self.world.now_ms,
             )
         )
-        return Response(query, told, records)
+        return Response(query, described, records)
 
 
 class World:
@@ -274,11 +276,11 @@ class World:
         """What was committed is given up, and nothing is checked any more."""
         self.tier = MemoryTier()
         self.deleted_to = 0
-        """What is before it was deleted: nobody copies it any more, and not all replicas know that."""
+        """Records below are deleted and not copied any more; not all replicas know that yet."""
         self.nodes = {each: Node(each, self) for each in NODES}
         self.spread()
 
-    def tell(self, line: str) -> None:
+    def log_line(self, line: str) -> None:
         self.story.append(line)
 
     # Messages
@@ -288,7 +290,7 @@ class World:
         self.sent.append(Message(sender.id, sender.epoch, to, life, content))
 
     def spread(self) -> None:
-        """The newest image goes to everybody."""
+        """Send the newest image to all nodes."""
         image = self.controller.image
         for node in self.nodes.values():
             self.sent.append(Message(CONTROLLER, 0, node.id, node.epoch, image))
@@ -306,32 +308,34 @@ class World:
         if isinstance(content, Image):
             node.see(content)
         elif isinstance(content, Response):
-            self._hear(node, content)
+            self._receive(node, content)
         elif isinstance(content, AlterResponse):
             if node.leader is not None:
                 node.do(node.leader.altered(content.asked.proposal, content.content, self.now_ms))
         elif not isinstance(content, AlterPartition):
             response = node.respond(content, message.sender, message.sender_epoch)
             if isinstance(response.content, ErrorCode):
-                self.tell(f"{node.id} -> {message.sender} {response.content.name.upper()}")
+                self.log_line(f"{node.id} -> {message.sender} {response.content.name.upper()}")
             reply = Message(node.id, node.epoch, message.sender, message.sender_epoch, response)
             self.sent.append(reply)
 
-    def _hear(self, node: Node, response: Response) -> None:
+    def _receive(self, node: Node, response: Response) -> None:
         content = response.content
         if isinstance(content, EpochEnd):
-            self.tell(f"{node.id} is told that epoch {content.epoch} ends at {content.end_offset}")
+            self.log_line(
+                f"{node.id} receives that epoch {content.epoch} ends at {content.end_offset}"
+            )
         elif isinstance(content, OffsetResult):
-            self.tell(f"{node.id} is told {content.offset}")
+            self.log_line(f"{node.id} receives {content.offset}")
         elif isinstance(content, FetchResult) and content.diverging is not None:
             end = content.diverging
-            self.tell(f"{node.id} is told that epoch {end.epoch} ends at {end.end_offset}")
-        node.hear(response)
+            self.log_line(f"{node.id} receives that epoch {end.epoch} ends at {end.end_offset}")
+        node.receive(response)
 
     def _alter(self, message: Message, asked: AlterPartition) -> None:
         content = self.controller.alter(message.sender, asked)
-        told = content.name if isinstance(content, ErrorCode) else self.controller.told()
-        self.tell(f"controller -> {message.sender} {told}")
+        described = content.name if isinstance(content, ErrorCode) else self.controller.described()
+        self.log_line(f"controller -> {message.sender} {described}")
         self.sent.append(
             Message(
                 CONTROLLER, 1, message.sender, message.sender_epoch, AlterResponse(asked, content)
@@ -345,26 +349,26 @@ class World:
         assert isinstance(asked, AlterPartition)
         self.sent.remove(message)
         response = AlterResponse(asked, ErrorCode.not_controller)
-        self.tell(f"controller -> {message.sender} {ErrorCode.not_controller.name}")
+        self.log_line(f"controller -> {message.sender} {ErrorCode.not_controller.name}")
         self.sent.append(Message(CONTROLLER, 1, message.sender, message.sender_epoch, response))
 
     def time_out(self, node: int, life: int, asked: object) -> None:
-        """An AlterPartition or its answer was lost: its sender knows as much."""
+        """Time out an AlterPartition: the request or its response was lost."""
         assert isinstance(asked, AlterPartition)
         response = AlterResponse(asked, ErrorCode.request_timed_out)
         self.sent.append(Message(CONTROLLER, 1, node, life, response))
 
     # What happens to nodes
 
-    def write(self, node: Node, said: str) -> None:
+    def write(self, node: Node, text: str) -> None:
         leader = node.leader
         if leader is None:
             return
-        node.log.write(leader.leader_epoch, said)
+        node.log.write(leader.leader_epoch, text)
         node.do(leader.appended(self.now_ms))
 
     def delete_before(self, node: Node, offset: int) -> None:
-        """As the leader; followers hear of it."""
+        """Delete records on the leader; followers receive the log start offset."""
         node.log.trim(offset)
         self.deleted_to = max(self.deleted_to, offset)
 
@@ -372,7 +376,7 @@ class World:
         """As the leader, who copies what is committed."""
         copied = self.tier.copy(node.log, min(end_offset, node.log.high_watermark))
         if copied is not None:
-            self.tell(f"{node.id} copies {copied.start_offset} to {copied.end_offset}")
+            self.log_line(f"{node.id} copies {copied.start_offset} to {copied.end_offset}")
 
     def leave_disk(self, node: Node, local_start: int) -> None:
         """Local retention: no further than what is copied."""
@@ -408,13 +412,13 @@ class World:
         """From where on it has its records, in either tier."""
         return max(log.start_offset, min(self.deleted_to, log.local_start))
 
-    def told_to_be_in_tier(self, node: Node) -> range:
+    def remote_offsets(self, node: Node) -> range:
         return range(self.known_from(node.log), node.log.local_start)
 
     def check_tier(self, node: Node) -> None:
         """What is not on the disk is found, and is what was there."""
         log = node.log
-        for offset in self.told_to_be_in_tier(node):
+        for offset in self.remote_offsets(node):
             if not self.was_unclean and self.in_tier(node, offset) != log.records[offset]:
                 raise Violation(f"{node.id} finds another record at {offset} in the tier")
 
@@ -423,7 +427,7 @@ class World:
         if offset <= log.high_watermark:
             raise Violation(f"the high watermark of {node.id} goes back to {offset}")
         log.high_watermark = offset
-        self.tell(f"{node.id} commits {offset}")
+        self.log_line(f"{node.id} commits {offset}")
         self.check_committed(node)
         self.committed += log.records[len(self.committed) : offset]
 
@@ -436,7 +440,7 @@ class World:
             raise Violation(f"{node.id} has other records than were committed, below {known}")
 
     def check_elected(self, node: Node, leader_epoch: int) -> None:
-        """A leader has all that was committed; one that hears of its election too late need not."""
+        """A leader has all that was committed; one that receives its election too late need not."""
         self.elections += 1
         if leader_epoch < self.controller.partition.leader_epoch:
             return
@@ -452,7 +456,7 @@ class World:
         role = (
             "is down" if not node.up else f"leads {node.leader.leader_epoch}" if node.leader else ""
         )
-        parts = [str(node.id), role or node.follower.state.value, log.told() or "-"]
+        parts = [str(node.id), role or node.follower.state.value, log.described() or "-"]
         return " ".join(parts) + f" up to {log.high_watermark}"
 
 
