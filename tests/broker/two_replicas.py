@@ -24,7 +24,7 @@ from odradek.seams.files import FileSlice
 from odradek.testing import Broker
 from tests.broker.test_produce import batch
 
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 OTHER, STRANGER = 77, 78
 EPOCH = 9
 SIZE = len(batch())
@@ -91,7 +91,7 @@ class Stage:
         name, topic_id = ("t", None) if version < 13 else (None, self.partition.topic_id)
         wanted = FetchPartition(0, epoch, offset, last_epoch, 0, 2**20)
         request.topics = [FetchTopic(name, topic_id, [wanted])] if offset >= 0 else []
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             found = await fetch(request, self.context(version))
         assert found is not None
         release_files(

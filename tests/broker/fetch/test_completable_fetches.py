@@ -147,7 +147,7 @@ async def test_newest_batch_is_returned_without_log_read(
         fetches.asks_on.set()
 
 
-@pytest.mark.parametrize("room", [0, 1])
+@pytest.mark.parametrize("space", [0, 1])
 async def test_newest_batch_counts_against_max_bytes(space: int) -> None:
     """The first batch is returned whole, the next one if it fits (KIP-74)."""
     size = len(batch())
@@ -486,7 +486,7 @@ async def test_connection_after_completed_fetch_is_idle() -> None:
 
 
 @pytest.mark.parametrize("has_active_connection", [False, True])
-@pytest.mark.parametrize("room", [0, 1, 50, 100_000])
+@pytest.mark.parametrize("space", [0, 1, 50, 100_000])
 async def test_partial_send_is_continued(space: int, has_active_connection: bool) -> None:
     connection = SlowReader(space, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
     async with Broker(topics={"t": 1}) as broker:

@@ -22,7 +22,7 @@ from odradek.broker.apis.offsets import (
 )
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
-from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, Stage, stage
+from tests.broker.two_replicas import EPOCH, OTHER, TIMEOUT_SECONDS, Stage, stage
 
 CONSUMER, DEBUGGER = -1, -2
 
@@ -138,7 +138,7 @@ async def test_delete_records_waits_for_replicas() -> None:
         responses: list[dict[str, Any]] = []
 
         async def asking() -> None:
-            responses.append(await delete_before(on, 1, PATIENCE_SECONDS))
+            responses.append(await delete_before(on, 1, TIMEOUT_SECONDS))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(asking)
@@ -162,7 +162,7 @@ async def test_delete_records_waits_for_replicas() -> None:
 async def test_delete_records_of_compacted_topic_is_rejected(policy: str, error: ErrorCode) -> None:
     async with stage({"log.cleanup.policy": policy}) as on:
         await replicated(on, known=False)
-        response = await delete_before(on, 1, PATIENCE_SECONDS)
+        response = await delete_before(on, 1, TIMEOUT_SECONDS)
         assert response["error_code"] == error
         assert on.partition.log.log_start_offset == (0 if error else 1)
 
@@ -180,4 +180,4 @@ async def test_delete_records_times_out_for_slow_replica() -> None:
 async def test_delete_records_ignores_fenced_replica() -> None:
     async with stage() as on:
         await replicated(on, known=False)
-        assert (await delete_before(on, 1, PATIENCE_SECONDS))["low_watermark"] == 1
+        assert (await delete_before(on, 1, TIMEOUT_SECONDS))["low_watermark"] == 1

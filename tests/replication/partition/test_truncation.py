@@ -63,7 +63,7 @@ def test_truncation_matches_decision_table(own: str, leader: EpochEnd, decided: 
 
 
 @pytest.mark.parametrize(
-    ("leader", "offset", "epoch", "told"),
+    ("leader", "offset", "epoch", "described"),
     [
         ("0012", 4, 2, None),
         ("0012", 2, 0, None),
