@@ -1,7 +1,8 @@
-"""What must not be left half done for want of a file descriptor: it is tried again until there is one.
+"""Retry of operations that need a file descriptor and must not be left incomplete.
 
-A lack of them is the process's, and passes (`directories/failure.py`): no reason to give up a rename whose
-directory is not synced yet. Who can refuse instead, with nothing done, does that.
+A lack of descriptors concerns the process and ends (`directories/failure.py`), so it is no reason to
+abandon, say, a rename before its directory is synced. Operations that can fail without a change raise
+instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ RETRY_SECONDS = 0.1
 async def run_retrying_descriptors(
     clock: Clock, offload: Offload, act: Callable[[*Ts], T], *args: *Ts, lane: str
 ) -> T:
-    """`act(*args)` in a thread, which can be called again. Raises what it does but OutOfDescriptors."""
+    """Call `act(*args)`, which must be repeatable, in a worker thread until it does not raise
+    OutOfDescriptors. Raises its other errors."""
     while True:
         try:
             return await offload.run(act, *args, lane=lane)

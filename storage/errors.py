@@ -1,9 +1,9 @@
-"""What storage refuses, and with which Kafka error code the edge answers it.
+"""Errors of storage, with the Kafka error codes that responses carry.
 
-Every expected failure is a `StorageError`, a `KafkaError` with a fixed code. Two of them are about
-the disk: `DiskFull` leaves the log consistent and usable (whoever retries after space was freed
-succeeds), `LogFailed` is final: a write or a sync failed, or files were replaced by half; what is on
-the disk is no longer known, and every later call of that log answers the same.
+Every expected failure is a `StorageError`, which has a fixed code. After `DiskFull` the log is
+consistent and usable: a retry succeeds once there is space. `LogFailed` is final: a write or a sync
+failed, or a file operation was left incomplete, so the content of the disk is unknown; every later call
+of that log raises it again.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from odradek.seams.files import Path
 
 
 class StorageError(KafkaError):
-    """An error of one partition's log."""
+    """An expected error of a partition's log."""
 
     code = ErrorCode.unknown_server_error
 
 
 class OffsetOutOfRange(StorageError):
-    """The offset is below the log's start or past its end."""
+    """The offset is below the log start offset or past the log end offset."""
 
     code = ErrorCode.offset_out_of_range
 
 
 class InRemoteTier(OffsetOutOfRange):
-    """The offset is in the log, but on no disk here any more: it is in the remote tier (KIP-405).
+    """The offset is in the log, but only in the remote tier (KIP-405).
 
-    Followers are told so (T-40); consumers never: they get the records, or OFFSET_OUT_OF_RANGE.
+    Followers receive this error (T-40). Consumers receive the records, or OFFSET_OUT_OF_RANGE.
     """
 
     code = ErrorCode.offset_moved_to_tiered_storage
 
 
 class CorruptRecords(StorageError):
-    """Bytes to be appended are not whole, valid batches: a size, magic or CRC that does not hold."""
+    """The bytes to append are not complete, valid batches: wrong size, magic or CRC."""
 
     code = ErrorCode.corrupt_message
 
 
 class InvalidRecord(StorageError):
-    """A batch is whole, but says what it may not say (Kafka's InvalidRecordException, KIP-467).
+    """A complete batch has invalid content (Kafka's InvalidRecordException, KIP-467).
 
     `record_errors` are (index of the record in the batch, reason) for the Produce response.
     """
@@ -65,23 +65,23 @@ class RecordTooLarge(StorageError):
 
 
 class RecordListTooLarge(StorageError):
-    """What is to be appended at once is larger than a segment may be."""
+    """The records of one append are larger than the maximum segment size."""
 
     code = ErrorCode.record_list_too_large
 
 
 class DamagedLog(StorageError):
-    """What is whole of a log ends below what is known to have been synced."""
+    """The valid part of a log ends below an offset that was known to be synced."""
 
     code = ErrorCode.corrupt_message
 
     def __init__(self, end_offset: int, synced_to: int, why: str) -> None:
         self.end_offset = end_offset
-        super().__init__(f"{why}: offsets {end_offset} to {synced_to - 1} were there, and are lost")
+        super().__init__(f"{why}: offsets {end_offset} to {synced_to - 1} are lost")
 
 
 class UnsupportedCompression(StorageError):
-    """A batch names a codec that does not exist."""
+    """A batch has an unknown compression codec."""
 
     code = ErrorCode.unsupported_compression_type
 
@@ -104,7 +104,7 @@ class InvalidProducerEpoch(StorageError):
 
 
 class InvalidTransactionState(StorageError):
-    """A batch is in a transaction where it may not be, or the other way round (KIP-890)."""
+    """A batch is transactional where it may not be, or not transactional where it must be (KIP-890)."""
 
     code = ErrorCode.invalid_txn_state
 
@@ -116,10 +116,10 @@ class CoordinatorFenced(StorageError):
 
 
 class UnexpectedOffset(StorageError):
-    """Replicated batches begin below the log's end: [first_offset, last_offset] is what came.
+    """Replicated batches begin below the log end offset; their offsets are [first_offset, last_offset].
 
-    A follower whose log is empty starts it anew at `first_offset` (the leader's log start may lie
-    within a batch); any other has lost track of its leader.
+    A follower with an empty log starts it at `first_offset`, because the leader's log start offset may
+    be inside a batch. For any other log this is an error.
     """
 
     def __init__(self, message: str, first_offset: int, last_offset: int) -> None:
@@ -129,43 +129,43 @@ class UnexpectedOffset(StorageError):
 
 
 class InconsistentTopicId(StorageError):
-    """The directory's `partition.metadata` names another topic than the one asked for (KIP-516)."""
+    """The `partition.metadata` of the log contains another topic id than the requested one (KIP-516)."""
 
     code = ErrorCode.inconsistent_topic_id
 
 
 class UnknownDirectory(StorageError):
-    """No log directory of this node has that path."""
+    """The node has no log directory with that path."""
 
     code = ErrorCode.log_dir_not_found
 
 
 class ReplicaNotAvailable(StorageError):
-    """The replica to be moved is not here; where it is to go is remembered (J-03)."""
+    """The replica to move does not exist yet; its requested log directory is remembered (J-03)."""
 
     code = ErrorCode.replica_not_available
 
 
 class NameTooLong(StorageError):
-    """The topic's name leaves no room for the suffix of an unfinished move (KAFKA-4893)."""
+    """The topic name is too long for the suffix of an unfinished move (KAFKA-4893)."""
 
     code = ErrorCode.invalid_topic_exception
 
 
 class CordonedDirectory(StorageError):
-    """The directory gets no new replicas (KIP-1066)."""
+    """The log directory is cordoned and gets no new replicas (KIP-1066)."""
 
     code = ErrorCode.invalid_replica_assignment
 
 
 class DiskFull(StorageError):
-    """No space left: nothing was appended, the log is as it was and goes on when there is space."""
+    """No space left on the disk: nothing was appended, and the log stays usable."""
 
     code = ErrorCode.kafka_storage_error
 
 
 class NoDescriptors(StorageError):
-    """No file descriptor to be had: nothing changed; back-pressure, never a failed directory."""
+    """No file descriptor is free: nothing changed, and the directory stays online."""
 
     code = ErrorCode.kafka_storage_error
 
@@ -177,7 +177,7 @@ class LogFailed(StorageError):
 
 
 class SourceFailed(LogFailed):
-    """A move met `error` in a file of the source, not of the destination."""
+    """A move failed with an I/O error in a file of the source directory."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"{path}: {error}")

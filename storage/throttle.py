@@ -1,4 +1,4 @@
-"""A rate in bytes a second that several tasks keep together."""
+"""Throttle shared by several tasks: a rate in bytes per second."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable
 from odradek.seams.clock import Clock
 
 LOOK_AGAIN_SECONDS = 0.5
-"""How soon a changed rate is noticed by who waits."""
+"""Interval at which a waiting task notices a changed rate."""
 CREDIT_SECONDS = 0.2
-"""How much of the time before a payment counts for it: what was paid for took time itself."""
+"""Part of the time before a payment that is credited: reading or writing the bytes took time itself."""
 
 
 class Throttle:
-    """Whoever has read or written bytes pays for them, afterwards, with time.
+    """Delays tasks after they have read or written bytes, so that together they keep a rate.
 
-    The debt is in bytes: it is paid off at the rate of the moment, so that a higher rate sets free
-    who waits for a lower one.
+    The debt is counted in bytes and decreases at the current rate: a higher rate ends the waiting of
+    tasks early.
     """
 
     def __init__(self, clock: Clock, rate: Callable[[], float]) -> None:
-        """`rate`: bytes a second, as of now; less than one counts as one."""
+        """`rate` returns the current rate in bytes per second; values below one count as one."""
         self._clock = clock
         self._rate = rate
         self._debt = 0.0
         self._since = clock.monotonic()
 
     async def pay(self, size: int) -> None:
-        """Wait until these bytes, and what others owe, have had their time."""
+        """Wait until these bytes and the debt of other tasks are paid off."""
         self.owe(size)
         while True:
             seconds = self._debt / max(1.0, self._rate())
@@ -37,7 +37,7 @@ class Throttle:
             self._settle()
 
     def owe(self, size: int) -> None:
-        """Leave these bytes to whoever pays next."""
+        """Add these bytes to the debt without waiting."""
         self._settle()
         self._debt += size
 

@@ -385,7 +385,7 @@ class PartitionTable:
             was_here = (topic.id, index) in self._at_start
             if lost.topic_id not in (None, topic.id) and not was_here:
                 await self._logs.rename_to_stray(name)
-            is_here = any(name in home.unserved for home in self._logs.homes())
+            is_here = any(name in home.offline_directories for home in self._logs.homes())
             if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
                 raise LogFailed(lost.reason)
         if found is None or found.topic_id in (None, topic.id):

@@ -314,7 +314,7 @@ class FollowerRole:
             self._failed(change, error)
         except Exception as error:  # a bug: the log's state is unknown
             log.exception("%r is offline because of an unexpected error", self.partition)
-            self.partition.log.take_offline_alone(error)
+            self.partition.log.take_log_offline(error)
             self.state.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
         else:
             self.state.changed(change)

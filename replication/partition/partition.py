@@ -244,7 +244,7 @@ class Partition:
         if image.leader != self._node_id:
             return
         self._uncommitted_bytes = None
-        self.log.ask_for_flush()
+        self.log.request_flush()
         try:
             if not self._is_alone and self._cluster_context is not None:
                 if self.leader_role is None:

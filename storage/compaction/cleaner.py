@@ -1,13 +1,12 @@
-"""One pass of compaction over one log, as a generator of steps: what a worker process runs.
+"""One compaction pass over one log, as a generator of steps; a worker process runs it.
 
-1. The dirty part is read, and the map of keys made: the last offset of every key. A map that is full
-   ends the dirty part there; the next pass goes on.
-2. All segments below are read, group by group. What stays is written to `.cleaned` files, which are
-   durable when the group's `Replacement` is handed out; the broker swaps them in (swap.py).
+1. The dirty part is read, and the last offset of every key is stored in the offset map. If the map is
+   full, the dirty part ends there, and the next pass continues.
+2. All segments below are read, group by group. The remaining records are written to `.cleaned` files,
+   which are durable when the group's `Replacement` is returned; the broker swaps them in (swap.py).
 
-Nothing that the log consists of is written to, so a worker that dies costs the work and nothing else;
-`.cleaned` files that it leaves are removed by whoever meets them next. Memory: the map, and a page
-with its columns, some ten times `page_bytes`.
+No file of the log is modified, so a worker that dies loses only its work; its `.cleaned` files are
+removed later. Memory: the map, and a page with its columns, about ten times `page_bytes`.
 """
 
 from __future__ import annotations
@@ -47,13 +46,14 @@ from odradek.storage.log.index_builder import IndexBuilder
 from odradek.storage.log.segment import Segment
 
 SYNC_BYTES = 64 << 20
-"""What is written is synced this often, so that the disk is never asked for a GiB at once."""
+"""Output is synced at this interval, so that no single sync covers a GiB."""
 _FULL = 64
-"""A map with less room than this part of it counts as full: the last slots would take long to fill."""
+"""The map counts as full when the free slots are less than this fraction (1/64): filling the last
+slots takes long."""
 
 
 def clean(files: Files, plan: Plan) -> Iterator[Step]:
-    """See the module. Raises OSError, and KafkaError for a log that makes no sense."""
+    """Run the pass that `plan` describes. Raises OSError, and KafkaError for a corrupt log."""
     return _Pass(files, plan).steps()
 
 
@@ -70,7 +70,7 @@ class _Pass:
             int((plan.end - plan.first_dirty + 1) / plan.map_load) + 2,
         )
         self._map = OffsetMap(slots)
-        self._room = max(1, min(int(self._map.slots * plan.map_load), self._map.slots - 1))
+        self._free_slots = max(1, min(int(self._map.slots * plan.map_load), self._map.slots - 1))
 
     def steps(self) -> Iterator[Step]:
         known = yield from self._read_keys()
@@ -83,9 +83,9 @@ class _Pass:
     # The map of keys
 
     def _read_keys(self) -> Generator[Step, None, KnownKeys]:
-        """Returns what is known, once all of the dirty part is read, or the map is full."""
+        """Read the dirty part into the offset map, until its end or until the map is full."""
         plan, statistics = self._plan, self._statistics
-        # One that ended before would seem to go on: its marker is not read.
+        # Without those that ended before: their markers are not read.
         transactions = TransactionsSeen(
             each for each in plan.aborted if each.last_offset >= plan.first_dirty
         )
@@ -112,7 +112,8 @@ class _Pass:
                 yield from self._pages(file, position, base_offset, size)
 
     def _first_position(self, file: File, base_offset: int, size: int) -> int:
-        """Where in a segment the dirty part begins; an index that does not help costs time only."""
+        """Position of the first dirty batch in a segment; with a corrupt index, the start of the
+        segment."""
         wanted = self._plan.first_dirty
         if wanted <= base_offset:
             return 0
@@ -131,7 +132,7 @@ class _Pass:
             return 0
 
     def _put_keys(self, page: Page, transactions: TransactionsSeen) -> int | None:
-        """Put the page's keys; if the map is full before its end, the last offset it has."""
+        """Store the keys of a page; if the map becomes full, returns the last offset that it covers."""
         is_void = decided(page, transactions)
         records = page.records(~is_void & ~page.is_control)
         self._statistics.mapped_records += len(records)
@@ -141,13 +142,13 @@ class _Pass:
         offsets = records.offset[rows]
         done = 0
         while done < len(rows):
-            room = self._room - self._map.size
-            if room <= self._room // _FULL:
-                # A segment's first page may be told full before anything of it was put.
+            free_slots = self._free_slots - self._map.size
+            if free_slots <= self._free_slots // _FULL:
+                # The map may be full before the first key of a page is stored.
                 return int(offsets[done - 1]) if done else int(page.base_offset[0]) - 1
-            some = slice(done, done + room)
+            some = slice(done, done + free_slots)
             self._map.put(first[some], second[some], offsets[some])
-            done += room
+            done += free_slots
         return None
 
     # Rewriting
@@ -171,8 +172,8 @@ class _Pass:
     def _rewrite(
         self, group: Sequence[Sizes], known: KnownKeys, transactions: TransactionsSeen
     ) -> Iterator[Step]:
-        """1. The data, with what indexes it, in `.cleaned` files; 2. all of them synced; then it is
-        handed out. What is not finished, or not taken, is removed as far as can be."""
+        """Write the remaining records of a group to `.cleaned` files with their indexes, sync them,
+        and return the `Replacement`. Incomplete files are removed."""
         plan = self._plan
         target = Target(self._files, plan, group[0].base_offset)
         try:
@@ -233,7 +234,8 @@ class Target:
         self.has_transaction_index = False
 
     def append(self, result: Rewriting, transactions: TransactionsSeen) -> int:
-        """What is left of a page, and the aborted transactions whose markers it had; its bytes."""
+        """Append the result of a page, and the aborted transactions whose markers are kept; the
+        number of bytes."""
         for each in transactions.retained:
             self._segment.transaction_index.append(each)
             self.has_transaction_index = True
@@ -252,7 +254,7 @@ class Target:
         return sum(map(len, result.parts))
 
     def finish(self) -> None:
-        """Write the indexes; all is durable when this returns."""
+        """Write the indexes and sync all files."""
         self._segment.restore_indexes(self._builder, sealed=True)
         self._segment.sync()
         self._segment.close()

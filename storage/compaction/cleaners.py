@@ -1,11 +1,12 @@
-"""Compaction while the broker serves: who is next, the pass in a worker, the swaps on the loop.
+"""Log cleaner of a node (Kafka's LogCleaner): chooses logs, compacts them in worker processes, swaps
+segments.
 
-There are `log.cleaner.threads` tasks. Each takes the log with the largest dirty part, relative to its
-size, of those that are due, compacts it, and goes on until none is due; then its worker process ends,
-and it looks again in `log.cleaner.backoff.ms`.
+There are `log.cleaner.threads` tasks. Each takes the due log with the largest ratio of dirty bytes,
+compacts it, and continues until no log is due; then its worker process ends, and the task waits for
+`log.cleaner.backoff.ms`.
 
-A log that its own content keeps from being compacted is left alone until the next start, as in Kafka.
-What a pass needs (one_pass.py) is loaded, in a thread, when a log is due for the first time.
+A log whose content makes compaction fail is uncleanable until the next start, as in Kafka. The modules
+of a pass (one_pass.py) are loaded in a thread when a log is due for the first time.
 """
 
 from __future__ import annotations
@@ -27,35 +28,35 @@ from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
     from odradek.storage.compaction.plan import Statistics
-    from odradek.storage.compaction.scheduling import Dirt
+    from odradek.storage.compaction.scheduling import DirtyPart
 
 log = logging.getLogger(__name__)
 
 
 @state_class
 class CleanerStatistics:
-    """As of now, for whoever shows them; Kafka's metrics in brackets."""
+    """Statistics of the log cleaner; Kafka's metric names in brackets."""
 
     passes: int = 0
     given_up: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     max_dirty_ratio: float = 0.0
-    """(max-dirty-percent) of the dirtiest log when it was last looked."""
+    """Largest ratio of dirty bytes at the last check (max-dirty-percent)."""
     last_round_ms: int = -1
-    """(time-since-last-run-ms) when it was last looked, by the wall clock."""
+    """Wall clock time of the last check (time-since-last-run-ms)."""
     last_pass_seconds: float = 0.0
     """(max-clean-time-secs)"""
     last_map_filled: float = 0.0
     """(max-buffer-utilization-percent)"""
     last_recopied: float = 0.0
-    """(cleaner-recopy-percent) bytes written for a byte read."""
+    """Bytes written per byte read in the last pass (cleaner-recopy-percent)."""
     uncleanable: int = 0
     """(uncleanable-partitions-count)"""
 
 
 class Cleaners:
-    """All of a node's compaction. Its tasks are `run`'s."""
+    """The cleaner tasks of a node and their shared state."""
 
     def __init__(
         self,
@@ -74,12 +75,12 @@ class Cleaners:
         self._paused: set[PartitionLog] = set()
         self._one_left = trio.Event()
         self._waiting: set[PartitionLog] = set()
-        """For the end of a round: there was no room for them."""
+        """Logs for which the disk had no space; they are not tried again in this round."""
         self._uncleanable: set[PartitionLog] = set()
         self.statistics = CleanerStatistics()
 
     async def run(self) -> None:
-        """Until cancelled; starts as many cleaners as the settings ask for, now and later."""
+        """Run the configured number of cleaner tasks, until cancelled; reacts to changed settings."""
         running: set[int] = set()
         async with trio.open_nursery() as nursery:
 
@@ -97,8 +98,8 @@ class Cleaners:
                 await self._pause()
 
     async def pause(self, which: PartitionLog) -> None:
-        """It is not compacted until `resume` (it moves to another directory, J-12); on return no
-        pass of it is under way."""
+        """Exclude a log from compaction until `resume`, because it moves to another directory (J-12);
+        returns when no pass of it runs."""
         self._paused.add(which)
         while which in self._in_progress:
             await self._one_left.wait()
@@ -112,7 +113,7 @@ class Cleaners:
         self._one_left = trio.Event()
 
     def settings_changed(self) -> None:
-        """Whoever pauses looks again: a shorter back-off, or more cleaners, apply at once."""
+        """Wake the waiting tasks, so that new settings apply immediately."""
         self._settings_changed.set()
         self._settings_changed = trio.Event()
 
@@ -129,17 +130,17 @@ class Cleaners:
             try:
                 await self.clean_what_is_due()
             except WorkerDied as error:
-                log.warning("compaction is tried again later: %s", error)
+                log.warning("compaction will be retried: %s", error)
             await self._pause()
 
     # A round
 
     async def clean_what_is_due(self, passes_max: int | None = None) -> int:
-        """Compact until no log is due; how many passes there were. Raises WorkerDied.
+        """Compact until no log is due; the number of passes. Raises WorkerDied.
 
-        A log that there is no room for waits for the next round, and holds up no other.
+        A log without space for its new segments waits for the next round and does not delay others.
         """
-        found = await self._take_filthiest()
+        found = await self._take_dirtiest()
         if found is None:
             return 0
         passes = 0
@@ -152,38 +153,40 @@ class Cleaners:
                         waiting.add(found[0])
                         self._waiting.add(found[0])
                     self._left(found[0])
-                    found = None if passes == passes_max else await self._take_filthiest()
+                    found = None if passes == passes_max else await self._take_dirtiest()
         finally:
             if found is not None:
                 self._left(found[0])
             self._waiting -= waiting
         return passes
 
-    async def _take_filthiest(self) -> tuple[PartitionLog, Dirt] | None:
-        """The due log with the largest dirty part; it is `_in_progress` from here on."""
+    async def _take_dirtiest(self) -> tuple[PartitionLog, DirtyPart] | None:
+        """The due log with the largest ratio of dirty bytes; it is added to `_in_progress`."""
         now_ms = self._services.clock.wall_ms()
-        best: tuple[PartitionLog, Dirt] | None = None
+        best: tuple[PartitionLog, DirtyPart] | None = None
         dirtiest = 0.0
         self._uncleanable.intersection_update(self._services.logs())
         for which in self._services.logs():
             if not self._is_candidate(which):
                 continue
-            dirt = await self._survey(which, now_ms)
-            if dirt is None or not self._is_candidate(which):
+            dirty_part = await self._survey(which, now_ms)
+            if dirty_part is None or not self._is_candidate(which):
                 continue
-            dirtiest = max(dirtiest, dirt.ratio)
-            if dirt.is_due(which.config) and (best is None or dirt.ratio > best[1].ratio):
+            dirtiest = max(dirtiest, dirty_part.ratio)
+            if dirty_part.is_due(which.config) and (
+                best is None or dirty_part.ratio > best[1].ratio
+            ):
                 if best is not None:
                     self._left(best[0])
-                best = which, dirt
-                self._in_progress.add(which)  # or another task would choose it meanwhile
+                best = which, dirty_part
+                self._in_progress.add(which)  # before another task chooses it
         self.statistics.max_dirty_ratio = dirtiest
         self.statistics.last_round_ms = now_ms
         self.statistics.uncleanable = len(self._uncleanable)
         return best
 
     def _is_candidate(self, which: PartitionLog) -> bool:
-        """Whether it is worth a call to a thread: all that can be told without a look at files."""
+        """Whether a log may need compaction, decided without reading files."""
         if not which.config.compact or which.failure is not None or len(which.segment_list) < 2:
             return False
         if which in self._paused or which in self._waiting:
@@ -192,11 +195,12 @@ class Cleaners:
         is_clean = which.cleaned_to is not None and active <= which.cleaned_to <= which.end_offset
         return not is_clean and which not in self._in_progress and which not in self._uncleanable
 
-    async def _survey(self, which: PartitionLog, now_ms: int) -> Dirt | None:
-        """In a thread: sizes and timestamps of segments may have to be read."""
+    async def _survey(self, which: PartitionLog, now_ms: int) -> DirtyPart | None:
+        """Dirty part of a log, determined in a worker thread because sizes and timestamps may have to
+        be read."""
 
-        def look() -> Dirt:
-            from odradek.storage.compaction import one_pass  # noqa: F401 - what may come next
+        def look() -> DirtyPart:
+            from odradek.storage.compaction import one_pass  # noqa: F401 - loaded here, in the thread
             from odradek.storage.compaction.scheduling import Bounds, survey
 
             bounds = Bounds(
@@ -212,24 +216,24 @@ class Cleaners:
         try:
             return await self._services.offload.run(look, lane=lane)
         except (OSError, ValueError, KafkaError) as error:
-            # It was changed meanwhile, or its disk fails, which others will notice too.
-            log.debug("%s is not looked at for compaction: %s", which.directory, error)
+            # The log changed meanwhile, or its disk fails, which other operations will report.
+            log.debug("%s is skipped by the log cleaner: %s", which.directory, error)
             return None
 
     # A pass
 
-    async def _clean(self, worker: Worker, which: PartitionLog, dirt: Dirt) -> bool:
-        """One pass; False if it is to be tried again, but not at once."""
+    async def _clean(self, worker: Worker, which: PartitionLog, dirty_part: DirtyPart) -> bool:
+        """Run one pass; False if it must be repeated in a later round."""
         from odradek.storage.compaction.one_pass import GivenUp, Pass, describe
 
         started = self._services.clock.monotonic()
-        one = Pass(self._services, which, dirt, self._settings(), self._entropy, self._paused)
+        one = Pass(self._services, which, dirty_part, self._settings(), self._entropy, self._paused)
         name = f"{which.topic}-{which.partition}"
         try:
             statistics = await one.run(worker, self._throttle)
         except GivenUp as reason:
             self.statistics.given_up += 1
-            log.info("compaction of %s is given up: %s", name, reason)
+            log.info("compaction of %s was cancelled: %s", name, reason)
         except WorkerDied:
             await one.tidy_up()
             raise
@@ -241,7 +245,7 @@ class Cleaners:
         except Exception as error:
             expected = isinstance(error, KafkaError)
             log.error(
-                "%s can't be compacted, and is left as it is until the next start: %s",
+                "%s is uncleanable until the next start: %s",
                 name,
                 error,
                 exc_info=None if expected else error,

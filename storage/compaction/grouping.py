@@ -1,4 +1,5 @@
-"""Which segments are rewritten into one, so that compaction does not leave ever smaller ones."""
+"""Grouping of segments that are rewritten into one, so that compaction does not leave ever smaller
+segments."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ SEGMENTS_MAX = 32
 
 @value_class
 class Sizes:
-    """A segment's base offset and the bytes of its files."""
+    """Base offset and file sizes of a segment."""
 
     base_offset: int
     log: int
@@ -24,9 +25,10 @@ class Sizes:
 def group(
     segments: Sequence[Sizes], *, segment_bytes: int, index_bytes: int, end: int
 ) -> list[list[Sizes]]:
-    """Neighbours that, even if nothing of them goes, fit one segment; `end` is where the last ends.
+    """Group adjacent segments that fit one segment even if no record is removed; `end` is the end of the
+    last one.
 
-    As Kafka's Cleaner.groupSegmentsBySize, but for the limit of their number.
+    As Kafka's Cleaner.groupSegmentsBySize, with a limit of segments per group.
     """
     groups: list[list[Sizes]] = []
     for number, segment in enumerate(segments):

@@ -1,13 +1,12 @@
-"""128 bits of a key, of many keys at once.
+"""128-bit hashes of keys, computed for many keys at once.
 
-The map of keys knows them by these bits alone, so two keys with the same bits would be one, and a
-record would be lost. Kafka relies on MD5. Here it is multilinear hashing (Lemire and Kaser, "Strongly
-universal string hashing is fast"): a key is its length and its 32-bit words, each is multiplied by a
-random 64-bit number, and the upper half of the sum counts; four such sums make 128 bits. For any two
-keys, whoever chose them, the chance that all four are equal is 2^-128, because the multipliers are
-drawn anew for every pass and nobody has seen them. It costs a multiplication per word, which is what
-makes it fit for whole arrays. Keys of more than LONG bytes, which would need as many multipliers, go
-through keyed BLAKE2b one by one.
+The offset map identifies keys by these bits only: two keys with equal bits would lose a record. Kafka
+uses MD5. This is multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast"): a
+key is its length and its 32-bit words; each is multiplied by a random 64-bit number, and the upper half
+of the sum is used; four such sums make 128 bits. For any two keys, even chosen by an attacker, the
+probability of a collision is 2^-128, because the multipliers are random and secret for each pass. The
+cost is one multiplication per word. Keys longer than LONG bytes are hashed with keyed BLAKE2b one by
+one.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class KeyHash:
         self._multipliers = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(-1, _SUMS)
 
     def __call__(self, data: Bytes, starts: Ints, sizes: Ints) -> tuple[Bits, Bits]:
-        """Both halves for the keys of `sizes` bytes at `starts`; `data` goes on for LONG bytes
-        after the last of them."""
+        """Both 64-bit halves for the keys of `sizes` bytes at `starts`; `data` must extend LONG bytes
+        past the last key."""
         is_long = sizes > LONG
         if not is_long.any():
             return self._of_words(data, starts, sizes)

@@ -1,11 +1,11 @@
-"""From keys to the last offset they were seen at, in memory that is fixed beforehand.
+"""Map from keys to their last offset, in a fixed amount of memory (Kafka's SkimpyOffsetMap).
 
-An open-addressing table of 24 bytes a slot, as Kafka's: 128 bits of the key (keys.py), and the offset
-plus one, 0 being an empty slot. The number of slots is prime and each key has a step of its own, so
-that probing reaches every slot, and at Kafka's load factor of 0.9 finds a key at the third on average.
-Many keys are put or looked up at once: each round is one probe for all that are not done.
+An open-addressing table with 24 bytes per slot, as in Kafka: 128 bits of the key (keys.py), and the
+offset plus one, where 0 is an empty slot. The number of slots is prime and each key has its own step, so
+probing reaches every slot; at Kafka's load factor of 0.9 a key is found with three probes on average.
+Many keys are processed at once: each round probes once for every unfinished key.
 
-The table is one zeroed array: pages that no key falls on cost nothing.
+The table is one zeroed array, so unused pages need no memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _KEY, _KEY_TOO, _OFFSET = range(3)
 
 
 class OffsetMap:
-    """See the module. `size` is how many keys it holds; nobody lets it exceed `slots`."""
+    """Offset map with a fixed number of slots. `size` is the number of keys; callers keep it below
+    `slots`."""
 
     def __init__(self, slots: int) -> None:
         self.slots = _prime_up_to(min(max(slots, 2), _SLOTS_MAX))
@@ -31,7 +32,7 @@ class OffsetMap:
         self._table = np.zeros((self.slots, 3), np.uint64)
 
     def put(self, first: Bits, second: Bits, offsets: Ints) -> None:
-        """Offsets ascend; the largest of a key stays."""
+        """Store offsets, which ascend; the largest offset of a key is kept."""
         places, steps = self._probes(first, second)
         values = (offsets + 1).astype(np.uint64)
         table = self._table
@@ -56,7 +57,7 @@ class OffsetMap:
             places, steps = self._next(places[left], steps[left]), steps[left]
 
     def get(self, first: Bits, second: Bits) -> Ints:
-        """The offset of each key; -1 for one that is not there."""
+        """Offset of each key; -1 if the key is not in the map."""
         result = np.full(first.size, -1, np.int64)
         rows = np.arange(first.size)
         places, steps = self._probes(first, second)
@@ -71,7 +72,7 @@ class OffsetMap:
         return result
 
     def _probes(self, first: Bits, second: Bits) -> tuple[Ints, Ints]:
-        """The slot to begin at and the step from there, from different bits of the key."""
+        """First slot and step, from different bits of the key."""
         places = ((first >> _HALF) * np.uint64(self.slots)) >> _HALF
         steps = (((second & _LOW) * np.uint64(self.slots - 1)) >> _HALF) + np.uint64(1)
         return places.astype(np.int64), steps.astype(np.int64)

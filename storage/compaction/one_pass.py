@@ -1,9 +1,9 @@
-"""One log's compaction, from the plan to the checkpoint: the reading and writing in a worker, the swaps
-on the loop.
+"""One compaction pass of a log, from the plan to the checkpoint: a worker reads and writes, the loop
+swaps segments.
 
-A pass is planned with the segments that there are, and given up between two steps if one of them is
-no longer the log's (truncated, deleted by retention), or the log is gone, offline, or not to be
-compacted any more: what was swapped in stays, for it is right by itself.
+The plan lists the segments. The pass is cancelled between two steps if one of them is no longer in the
+log (truncation, retention), or if the log is deleted, offline, moving or no longer compacted. Segments
+that were swapped in before stay: each swap is complete by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from odradek.storage.compaction.plan import (
     Statistics,
     Step,
 )
-from odradek.storage.compaction.scheduling import Dirt
+from odradek.storage.compaction.scheduling import DirtyPart
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.errors import StorageError
@@ -40,43 +40,44 @@ PRODUCERS_PER_STEP = 500
 
 
 class GivenUp(Exception):
-    """The log is no longer what the pass was planned for; the text says in what."""
+    """The log is no longer as planned; the message is the reason."""
 
 
 class Pass:
-    """One log's compaction, from the plan to the checkpoint."""
+    """One compaction pass of one log."""
 
     def __init__(
         self,
         services: LogServices,
         which: PartitionLog,
-        dirt: Dirt,
+        dirty_part: DirtyPart,
         settings: CleanerSettings,
         entropy: Entropy,
         paused: Container[PartitionLog] = (),
     ) -> None:
         self.which = which
         self._paused = paused
-        self.dirt = dirt
-        self.end_offset = dirt.first_dirty
+        self.dirty_part = dirty_part
+        self.end_offset = dirty_part.first_dirty
         self.map_seconds = 0.0
         self._services = services
         self._home = services.registry.home_of(which)
         self._settings = settings
         self._seed = entropy.bytes(SEED_BYTES)
         self._left: list[Segment] = [
-            segment for segment in which.segments if segment.base_offset < dirt.end
+            segment for segment in which.segments if segment.base_offset < dirty_part.end
         ]
-        """The segments of the plan that have not been replaced."""
+        """Planned segments that are not replaced yet."""
         self._generation = -1
 
     async def run(self, worker: Worker, throttle: Throttle) -> Statistics:
-        """Raises GivenUp, WorkerDied, OSError, and KafkaError or whatever else the content causes."""
+        """Run the pass; its statistics. Raises GivenUp, WorkerDied, OSError, and any error that the
+        content causes, such as KafkaError."""
         try:
             producers = await self._last_batches()
             lane = self._home.directory.lane
             plan = await self._services.offload.run(self._plan, producers, lane=lane)
-            await self._tell_recovery()
+            await self._write_checkpoints()
             statistics = Statistics()
             started = self._services.clock.monotonic()
             async with aclosing(self._steps(worker, plan)) as steps:
@@ -87,26 +88,26 @@ class Pass:
                     elif isinstance(step, Finished):
                         statistics = step.statistics
                         self.end_offset = step.end_offset
-                        # It may have been cut once all was swapped.
+                        # The log may have been truncated after the last swap.
                         self.which.cleaned_to = min(step.end_offset, self.which.recovery_point)
                     else:
                         if step.is_mapping:
                             self.map_seconds = self._services.clock.monotonic() - started
                         await throttle.pay(step.bytes_read + step.bytes_written)
         except (OSError, ValueError, KafkaError):
-            self._check()  # what it was about may have been taken away
+            self._check()  # the planned segments may have been removed
             raise
         await self._services.checkpoint([Checkpoint.CLEANER], self._home.directory)
         return statistics
 
-    async def _tell_recovery(self) -> None:
-        """What the pass will leave gaps in is below the recovery point, which is made durable before there
-        are any: past it a recovery takes a gap for a loss, whatever the policy is by then. Where recovery
-        points are lost, it goes by whether a cleaner has ever begun with the log. Raises OSError."""
+    async def _write_checkpoints(self) -> None:
+        """Write the recovery point and the cleaner checkpoint before the pass leaves gaps. Log
+        recovery treats a gap past the recovery point as a loss; if recovery points are lost, the
+        cleaner checkpoint indicates that there may be gaps. Raises OSError."""
         which, home = self.which, self._home
         before = which.cleaned_to
         if before is None:
-            which.cleaned_to = self.dirt.first_dirty
+            which.cleaned_to = self.dirty_part.first_dirty
         try:
             await self._services.offload.run(
                 home.write_checkpoints,
@@ -117,7 +118,7 @@ class Pass:
             if before is None:
                 which.cleaned_to = None
             raise
-        if self.dirt.end > which.recovery_point:
+        if self.dirty_part.end > which.recovery_point:
             raise GivenUp("it was truncated")
 
     @staticmethod
@@ -127,7 +128,7 @@ class Pass:
         return worker.run(clean, plan)
 
     async def _last_batches(self) -> LastBatches:
-        """On the loop, where producers change, and in turns with others: there may be many."""
+        """Last batch of each producer, collected on the loop in parts that let other tasks run."""
         found = LastBatches()
         for count, (producer_id, entry) in enumerate(list(self.which.producers.active.items())):
             last_offset = entry.batches[-1].last_offset if entry.batches else MARKER_ALONE
@@ -137,16 +138,16 @@ class Pass:
         return found
 
     def _plan(self, producers: LastBatches) -> Plan:
-        """In a thread."""
+        """Create the plan, in a worker thread."""
         which, config, settings = self.which, self.which.config, self._settings
         return Plan(
             directory=which.directory,
             segments=[(segment.base_offset, segment.size) for segment in self._left],
-            first_dirty=self.dirt.first_dirty,
-            end=self.dirt.end,
+            first_dirty=self.dirty_part.first_dirty,
+            end=self.dirty_part.end,
             now_ms=self._services.clock.wall_ms(),
             delete_retention_ms=config.delete_retention_ms,
-            aborted=which.aborted_transactions(self._left[0].base_offset, self.dirt.end),
+            aborted=which.aborted_transactions(self._left[0].base_offset, self.dirty_part.end),
             producers=producers,
             seed=self._seed,
             map_bytes=settings.map_bytes,
@@ -158,14 +159,14 @@ class Pass:
         )
 
     def _check(self) -> None:
-        """Raise GivenUp unless the log is still what the rest of the pass is about."""
+        """Raise GivenUp unless the log is still as planned."""
         which = self.which
         if which.failure is not None:
             raise GivenUp(f"the log is offline: {which.failure}")
         if which in self._paused:
             raise GivenUp("it moves to another directory")
         if not which.config.compact:
-            raise GivenUp("cleanup.policy is no longer to compact")
+            raise GivenUp("cleanup.policy no longer contains compact")
         if which.generation != self._generation:
             there = set(map(id, which.segments))
             if not all(id(segment) in there for segment in self._left):
@@ -173,13 +174,14 @@ class Pass:
             self._generation = which.generation
 
     async def _swap(self, made: Replacement) -> None:
-        """See swap.py for the order. Cancellation waits for its end. Raises GivenUp, OSError, LogFailed."""
+        """Swap new segments in, in the order of swap.py; cancellation waits for the end. Raises
+        GivenUp, OSError, LogFailed."""
         old = self._left[: len(made.replaced)]
         assert [segment.base_offset for segment in old] == list(made.replaced)
         lane, run = self._home.directory.lane, self._services.offload.run
         fresh = swap.cleaned_segment(self.which, old, made)
         with trio.CancelScope(shield=True):
-            async with self._home.maintenance:
+            async with self._home.file_lock:
                 self._check()
                 try:
                     await run(swap.announce, self.which, fresh, lane=lane)
@@ -192,23 +194,23 @@ class Pass:
                 del self._left[: len(old)]
 
     async def tidy_up(self) -> None:
-        """Remove what a worker left that could not do it itself; as far as can be."""
+        """Remove the files of a worker that could not do so itself; errors are ignored."""
 
         def remove() -> None:
             for segment in self._left:
                 swap.remove_files(self.which, segment.base_offset)
 
-        async with self._home.maintenance:
+        async with self._home.file_lock:
             if self.which.failure is None:
                 with suppress(OSError, StorageError):
                     await self._services.offload.run(remove, lane=self._home.directory.lane)
 
 
 def describe(one: Pass, statistics: Statistics, seconds: float) -> str:
-    """The log line of a pass."""
+    """Log message of a finished pass."""
     read, written = statistics.bytes_read / 1e6, statistics.bytes_written / 1e6
     text = (
-        f"offsets {one.dirt.first_dirty} to {one.end_offset}, "
+        f"offsets {one.dirty_part.first_dirty} to {one.end_offset}, "
         f"{read:.1f} MB to {written:.1f} MB, "
         f"{statistics.records_read} records to {statistics.records_written}, "
         f"in {seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "
@@ -216,5 +218,5 @@ def describe(one: Pass, statistics: Statistics, seconds: float) -> str:
         f"{statistics.map_filled:.0%} full"
     )
     if statistics.records_without_key:
-        text += f"; {statistics.records_without_key} records had no key and are gone"
+        text += f"; {statistics.records_without_key} records without a key were removed"
     return text

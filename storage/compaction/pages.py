@@ -1,12 +1,12 @@
-"""A segment's batches and records as columns, a few MiB at a time.
+"""Batches and records of a segment as numpy columns, a few MiB at a time.
 
-A loop in Python over records, each a handful of operations, does half a million a second; numpy over
-columns of them does several. So a page is read, its batches' headers become rows of one array, the
-records of all its batches are found (what is compressed is decompressed and appended to the page),
-and then each field of all records is decoded in one go. What stays a loop in Python is over batches.
+A Python loop over records processes half a million per second; numpy over columns processes several
+million. A page is read, the batch headers become rows of an array, the records of all batches are found
+(compressed data is decompressed and appended to the page), and each field of all records is decoded at
+once. Only the loops over batches are in Python.
 
-Nothing is believed: CRCs, sizes, counts and offsets are checked, for what is written anew from a
-damaged batch would be damage with a good checksum.
+CRCs, sizes, counts and offsets are all checked: a batch rebuilt from corrupt data would have a valid
+checksum.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from odradek.storage.compaction.varints import Bits, Bytes, Flags, Ints, varints
 from odradek.storage.errors import CorruptRecords
 
 PAD = bytes(keys.LONG + 16)
-"""Follows every page, so that no column is read past its end."""
+"""Bytes after every page, so that no column is read past its end."""
 
 MANY_BATCHES = 100
-"""From how many on (of the same length) they are walked through side by side."""
+"""From this number of equally long batches on, their records are found in parallel."""
 
 _LENGTH = Struct(">i")
 _LENGTH_AT = 8
@@ -51,7 +51,7 @@ _LENGTH_AT = 8
 
 @value_class
 class Records:
-    """The records of some of a page's batches, in order; positions are those in `Page.data`."""
+    """Records of some batches of a page, in order; positions are those in `Page.data`."""
 
     batch: Ints
     """Which of the page's batches each is in."""
@@ -71,7 +71,7 @@ class Records:
 
 
 class Page:
-    """Whole batches, from `position` in their file on; `size` is their bytes there."""
+    """Complete batches, from `position` in their file on; `size` is their size there."""
 
     def __init__(self, data: bytes, position: int, starts: list[int], size: int) -> None:
         self.data = data
@@ -125,7 +125,7 @@ class Page:
         return [*self.starts[1:], self.size]
 
     def flagged(self, mask: int) -> Flags:
-        """Which batches have that bit of the attributes."""
+        """Mask of the batches with that bit of the attributes."""
         found: Flags = (self.attributes & mask) != 0
         return found
 
@@ -152,8 +152,8 @@ class Page:
     # Checks
 
     def check(self, end_offset: int) -> None:
-        """Raise CorruptRecords unless all batches are whole, and their offsets go up from
-        `end_offset`."""
+        """Raise CorruptRecords unless all batches are valid and their offsets increase from
+        `end_offset` on."""
         offsets_before = np.concatenate(([end_offset - 1], self.last_offset[:-1]))
         sound = (
             (self.headers["magic"] == MAGIC)
@@ -167,7 +167,7 @@ class Page:
         crcs = self.headers["crc"].tolist()
         for number, (start, end, crc) in enumerate(zip(self.starts, self.ends, crcs, strict=True)):
             if crc32c(view[start + CRC_START : end]) != crc:
-                raise self._corrupt(number, "has another CRC than it says")
+                raise self._corrupt(number, "has an invalid CRC")
 
     def _corrupt(self, number: int, what: str) -> CorruptRecords:
         return CorruptRecords(f"the batch at {self.position + self.starts[number]} {what}")
@@ -201,7 +201,7 @@ class Page:
             raise CorruptBatch(f"a value goes past its record, near {self.position}")
         offset = self.base_offset[batch] + offset_delta
         if (offset_delta < 0).any() or (offset > self.last_offset[batch]).any():
-            raise CorruptBatch(f"an offset lies outside of its batch, near {self.position}")
+            raise CorruptBatch(f"an offset is outside of its batch, near {self.position}")
         if (np.diff(offset) <= 0).any():
             raise CorruptBatch(f"offsets do not go up, near {self.position}")
         return Records(
@@ -217,15 +217,15 @@ class Page:
         )
 
     def key_bits(self, records: Records, rows: Ints, key_hash: keys.KeyHash) -> tuple[Bits, Bits]:
-        """The hashes of the keys of these rows, which all have one."""
+        """Hashes of the keys of these rows; each row has a key."""
         return key_hash(self.bytes, records.key_start[rows], records.key_size[rows])
 
 
 def find_records(data: Bytes, data_too: bytes, bodies: list[tuple[int, int]], counts: Ints) -> Ints:
-    """Where each record of all `bodies` starts, `counts` of them in each. Raises CorruptBatch.
+    """Start of each record of all `bodies`, which contain `counts` records. Raises CorruptBatch.
 
-    A record says where the next one starts, so they are found one after the other; but those of
-    different batches at once, where there are enough of them for that to be quicker.
+    A record contains its length, so the records of a batch are found one after the other; many batches
+    are processed in parallel.
     """
     if not bodies:
         return np.zeros(0, np.int64)
@@ -241,8 +241,10 @@ def find_records(data: Bytes, data_too: bytes, bodies: list[tuple[int, int]], co
 
 
 def _find_across(data: Bytes, bodies: Ints, counts: Ints) -> Ints:
-    """The first record of every batch, then the second of all that have one, and so on."""
-    order = np.argsort(-counts, kind="stable")  # who has most comes first, so the rest is a prefix
+    """Find the first record of every batch, then the second of all that have one, and so on."""
+    order = np.argsort(
+        -counts, kind="stable"
+    )  # Batches with the most records first: the unfinished ones are a prefix.
     at, ends, counts_left = bodies[order, 0], bodies[order, 1], counts[order]
     first = (np.cumsum(counts) - counts)[order]
     starts = np.empty(int(counts.sum()), np.int64)
@@ -261,7 +263,7 @@ def _find_across(data: Bytes, bodies: Ints, counts: Ints) -> Ints:
 
 
 def _find_within(data: bytes, position: int, end: int, starts: list[int]) -> None:
-    """One batch's records, in [position, end)."""
+    """Find one batch's records, in [position, end)."""
     add = starts.append
     while position < end:
         add(position)
@@ -280,9 +282,9 @@ def _find_within(data: bytes, position: int, end: int, starts: list[int]) -> Non
 def read_pages(
     file: File, position: int, size: int, page_bytes: int, *, end_offset: int
 ) -> Iterator[Page]:
-    """The batches in [position, size) of `file`, checked, in pages of about `page_bytes`.
+    """Read the batches in [position, size) of `file`, checked, in pages of about `page_bytes`.
 
-    `end_offset` is where the batches before end. Raises CorruptRecords, CorruptBatch.
+    `end_offset` is the end of the preceding batches. Raises CorruptRecords, CorruptBatch.
     """
     while position < size:
         chunk = file.read_at(position, min(page_bytes, size - position))
@@ -298,7 +300,7 @@ def read_pages(
 
 
 def _find_batches(chunk: bytes) -> tuple[list[int], int]:
-    """Where the batches that are wholly in `chunk` start, and where the last one ends."""
+    """Starts of the complete batches in `chunk`, and the end of the last one."""
     starts: list[int] = []
     position, last = 0, len(chunk) - HEADER_SIZE
     while position <= last:
@@ -314,7 +316,7 @@ def _find_batches(chunk: bytes) -> tuple[list[int], int]:
 
 
 def _one_batch(file: File, position: int, size: int, chunk: bytes) -> bytes:
-    """The batch that is larger than a page."""
+    """Read a batch that is larger than a page."""
     if len(chunk) < HEADER_SIZE:
         raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
     (length,) = _LENGTH.unpack_from(chunk, _LENGTH_AT)
@@ -330,7 +332,7 @@ def _one_batch(file: File, position: int, size: int, chunk: bytes) -> bytes:
 def _split(
     chunk: bytes, position: int, starts: list[int], end: int, page_bytes: int
 ) -> Iterator[Page]:
-    """Pages of these batches, decompressed; several where that would take too much memory."""
+    """Split batches into decompressed pages that need a limited amount of memory."""
     first = 0
     bodies: list[bytes] = []
     places: dict[int, tuple[int, int]] = {}

@@ -1,5 +1,5 @@
-"""What a compaction pass is asked to do, and what it tells on the way: values that travel between the
-broker and its worker process."""
+"""Plan, steps and result of a compaction pass: values exchanged between the broker and its worker
+process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MARKER_ALONE = -1
 
 @value_class
 class LastBatches:
-    """The last that each active producer wrote: a batch of records that ends at an offset, or, where
-    that is MARKER_ALONE, a marker of an epoch. As columns, which cost nothing to send however many."""
+    """Last batch of each active producer, as columns: the last offset of a batch of records, or
+    MARKER_ALONE for a marker of an epoch."""
 
     producer_ids: array[int] = field(default_factory=lambda: array("q"))
     last_offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -32,7 +32,7 @@ class LastBatches:
 
 @value_class
 class Plan:
-    """One pass over one log; see `cleaner.clean`. Offsets as in the log, sizes in bytes."""
+    """One pass over one log; see `cleaner.clean`. Offsets are those of the log, sizes are in bytes."""
 
     directory: Path
     segments: Sequence[tuple[int, int]]
@@ -56,13 +56,14 @@ class Plan:
 
     @property
     def horizon_ms(self) -> int:
-        """The delete horizon of what gets one now; a retention without end is one of delete.retention.ms."""
+        """Delete horizon for batches that get one now; an unlimited retention counts as
+        delete.retention.ms."""
         return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
 
 
 @value_class
 class Progress:
-    """Bytes read and written since the last step. Between any two steps the pass may be ended."""
+    """Bytes read and written since the previous step. The pass may be cancelled after any step."""
 
     bytes_read: int
     bytes_written: int = 0
@@ -72,8 +73,8 @@ class Progress:
 
 @value_class
 class Replacement:
-    """Durable `.cleaned` files hold what is left of these segments; they are to be swapped in before
-    the next step is asked for."""
+    """New segment that replaces these segments; its `.cleaned` files are durable, and are swapped in
+    before the next step."""
 
     replaced: Sequence[int]
     """The base offsets, in order; the first is the new segment's."""
@@ -82,7 +83,7 @@ class Replacement:
 
 @dataclass(slots=True)
 class Statistics:
-    """What a pass did; `mapped_` is the reading for the map of keys, the rest the rewriting."""
+    """Statistics of a pass; `mapped_` counts the reading for the offset map, the rest the rewriting."""
 
     mapped_bytes: int = 0
     mapped_records: int = 0
@@ -98,7 +99,7 @@ class Statistics:
 
 @value_class
 class Finished:
-    """The last step: all below `end_offset` is clean now."""
+    """Last step: everything below `end_offset` is clean."""
 
     end_offset: int
     statistics: Statistics = field(default_factory=Statistics)

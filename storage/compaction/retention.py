@@ -1,13 +1,13 @@
-"""Which batches and records of a page stay: Kafka's Cleaner.cleanInto, for all of them at once.
+"""Decision which batches and records of a page are kept (Kafka's Cleaner.cleanInto), for all of them at
+once.
 
-A record stays if it lies past what the map covers, or if it is the last of its key and has a value,
-or none but its batch's delete horizon has not come (KIP-534: the horizon is set when a tombstone is
-first seen by compaction, and is the time until which readers may still need it). Records of aborted
-transactions go, as do records without a key. A marker stays while batches of its transaction do, and
-then until a horizon of its own.
+A record is kept if it is past the offsets of the map, or if it is the last of its key and either has a
+value or its batch's delete horizon has not passed (KIP-534: the horizon is set when compaction first
+sees a tombstone). Records of aborted transactions and records without a key are removed. A marker is
+kept while batches of its transaction exist, and then until its own delete horizon.
 
-A batch without records stays, empty, if it holds the last sequence or epoch of an active producer, or
-if it is the last of the pass: its offsets are the log's.
+An empty batch is kept if it contains the last sequence or epoch of an active producer, or if it is the
+last batch of the pass, so that the log keeps its offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from odradek.storage.log.producers import read_marker
 
 @value_class
 class KnownKeys:
-    """The map, complete: it covers all offsets up to `last_offset`."""
+    """The complete offset map; it covers all offsets up to `last_offset`."""
 
     offsets: OffsetMap
     hash: KeyHash
@@ -35,7 +35,7 @@ class KnownKeys:
 
 
 class ActiveProducers:
-    """Whose last batch, or marker, is whose."""
+    """Last batch or marker of each active producer."""
 
     def __init__(self, last: LastBatches) -> None:
         producer_ids = np.array(last.producer_ids, np.int64)
@@ -45,7 +45,7 @@ class ActiveProducers:
         self._epochs = np.array(last.epochs, np.int16)[order]
 
     def wrote_last(self, page: Page) -> Flags:
-        """Which batches hold the last sequence or epoch of an active producer."""
+        """Mask of the batches that contain the last sequence or epoch of an active producer."""
         if not len(self._ids):
             return np.zeros(len(page), np.bool_)
         at = np.searchsorted(self._ids, page.producer_id).clip(max=len(self._ids) - 1)
@@ -60,7 +60,7 @@ class ActiveProducers:
 
 @value_class
 class Circumstances:
-    """What a pass knows before it looks at a page; `end` is its first offset that stays as it is."""
+    """Fixed inputs of a pass; `end` is the first offset that is not rewritten."""
 
     now_ms: int
     end: int
@@ -69,7 +69,8 @@ class Circumstances:
 
 @value_class
 class Verdict:
-    """Of one page. Columns of its batches, but for `kept_records`, one of `records`."""
+    """Decision for one page: columns over its batches, except `kept_records`, a column over
+    `records`."""
 
     records: Records
     kept_records: Flags
@@ -81,7 +82,8 @@ class Verdict:
 
 
 def decided(page: Page, transactions: TransactionsSeen) -> Flags:
-    """Which batches' transactions leave nothing behind: aborted ones, and markers of no use."""
+    """Mask of the batches whose records are removed because of transactions: aborted batches, and
+    markers that are no longer needed."""
     found = np.zeros(len(page), np.bool_)
     special = np.flatnonzero(page.is_transactional | page.is_control)
     for number in special.tolist():
@@ -103,7 +105,7 @@ def _commits(page: Page, number: int) -> bool | None:
 def judge(
     page: Page, known: KnownKeys, given: Circumstances, transactions: TransactionsSeen
 ) -> Verdict:
-    """Raises CorruptBatch."""
+    """Decide which batches and records of a page are kept. Raises CorruptBatch."""
     is_void = decided(page, transactions)
     horizon_passed = page.has_horizon & (page.base_timestamp <= given.now_ms)
     loses_all = is_void & (~page.is_control | horizon_passed)
@@ -125,7 +127,7 @@ def judge(
 def _kept_records(
     page: Page, records: Records, known: KnownKeys, horizon_passed: Flags
 ) -> tuple[Flags, int]:
-    """Which stay, and how many of those looked at have no key."""
+    """Mask of the records to keep, and the number of records without a key."""
     kept = (records.offset > known.last_offset) | page.is_control[records.batch]
     rows = np.flatnonzero(~kept)
     has_key = records.key_size[rows] >= 0

@@ -1,12 +1,11 @@
-"""The bytes that are left of a page: batches as they were, with fewer records, or with none.
+"""Bytes of a page after compaction: batches unchanged, with fewer records, or empty.
 
-- A batch that keeps all its records is copied, bytes and all.
-- One that loses some is built anew from its records' bytes: base and last offset, base timestamp,
-  producer, epoch and sequence stay, so that offsets keep their meaning and a producer's state follows
-  from the log as before; count, largest timestamp and CRC are new, and what was compressed is
-  compressed again by the same codec.
-- One that is given a delete horizon has it as base timestamp (KIP-534), to which the records'
-  timestamps are relative: these are written anew, record by record.
+- A batch that keeps all records is copied unchanged.
+- A batch that loses records is rebuilt from the bytes of the rest. Base and last offset, base timestamp,
+  producer, epoch and sequence stay the same; count, largest timestamp and CRC are new; compressed data
+  is compressed again with the same codec.
+- A batch that gets a delete horizon has it as base timestamp (KIP-534), to which the timestamps of its
+  records are relative: they are encoded again, record by record.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _UNCHANGED = _KEPT_WHEN_EMPTY | COMPRESSION_MASK | DELETE_HORIZON_MASK
 
 @value_class
 class Written:
-    """One batch of the result, as an index sees it."""
+    """One batch of the result, for the indexes."""
 
     last_offset: int
     max_timestamp: int
@@ -51,7 +50,7 @@ class Written:
 
 
 class Rewriting:
-    """The result of one page: `parts` are its bytes, `batches` what they are."""
+    """Result for one page: `parts` are its bytes, `batches` describe them."""
 
     def __init__(self, page: Page, verdict: Verdict, horizon_ms: int) -> None:
         """`horizon_ms` is the delete horizon for those that get one now."""
@@ -86,7 +85,7 @@ class Rewriting:
         self._end_run()
 
     def _copy(self, start: int, end: int) -> None:
-        """Batches that follow each other are one part."""
+        """Copy adjacent batches as one part."""
         if start != self._run_end:
             self._end_run()
             self._run_start = start
@@ -106,7 +105,7 @@ class Rewriting:
         count: int,
         payload: bytes,
     ) -> None:
-        """What is left of a batch, with a header of its own; all not given here stays."""
+        """Add a rebuilt batch with a new header; fields that are not given stay the same."""
         header = bytearray(HEADER_SIZE)
         HEADER.pack_into(
             header,
@@ -132,10 +131,10 @@ class Rewriting:
         self.batches.append(Written(old.last_offset, max_timestamp, HEADER_SIZE + len(payload)))
 
     def _empty(self, old: Batch) -> None:
-        """The batch without records: its offsets, its producer, and its largest timestamp."""
+        """Add the batch without records: offsets, producer and largest timestamp stay."""
         self._add(old, old.attributes & _KEPT_WHEN_EMPTY, NO_TIMESTAMP, old.max_timestamp, 0, b"")
 
-    # A batch of some of its records
+    # Batches with fewer records
 
     def _rebuild(
         self, old: Batch, count: int, body: bytes, latest: int, *, sets_horizon: bool
@@ -153,8 +152,8 @@ class Rewriting:
         self._add(old, attributes, base_timestamp, max_timestamp, count, payload)
 
     def _rebuilt_bodies(self, wanted: varints.Flags) -> Iterator[tuple[bytes, int]]:
-        """Of each wanted batch, in order: its records that stay, and their largest timestamp
-        (relative to the base timestamp as it was)."""
+        """Remaining records of each wanted batch, in order, and their largest timestamp, relative to
+        the old base timestamp."""
         records, data = self._verdict.records, self._page.data
         rows = np.flatnonzero(self._verdict.kept_records & wanted[records.batch])
         if not rows.size:
@@ -182,7 +181,7 @@ class Rewriting:
                 yield b"".join(pieces[bounds[which] : bounds[which + 1]]), latest[which]
 
     def _with_horizon(self, number: int, rows: varints.Ints) -> bytes:
-        """These records with timestamps relative to the delete horizon."""
+        """Records with timestamps relative to the delete horizon."""
         records, data = self._verdict.records, self._page.data
         shift = int(self._page.base_timestamp[number]) - self._horizon_ms
         out: list[bytes] = []
@@ -199,5 +198,6 @@ class Rewriting:
 
 
 def _starts_of_runs(differs: varints.Flags) -> varints.Ints:
-    """Where runs begin; `differs` says of each but the first whether it does."""
+    """Start of each run of equal values; `differs` compares each element but the first with its
+    predecessor."""
     return np.concatenate(([0], np.flatnonzero(differs) + 1))

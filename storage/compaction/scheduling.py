@@ -1,9 +1,10 @@
-"""Which log is compacted next, and how far (Kafka's LogCleanerManager): values in, values out.
+"""Choice of the log to compact and of its dirty part (Kafka's LogCleanerManager), as functions without
+I/O.
 
-A log is clean up to `cleaned_to`, dirty from there to the first segment that may not be compacted yet:
-the active one, one that holds something undecided (at or past the last stable offset), one that has a
-record younger than `min.compaction.lag.ms`, and, which Kafka does not ask for, one that is not durable
-yet: a record must not take older ones of its key with it as long as a power cut may undo it.
+A log is clean up to `cleaned_to`. The dirty part ends at the first segment that may not be compacted:
+the active segment, a segment at or past the last stable offset, a segment with a record younger than
+`min.compaction.lag.ms`, or, unlike in Kafka, a segment that is not durable: a record must not replace
+older ones while a power failure could remove it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from odradek.storage.log.config import LogConfig
 
 
 class Candidate(Protocol):
-    """A segment, as the choice sees it; timestamps are asked for only where they count."""
+    """A segment; timestamps are read only if needed."""
 
     @property
     def base_offset(self) -> int: ...
@@ -29,7 +30,7 @@ class Candidate(Protocol):
 
 @value_class
 class Bounds:
-    """Of a log: where it starts, where its decided and durable part ends, what is clean of it."""
+    """Log start, end of the stable and durable part, and clean part of a log."""
 
     start: int
     last_stable: int
@@ -39,8 +40,8 @@ class Bounds:
 
 
 @value_class
-class Dirt:
-    """Offsets [first_dirty, end) are to be compacted; `end` is the base offset of a segment."""
+class DirtyPart:
+    """Dirty part of a log: offsets [first_dirty, end); `end` is the base offset of a segment."""
 
     first_dirty: int
     end: int
@@ -60,15 +61,18 @@ class Dirt:
 
 
 def first_dirty(bounds: Bounds) -> int:
-    """Where the clean part ends. What lies outside of the log is no answer: then nothing is clean."""
+    """First dirty offset: the end of the clean part, or the log start offset if that is outside of
+    the log."""
     cleaned_to = bounds.cleaned_to
     if cleaned_to is None or not bounds.start <= cleaned_to <= bounds.end:
         return bounds.start
     return cleaned_to
 
 
-def survey(segments: Sequence[Candidate], bounds: Bounds, config: LogConfig, now_ms: int) -> Dirt:
-    """What there is to compact in a log of these segments, the last of which is the active one."""
+def survey(
+    segments: Sequence[Candidate], bounds: Bounds, config: LogConfig, now_ms: int
+) -> DirtyPart:
+    """Dirty part of a log with these segments, the last of which is active."""
     first = first_dirty(bounds)
     sealed = segments[:-1]
     ends = [segment.base_offset for segment in segments[1:]]
@@ -88,11 +92,11 @@ def survey(segments: Sequence[Candidate], bounds: Bounds, config: LogConfig, now
     clean_bytes = sum(each.size for each in sealed if each.base_offset < min(first, end))
     dirty_bytes = sum(each.size for each in dirty if each.base_offset < end)
     overdue_ms = _overdue_ms(dirty, config, now_ms)
-    return Dirt(first, max(end, first), clean_bytes, dirty_bytes, overdue_ms)
+    return DirtyPart(first, max(end, first), clean_bytes, dirty_bytes, overdue_ms)
 
 
 def _overdue_ms(dirty: Iterable[Candidate], config: LogConfig, now_ms: int) -> int:
-    """The oldest dirty segment's age, by its first batch, beyond max.compaction.lag.ms."""
+    """Age of the oldest dirty segment, by its first batch, beyond max.compaction.lag.ms."""
     latest_ms = now_ms - config.max_compaction_lag_ms
     if latest_ms <= 0:
         return 0

@@ -1,4 +1,4 @@
-"""What compaction is told by the broker's configs (`log.cleaner.*`)."""
+"""Settings of the log cleaner (`log.cleaner.*`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE_BYTES_MIN = 4 << 20
 
 @value_class
 class CleanerSettings:
-    """The names are Kafka's configs without `log.cleaner.`, so are the defaults."""
+    """Kafka's `log.cleaner.*` configs and their defaults."""
 
     enable: bool = True
     threads: int = 1

@@ -1,23 +1,22 @@
-"""Putting a segment made by compaction in the place of those it was made from.
+"""Replacement of segments by the segment that compaction made from them.
 
-The new segment's files are durable under `.cleaned` names when this begins. In which order things
-become durable, and what the next start does after a crash (log/leftovers.py):
+The new segment's files are durable under `.cleaned` names at the beginning. After a crash the next start
+completes or discards the replacement (log/loader.py):
 
-1. `announce`, through offload: `.cleaned` files that are nobody's go, ours become `.swap`, and the
-   directory is synced. Before: they are debris, the old segments are the log. After: the `.swap`
-   files take over, whatever of the old ones is still there.
-2. `take_over`, through offload, while readers wait: the old segments become `.deleted`, `.swap` the
-   real name, and the directory is synced. A crash before that: the same as after 1.
-3. `show`, on the loop: the list of segments changes. Whoever has the old list until then, or still
-   reads, finds the old segments under their `.deleted` names; their files are unlinked after
-   `file.delete.delay.ms`, and slices that pin them go on even then.
+1. `announce`, in a worker thread: `.cleaned` files of other passes are removed, those of this one are
+   renamed to `.swap`, and the directory is synced. A crash before: the old segments are the log. A crash
+   after: the `.swap` files replace the old segments.
+2. `take_over`, in a worker thread, while readers wait: the old segments are renamed to `.deleted`,
+   `.swap` files to their real names, and the directory is synced. A crash before: as after step 1.
+3. `show`, on the loop: the segment list is replaced. Readers with the old list find the old segments
+   under their `.deleted` names; these are unlinked after `file.delete.delay.ms`, and pinned slices stay
+   readable.
 
-Nobody else may rename files of the log from 1 to 3: the caller holds the directory's `maintenance`.
-If the log changed so that 2 is not to be done, `withdraw` undoes 1. What is done by half of 2, or of
-that, takes the log offline, and the next start goes on as after a crash: else the log would go on with
-segments that are `.deleted` already, or with a `.swap` that takes the place of what is appended later.
-Appends and rolls go on meanwhile: they touch the active segment, the end of the list, and no snapshot but
-a new one.
+The caller holds the directory's file lock in steps 1 to 3. If the log changed before step 2, `withdraw`
+undoes step 1. If step 2 or `withdraw` fails in the middle, the log goes offline, and the next start
+proceeds as after a crash: otherwise the log would have segments that are `.deleted` already, or a
+`.swap` file that replaces later appends. Appends and rolls continue meanwhile: they change only the
+active segment, the end of the list and new snapshots.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from odradek.storage.log.state import LogState, offline_on_failure
 
 
 def cleaned_segment(log: LogState, old: Sequence[Segment], made: Replacement) -> Segment:
-    """The new segment, under its `.cleaned` names; nothing is opened yet."""
+    """The new segment under its `.cleaned` names; no file is opened yet."""
     return Segment(
         log.files,
         log.directory,
@@ -52,23 +51,24 @@ def cleaned_segment(log: LogState, old: Sequence[Segment], made: Replacement) ->
 
 
 def announce(log: LogState, fresh: Segment) -> None:
-    """Step 1. Raises OSError."""
-    ours = {file_name(fresh.base_offset, kind) + CLEANED for kind in SEGMENT_FILES}
-    # Left by a worker that was killed. A start that found one below ours would not take ours over.
+    """Step 1: rename the new files to `.swap`, durably. Raises OSError."""
+    new_names = {file_name(fresh.base_offset, kind) + CLEANED for kind in SEGMENT_FILES}
+    # Files of a killed worker. A start that found one at a lower offset would discard this swap.
     for name in log.files.list(log.directory):
-        if name.endswith(CLEANED) and name not in ours:
+        if name.endswith(CLEANED) and name not in new_names:
             log.files.remove(log.directory / name, missing_ok=True)
     fresh.rename(SWAP)
     log.files.sync_directory(log.directory)
 
 
 def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
-    """Step 2. Raises LogFailed."""
+    """Step 2: rename the old segments to `.deleted` and the new one to its real name. Raises
+    LogFailed."""
     due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
     with offline_on_failure(log):
         with log.replacing():
             for segment in old:
-                # The producers' snapshot at the new segment's start stays; those in between go.
+                # The producer snapshot at the start of the new segment stays; those in between are removed.
                 is_first = segment.base_offset == fresh.base_offset
                 log.deletions.add(segment, None if is_first else log.snapshots, due_ms)
             fresh.rename("")
@@ -76,7 +76,7 @@ def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
 
 
 def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
-    """Step 3; `old` are neighbours in the log's list."""
+    """Step 3: replace `old`, neighbours in the log's list, by the new segment."""
     gone = set(map(id, old))
     kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
     with log.replacing():
@@ -85,11 +85,11 @@ def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
 
 
 def withdraw(log: LogState, fresh: Segment) -> None:
-    """Remove the new segment's files, `.cleaned` or `.swap`; the data last. Raises OSError where they are
-    `.cleaned` alone, which the next `announce` or start removes, else LogFailed.
+    """Remove the new segment's `.cleaned` or `.swap` files, the data last.
 
-    An index without its data would be taken for the old segment's; data without an index gets a
-    new one.
+    An index without its data would be treated as the old segment's; data without an index gets a new
+    one. Raises OSError if only `.cleaned` files exist, which the next `announce` or start removes;
+    otherwise LogFailed.
     """
     fresh.close()
     with offline_on_failure(log):
@@ -104,7 +104,7 @@ def withdraw(log: LogState, fresh: Segment) -> None:
 
 
 def remove_files(log: LogState, base_offset: int) -> None:
-    """What a pass left of a new segment at `base_offset`, however far it came. Raises OSError."""
+    """Remove the `.cleaned` and `.swap` files of a new segment at `base_offset`. Raises OSError."""
     for suffix in (CLEANED, SWAP):
         for kind in (*INDEX_FILES, LOG):
             path: Path = log.directory / (file_name(base_offset, kind) + suffix)

@@ -1,9 +1,9 @@
-"""Which batches belong to aborted transactions, and which markers may go (KIP-98).
+"""Aborted transactions and removable markers during compaction (KIP-98).
 
-Fed every batch in order, across all segments of a pass. The aborted transactions are known
-beforehand, from the transaction index: nothing is compacted past the last stable offset, so all are
-decided. A marker may go once none of its transaction's batches is left; an aborted one that stays is
-written to the new segment's transaction index.
+The reader passes every batch in order, across all segments of a pass. The aborted transactions are known
+from the transaction index: nothing is compacted past the last stable offset, so all transactions are
+completed. A marker may be removed once no batch of its transaction remains; an abort marker that is kept
+is written to the new segment's transaction index.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class _Ongoing:
 
 
 class TransactionsSeen:
-    """See the module; one for each reading of the log."""
+    """Transaction state of one pass over the log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = deque(sorted(aborted, key=lambda each: each.first_offset))
         self._aborted: dict[int, _Ongoing] = {}
         self._committed: set[int] = set()
         self.retained: list[AbortedTransaction] = []
-        """Those whose marker has just been passed and stays."""
+        """Aborted transactions whose marker was just read and is kept."""
 
     def batch(self, producer_id: int, last_offset: int) -> bool:
-        """A batch of a transaction: whether it was aborted, so that its records go."""
+        """Register a transactional batch; True if it was aborted, so that its records are removed."""
         self._begin(last_offset)
         ongoing = self._aborted.get(producer_id)
         if ongoing is None:
@@ -42,8 +42,8 @@ class TransactionsSeen:
         return True
 
     def marker(self, producer_id: int, last_offset: int, commits: bool | None) -> bool:
-        """A control batch: whether nothing of its transaction is left. `commits` is None where
-        its record has gone already."""
+        """Register a control batch; True if no batch of its transaction remains. `commits` is None if
+        its record was removed before."""
         self._begin(last_offset)
         if commits is None:
             return True

@@ -1,7 +1,7 @@
-"""Zigzag varints of many records at once: positions in, values and the positions after them out.
+"""Zigzag varints of many records at once: positions in, values and following positions out.
 
-A step decodes one byte of every varint that is not done, so there are as many steps as the longest
-one has bytes: two, mostly. The data must go on for ten bytes after the last position (`pages.PAD`).
+Each step decodes one byte of every unfinished varint, so there are as many steps as the longest varint
+has bytes: usually two. The data must extend ten bytes past the last position (`pages.PAD`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARLONG_BYTES = 10
 
 
 def raw_varints(data: Bytes, at: Ints) -> tuple[Bits, Ints]:
-    """The varints at `at`, not yet unfolded, and where each ends."""
+    """The varints at `at` before zigzag decoding, and the position after each. Raises CorruptBatch."""
     raw = data[at].astype(np.uint64)
     after = at + 1
     rows = np.flatnonzero(raw > 0x7F)
@@ -38,7 +38,7 @@ def raw_varints(data: Bytes, at: Ints) -> tuple[Bits, Ints]:
 
 
 def varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The signed values of the varints at `at`, and where each ends."""
+    """The signed values of the varints at `at`, and the position after each."""
     raw, after = raw_varints(data, at)
     return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), after
 

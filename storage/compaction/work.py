@@ -1,4 +1,4 @@
-"""The door to a pass for whoever hands it to a worker: numpy is loaded there, not in the broker."""
+"""Entry point of a compaction pass in a worker process: numpy is loaded there and not in the broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.storage.compaction.plan import Plan, Step
 
 
 def clean(files: Files, plan: Plan) -> Iterator[Step]:
-    """`cleaner.clean`."""
+    """Run `cleaner.clean`, which is imported on the first call."""
     from odradek.storage.compaction import cleaner
 
     yield from cleaner.clean(files, plan)

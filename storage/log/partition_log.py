@@ -220,7 +220,7 @@ class PartitionLog:
         while a flush that flush.messages requires is pending."""
         return self.recovery_point if self.is_flush_due else self.tip.end_offset
 
-    def ask_for_flush(self) -> None:
+    def request_flush(self) -> None:
         """Request a flush if flush.messages requires one. Appends do this themselves."""
         if self.is_flush_due and self.failure is None and self.on_flush_due is not None:
             self.on_flush_due(self.end_offset)
@@ -236,7 +236,7 @@ class PartitionLog:
         if config.remote_storage_enable and not was_tiered:
             self.reset_highest_copied_offset()
         self.config = config
-        self.ask_for_flush()
+        self.request_flush()
         if was_tiered and not self.is_tiered and self.failure is None:
             start = min(self.local_log_start_offset, self.high_watermark)
             retention.advance_log_start(self, start, "remote storage was disabled")
@@ -326,7 +326,7 @@ class PartitionLog:
         if self.failure is None:
             self.failure = error
 
-    def take_offline_alone(self, error: BaseException) -> None:
+    def take_log_offline(self, error: BaseException) -> None:
         """Take only this log offline, while its directory stays online, and notify `on_log_failed`."""
         if self.failure is None:
             self.failure = error
@@ -622,7 +622,7 @@ class PartitionLog:
             segment.added(batches, position)
             update_epochs_and_producers(self, segment, batches)
         except OutOfDescriptors as error:  # the data is written: no further append is safe
-            self.take_offline_alone(
+            self.take_log_offline(
                 LogFailed(
                     f"{self.directory}: indexes or state of the last append are missing: {error}"
                 )
@@ -631,7 +631,7 @@ class PartitionLog:
         except OSError as error:
             raise self.handle_io_error(error) from error
         except Exception as error:  # an error of this code: as above
-            self.take_offline_alone(error)
+            self.take_log_offline(error)
             raise
         end_offset = last.last_offset + 1
         self.tip = Tip(end_offset, segment, position + size_bytes)

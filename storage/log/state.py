@@ -110,7 +110,7 @@ class LogState(Protocol):
     def replacing(self) -> AbstractContextManager[None]: ...
     def settled(self) -> int: ...
     def offline(self) -> LogFailed: ...
-    def take_offline_alone(self, error: BaseException) -> None: ...
+    def take_log_offline(self, error: BaseException) -> None: ...
     def handle_io_error(self, error: OSError, *, undone: bool = False) -> StorageError: ...
 
 
@@ -129,7 +129,7 @@ def handle_io_error(log: LogState, error: OSError, *, undone: bool) -> StorageEr
     if log.failure is None:
         _log.error("%s is offline: %s", log.directory, error)
         if error.errno in ODD:
-            log.take_offline_alone(error)
+            log.take_log_offline(error)
         else:
             log.failure = error
             if log.on_failure is not None:
@@ -152,5 +152,5 @@ def offline_on_failure(log: LogState) -> Iterator[None]:
             raise log.handle_io_error(error) from error
         if log.failure is None:
             _log.error("%s is offline, an operation was left incomplete: %s", log.directory, error)
-            log.take_offline_alone(error)
+            log.take_log_offline(error)
         raise log.offline() from error

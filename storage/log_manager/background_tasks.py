@@ -1,8 +1,8 @@
-"""What is done to all logs every now and then, in tasks of its own.
+"""Periodic tasks over all logs of a node: retention, flushes, checkpoints, deletion, directory checks.
 
-Each round goes over the logs one by one and lets others run in between; a log that is broken by its
-own error is taken offline alone, and the round goes on. What only reads and syncs runs through
-offload; what changes a log (retention, roll) runs on the loop, its one owner.
+Each task visits the logs one by one and yields to other tasks in between. An unexpected error takes only
+the affected log offline, and the task continues. Reads and syncs run in worker threads; retention and
+roll change the log and run on the loop.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def run(
 
 
 async def probe(services: LogServices, directory: LogDirectory) -> None:
-    """Look after a directory until it is offline; each in a task of its own, for a disk may hang."""
+    """Check a log directory until it goes offline; one task per directory, because a disk may hang."""
     while not directory.failed:
         try:
             await services.offload.run(directory.probe, lane=directory.lane)
@@ -71,14 +71,14 @@ async def probe(services: LogServices, directory: LogDirectory) -> None:
 
 
 async def check_free_space(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
-    """Where it was full: say so, and when it is over. Raises OSError."""
+    """Log the end of a disk-full condition, if the directory has one. Raises OSError."""
     if directory.shortage.is_on:
-        room = await offload.run(directory.room, lane=directory.lane)
-        directory.shortage.looked(room, clock.monotonic())
+        free_bytes = await offload.run(directory.room, lane=directory.lane)
+        directory.shortage.looked(free_bytes, clock.monotonic())
 
 
 async def watch_free_space(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
-    """Until cancelled, or the directory is offline: for a node that has no logs to keep house for."""
+    """Check the free space of a directory of a node without partition logs, until it goes offline."""
     while not directory.failed:
         try:
             await check_free_space(directory, offload, clock)
@@ -93,7 +93,7 @@ async def _repeat(
     interval_ms: int,
     one_round: Callable[[], Awaitable[None]],
 ) -> None:
-    """Kafka's fixed delay: the interval begins when the last round has ended."""
+    """Run a task with a fixed delay, as Kafka does: the interval begins when the last run has ended."""
     while True:
         await services.clock.sleep(delay_ms / 1000)
         await one_round()
@@ -101,18 +101,19 @@ async def _repeat(
 
 
 async def _each(services: LogServices, act: Callable[[PartitionLog], object]) -> None:
-    """On the loop, log by log; not beside a flush or a removal of the same log."""
+    """Call `act` for each log, on the loop; never concurrently with a flush or a deletion of the same
+    log."""
     for home in services.homes():
         for which in tuple(home.logs.values()):
-            async with services.registry.maintenance_lock_held(which):
+            async with services.registry.holding_file_lock(which):
                 if which.failure is None:
                     attempt(which, act)
             await trio.lowlevel.checkpoint()
 
 
 def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
-    """Do one thing to one log; expected errors are its own affair, the disk's take its directory
-    offline, others it alone."""
+    """Call `act` for one log and log its errors. An I/O error takes the directory offline, an
+    unexpected error only the log."""
     try:
         act(which)
     except StorageError as error:
@@ -120,27 +121,28 @@ def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
     except OSError as error:
         log.warning("%s", which.handle_io_error(error))
     except Exception as error:
-        log.error("%s is offline, by an error of its own", which.directory, exc_info=error)
-        which.take_offline_alone(error)
+        log.error("%s is offline after an unexpected error", which.directory, exc_info=error)
+        which.take_log_offline(error)
 
 
 async def retention(services: LogServices) -> None:
-    """Segments that are too old, too many, or below the log's start, become `.deleted`."""
+    """Apply retention: expired segments are renamed to `.deleted`."""
     now_ms = services.clock.wall_ms()
     await _each(services, lambda which: which.delete_expired(now_ms))
 
 
 async def expire_producers(services: LogServices) -> None:
-    """Idempotent producers that were silent for producer.id.expiration.ms are forgotten."""
+    """Remove producers that were idle for producer.id.expiration.ms."""
     now_ms = services.clock.wall_ms()
     await _each(services, lambda which: which.expire_producers(now_ms))
 
 
 async def remove_deleted(services: LogServices) -> None:
-    """What is `.deleted` long enough is unlinked, in a thread: a large file takes its time."""
+    """Unlink expired `.deleted` segments in a worker thread, because unlinking a large file takes
+    long."""
     now_ms = services.clock.wall_ms()
     for home in services.homes():
-        async with home.maintenance:
+        async with home.file_lock:
             await services.offload.run(
                 _remove_deleted, tuple(home.logs.values()), now_ms, lane=home.directory.lane
             )
@@ -153,11 +155,11 @@ def _remove_deleted(logs: Sequence[PartitionLog], now_ms: int) -> None:
 
 
 RETRY_SECONDS = 1.0
-"""After a flush that found no room for the epochs' file, or no descriptor: somebody may wait for it."""
+"""Delay before a flush is repeated that failed because of a full disk or a lack of file descriptors."""
 
 
 class Flushing:
-    """What is to be synced; changed on the loop alone."""
+    """Queue of requested flushes per log directory; changed only on the loop."""
 
     def __init__(self, services: LogServices) -> None:
         self._services = services
@@ -165,13 +167,13 @@ class Flushing:
         self._flushed: dict[PartitionLog, float] = {}
 
     def due(self, which: PartitionLog, up_to: int) -> None:
-        """Sync all below offset `up_to`, soon."""
+        """Request a flush of everything below offset `up_to`."""
         queue = self._queues[which.directory.parent]
         queue.due[which] = max(up_to, queue.due.get(which, 0))
         queue.filled.set()
 
     async def run(self, home: DirectoryLogs) -> None:
-        """Sync what is due in one directory, until cancelled or it is offline."""
+        """Flush the queued logs of one directory, until cancelled or the directory is offline."""
         directory = home.directory
         queue = self._queues[directory.path]
         failed: dict[PartitionLog, int] = {}
@@ -184,7 +186,7 @@ class Flushing:
             while queue.due:
                 which = next(iter(queue.due))
                 up_to = queue.due.pop(which)
-                async with self._services.registry.maintenance_lock_held(which) as its_home:
+                async with self._services.registry.holding_file_lock(which) as its_home:
                     if which.failure is None and which.recovery_point < up_to:
                         lane = its_home.directory.lane
                         await self._services.offload.run(flush, which, up_to, lane=lane)
@@ -194,7 +196,7 @@ class Flushing:
                     which.flushed()
 
     async def round(self) -> None:
-        """flush.ms: logs that have held unsynced records for that long are due."""
+        """Request a flush of each log that has had unsynced records for flush.ms."""
         now = self._services.clock.monotonic()
         logs = self._services.logs()
         self._flushed = {which: self._flushed.get(which, now) for which in logs}
@@ -213,5 +215,5 @@ class _Queue:
 
 
 def flush(which: PartitionLog, up_to: int) -> None:
-    """In a thread. A sync that fails has taken the directory offline already."""
+    """Flush a log in a worker thread. A failed sync has already taken its directory offline."""
     attempt(which, lambda each: each.flush(up_to))

@@ -1,9 +1,9 @@
-"""Making a partition's log, in the directory that placement (`directories/placement.py`) likes best.
+"""Creation of a partition's log in the log directory that `directories/placement.py` prefers.
 
-Order: checkpoints without an earlier log of that name (of a move that was given up, say), the
-partition's directory and files, its name in the log directory, then it is visible. A
-crash before leaves a directory without records, which the next start opens, and which is a stray if
-the cluster's state does not know it. Where a directory fails meanwhile, the next best one is tried.
+Order: write checkpoints without entries of an earlier log of the same name, create the partition's
+directory and files, sync the log directory, then publish the log. A crash before the end leaves a log
+without records: the next start opens it, or renames it to `-stray` if the cluster does not assign the
+partition. If a directory fails meanwhile, the next preferred one is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from odradek.storage.log_manager.registry import LogRegistry, offline_reason
 
 
 class Creation:
-    """Makes logs, one at a time a name."""
+    """Creates logs; concurrent calls for one partition wait for each other."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Creation:
         is_new: bool,
         directory_id: UUID | None,
     ) -> PartitionLog:
-        """As `LogManager.create`."""
+        """Create the log, or return the existing one; see `LogManager.create`."""
         registry = self._registry
         await registry.wait_until_free(name)
         existing = registry.logs.get(name)
         if existing is not None:
             if existing.topic_id not in (None, topic_id):
                 raise InconsistentTopicId(
-                    f"{name} here is of topic {existing.topic_id}, not {topic_id}"
+                    f"{name} has the topic id {existing.topic_id}, not {topic_id}"
                 )
             return existing
         lost = registry.offline.get(name)
@@ -86,7 +86,8 @@ class Creation:
         config: LogConfig | None,
         directory_id: UUID | None,
     ) -> PartitionLog:
-        """In the best place where it succeeds. Raises the last place's error if none is left."""
+        """Create the log in the first directory where that succeeds. Raises the error of the last
+        one."""
         wanted = self._registry.preferred.get(name)
         asked = config is None
         config = self._config_for(name.topic) if config is None else config
@@ -97,7 +98,7 @@ class Creation:
             except (LogFailed, DiskFull) as error:
                 failed = error
                 continue
-            if asked:  # it may have changed while the disk was busy
+            if asked:  # the config may have changed meanwhile
                 opened.update_config(self._config_for(name.topic))
             self._registry.offline.pop(name, None)
             self._registry.preferred.pop(name, None)
@@ -108,11 +109,11 @@ class Creation:
     async def _places(
         self, wanted: Path | None, directory_id: UUID | None
     ) -> Sequence[DirectoryLogs]:
-        """Where to try, best first, as of now: the caller takes its place before it awaits."""
-        asked_for = None if wanted is None else self._registry.every_home.get(wanted)
+        """Candidate directories, best first; the caller reserves its choice before it awaits."""
+        asked_for = None if wanted is None else self._registry.logs_by_directory.get(wanted)
         if asked_for is not None and not asked_for.directory.failed:
             return [asked_for]
-        every = self._registry.every_home.values()
+        every = self._registry.logs_by_directory.values()
         if directory_id is not None and any(each.directory.id == directory_id for each in every):
             return [home for home in self._registry.homes() if home.directory.id == directory_id]
         await self._measure()
@@ -127,7 +128,7 @@ class Creation:
         )
 
     async def _measure(self) -> None:
-        """See placement: at the first creation after a pause."""
+        """Measure the directories at the first creation after a pause; see placement."""
         async with self._measuring:
             if self._estimate.is_stale(self._clock.monotonic()):
                 content = {home: await home.measure() for home in self._registry.homes()}
@@ -136,7 +137,8 @@ class Creation:
     async def _create_in(
         self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> PartitionLog:
-        """Raises LogFailed and DiskFull, where the next directory may do better, NoDescriptors."""
+        """Create the log in one directory. Raises LogFailed and DiskFull, after which the next
+        directory is tried, and NoDescriptors."""
         directory = home.directory
         home.pending_creations += 1
         self._estimate.taken(home, self._clock.monotonic())

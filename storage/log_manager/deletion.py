@@ -1,9 +1,9 @@
-"""Taking logs away: renamed to `-delete` now, removed after `file.delete.delay.ms`; or `-stray`.
+"""Deletion of logs: rename to `-delete`, then removal after `file.delete.delay.ms`; rename of stray logs
+to `-stray`.
 
-A reader that was in the middle of a deleted log has that long to finish; what it has pinned stays
-readable even longer. What is left at shutdown, or after a crash in the middle of a removal, keeps
-its `-delete` name and is scheduled anew by the next start. Order: the rename is durable before a
-file is unlinked, so that no start ever finds a live directory with files missing.
+Readers have that delay to finish; pinned slices stay readable longer. Directories that remain at
+shutdown or after a crash keep their `-delete` name, and the next start schedules them again. The rename
+is durable before a file is unlinked, so a start never finds a live directory with missing files.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 3600.0
 REST_RATIO = 3
 REST_SECONDS_MAX = 0.02
-"""After each directory there is a rest of so many times what it took, up to so long: the removal of a
-thousand topics has all the time there is, and leaves it to whoever has not."""
+"""After each removal the task sleeps REST_RATIO times the duration of the removal, at most
+REST_SECONDS_MAX: deleting a thousand topics must not delay other disk operations."""
 
 
 @value_class
 class LogRename:
-    """A partition's directory on its way out, and its new name."""
+    """A partition's directory and the name that it is renamed to."""
 
     name: TopicPartition
     old: Path
@@ -53,7 +53,7 @@ class LogRename:
 
 
 class LogRemoval:
-    """Renames logs out of their names; what is not kept is scheduled for removal."""
+    """Renames logs to `-delete` or `-stray`, and schedules the removal of the former."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class LogRemoval:
         self._offload = offload
 
     async def delete(self, partitions: Iterable[TopicPartition]) -> None:
-        """As `LogManager.delete`."""
+        """Delete logs; see `LogManager.delete` for the errors."""
         wanted = tuple(partitions)
         for home, each in await self._take_away(wanted, keep=False):
             assert each.log is not None
@@ -85,7 +85,7 @@ class LogRemoval:
             raise LogFailed(self._registry.offline[lost[0]].reason)
 
     async def rename_to_stray(self, strays: Iterable[TopicPartition]) -> None:
-        """Rename to `-stray`, and close, those that are served."""
+        """Rename logs that are served to `-stray`, and close them."""
         for _, each in await self._take_away(strays, keep=True):
             _log_stray(each)
 
@@ -96,7 +96,8 @@ class LogRemoval:
         directories: Iterable[str],
         opened: PartitionLog | None = None,
     ) -> None:
-        """As `rename_to_stray`, of what is in `home` and not served, nor anybody's to work on."""
+        """Rename the directories of a partition in `home` to `-stray`; its log is not served, and no
+        other task uses its name."""
         leaving = [self._leaving(home, name, each, opened, keep=True) for each in directories]
         try:
             await self._rename(home, leaving)
@@ -106,21 +107,23 @@ class LogRemoval:
             for each in leaving:
                 _log_stray(each)
 
-    async def rename_unserved_to_stray(self, name: TopicPartition) -> None:
-        """As `rename_to_stray`, what is here of a partition and is not served."""
+    async def rename_offline_to_stray(self, name: TopicPartition) -> None:
+        """Rename everything of a partition that is not served to `-stray`."""
         await self._registry.wait_until_free(name)
         with self._registry.claim(name), trio.CancelScope(shield=True):
             for home in self._registry.homes():
-                if name in home.unserved:
-                    await self.rename_found_to_stray(home, name, sorted(home.unserved[name]))
+                if name in home.offline_directories:
+                    await self.rename_found_to_stray(
+                        home, name, sorted(home.offline_directories[name])
+                    )
 
     async def _take_away(
         self, partitions: Iterable[TopicPartition], *, keep: bool
     ) -> list[tuple[DirectoryLogs, LogRename]]:
-        """Rename and forget; durable, and out of the checkpoints, when this returns.
+        """Rename the logs and remove their checkpoint entries, durably.
 
-        All names are claimed between two awaits, when none is busy: who waits holds none. From
-        there on it is not cancelled.
+        All names are claimed together once none is busy, so that two callers cannot wait for each other.
+        After that the operation is not cancelled.
         """
         registry = self._registry
         wanted = dict.fromkeys(partitions)
@@ -129,7 +132,9 @@ class LogRemoval:
         gone: list[tuple[DirectoryLogs, LogRename]] = []
         with registry.claim(*taken):
             await self._cancel_moves(*taken)
-            taken = [name for name in taken if name in registry.logs]  # a directory may have failed
+            taken = [
+                name for name in taken if name in registry.logs
+            ]  # its directory may have failed meanwhile
             leaving = self._forget(taken, keep=keep)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
@@ -168,7 +173,7 @@ class LogRemoval:
         group: list[LogRename],
         gone: list[tuple[DirectoryLogs, LogRename]],
     ) -> None:
-        """Rename all; where that fails they are served no longer."""
+        """Rename the directories; runs in a worker thread, and may be repeated."""
         try:
             await self._rename(home, group)
         except OSError as error:
@@ -180,8 +185,8 @@ class LogRemoval:
             gone += [(home, each) for each in group]
 
     async def _rename(self, home: DirectoryLogs, group: Sequence[LogRename]) -> None:
-        """Rename all, make that durable, and write checkpoints without them, in this order. Raises OSError."""
-        async with home.maintenance:
+        """Rename the directories, sync, then write checkpoints without them. Raises OSError."""
+        async with home.file_lock:
             await run_retrying_descriptors(
                 self._clock,
                 self._offload,
@@ -194,11 +199,15 @@ class LogRemoval:
 
 
 def _log_stray(stray: LogRename) -> None:
-    log.warning("%s is a stray by the cluster's state: kept as %s", stray.old, stray.new)
+    log.warning(
+        "%s is a stray log: the cluster does not assign it to this broker. Renamed to %s",
+        stray.old,
+        stray.new,
+    )
 
 
 def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[LogRename]) -> None:
-    """In a thread; it can be called again."""
+    """Rename the directories in a worker thread; may be repeated."""
     for each in leaving:
         if each.keep and each.log is not None:
             _close(each.log, clean=True)
@@ -213,14 +222,14 @@ def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[LogRename]
 
 
 def _write_remaining_checkpoints(home: DirectoryLogs) -> None:
-    """In a thread: checkpoints without what was taken away. Raises OSError."""
+    """Write checkpoints without the removed logs, in a worker thread. Raises OSError."""
     try:
         home.write_checkpoints()
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        # A full disk, and what is deleted is to make room: without the files more is read at the
-        # next start, but none of their entries can meet a new log of an old name.
+        # The disk is full and the deletion frees space. Without the checkpoint files the next
+        # start reads more, but no new log gets the entries of a deleted one.
         home.remove_checkpoints()
 
 
@@ -229,12 +238,12 @@ def _close(which: PartitionLog, *, clean: bool) -> None:
         which.close(clean=clean)
     except StorageError as error:
         log.warning("%s could not be closed: %s", which.directory, error)
-    except Exception as error:  # of its own making: it goes away like the others
+    except Exception as error:  # an unexpected error: the log is removed all the same
         log.error("%s could not be closed", which.directory, exc_info=error)
 
 
 class DirectoryDeletion:
-    """The queue of directories to remove, and the task that does it."""
+    """Queue of directories to remove, and the task that removes them."""
 
     def __init__(self, files: Files, clock: Clock, offload: Offload) -> None:
         self._files = files
@@ -248,14 +257,14 @@ class DirectoryDeletion:
         return len(self._queue)
 
     def schedule(self, directory: LogDirectory, path: Path, delay_ms: int) -> None:
-        """Remove `path` and all in it, in `delay_ms`."""
+        """Remove `path` with its content after `delay_ms`."""
         due = self._clock.monotonic() + delay_ms / 1000
         heapq.heappush(self._queue, (due, next(self._serial), directory, path))
         self._changed.set()
 
     async def rename_moved_for_kafka(self, entropy: Entropy) -> None:
-        """At a clean shutdown: what moves left as `.delete` gets Kafka's `-delete`, for Kafka does
-        not start on the other name. An error leaves it as it is."""
+        """Rename the `.delete` directories of moves to Kafka's `-delete` at a clean shutdown: Kafka
+        does not start with the other name. Errors are logged."""
         for _, _, directory, path in self._queue:
             parsed = names.parse(path.name)
             if directory.failed or parsed.state is not names.State.MOVED_AWAY:
@@ -266,7 +275,7 @@ class DirectoryDeletion:
             except FileNotFoundError:
                 pass
             except OutOfDescriptors as error:
-                log.warning("%s stays: %s", path, error)
+                log.warning("%s was not renamed: %s", path, error)
             except OSError as error:
                 directory.report(error, undone=True)
         self._queue.clear()
@@ -276,7 +285,7 @@ class DirectoryDeletion:
         self._files.sync_directory(new.parent)
 
     async def run(self) -> None:
-        """Until cancelled; a removal under way is finished first."""
+        """Remove directories until cancelled; a removal in progress is completed first."""
         while True:
             wait = self._queue[0][0] - self._clock.monotonic() if self._queue else IDLE_SECONDS
             if wait <= 0:
@@ -295,7 +304,7 @@ class DirectoryDeletion:
             await self._offload.run(self._files.remove_tree, path, lane=directory.lane)
         except OutOfDescriptors:
             self.schedule(directory, path, int(RETRY_SECONDS * 1000))
-        except FileNotFoundError:  # an operator who needs the room removes it, too
+        except FileNotFoundError:  # an operator may have removed it already
             await self._look_again(directory, path)
         except OSError as error:
             directory.report(error)

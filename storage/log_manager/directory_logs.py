@@ -1,9 +1,9 @@
-"""The logs that live in one directory, and the checkpoints that are kept of them.
+"""Logs of one log directory, and its checkpoint files.
 
-The checkpoints are written by housekeeping in a thread, and at once, on the loop, by a truncation
-that lowers a recovery point. So each write takes its values under the lock under which it writes:
-what is on the disk is never older than a write that has returned. A file whose content would not
-change is not written: an idle broker does not wake the disk.
+Background tasks write the checkpoints in a worker thread; a truncation that lowers a recovery point
+writes them immediately on the loop. Each write takes its values under the lock under which it writes, so
+a file is never older than the last completed write. A file whose content would not change is not
+written, so that an idle broker causes no disk writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from odradek.storage.log.partition_log import PartitionLog
 
 
 class Checkpointed(Protocol):
-    """What a checkpoint says of a log; the copy of one that is about to take its name says it too."""
+    """Values of a log that the checkpoints contain; implemented by logs and by future replicas during
+    a swap."""
 
     @property
     def recovery_point(self) -> int: ...
@@ -55,27 +56,27 @@ segment's file has to be opened."""
 
 
 class DirectoryLogs:
-    """One directory's part of the log manager's state; changed on the loop alone."""
+    """One directory's logs and checkpoints; changed only on the loop."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.incoming_logs: dict[TopicPartition, Checkpointed] = {}
-        """Copies that are about to become logs of this directory."""
+        """Future replicas that are about to become logs of this directory."""
         self.moving_in: set[PartitionLog] = set()
         self.moving_out: set[PartitionLog] = set()
-        """Logs of which a copy is being made here, or elsewhere: placement counts them there."""
+        """Logs that move into or out of this directory; placement counts them."""
         self.pending_creations = 0
-        """Logs under way into this directory: placement counts them."""
+        """Number of logs being created here; placement counts them."""
         self.loaded = False
-        """Whether every log in it was opened: without that there is no clean shutdown."""
+        """Whether all logs were loaded; otherwise there is no clean shutdown."""
         self.is_whole = True
-        """False once a log in it could not be opened or closed: that costs the clean mark too."""
-        self.unserved: dict[TopicPartition, set[str]] = {}
-        """What is in here of partitions that are not in `logs`, by the names of its directories. As long as
-        there is any the checkpoints keep what they said of the partition at start."""
-        self.maintenance = trio.Lock()
-        """Held by whoever flushes, deletes from or renames a log here: one at a time."""
+        """False after a log could not be opened or closed; then there is no clean shutdown mark."""
+        self.offline_directories: dict[TopicPartition, set[str]] = {}
+        """Partitions that are not in `logs` with the names of their directories here. While there are
+        any, the checkpoints keep their entries of the start."""
+        self.file_lock = trio.Lock()
+        """Held by one flush, deletion, truncation, swap or rename of a log here at a time."""
         self._at_start: dict[Checkpoint, dict[TopicPartition, int]] = {}
         self._written: dict[Checkpoint, dict[TopicPartition, int]] = {}
         self._writing = threading.Lock()
@@ -85,30 +86,30 @@ class DirectoryLogs:
         return len(self.logs) + self.pending_creations + len(self.moving_in) - len(self.moving_out)
 
     async def measure(self) -> Content:
-        """What is in here by what its logs know; the loop goes on meanwhile."""
+        """Bytes of all logs in the directory; yields to the loop in between."""
         size_bytes = 0
         counted = [log for log in self.logs.values() if log not in self.moving_out]
         for number, log in enumerate((*counted, *self.moving_in)):
             if number % MEASURED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
-            with suppress(OSError, ValueError):  # its files went, or it was closed, meanwhile
+            with suppress(OSError, ValueError):  # the log was deleted or closed meanwhile
                 size_bytes += log.size_bytes
         return Content(size_bytes, self.count)
 
     def read_checkpoint(self, kind: Checkpoint) -> dict[TopicPartition, int]:
-        """At start; also what later writes are compared with."""
+        """Read a checkpoint file at start; later writes are compared with it."""
         offsets = self._at_start[kind] = self.directory.read_checkpoint(kind)
         self._written[kind] = dict(offsets)
         return offsets
 
     def write_checkpoints(self, kinds: Iterable[Checkpoint] = tuple(VALUES)) -> None:
-        """Durable when it returns. From any thread. Raises OSError: the old ones stay."""
+        """Write checkpoint files durably. From any thread. Raises OSError: then the old files remain."""
         for kind in kinds:
             with self._writing:
                 self._write(kind)
 
     def remove_checkpoints(self) -> None:
-        """Durable when it returns: the next write makes them anew. Raises OSError."""
+        """Remove the checkpoint files durably; the next write creates them again. Raises OSError."""
         with self._writing:
             self._written.clear()
             for kind in VALUES:
@@ -116,20 +117,22 @@ class DirectoryLogs:
             self.directory.files.sync_directory(self.directory.path)
 
     def keep_offline(self, name: TopicPartition, directory: str) -> None:
-        """It is in here, and not served."""
-        self.unserved.setdefault(name, set()).add(directory)
+        """Record that a directory of a partition is here and its log is not served."""
+        self.offline_directories.setdefault(name, set()).add(directory)
 
     def release(self, name: TopicPartition, directory: str) -> None:
-        """It is served, or not in here any more. From any thread."""
-        there = self.unserved.get(name, set())
+        """Remove the record of `keep_offline`: the log is served, or is no longer here. From any
+        thread."""
+        there = self.offline_directories.get(name, set())
         there.discard(directory)
         if not there:
-            self.unserved.pop(name, None)
+            self.offline_directories.pop(name, None)
 
     def forget(self, name: TopicPartition) -> None:
-        """Before a log of that name is made here: no checkpoint says anything of an earlier one, durably.
-        A swap that was given up leaves such entries, or a full disk. From any thread. Raises OSError."""
-        self.unserved.pop(name, None)
+        """Remove the checkpoint entries of an earlier log of that name, durably, before a new log is
+        created. Cancelled swaps and full disks leave such entries. From any thread. Raises
+        OSError."""
+        self.offline_directories.pop(name, None)
         for kind in VALUES:
             with self._writing:
                 if name in self._written.get(kind, (name,)):
@@ -142,7 +145,7 @@ class DirectoryLogs:
         there: dict[TopicPartition, Checkpointed] = {**self.incoming_logs.copy(), **logs}
         offsets = {
             name: at_start[name]
-            for name in self.unserved.copy()
+            for name in self.offline_directories.copy()
             if name in at_start and name not in there
         }
         offsets |= {
@@ -151,7 +154,9 @@ class DirectoryLogs:
         if (
             self.directory.failed
         ):  # asked once the logs are known: it is failed before they are dropped
-            raise OSError(errno.EIO, "it is offline", str(self.directory.path / kind.value))
+            raise OSError(
+                errno.EIO, "the log directory is offline", str(self.directory.path / kind.value)
+            )
         if offsets != self._written.get(kind):
             self._written.pop(kind, None)
             self.directory.write_checkpoint(kind, offsets)

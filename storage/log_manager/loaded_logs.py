@@ -1,14 +1,16 @@
-"""What becomes of a log that was found at start: served, or known and withheld.
+"""Registration of the logs that a start has loaded: which are served, and which are offline.
 
-A log in a directory that failed meanwhile is offline with it, and does not count where the partition is in
-another one: as if it had failed before the start. One that makes no sense is offline by itself. A partition
-that is found in several directories is served from none until one alone is left: which of the copies is right
-cannot be known here. But for a copy that holds nothing: a directory that fails while a log is made in it has
-one, and the log is in another. It is removed. And but for one that the cluster does not have here, as of
-another topic: a directory that was away while the topic was deleted and made anew has it. It is a stray, and
-so may the other one be.
-What is withheld keeps its entries in the checkpoints, and its directory gets no mark of a clean
-shutdown where it could not be closed.
+A log whose directory failed meanwhile is offline with it, and does not conflict with a log of the
+partition in another directory. A log that cannot be opened is offline alone. A partition found in
+several directories is served from none, because it is not known which copy is current, with two
+exceptions:
+
+- An empty copy is removed. A directory that failed during the creation of a log leaves one.
+- A copy with a topic id that the cluster does not assign here is a stray log. A directory that was
+  offline while the topic was deleted and recreated has one.
+
+Offline logs keep their checkpoint entries. Their directory gets no clean shutdown mark if they could not
+be closed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class LoadedLogs:
-    """Of logs that a start has found. On the loop."""
+    """Registers the logs of one start, on the loop."""
 
     def __init__(self, registry: LogRegistry, offload: Offload, is_stray: IsStray) -> None:
         self.strays: list[tuple[DirectoryLogs, PartitionLog]] = []
@@ -40,8 +42,8 @@ class LoadedLogs:
     async def adopt(
         self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | LogLoadFailure
     ) -> None:
-        """A log was found: it is served if it is whole, and in no other directory, but for one without a
-        record or a stray."""
+        """Register a loaded log: it is served unless another directory has a log of the partition
+        that is neither empty nor stray."""
         registry = self._registry
         opened = found if isinstance(found, PartitionLog) else None
         if home.directory.failed:
@@ -54,22 +56,22 @@ class LoadedLogs:
                 )
         elif isinstance(found, LogLoadFailure):
             home.is_whole = False
-            await self._withhold(home, name, None, found.reason)
+            await self._register_offline(home, name, None, found.reason)
         elif (other := registry.logs.get(name)) is not None:
-            await self._adopt_beside(other, home, name, found)
-        elif self._is_withheld(name):
-            await self._withhold(home, name, found, f"{name} is in {found.directory}")
+            await self._resolve_duplicate(other, home, name, found)
+        elif self._is_offline(name):
+            await self._register_offline(home, name, found, f"{name} is in {found.directory}")
         else:
-            registry.offline.pop(name, None)  # it is in a directory that failed meanwhile, too
+            registry.offline.pop(name, None)  # the directory failed meanwhile
             registry.add(home, name, found)
 
-    async def _adopt_beside(
+    async def _resolve_duplicate(
         self, other: PartitionLog, home: DirectoryLogs, name: TopicPartition, found: PartitionLog
     ) -> None:
         registry = self._registry
-        if _holds_nothing(found, beside=other):
+        if _holds_nothing(found, other_log=other):
             await self._remove(home, found)
-        elif _holds_nothing(other, beside=found):
+        elif _holds_nothing(other, other_log=found):
             its_home, _ = registry.remove(name)
             registry.add(home, name, found)
             await self._remove(its_home, other)
@@ -79,16 +81,20 @@ class LoadedLogs:
             self.strays.append(registry.remove(name))
             registry.add(home, name, found)
         else:
-            await self._withhold(home, name, found, f"{name} is in {found.directory}")
+            await self._register_offline(home, name, found, f"{name} is in {found.directory}")
 
-    def _is_withheld(self, name: TopicPartition) -> bool:
-        """Whether there is a log of that name in a directory that is online."""
-        return any(str(name) in home.unserved.get(name, ()) for home in self._registry.homes())
+    def _is_offline(self, name: TopicPartition) -> bool:
+        """Whether an online directory has a log of that name that is not served."""
+        return any(
+            str(name) in home.offline_directories.get(name, ()) for home in self._registry.homes()
+        )
 
     async def _remove(self, home: DirectoryLogs, copy: PartitionLog) -> None:
-        """Durably: should it come back beside a move's copy that has all the records, the copy would be made
-        to follow it. A crash in the midst: it is found again, and as empty."""
-        log.warning("%s is empty, and in another log directory, too: it is removed", copy.directory)
+        """Remove an empty copy durably: otherwise the future replica of a move could be truncated to
+        match it. After a crash the copy is found again."""
+        log.warning(
+            "%s is empty and exists in another log directory too: removing it", copy.directory
+        )
         directory = home.directory
 
         def remove() -> None:
@@ -100,10 +106,10 @@ class LoadedLogs:
         except OSError as error:
             directory.report(error)
 
-    async def _withhold(
+    async def _register_offline(
         self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | None, reason: str
     ) -> None:
-        """It is not served; nor are its copies."""
+        """Register a log as offline; its other copies are closed."""
         registry = self._registry
         copies = [] if found is None else [(home, found)]
         home.keep_offline(name, str(name))
@@ -130,6 +136,6 @@ class LoadedLogs:
                 its_home.is_whole = False
 
 
-def _holds_nothing(found: PartitionLog, *, beside: PartitionLog) -> bool:
-    """Whether no record is in it, nor was before it, and it is of the topic whose log `beside` is, or does not say."""
-    return found.end_offset == 0 and found.topic_id in (None, beside.topic_id)
+def _holds_nothing(found: PartitionLog, *, other_log: PartitionLog) -> bool:
+    """Whether a log never had a record, and its topic id is unknown or equal to that of `other_log`."""
+    return found.end_offset == 0 and found.topic_id in (None, other_log.topic_id)

@@ -1,26 +1,24 @@
-"""What lies in a log directory at start, and opening it.
+"""Scan of a log directory at start, and loading of its logs.
 
-Order: the mark of the clean shutdown is read and durably removed before any log is opened, for an
-opened log may be written to. A crash while loading is therefore an unclean shutdown, and the next
-start scans past the recovery points, which no load ever raises before it has synced.
+The clean shutdown mark is read and durably removed before any log is opened, because an opened log may
+be written to. A crash while loading is therefore an unclean shutdown: the next start scans past the
+recovery points, which a load never raises before it has synced.
 
-Threads do it, a call a log. Recovery is Python over headers, but the node serves nobody yet: a
-segment of 1 GiB in batches of 1 KiB, about the worst there is, takes 3 s, while the loop waits for
-5 ms at the median; in batches of 16 KiB it takes 0.4 s (measured). A worker process would not be
-worth its start.
+Logs are loaded in threads, one call per log. Log recovery is Python code over batch headers: a segment
+of 1 GiB takes 3 s with batches of 1 KiB, and 0.4 s with batches of 16 KiB, while the event loop waits 5
+ms at the median (measured). A worker process would not be faster, and the node serves no clients yet.
 
-| found | done |
+| found | result |
 |---|---|
-| `topic-partition` | opened; scanned past its recovery point if there was no clean mark |
-| one that makes no sense | left, and offline by itself; no clean mark at the end |
+| `topic-partition` | opened; recovered from its recovery point if there was no clean shutdown mark |
+| a log that cannot be opened | offline alone; the next shutdown writes no mark |
 | `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
-| `…-stray` | left for the operator |
-| `…-future`, `….move` | an unfinished move between directories: moving/startup.py decides |
-| `__cluster_metadata-0` | left: the Raft log opens it |
-| anything else | left, with one warning (Kafka refuses to start) |
+| `…-stray` | kept for the operator |
+| `…-future`, `….move` | an unfinished move between directories: moving/leftovers.py decides |
+| `__cluster_metadata-0` | ignored: the Raft log opens it |
+| anything else | ignored with one warning (Kafka refuses to start) |
 
-One odd name costs no more than itself: where a file is a directory, or a link leads in circles, the disk
-has answered, and is well.
+A file in place of a directory, or a loop of links, affects only the log of that name: the disk works.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ class Found:
 
 
 def classify_directories(found: Iterable[str]) -> Found:
-    """By their names alone; Kafka's metadata log is in none of the lists."""
+    """Sort directory names by their suffixes; Kafka's metadata log is in none of the lists."""
     result = Found()
     for name in found:
         if name in KNOWN or name.startswith("."):
@@ -98,7 +96,7 @@ def classify_directories(found: Iterable[str]) -> Found:
 
 @value_class
 class DirectoryScan:
-    """What one directory's start needs to know."""
+    """Result of scanning one log directory: its logs and their checkpoint entries."""
 
     mark: CleanMark | None
     """Of a clean shutdown; None after any other end."""
@@ -113,20 +111,22 @@ class DirectoryScan:
         return self.mark is not None
 
     def without_checkpoints(self) -> DirectoryScan:
-        """For a log that they say nothing of: they are of another one that had its name."""
+        """A scan without checkpoint entries, for a log whose entries belong to an earlier log of that
+        name."""
         return replace(self, recovery_points={}, log_starts={}, high_watermarks={}, cleaned_to={})
 
     def accepted_gaps_end(self, name: TopicPartition, *, compact: bool) -> int:
-        """Up to where gaps between segments are no loss to a log's recovery: what a cleaner has come to is
-        below the recovery point. Where that is lost, or the log came from elsewhere, one that is or was
-        compacted may have them anywhere."""
+        """Offset up to which log recovery accepts gaps between segments: the recovery point covers
+        what the cleaner has compacted. If the recovery point is unknown, or the log came from
+        elsewhere, a log that is or was compacted may have gaps anywhere."""
         if name in self.recovery_points:
             return max(self.recovery_points[name], self.cleaned_to.get(name, 0))
         return ANYWHERE if compact or name in self.cleaned_to else 0
 
 
 def survey(files: Files, home: DirectoryLogs) -> DirectoryScan:
-    """Take the clean mark, read the checkpoints, sort out the rest. Raises OSError."""
+    """Read and remove the clean shutdown mark, read the checkpoints, classify the directories. Raises
+    OSError."""
     directory = home.directory
     mark = directory.take_clean_mark()
     there = files.list(directory.path)
@@ -135,7 +135,7 @@ def survey(files: Files, home: DirectoryLogs) -> DirectoryScan:
     )
     if TRIAL_NAME in there:
         files.remove(directory.path / TRIAL_NAME)
-    _tell(directory.path, found)
+    _warn_about(directory.path, found)
     return DirectoryScan(
         mark,
         found,
@@ -152,12 +152,12 @@ def _may_be_directory(files: Files, path: Path) -> bool:
     except OSError as error:
         if error.errno not in ODD:
             raise
-        return True  # whose it is, by its name, is told
+        return True  # reported by its name
 
 
-def _tell(path: Path, found: Found) -> None:
+def _warn_about(path: Path, found: Found) -> None:
     for what, which in (
-        ("are no partitions; left alone", found.unknown),
+        ("are not partition directories and are ignored", found.unknown),
         ("were not this node's when last seen; kept, remove them when sure", found.strays),
     ):
         if which:
@@ -166,14 +166,14 @@ def _tell(path: Path, found: Found) -> None:
 
 
 def common_broker_epoch(marks: Sequence[CleanMark | None], directories: int) -> int:
-    """The broker epoch that the marks of all directories name; -1 where one is missing or differs."""
+    """Broker epoch in the clean shutdown marks of all directories; -1 if one is missing or differs."""
     found = {mark.broker_epoch if mark is not None else None for mark in marks}
     epoch = found.pop() if len(found) == 1 and len(marks) == directories else None
     return -1 if epoch is None else epoch
 
 
 class LogLoadFailure(NamedTuple):
-    """A log that is there and cannot be opened."""
+    """A log that cannot be opened."""
 
     reason: str
 
@@ -189,7 +189,7 @@ Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | LogLoadFailure],
 
 @value_class
 class LogOpener:
-    """Opens logs with what they all need."""
+    """Opens and creates logs with the callbacks of the LogManager."""
 
     environment: LogEnvironment
     on_failure: Callable[[PartitionLog, OSError], None]
@@ -236,9 +236,9 @@ class LogOpener:
     def create(
         self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> PartitionLog:
-        """Make a log, durable under its name when this returns. What fails is taken back.
+        """Create a log; it is durable when this returns. After a failure the directory is removed again.
 
-        Raises OSError, of what can't be taken back, too, and what PartitionLog.open does.
+        Raises OSError, also if that removal fails, and the errors of PartitionLog.open.
         """
         path = home.directory.path_of(*name)
         fresh = not self.environment.files.exists(path)
@@ -251,15 +251,15 @@ class LogOpener:
             raise
 
     def _take_back(self, path: Path) -> None:
-        """Durably: the log is made in another directory, and an empty one that comes back would be taken for
-        it, where a power cut in the swap of a move leaves nothing else of its name."""
+        """Remove the new directory, durably: the log is then created in another log directory, and
+        the next start must not find an empty log here."""
         if self.environment.files.exists(path):
             self.environment.files.remove_tree(path)
         self.environment.files.sync_directory(path.parent)
 
 
 class DirectoryLoader:
-    """One directory's logs, opened by a few workers at once (num.recovery.threads.per.data.dir)."""
+    """Loads one log directory's logs with several threads (num.recovery.threads.per.data.dir)."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class DirectoryLoader:
         return None if self.scan_result is None else self.scan_result.mark
 
     async def survey(self) -> None:
-        """See what is there. A failure of the disk takes the directory offline."""
+        """Scan the directory. A disk failure takes it offline."""
         directory = self.home.directory
         try:
             self.scan_result = await self._offload.run(
@@ -300,8 +300,8 @@ class DirectoryLoader:
             directory.report(error)
 
     async def open(self, adopt: Adopt) -> None:
-        """Open what was found; `adopt` gets each log on the loop. A failure of the disk takes the
-        directory offline, damage of one log only that."""
+        """Open the logs and call `adopt` with each on the loop. A disk failure takes the directory
+        offline; a damaged log only goes offline itself."""
         directory = self.home.directory
         if self.scan_result is None:
             return
@@ -309,7 +309,7 @@ class DirectoryLoader:
         if directory.failed or self.exhausted is not None:
             return
         self.home.loaded = True
-        try:  # entries of logs that are gone must not meet a new log of that name
+        try:  # a new log must not get the checkpoint entries of a removed one
             await self._offload.run(self.home.write_checkpoints, lane=directory.lane)
         except OSError as error:
             directory.report(error, undone=True)
@@ -317,8 +317,9 @@ class DirectoryLoader:
     async def promote(
         self, name: TopicPartition, copy: str, adopt: Adopt, *, is_checkpointed: bool
     ) -> None:
-        """Give a move's copy the partition's name, durably, then open it: as after a crash, whatever mark the
-        directory had, and by the checkpoints if they are its own. Waits for a descriptor; else as `open`."""
+        """Rename a future replica to the partition's name, durably, then open it as after an unclean
+        shutdown, with the checkpoint entries if they are its own. Waits for a file descriptor;
+        otherwise as `open`."""
         assert self.scan_result is not None
         home, files = self.home, self.opener.environment.files
         known = self.scan_result if is_checkpointed else self.scan_result.without_checkpoints()
@@ -332,7 +333,7 @@ class DirectoryLoader:
             files.sync_directory(home.directory.path)
             return self.opener.load(home, known, name, config)
 
-        home.loaded = False  # a stop meanwhile is no clean end of it
+        home.loaded = False  # a shutdown meanwhile is not clean
         lane = home.directory.lane
         while (opened := await self._offload.run(self._try, name, load, lane=lane)) is None:
             if self.exhausted is None:
@@ -343,7 +344,7 @@ class DirectoryLoader:
         home.loaded = True
 
     async def _open_all(self, found: DirectoryScan, adopt: Adopt) -> None:
-        # A log to be scanned is a call of its own; cleanly closed ones cost less than a call does.
+        # One call per log that needs recovery; cleanly closed logs are opened in batches.
         size = CHUNK if found.clean else 1
         live = self.found.live
         chunks = iter([live[start : start + size] for start in range(0, len(live), size)])
@@ -366,7 +367,7 @@ class DirectoryLoader:
     def _open(
         self, found: DirectoryScan, wanted: Sequence[tuple[TopicPartition, LogConfig]]
     ) -> list[tuple[TopicPartition, PartitionLog | LogLoadFailure]]:
-        """In a thread: as many as can be opened."""
+        """Open as many logs as possible, in a worker thread."""
         opened: list[tuple[TopicPartition, PartitionLog | LogLoadFailure]] = []
         for name, config in wanted:
             each = self._try(name, partial(self.opener.load, self.home, found, name, config))
@@ -379,8 +380,8 @@ class DirectoryLoader:
     def _try(
         self, name: TopicPartition, load: Callable[[], PartitionLog]
     ) -> PartitionLog | LogLoadFailure | None:
-        """In a thread. None: what went wrong with the disk is told to the directory, or the process is
-        `exhausted`."""
+        """Open one log in a worker thread. None: its directory was notified of a disk failure, or the
+        process is `exhausted`."""
         directory = self.home.directory
         try:
             return load()

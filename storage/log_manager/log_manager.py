@@ -1,28 +1,26 @@
-"""All partition logs of a node: found at start, created, deleted, looked after, closed.
+"""Manager of all partition logs of a node (Kafka's LogManager): load, create, delete, background tasks,
+close.
 
-Not among them: `__cluster_metadata-0`, which the Raft log opens itself in the metadata directory.
+It does not manage `__cluster_metadata-0`, which the Raft log opens itself in the metadata directory.
 
-The registry is changed on the loop alone; what touches the disk for long goes through offload, on
-the lane of its directory. Every log is in exactly one directory, and goes with it:
+The registry is changed only on the loop; slow disk operations run in worker threads, on the lane of
+their directory. Every log is in exactly one log directory:
 
-- A directory that meets an I/O error (`directories/failure.py`) is taken offline as a whole: its
-  logs raise LogFailed from then on, the others go on. When none is left, or the metadata directory
-  failed, `all_failed` is set, and the node has to end.
-- A partition found in several directories is served from none until one alone is left; a copy that holds nothing
-  gives way to another one.
-- A log that makes no sense (`partition.metadata` is damaged) is offline by itself.
+- A directory with an I/O error (`directories/failure.py`) goes offline as a whole: its logs raise
+  LogFailed, the others are served. If it was the last one or the metadata directory, `all_failed` is
+  set, and the node must shut down.
+- A partition that is found in several directories is not served until only one log remains; an empty
+  copy is removed.
+- A log that cannot be opened (`partition.metadata` is damaged) is offline alone.
 
-In which order things become durable:
+Durability:
 
-- create: checkpoints without an earlier log of that name, the partition's directory and files, its name
-  in the log directory, then it is visible.
-  A crash before leaves a directory without records, which the next start opens, and which is a
-  stray if the cluster's state does not know it.
-- delete: the rename to `-delete`, the log directory synced, checkpoints without it; then the name
-  may be used again, and the removal is scheduled. A crash before the sync may bring the old name
-  back: a stray again. One after it leaves a `-delete` directory, and a checkpoint entry at worst,
-  which the end of the next load drops before any log of that name can be created.
-- load and close: `loading.py`, `shutdown.py`.
+- create: see `creation.py`.
+- delete: the rename to `-delete`, the sync of the log directory, the checkpoints without the log; then
+  the name is free and the removal is scheduled. After a crash before the sync the old name may return: a
+  stray log. After a later crash a `-delete` directory remains, and at most a checkpoint entry, which the
+  next load removes before a log of that name can be created.
+- load and close: see `loading.py` and `shutdown.py`.
 """
 
 from __future__ import annotations
@@ -76,11 +74,12 @@ Ts = TypeVarTuple("Ts")
 
 
 def _now() -> None:
-    """Whenever its turn comes."""
+    """Default of `begin`: does nothing."""
 
 
 class LogManager:
-    """See the module. Everything but `get`, `logs` and the properties may wait for the disk."""
+    """All partition logs of a node. Methods other than `get`, `logs` and the properties may wait for
+    the disk."""
 
     def __init__(
         self,
@@ -155,31 +154,29 @@ class LogManager:
         for directory in self.directories.every:
             directory.on_failure = self._directory_failed
 
-    # What there is
-
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """None: not here. Raises LogFailed if it is in a directory that went offline."""
+        """The log of a partition; None if it is not on this node. Raises LogFailed if it is offline."""
         return self.registry.get(TopicPartition(topic, partition))
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """The directory a log is in. KeyError for a log of nobody's here."""
+        """The log directory of a log. Raises KeyError if the log is not of this manager."""
         return self.registry.home_of(log).directory
 
     @property
     def offline(self) -> Sequence[TopicPartition]:
-        """Partitions that are known to be here, and cannot be served."""
+        """Partitions that are on this node and cannot be served."""
         return tuple(self.registry.offline)
 
     @property
     def previous_broker_epoch(self) -> int:
-        """What the node's last run was registered with, if it ended cleanly (KIP-966); else -1.
+        """Broker epoch of the previous run if it ended with a clean shutdown (KIP-966); otherwise -1.
 
-        Known after `load`, and only where every directory says so, and the same.
+        Available after `load`; the marks of all log directories must contain the same epoch.
         """
-        return log_loading.common_broker_epoch(self._marks, len(self.registry.every_home))
+        return log_loading.common_broker_epoch(self._marks, len(self.registry.logs_by_directory))
 
     def gauges(self) -> dict[str, int]:
-        """Kafka's of `kafka.log:type=LogManager`, by name and, where there is one, `logDirectory`."""
+        """Values of Kafka's `kafka.log:type=LogManager` metrics, by name and, if any, `logDirectory`."""
         found = {
             "OfflineLogDirectoryCount": sum(each.failed for each in self.directories.all),
             "CordonedLogDirectoryCount": len(self.registry.cordoned),
@@ -194,11 +191,11 @@ class LogManager:
     # Start
 
     async def load(self, is_stray: IsStray = no_stray_logs) -> None:
-        """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
+        """Open all logs, and recover those that were not closed cleanly. Called once, first.
 
-        Of a partition that is in several directories, those that the cluster does not have here are set
-        aside, as `rename_stray_logs` does it, until one is left, or only such as it has. A disk that fails takes its directory offline, a log that makes no sense only itself. Raises
-        NoDirectory where there are too few file descriptors.
+        If a partition is in several directories, copies that the cluster does not assign here are
+        renamed to `-stray` while others remain. A failing disk takes its directory offline, a damaged
+        log only itself. Raises NoDirectory if there are too few file descriptors.
         """
         self._token = trio.lowlevel.current_trio_token()
         started = self.clock.monotonic()
@@ -228,9 +225,10 @@ class LogManager:
         is_elsewhere: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False,
         is_stray: IsStray = no_stray_logs,
     ) -> None:
-        """After `load`, once the cluster's metadata is known and strays were set aside: replicas whose swap
-        a crash cut short are served from where they were moved to (J-14), unless `is_elsewhere(replica,
-        topic id)`. Copies of other topics than the cluster has here are set aside, too."""
+        """Complete swaps that a crash interrupted: the future replica becomes the log (J-14), unless
+        `is_elsewhere(replica, topic id)`. Called after `load`, once the cluster metadata is known
+        and stray logs are renamed. Future replicas with another topic id than the cluster has are
+        renamed to `-stray`."""
         await self._leftovers.promote(is_elsewhere, is_stray)
 
     def _loading(self, home: DirectoryLogs) -> log_loading.DirectoryLoader:
@@ -259,7 +257,7 @@ class LogManager:
                 home.directory, path, self.config_of(topic).file_delete_delay_ms
             )
 
-    # Creating
+    # Creation
 
     async def create(
         self,
@@ -271,12 +269,13 @@ class LogManager:
         is_new: bool = True,
         directory_id: UUID | None = None,
     ) -> PartitionLog:
-        """Open a new log, in `directory_id` or where placement likes it best; or get the one there is.
+        """Create a log in `directory_id` or in the directory that placement prefers; return an existing
+        log.
 
-        `is_new=False` (the replica existed before) is refused while a directory is offline: the log
-        may be in there. A new topic may have the name of one that is offline: when that comes back
-        it is a stray. Raises LogFailed, DiskFull, NoDescriptors; InconsistentTopicId if the one
-        there is belongs to another topic.
+        With `is_new=False` (an existing replica) the call fails while a directory is offline, because
+        the log may be in it. A new topic may have the name of an offline log, which is a stray log when
+        its directory returns. Raises LogFailed, DiskFull, NoDescriptors; InconsistentTopicId if the
+        existing log belongs to another topic.
         """
         return await self._creation.create(
             TopicPartition(topic, partition),
@@ -287,25 +286,26 @@ class LogManager:
         )
 
     async def assign_topic_id(self, which: PartitionLog, topic_id: UUID) -> None:
-        """See `PartitionLog.assign_topic_id`. Raises LogFailed, DiskFull."""
-        async with self.registry.maintenance_lock_held(which) as home:
+        """Write the topic id of a log that has none; see `PartitionLog.assign_topic_id`. Raises
+        LogFailed, DiskFull."""
+        async with self.registry.holding_file_lock(which) as home:
             await self.offload.run(which.assign_topic_id, topic_id, lane=home.directory.lane)
 
-    # Taking away
+    # Deletion
 
     async def delete(self, *partitions: TopicPartition) -> None:
-        """Take logs away: renamed to `-delete` now, removed after `file.delete.delay.ms`.
+        """Delete logs: rename them to `-delete` now, remove them after `file.delete.delay.ms`.
 
-        Those that are not here are skipped. After this returns the names can be used again. Raises
-        LogFailed, after all others are done, if one is in a directory that is offline.
+        Partitions that are not on this node are skipped. When this returns, the names are free. Raises
+        LogFailed, after all others are deleted, if a log is in an offline directory.
         """
         await self.log_removal.delete(partitions)
 
     async def rename_stray_logs(self, is_stray: IsStray) -> list[TopicPartition]:
-        """Rename to `-stray`, and close, the logs that the cluster does not assign to this node.
+        """Close the logs that the cluster does not assign to this node, and rename them to `-stray`.
 
-        They are kept: a directory that was offline while its topics were deleted and created anew
-        looks the same as one that somebody put here by mistake.
+        They are kept, because a log whose topic was deleted while the directory was offline cannot be
+        distinguished from one that an operator has put here by mistake.
         """
         logs = self.registry.logs
         strays = [name for name, each in logs.items() if is_stray(name, each.topic_id)]
@@ -313,35 +313,33 @@ class LogManager:
         return strays
 
     async def rename_to_stray(self, name: TopicPartition) -> None:
-        """As `rename_stray_logs`, all that is here of a partition, served or not: its name is another
-        topic's by now. What can't be renamed stays, and goes on being in the way."""
+        """Rename all logs of a partition to `-stray`, served or not: its name now belongs to another
+        topic. A log that cannot be renamed stays, and its name stays in use."""
         await self.log_removal.rename_to_stray([name])
-        await self.log_removal.rename_unserved_to_stray(name)
-
-    # Flushing
+        await self.log_removal.rename_offline_to_stray(name)
 
     async def flush(self, which: PartitionLog, up_to: int) -> None:
-        """Return when all below offset `up_to` is durable; those who wait together share a flush.
+        """Return when everything below offset `up_to` is durable; concurrent callers share a flush.
 
         Raises LogFailed, DiskFull.
         """
-        async with self.registry.maintenance_lock_held(which) as home:
+        async with self.registry.holding_file_lock(which) as home:
             if which.recovery_point < up_to:
                 await self.offload.run(which.flush, lane=home.directory.lane)
             which.flushed()
 
-    # Truncating
+    # Truncation
 
     async def truncate(
         self, which: PartitionLog, offset: int, *, begin: Callable[[], None] = _now
     ) -> None:
-        """As `PartitionLog.truncate_to`, beside nothing else that changes the log's files.
+        """Truncate a log (`PartitionLog.truncate_to`); no other operation changes its files meanwhile.
 
-        `begin` is called when the log's turn has come, which may take long: on the loop, and the cut
-        is made unless it raises. From then on the caller sees to it that nothing is appended. Raises
-        what `begin` does, LogFailed, DiskFull.
+        `begin` is called on the loop once the file lock is held, which may take long; if it raises,
+        nothing is truncated. After `begin` the caller must not append. Raises what `begin` raises,
+        LogFailed, DiskFull.
         """
-        async with self.registry.maintenance_lock_held(which) as home:
+        async with self.registry.holding_file_lock(which) as home:
             begin()
             before = which.log_start_offset
             await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
@@ -350,9 +348,9 @@ class LogManager:
     async def truncate_fully(
         self, which: PartitionLog, beginning: EmptyLogStart, *, begin: Callable[[], None] = _now
     ) -> None:
-        """As `PartitionLog.truncate_fully`; else as `truncate`. The checkpoint of where the log starts comes
-        last. Raises what `begin` does, LogFailed."""
-        async with self.registry.maintenance_lock_held(which) as home:
+        """Delete a log's records (`PartitionLog.truncate_fully`), under the same rules as `truncate`.
+        The log start offset checkpoint is written last. Raises what `begin` raises, LogFailed."""
+        async with self.registry.holding_file_lock(which) as home:
             begin()
             before = which.log_start_offset
             await self.offload.run(which.truncate_fully, beginning, lane=home.directory.lane)
@@ -361,8 +359,9 @@ class LogManager:
             await self.checkpoint((Checkpoint.LOG_START,), home.directory)
 
     async def _started_lower(self, which: PartitionLog, home: DirectoryLogs, before: int) -> None:
-        """By the old checkpoint the next start would take for deleted what is appended from here on. A
-        directory that can't have the new one is offline, be it full: here nothing is undone."""
+        """Write a lowered log start offset: with the old checkpoint the next start would delete what
+        is appended from now on. A directory where that fails goes offline, even if it is only
+        full, because the truncation cannot be undone."""
         if which.log_start_offset >= before:
             return
         write, lane = partial(home.write_checkpoints, (Checkpoint.LOG_START,)), home.directory.lane
@@ -374,8 +373,8 @@ class LogManager:
     # Configs
 
     def update_configs(self, topics: Iterable[str] | None = None) -> None:
-        """Ask `config_for` again, for these topics' logs or for all; all means the broker's own
-        configs have changed, and the cleaner's with them."""
+        """Apply the configs of these topics, or of all topics, brokers and the log cleaner, to their
+        logs."""
         if topics is None:
             self.mover.settings_changed()
             if self.cleaners is not None:
@@ -390,28 +389,29 @@ class LogManager:
             each.update_config(configs[name.topic])
 
     def cordon(self, paths: frozenset[Path]) -> None:
-        """These log directories get no new partitions from now on, and no moves that are asked for
-        (KIP-1066); what is in them, or on its way, stays."""
+        """Cordon these log directories (KIP-1066): they get no new partitions and accept no new
+        moves. Their logs and the moves in progress stay."""
         registry = self.registry
         for path in sorted(paths - registry.cordoned):
-            log.info("log directory %s is cordoned: it gets no new partitions", path)
+            log.info("log directory %s is cordoned and gets no new partitions", path)
         for path in sorted(registry.cordoned - paths):
-            log.info("log directory %s is not cordoned any more", path)
+            log.info("log directory %s is no longer cordoned", path)
         registry.cordoned = paths
 
     # Failure
 
     def _checkpoint_due(self, which: PartitionLog) -> None:
-        """A log goes on once its recovery point is durable, which may be lower than before."""
-        home = self.registry.every_home[which.directory.parent]
+        """Write the recovery point of a log, which may be lower than before, before the log
+        continues."""
+        home = self.registry.logs_by_directory[which.directory.parent]
         home.write_checkpoints((Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER))
 
     def _flush_due(self, which: PartitionLog, up_to: int) -> None:
-        """From any thread: a log wants to be synced."""
+        """Queue a flush; called from any thread."""
         self._on_loop(self.flushing.due, which, up_to)
 
     def _failed_alone(self, which: PartitionLog) -> None:
-        """From any thread: a log is offline by itself."""
+        """Notify `on_log_failed`; called from any thread."""
         if self._on_failed_alone is not None:
             self._on_loop(self._on_failed_alone, which)
 
@@ -419,38 +419,40 @@ class LogManager:
         self._on_loop(self._drop, directory)
 
     def _on_loop(self, act: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Now, if this is the loop; soon, from another thread; now, where there is no loop yet."""
+        """Call `act` on the loop: now if this is the loop or no loop runs yet, otherwise soon."""
         if self._token is None or trio.lowlevel.in_trio_run():
             act(*args)
         else:
             self._token.run_sync_soon(act, *args)
 
     def _drop(self, directory: LogDirectory) -> None:
-        """On the loop: the logs of a failed directory are served no longer."""
+        """Stop serving the logs of a failed directory, on the loop."""
         lost = self.registry.drop(directory)
         self.mover.directory_failed(directory.path)
         if self._on_failure is not None:
             self._on_failure(directory, lost)
         if not self.homes() or directory is self.directories.metadata:
             log.critical(
-                "%s was the last or the metadata directory: the node must end", directory.path
+                "%s was the last log directory or the metadata directory: shutting down",
+                directory.path,
             )
             self.all_failed.set()
 
-    # Housekeeping and the end
+    # Background tasks and shutdown
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Housekeeping, until cancelled: retention, flushes, checkpoints, removal of the deleted."""
+        """Run the background tasks until cancelled: retention, flushes, checkpoints, deletion, log
+        cleaner, moves."""
         tasks = [self.mover.run]
         if self.cleaners is not None:
             tasks.append(self.cleaners.run)
         await background_tasks.run(self.services, self.flushing, tasks, task_status=task_status)
 
     async def close(self, *, broker_epoch: int = -1) -> None:
-        """Flush, snapshot and close all logs, write the checkpoints, and the clean mark last.
+        """Flush, snapshot and close all logs, write the checkpoints, and the clean shutdown mark last.
 
-        The directories' locks are still held: `directories.close()` gives them back, once whoever
-        else has files in them (the metadata log) has closed too.
+        The directories stay locked: `directories.close()` unlocks them, after the metadata log in them
+        is closed too.
         """
         await self.mover.park_all()
         async with trio.open_nursery() as nursery:

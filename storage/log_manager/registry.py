@@ -1,11 +1,11 @@
-"""Which logs a node has, in which directory each is, and which cannot be served.
+"""Registry of a node's logs: their directories, and which are offline.
 
-Plain state without I/O, changed on the loop alone; `log_creation`, `log_removal`, `log_adoption` and
-the manager change it together with the disk. Invariants:
+State without I/O, changed only on the loop; creation, deletion, loading and moves change it together
+with the disk. Invariants:
 
-- A name is in `logs` or in `offline`, or in neither (it is not here); a log in `logs` is in the
-  `DirectoryLogs.logs` of exactly the directory that its path is in.
-- Whoever changes what is on the disk for a name claims it in `busy` first; who finds it claimed waits.
+- A partition is in `logs` or in `offline`, or in neither (it is not on this node). A log in `logs` is in
+  the `DirectoryLogs.logs` of exactly the directory of its path.
+- A task claims a partition in `_busy` before it changes its files; other tasks wait.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from odradek.storage.log_manager.directory_logs import DirectoryLogs
 
 
 class OfflineLog(NamedTuple):
-    """A log that is here and cannot be served; whose it is, as far as is known."""
+    """A log on this node that cannot be served, with its topic id if known."""
 
     reason: str
     topic_id: UUID | None
 
 
 IsStray = Callable[[TopicPartition, UUID | None], bool]
-"""Whether the cluster does not have that partition here, of the topic of that id; None: it does not say whose
-it is."""
+"""Whether the cluster does not assign the partition with that topic id to this node. None: the log
+has no topic id."""
 
 
 def no_stray_logs(name: TopicPartition, topic_id: UUID | None) -> bool:
@@ -42,58 +42,55 @@ def no_stray_logs(name: TopicPartition, topic_id: UUID | None) -> bool:
 
 
 class LogRegistry:
-    """See the module."""
+    """Logs and log directories of a node."""
 
     def __init__(self, directories: Iterable[LogDirectory]) -> None:
-        self.every_home = {each.path: DirectoryLogs(each) for each in directories}
-        """By the directory's path; those that are offline among them."""
+        self.logs_by_directory = {each.path: DirectoryLogs(each) for each in directories}
+        """All log directories by path, offline ones included."""
         self.cordoned: frozenset[Path] = frozenset()
-        """cordoned.log.dirs: they get no new partitions (KIP-1066)."""
+        """Directories of cordoned.log.dirs: they get no new partitions (KIP-1066)."""
         self.preferred: dict[TopicPartition, Path] = {}
-        """Where replicas that are not here yet are to be created (J-03)."""
+        """Log directories requested for replicas that do not exist yet (J-03)."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.offline: dict[TopicPartition, OfflineLog] = {}
         self._busy: dict[TopicPartition, trio.Event] = {}
 
-    # What there is
-
     def get(self, name: TopicPartition) -> PartitionLog | None:
-        """None: not here. Raises LogFailed if it is here and cannot be served."""
+        """The log of a partition; None if it is not on this node. Raises LogFailed if it is offline."""
         found = self.logs.get(name)
         if found is None and name in self.offline:
             raise LogFailed(self.offline[name].reason)
         return found
 
     def homes(self) -> Sequence[DirectoryLogs]:
-        """The directories that are online, with their logs."""
-        return [home for home in self.every_home.values() if not home.directory.failed]
+        """The online log directories with their logs."""
+        return [home for home in self.logs_by_directory.values() if not home.directory.failed]
 
     @property
     def are_all_online(self) -> bool:
-        return not any(home.directory.failed for home in self.every_home.values())
+        return not any(home.directory.failed for home in self.logs_by_directory.values())
 
     def home_of(self, log: PartitionLog) -> DirectoryLogs:
-        """The directory a log is in. KeyError for a log of nobody's here."""
-        return self.every_home[log.directory.parent]
+        """Directory of a log. Raises KeyError for an unknown directory."""
+        return self.logs_by_directory[log.directory.parent]
 
     @asynccontextmanager
-    async def maintenance_lock_held(self, log: PartitionLog) -> AsyncIterator[DirectoryLogs]:
-        """Hold `maintenance` of the directory that the log is in: it may move while that is awaited."""
+    async def holding_file_lock(self, log: PartitionLog) -> AsyncIterator[DirectoryLogs]:
+        """Hold the file lock of the log's directory; if the log moves while waiting, that of its new
+        directory."""
         while True:
             home = self.home_of(log)
-            async with home.maintenance:
+            async with home.file_lock:
                 if self.home_of(log) is home:
                     yield home
                     return
 
-    # What changes
-
     def add(self, home: DirectoryLogs, name: TopicPartition, log: PartitionLog) -> None:
-        """From here on it is served."""
+        """Register a log: from now on it is served."""
         home.logs[name] = self.logs[name] = log
 
     def remove(self, name: TopicPartition) -> tuple[DirectoryLogs, PartitionLog]:
-        """It is served no longer; KeyError if it was not."""
+        """Unregister a log. Raises KeyError if it is not served."""
         log = self.logs.pop(name)
         home = self.home_of(log)
         del home.logs[name]
@@ -102,20 +99,20 @@ class LogRegistry:
     def relocated(
         self, name: TopicPartition, log: PartitionLog, old: DirectoryLogs, new: DirectoryLogs
     ) -> None:
-        """The log, which is served on, has its files in another directory now."""
+        """Register that the files of a served log are in another directory."""
         del old.logs[name]
         new.logs[name] = log
 
     def fence(self, name: TopicPartition, log: PartitionLog, reason: str) -> None:
-        """It can be served no longer: every later call of it raises LogFailed."""
+        """Take a log offline: every later call of it raises LogFailed."""
         log.fail(LogFailed(reason))
         self.logs.pop(name, None)
         self.offline[name] = OfflineLog(reason, log.topic_id)
 
     def drop(self, directory: LogDirectory) -> list[PartitionLog]:
-        """Fence all logs of a directory that failed; which those were."""
-        home = self.every_home.get(directory.path)
-        if home is None:  # one of its own for the metadata log
+        """Fence all logs of a failed directory, and return them."""
+        home = self.logs_by_directory.get(directory.path)
+        if home is None:  # a separate directory of the metadata log
             return []
         lost = list(home.logs.items())
         for name, log in lost:
@@ -123,10 +120,8 @@ class LogRegistry:
         home.logs.clear()
         return [log for _, log in lost]
 
-    # Who works on a name
-
     async def wait_until_free(self, *names: TopicPartition) -> None:
-        """When this returns nobody works on any of them, until the caller awaits again."""
+        """Wait until no task has claimed any of the partitions; valid until the caller awaits again."""
         while busy := [self._busy[name] for name in names if name in self._busy]:
             await busy[0].wait()
 
@@ -135,7 +130,7 @@ class LogRegistry:
 
     @contextmanager
     def claim(self, *names: TopicPartition) -> Iterator[None]:
-        """Work on these names, which are free: others wait until the end."""
+        """Claim partitions that are free; other tasks wait until the end of the block."""
         done = trio.Event()
         self._busy |= dict.fromkeys(names, done)
         try:

@@ -105,13 +105,13 @@ class LogServices:
         if error.errno in ODD:
             which.handle_io_error(error)
             return
-        home = self.registry.every_home.get(which.directory.parent)
+        home = self.registry.logs_by_directory.get(which.directory.parent)
         if home is not None:
             home.directory.report(error, undone=undone)
 
     def report_at(self, path: Path, error: OSError) -> None:
         """`report` for the path of a log's file."""
-        home = self.registry.every_home.get(path.parent.parent)
+        home = self.registry.logs_by_directory.get(path.parent.parent)
         if home is not None and error.errno not in NO_MEMORY:
             home.directory.report(error)
 

@@ -1,13 +1,13 @@
-"""The end of one directory's logs. The order is what makes the next start fast:
+"""Clean shutdown of one directory's logs, in an order that makes the next start fast:
 
-1. every log is flushed and closed: segments synced, indexes trimmed and synced, a producer snapshot
-   at the end of the log;
-2. the checkpoints: recovery points (now all at the ends), log starts, high watermarks;
-3. the mark of the clean shutdown.
+1. Every log is flushed and closed: segments synced, indexes trimmed and synced, a producer snapshot
+   written at the log end.
+2. The checkpoints are written: recovery points (now the log ends), log start offsets, high watermarks.
+3. The clean shutdown mark is written.
 
-A crash before 3 leaves no mark: the next start scans past the recovery points of the last
-checkpoint, which never promise more than was synced. A log that cannot be opened or closed, or a
-directory that was not loaded to its end, costs the mark: then step 2 is all there is.
+A crash before step 3 leaves no mark, so the next start scans past the checkpointed recovery points.
+There is no mark either if a log could not be opened or closed, or if the directory was not completely
+loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CHUNK = 32
 
 
 async def close(home: DirectoryLogs, offload: Offload, workers: int, *, broker_epoch: int) -> None:
-    """Close them, checkpoint, mark. A failure takes the directory offline and ends it there."""
+    """Close the logs, write the checkpoints and the mark. A failure takes the directory offline and
+    ends the shutdown of the directory."""
     directory = home.directory
     if not await _close_all(home, offload, workers) or directory.failed:
         log.warning("log directory %s was not shut down cleanly", directory.path)
@@ -64,10 +65,10 @@ async def _close_all(home: DirectoryLogs, offload: Offload, workers: int) -> boo
 
 
 def close_logs(logs: Sequence[PartitionLog]) -> bool:
-    """In a thread: close them cleanly, tell of those that cannot be; whether all could."""
+    """Close logs cleanly, in a worker thread; True if all succeeded. Failures are logged."""
     good = True
     for each in logs:
-        if each.failure is not None:  # it was fenced: what it last wrote may not be whole
+        if each.failure is not None:  # it is offline: its last write may be incomplete
             good = False
             log.error("%s is not closed cleanly: %s", each.directory, each.failure)
         try:

@@ -1,6 +1,6 @@
 """The swap: a log goes on in its copy (KIP-113, J-08, J-09).
 
-The partition's lock of the KIP is the loop's turn: within one, nobody appends. `maintenance` of both
+The partition's lock of the KIP is the loop's turn: within one, nobody appends. `file_lock` of both
 directories is held throughout, so that nobody flushes, truncates, deletes or renames segments; reads
 and appends go on. In which order things happen, and become durable:
 
@@ -280,8 +280,8 @@ class Crossing:
 
 @asynccontextmanager
 async def _both(one: DirectoryLogs, other: DirectoryLogs) -> AsyncIterator[None]:
-    """Hold `maintenance` of both, taken in the order of their paths: who waits for the second holds
+    """Hold `file_lock` of both, taken in the order of their paths: who waits for the second holds
     none that the other's holder waits for."""
     first, second = sorted((one, other), key=lambda home: home.directory.path)
-    async with first.maintenance, second.maintenance:
+    async with first.file_lock, second.file_lock:
         yield

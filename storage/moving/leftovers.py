@@ -66,7 +66,7 @@ class Leftovers:
         self._loadings = {each.home.directory.path: each for each in loadings}
         live: defaultdict[TopicPartition, list[Path]] = defaultdict(list)
         left: defaultdict[TopicPartition, list[Left]] = defaultdict(list)
-        for path in self._services.registry.every_home:  # in the order of log.dirs
+        for path in self._services.registry.logs_by_directory:  # in the order of log.dirs
             if path not in self._loadings:
                 continue
             found = self._loadings[path].found
@@ -111,7 +111,7 @@ class Leftovers:
             return None
 
     def _home_of(self, left: Left) -> DirectoryLogs:
-        return self._services.registry.every_home[left.directory]
+        return self._services.registry.logs_by_directory[left.directory]
 
     async def see_to(self) -> None:
         """All logs are open that can be."""
@@ -126,7 +126,7 @@ class Leftovers:
                 if copy.has_log:
                     path = copy.left.directory / copy.left.name
                     log.warning("%s is left alone: %s cannot be served", path, name)
-            self._withhold(name, [copy for copy in copies if not copy.has_log])
+            self._register_offline(name, [copy for copy in copies if not copy.has_log])
 
     async def _go_on(self, name: TopicPartition, served: PartitionLog, left: list[Left]) -> None:
         for each, verdict in decide([served.directory.parent], left, any_bad=False):
@@ -144,7 +144,7 @@ class Leftovers:
         any_bad = not self._services.registry.are_all_online
         return decide((), lone, any_bad=any_bad, is_elsewhere=is_elsewhere)
 
-    def _withhold(self, name: TopicPartition, lone: Sequence[_Copy]) -> None:
+    def _register_offline(self, name: TopicPartition, lone: Sequence[_Copy]) -> None:
         topics = {copy.topic_id for copy in lone}
         topic_id = topics.pop() if len(topics) == 1 else None
         for left, verdict in self._decide([copy.left for copy in lone]):
@@ -179,7 +179,7 @@ class Leftovers:
                 continue
             elsewhere = any(is_elsewhere(name, copy.topic_id) for copy in lone)
             if name not in self._services.registry.offline:  # a stray had its name until now
-                self._withhold(name, lone)
+                self._register_offline(name, lone)
             for left, verdict in self._decide([copy.left for copy in lone], is_elsewhere=elsewhere):
                 home = self._home_of(left)
                 if verdict is Verdict.PROMOTE and not home.directory.failed:
@@ -201,10 +201,10 @@ class Leftovers:
     async def _promote(
         self, home: DirectoryLogs, name: TopicPartition, left: Left, adopt: Adopt
     ) -> None:
-        is_checkpointed = left.name in home.unserved.get(name, ())
+        is_checkpointed = left.name in home.offline_directories.get(name, ())
         for each in self._services.registry.homes():
             # Of another topic, or it would be the copy's log
-            if str(name) in each.unserved.get(name, ()):
+            if str(name) in each.offline_directories.get(name, ()):
                 await self._log_removal.rename_found_to_stray(each, name, [str(name)])
         if home.directory.failed:
             return

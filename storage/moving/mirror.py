@@ -232,7 +232,7 @@ class Mirror:
     def complete(self) -> None:
         """In a thread, before the swap: all that is copied so far is durable, and all beside it.
 
-        The source's `maintenance` is held: its segments stay, only appends and rolls go on. Order:
+        The source's `file_lock` is held: its segments stay, only appends and rolls go on. Order:
         data, indexes, snapshots, epochs, names; then the recovery point may move. Raises OSError.
         """
         log, files = self.log, self._files

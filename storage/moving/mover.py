@@ -145,7 +145,7 @@ class Mover:
         longest = names.future_name(*name, self._entropy.uuid())
         if len(longest) > NAME_BYTES_MAX:
             raise NameTooLong(f"{name} is too long to be moved: {longest}")
-        home = self._services.registry.every_home.get(destination)
+        home = self._services.registry.logs_by_directory.get(destination)
         if home is None:
             raise UnknownDirectory(f"{destination} is no log directory of this node")
         if home.directory.failed:

@@ -48,7 +48,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.storage.log_manager.log_manager", "%s is not closed cleanly: "): Cause.DISK,
     (
         "odradek.storage.log_manager.log_manager",
-        "%s was the last or the metadata directory: ",
+        "%s was the last log directory or the metadata directory: ",
     ): Cause.DISK,
     ("odradek.storage.moving.mover", "the move of %s failed (%s): "): Cause.DISK,
     ("odradek.coordination", "Failed to load %s-%d, "): Cause.DISK,

@@ -220,7 +220,9 @@ async def test_other_directories_are_left_alone(
     async with world.running() as manager:
         assert [str(log.directory) for log in manager.logs()] == ["/a/t-0"]
     assert set(others) <= set(world.names(A))
-    assert "1 directories are no partitions; left alone: no partition" in caplog.text
+    assert (
+        "1 directories are not partition directories and are ignored: no partition" in caplog.text
+    )
 
 
 async def test_without_a_finished_load_there_is_no_clean_mark(world: World) -> None:
@@ -304,7 +306,7 @@ async def test_one_that_was_never_used_is_removed(
         assert contents(log) == ["all there is"]
         append(log, "more")
     assert not world.files.exists(unused)
-    assert f"{unused} is empty, and in another log directory, too" in caplog.text
+    assert f"{unused} is empty and exists in another log directory too" in caplog.text
     async with world.running() as manager:
         (log,) = manager.logs()
         assert contents(log) == ["all there is", "more"]
@@ -402,7 +404,7 @@ async def test_who_is_cancelled_while_deleting_leaves_no_name_busy(world: World)
         for name in names:
             await manager.create(*name, ONE)
         async with trio.open_nursery() as nursery:
-            async with manager.homes()[0].maintenance:
+            async with manager.homes()[0].file_lock:
                 nursery.start_soon(manager.delete, names[2])
                 await trio.testing.wait_all_tasks_blocked()
                 with trio.CancelScope() as scope:
@@ -914,7 +916,7 @@ async def test_what_somebody_else_made_durable_is_told_as_a_flush(
         log = await manager.create("t", 0, ONE)
         told: list[int] = []
         log.on_flushed = lambda: told.append(log.recovery_point)
-        async with manager.registry.maintenance_lock_held(log):
+        async with manager.registry.holding_file_lock(log):
             append(log, "a")
             await clock.settle()
             log.flush()
@@ -952,7 +954,7 @@ async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_fi
             append(log, f"value {number}")
         await manager.flush(log, 6)
         await manager.checkpoint(RECOVERY_POINTS)
-        async with manager.registry.maintenance_lock_held(log), trio.open_nursery() as nursery:
+        async with manager.registry.holding_file_lock(log), trio.open_nursery() as nursery:
             nursery.start_soon(manager.truncate, log, 4)
             await trio.testing.wait_all_tasks_blocked()
             assert log.end_offset == 6

@@ -296,7 +296,7 @@ async def test_log_failed_before_opening_is_reported_lost(
             NODE,
             on_lost=lambda topic, index: lost.append(topic.name),
         )
-        (await logs.create("t", 0, ONE)).take_offline_alone(OSError(errno.EMFILE, "done by half"))
+        (await logs.create("t", 0, ONE)).take_log_offline(OSError(errno.EMFILE, "done by half"))
         cluster.create("t", ONE)
         with pytest.raises(LogFailed):
             await cluster.table.get("t", None, 0)

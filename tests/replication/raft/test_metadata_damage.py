@@ -158,7 +158,7 @@ async def test_damaged_log_is_truncated_and_fetched_from_other_voters(
     for _ in range(2):
         assert opened(node, is_only_copy=False).end_offset == end - 1
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    lost = f"offsets {end - 1} to {end - 1} were there, and are lost; they are fetched from the leader again"
+    lost = f"offsets {end - 1} to {end - 1} are lost; they are fetched from the leader again"
     assert told.endswith(lost)
 
 

@@ -353,7 +353,7 @@ async def test_a_damaged_log_is_left_alone_and_told_once(
         with caplog.at_level(logging.ERROR):
             assert await manager.cleaners.clean_what_is_due() == 1
             assert await manager.cleaners.clean_what_is_due() == 0
-        assert caplog.text.count("t-0 can't be compacted") == 1
+        assert caplog.text.count("t-0 is uncleanable") == 1
         assert world.names(log.directory) == names
         assert manager.cleaners.statistics.uncleanable == 1
         assert log.failure is None

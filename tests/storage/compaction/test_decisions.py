@@ -16,7 +16,7 @@ from odradek.storage.compaction.grouping import SEGMENTS_MAX, Sizes, group
 from odradek.storage.compaction.keys import LONG, KeyHash
 from odradek.storage.compaction.offset_map import OffsetMap
 from odradek.storage.compaction.pages import PAD, Page, read_pages
-from odradek.storage.compaction.scheduling import Bounds, Dirt, survey
+from odradek.storage.compaction.scheduling import Bounds, DirtyPart, survey
 from odradek.storage.compaction.varints import encode, varints
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.offset_index import RELATIVE_MAX
@@ -90,10 +90,10 @@ def test_min_compaction_lag_keeps_segments_with_young_records() -> None:
 
 
 def test_a_log_is_due_by_its_dirty_ratio() -> None:
-    half = Dirt(20, 40, clean_bytes=200, dirty_bytes=200, overdue_ms=0)
+    half = DirtyPart(20, 40, clean_bytes=200, dirty_bytes=200, overdue_ms=0)
     assert not half.is_due(CONFIG)
     assert half.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.49))
-    clean = Dirt(40, 40, clean_bytes=400, dirty_bytes=0, overdue_ms=9)
+    clean = DirtyPart(40, 40, clean_bytes=400, dirty_bytes=0, overdue_ms=9)
     assert not clean.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.0))
 
 

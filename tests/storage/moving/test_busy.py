@@ -19,7 +19,7 @@ async def test_a_producer_that_is_always_ahead_is_caught_up_with() -> None:
     """Each time that something was copied there is more than before: the turns become longer."""
     world = World(default=LogConfig(segment_bytes=8 << 20))
     async with world.running(housekeeping=True) as manager:
-        a = manager.registry.every_home[A].directory
+        a = manager.registry.logs_by_directory[A].directory
         log = await manager.create("t", 0, ONE, directory_id=a.id)
         run, written = manager.offload.run, 0
 

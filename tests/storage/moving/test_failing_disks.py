@@ -44,7 +44,7 @@ async def one_life(world: World, promised: Promised, bad: Path, code: int, numbe
     await manager.load()
     async with trio.open_nursery() as nursery:
         await nursery.start(manager.run)
-        id = manager.registry.every_home[A].directory.id
+        id = manager.registry.logs_by_directory[A].directory.id
         log = await manager.create(*NAME, ONE, directory_id=id)
         for value in range(14):
             write(promised, log, f"{value} " + "x" * 50)
@@ -64,7 +64,7 @@ async def one_life(world: World, promised: Promised, bad: Path, code: int, numbe
         else:
             assert code != errno.EMFILE, "back-pressure, never a failed directory"
             assert manager.registry.home_of(log).directory.failed or code == errno.ENOSPC
-        other = manager.registry.every_home[B if bad == A else A]
+        other = manager.registry.logs_by_directory[B if bad == A else A]
         assert not other.directory.failed
         nursery.cancel_scope.cancel()
     world.files.power.cut()

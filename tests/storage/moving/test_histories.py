@@ -102,13 +102,13 @@ class History:
                 model.synced = len(model.values)
             case "truncate", int(percent):
                 offset = model.start + (len(model.values) - model.start) * percent // 100
-                async with manager.registry.maintenance_lock_held(log):
+                async with manager.registry.holding_file_lock(log):
                     log.truncate_to(offset)
                 del model.values[offset:]
                 model.synced = min(model.synced, offset)
             case "delete records", int(percent):
                 offset = model.start + (len(model.values) - model.start) * percent // 100
-                async with manager.registry.maintenance_lock_held(log):
+                async with manager.registry.holding_file_lock(log):
                     log.advance_log_start(offset, "asked to")
                     log.delete_expired(self.world.clock.wall_ms())
                 model.start = offset

@@ -54,7 +54,7 @@ def world() -> World:
 async def running(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
     """A log in /a with some segments, and what moves it."""
     async with world.running(housekeeping=True) as manager:
-        a = manager.registry.every_home[A].directory
+        a = manager.registry.logs_by_directory[A].directory
         log = await manager.create("t", 0, ONE, directory_id=a.id)
         for number in range(30):
             append(log, f"value {number} of some length", f"{number} more")
@@ -258,7 +258,7 @@ async def test_j11_a_failing_directory_stops_the_move(world: World, bad: Path) -
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
         await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
-        manager.registry.every_home[bad].directory.fail(OSError(errno.EIO, "bad"))
+        manager.registry.logs_by_directory[bad].directory.fail(OSError(errno.EIO, "bad"))
         await moved(manager)
         assert manager.mover.statistics.failed == 1
         assert MOVE in world.names(B), "for the next start to judge"
@@ -285,11 +285,11 @@ async def test_j11_the_destination_fails_by_an_error(
         manager.mover.threads_max = None
         manager.mover.settings_changed()
         await moved(manager)
-        assert manager.registry.every_home[B].directory.failed
+        assert manager.registry.logs_by_directory[B].directory.failed
         assert log.directory == A / "t-0"
         append(log, "life goes on")
         assert contents(log) == [*before, "life goes on"]
-        assert not manager.registry.every_home[A].directory.failed
+        assert not manager.registry.logs_by_directory[A].directory.failed
 
 
 async def test_the_source_fails_by_an_error(world: World) -> None:
@@ -302,8 +302,10 @@ async def test_the_source_fails_by_an_error(world: World) -> None:
         manager.mover.settings_changed()
         await moved(manager)
         assert manager.mover.statistics.failed == 1
-        assert manager.registry.every_home[A].directory.failed, "as by any other error of its disk"
-        assert not manager.registry.every_home[B].directory.failed, "it was not its error"
+        assert manager.registry.logs_by_directory[A].directory.failed, (
+            "as by any other error of its disk"
+        )
+        assert not manager.registry.logs_by_directory[B].directory.failed, "it was not its error"
         assert log.directory.parent == A
 
 
@@ -340,7 +342,7 @@ async def test_a_full_destination_cancels_the_move(world: World) -> None:
         await moved(manager)
         assert log.directory.parent == A
         assert contents(log) == before
-        assert not manager.registry.every_home[B].directory.failed
+        assert not manager.registry.logs_by_directory[B].directory.failed
         assert MOVE not in world.names(B), "its room is given back"
 
 
@@ -569,7 +571,7 @@ async def test_every_refusal(world: World) -> None:
             await move(TopicPartition("later", 0), B)
         later = await manager.create("later", 0, TWO)
         assert later.directory.parent == B, "J-03"
-        manager.registry.every_home[A].directory.fail(OSError(errno.EIO, "bad"))
+        manager.registry.logs_by_directory[A].directory.fail(OSError(errno.EIO, "bad"))
         with pytest.raises(LogFailed):
             await move(T0, B)
         with pytest.raises(LogFailed):

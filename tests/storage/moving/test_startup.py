@@ -104,7 +104,7 @@ async def test_j13_it_waits_for_a_descriptor_to_go_on() -> None:
         assert log is not None
         assert log.directory == B / "t-0"
         assert contents(log) == VALUES
-        assert not manager.registry.every_home[B].directory.failed
+        assert not manager.registry.logs_by_directory[B].directory.failed
 
 
 async def test_j13_what_is_not_the_same_is_not_believed() -> None:

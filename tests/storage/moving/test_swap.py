@@ -66,7 +66,7 @@ class Life:
             self.promised.write(log, f"{number} " + "x" * 50)
 
     def directory(self, path: Path) -> LogDirectory:
-        return self.manager.registry.every_home[path].directory
+        return self.manager.registry.logs_by_directory[path].directory
 
     async def move(self, act: Callable[[], None]) -> None:
         """Does `act` in the swap; returns when the move is over."""

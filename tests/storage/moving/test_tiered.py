@@ -61,7 +61,7 @@ async def move(manager: LogManager, promised: Promised) -> None:
             promised.acknowledged += 1
             number += 1
             if number == 5:
-                async with manager.registry.maintenance_lock_held(log):
+                async with manager.registry.holding_file_lock(log):
                     leave(log, log.segments[-2].base_offset - 1)
         await trio.lowlevel.checkpoint()
     promised.is_moved = log.directory.parent == B
