@@ -162,7 +162,7 @@ def test_partitions_are_summarized_and_summaries_verified(
     for each in (store / segment_key(copy(2), ".manifest"), made):
         each.write_bytes(b"{}")
     ran = offline("remote", "summarize", *where, code=1)
-    assert ran.lines[0].startswith(f"{FOO_0} is left without a summary: ")
+    assert ran.lines[0].startswith(f"{FOO_0} has no summary: ")
 
 
 def test_gc_keeps_foreign_objects(offline: CommandLine, store: Path) -> None:
