@@ -9,15 +9,12 @@ therefore woken one directly after the other.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast
 
 import trio
 
 from odradek.seams.network import Connection, ConnectionLost, Receiver
-
-if TYPE_CHECKING:
-    from odradek.seams.tcp import TcpConnection
 
 TURN_CONNECTIONS = 8
 TURN_BYTES = 4096
@@ -37,12 +34,22 @@ class EachAlone:
                 return
 
 
+class SelectableConnection(Protocol):
+    """A connection with a descriptor that epoll can wait for (`tcp.TcpConnection`)."""
+
+    on_close: Callable[[], None] | None
+
+    def fileno(self) -> int: ...
+
+    def receive_nowait(self, view: memoryview) -> int | None: ...
+
+
 class _Member:
     """A connection that waits in the selector."""
 
     __slots__ = ("connection", "failure", "fd", "receiver", "task")
 
-    def __init__(self, connection: TcpConnection, receiver: Receiver) -> None:
+    def __init__(self, connection: SelectableConnection, receiver: Receiver) -> None:
         self.connection = connection
         self.fd = connection.fileno()
         self.receiver = receiver
@@ -68,7 +75,7 @@ class TcpSelector:
     async def receive(self, connection: Connection, receiver: Receiver) -> None:
         if self._epoll.closed:  # tasks that were running when it ended arrive later
             raise ConnectionLost("the selector has ended")
-        member = _Member(cast("TcpConnection", connection), receiver)
+        member = _Member(cast(SelectableConnection, connection), receiver)
         self._epoll.register(member.fd, select.EPOLLIN)
         self._members[member.fd] = member
 

@@ -33,12 +33,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import inf
-from typing import TYPE_CHECKING
 
 from odradek.seams.files import Buffer, OutOfDescriptors, Path
-
-if TYPE_CHECKING:
-    from odradek.testing.virtual_files import VirtualLock
+from odradek.testing.power import Power
 
 SECTOR_BYTES = 512
 UNLIMITED_BYTES = 1 << 40
@@ -471,3 +468,25 @@ def _overwrite(content: bytearray, position: int, data: bytes) -> None:
     if position > len(content):
         _resize(content, position)
     content[position : position + len(data)] = data
+
+
+class VirtualLock:
+    """Held until released, or until the power of its holder is cut."""
+
+    def __init__(self, disk: VirtualDisk, path: Path, node: FileNode, power: Power) -> None:
+        self._disk = disk
+        self._path = path
+        self.node = node
+        self.power = power
+
+    def release(self) -> None:
+        self.power.check()
+        if self in self._disk.locks:
+            self._disk.locks.remove(self)
+
+    def check(self) -> None:
+        self.power.check()
+        self._disk.check("stat", self._path)
+        self._disk.check("lock", self._path)
+        if self._disk.node(self._path) is not self.node:
+            raise disk_error(errno.ESTALE, self._path)

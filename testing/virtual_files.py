@@ -22,7 +22,14 @@ from odradek.seams.files import (
     WouldBlock,
 )
 from odradek.testing.power import NodeCrashed, Power
-from odradek.testing.virtual_disk import DirectoryNode, FileNode, Node, VirtualDisk, disk_error
+from odradek.testing.virtual_disk import (
+    DirectoryNode,
+    FileNode,
+    Node,
+    VirtualDisk,
+    VirtualLock,
+    disk_error,
+)
 
 NAMES = frozenset({"create", "rename", "remove"})
 CHANGES = NAMES | {"write", "sync"}
@@ -361,28 +368,6 @@ class VirtualFiles:
         self.disk.check(operation, path)
         if operation in NAMES:
             self.strike_at(operation)
-
-
-class VirtualLock:
-    """Held until released, or until the power of its holder is cut."""
-
-    def __init__(self, disk: VirtualDisk, path: Path, node: FileNode, power: Power) -> None:
-        self._disk = disk
-        self._path = path
-        self.node = node
-        self.power = power
-
-    def release(self) -> None:
-        self.power.check()
-        if self in self._disk.locks:
-            self._disk.locks.remove(self)
-
-    def check(self) -> None:
-        self.power.check()
-        self._disk.check("stat", self._path)
-        self._disk.check("lock", self._path)
-        if self._disk.node(self._path) is not self.node:
-            raise disk_error(errno.ESTALE, self._path)
 
 
 def _check_replaceable(node: Node, there: Node | None, new: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
+from odradek.storage.tiered.errors import CorruptChunk
 
 if TYPE_CHECKING:
     from odradek.storage.tiered.encryption import SegmentCipher
@@ -26,10 +27,6 @@ class Compression(Enum):
     NONE = "none"
     ZSTD = "zstd"
     LZ4 = "lz4"
-
-
-class CorruptChunk(ValueError):
-    """The chunk cannot be decrypted or decompressed, or has another size than the original."""
 
 
 class ChunkTable:

@@ -59,3 +59,7 @@ class InvalidRemoteState(RemoteStorageError):
     T-27)."""
 
     retryable = False
+
+
+class CorruptChunk(ValueError):
+    """The chunk cannot be decrypted or decompressed, or has another size than the original."""

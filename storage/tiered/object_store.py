@@ -28,7 +28,7 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
-from odradek.storage.tiered.chunks import CHUNK_BYTES, Chunk, ChunkCodec, Compression, CorruptChunk
+from odradek.storage.tiered.chunks import CHUNK_BYTES, Chunk, ChunkCodec, Compression
 from odradek.storage.tiered.custom_metadata import (
     CHUNKED,
     DENSE,
@@ -39,6 +39,7 @@ from odradek.storage.tiered.custom_metadata import (
 )
 from odradek.storage.tiered.encryption import KeyRing, SegmentCipher
 from odradek.storage.tiered.errors import (
+    CorruptChunk,
     CorruptRemoteData,
     RemoteAccessDenied,
     RemoteResourceNotFound,

@@ -173,7 +173,7 @@ def test_endpoints_of_other_services_are_nobody_s_business(monkeypatch: pytest.M
 def test_an_endpoint_that_is_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told when it is opened: used, it would end the process."""
     with pytest.raises(
-        ValueError, match=r"aws_endpoint is .127\.0\.0\.1:9000.: it has to begin with"
+        ValueError, match=r"aws_endpoint is .127\.0\.0\.1:9000.: it must start with"
     ):
         open_objects("s3://b", {"aws_endpoint": "127.0.0.1:9000"})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")

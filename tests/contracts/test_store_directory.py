@@ -176,5 +176,5 @@ def test_its_mark_is_no_object(store: Store) -> None:
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: OsPath) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=f"the directory {tmp_path}/file/store cannot be made"):
+    with pytest.raises(ValueError, match=f"the directory {tmp_path}/file/store cannot be created"):
         open_objects(f"file://{tmp_path}/file/store")
