@@ -1,4 +1,4 @@
-"""Producer ids are never given twice, however many ask at once, and never refused for good."""
+"""Producer ids are unique under concurrent allocation, and errors are retriable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 10
 
 
 class Blocks:
-    """The controller's end: which blocks it has given, and when it will give none."""
+    """A fake controller: the blocks that it has allocated, and failures."""
 
     def __init__(self) -> None:
         self.reserved: list[int] = []
@@ -87,9 +87,9 @@ async def test_failed_allocation_returns_retriable_error(
     blocks.failure = failure
     async with trio.open_nursery() as nursery:
         ids = blocks.ids(nursery)
-        with pytest.raises(KafkaError) as told:
+        with pytest.raises(KafkaError) as received:
             await ids.next()
-        assert told.value.code is ErrorCode.coordinator_load_in_progress
+        assert received.value.code is ErrorCode.coordinator_load_in_progress
         blocks.failure = None
         assert await ids.next() == 1000
 
@@ -97,15 +97,15 @@ async def test_failed_allocation_returns_retriable_error(
 async def test_allocation_without_response_times_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Nor is it asked again meanwhile; and what it gives in the end is not lost."""
+    """No second request is sent meanwhile, and the late block is used."""
     blocks = Blocks()
     blocks.may_response = trio.Event()
     refused: list[ErrorCode] = []
 
     async def ask() -> None:
-        with pytest.raises(KafkaError) as told:
+        with pytest.raises(KafkaError) as received:
             await ids.next()
-        refused.append(told.value.code)
+        refused.append(received.value.code)
 
     async with trio.open_nursery() as nursery:
         ids = blocks.ids(nursery)

@@ -1,7 +1,7 @@
-"""Coordinators move with their partitions' leaders: groups and transactions of librdkafka's go on when
-the broker that coordinates them, or one that leads their partitions, is killed.
+"""Failover of coordinators: groups and transactions of librdkafka clients continue when their
+coordinator, or the leader of a partition, crashes.
 
-Three broker processes; sessions are short, so that a fail-over is a matter of seconds.
+The cluster has three broker processes with short sessions, so that a failover takes a few seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.interop.clients import read_all
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 CONFIGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -51,7 +51,7 @@ def cluster(started: Cluster) -> Cluster:
     for broker in started.brokers:
         if started.state(broker) is not NodeState.RUNNING:
             started.restart(broker)
-    with deadline(PATIENCE_S, "every replica to be in sync") as check:
+    with deadline(TIMEOUT_S, "every replica to be in sync") as check:
         while _out_of_sync(started):
             check()
     return started
@@ -62,7 +62,7 @@ def topic(cluster: Cluster) -> str:
     name = f"t{next(_numbers)}"
     wanted = NewTopic(name, num_partitions=PARTITIONS, replication_factor=3)
     admin = _admin(cluster)
-    admin.create_topics([wanted])[name].result(PATIENCE_S)
+    admin.create_topics([wanted])[name].result(TIMEOUT_S)
     return name
 
 
@@ -71,16 +71,16 @@ def _admin(cluster: Cluster) -> AdminClient:
 
 
 def _out_of_sync(cluster: Cluster) -> bool:
-    metadata = _admin(cluster).list_topics(timeout=PATIENCE_S)
+    metadata = _admin(cluster).list_topics(timeout=TIMEOUT_S)
     rows = [row for topic in metadata.topics.values() for row in topic.partitions.values()]
     return len(metadata.brokers) < 3 or any(len(row.isrs) < len(row.replicas) for row in rows)
 
 
 def leader(cluster: Cluster, topic: str, partition: int) -> int:
-    """Who leads it, once somebody does."""
-    with deadline(PATIENCE_S, f"a leader of {topic}-{partition}") as check:
+    """Leader of a partition; waits until there is one."""
+    with deadline(TIMEOUT_S, f"a leader of {topic}-{partition}") as check:
         while True:
-            metadata = _admin(cluster).list_topics(topic, timeout=PATIENCE_S)
+            metadata = _admin(cluster).list_topics(topic, timeout=TIMEOUT_S)
             rows = metadata.topics[topic].partitions
             if partition in rows and rows[partition].leader > 0:
                 found: int = rows[partition].leader
@@ -89,7 +89,7 @@ def leader(cluster: Cluster, topic: str, partition: int) -> int:
 
 
 def coordinator(cluster: Cluster, topic: str, key: str) -> int:
-    """Who coordinates a group or a transactional id."""
+    """Broker id of the coordinator of a group or a transactional id."""
     return leader(cluster, topic, partition_for(key, 3))
 
 
@@ -97,19 +97,19 @@ def transactional(cluster: Cluster, name: str) -> Producer:
     config = {
         "bootstrap.servers": cluster.bootstrap,
         "transactional.id": name,
-        "socket.timeout.ms": 10_000,  # who stands still is not waited for by clients either
+        "socket.timeout.ms": 10_000,  # clients do not wait for a hanging broker either
     }
     producer = Producer(config)
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     return producer
 
 
-def insist(step: object, *args: object) -> None:
-    """A step of a transaction, again as long as librdkafka says that it may be."""
-    with deadline(PATIENCE_S, f"{step} to be done") as check:
+def retry(step: object, *args: object) -> None:
+    """Run a step of a transaction; retry retriable errors of librdkafka."""
+    with deadline(TIMEOUT_S, f"{step} to be done") as check:
         while True:
             try:
-                step(*args, PATIENCE_S)  # type: ignore[operator]
+                step(*args, TIMEOUT_S)  # type: ignore[operator]
                 return
             except KafkaException as error:
                 if not error.args[0].retriable():
@@ -135,18 +135,18 @@ def test_transaction_completes_after_coordinator_crash(
     producer = transactional(cluster, topic)
     producer.begin_transaction()
     write(producer, topic, b"open")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     cluster.kill(coordinator(cluster, TRANSACTIONS_TOPIC, topic))
-    insist(producer.commit_transaction if end == "commit" else producer.abort_transaction)
+    retry(producer.commit_transaction if end == "commit" else producer.abort_transaction)
     producer.begin_transaction()
     write(producer, topic, b"next")
-    insist(producer.commit_transaction)
+    retry(producer.commit_transaction)
     wanted = [b"next"] * 3 + [b"open"] * (3 if end == "commit" else 0)
     assert committed(cluster, topic, len(wanted)) == wanted
 
 
 def test_transaction_completes_after_leader_crash(cluster: Cluster, topic: str) -> None:
-    """The markers go to whoever leads the partition by then."""
+    """The markers are sent to the new leader of the partition."""
     name = next(
         f"{topic}-{number}"
         for number in range(100)
@@ -156,9 +156,9 @@ def test_transaction_completes_after_leader_crash(cluster: Cluster, topic: str) 
     producer = transactional(cluster, name)
     producer.begin_transaction()
     write(producer, topic, b"open")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     cluster.kill(leader(cluster, topic, 0))
-    insist(producer.commit_transaction)
+    retry(producer.commit_transaction)
     assert committed(cluster, topic, 3) == [b"open"] * 3
 
 
@@ -172,20 +172,20 @@ def test_markers_do_not_wait_for_hanging_broker(cluster: Cluster, topic: str) ->
     producer = transactional(cluster, name)
     producer.begin_transaction()
     write(producer, topic, b"open")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     paused = leader(cluster, topic, 0)
     cluster.pause(paused)
     try:
-        insist(producer.commit_transaction)
+        retry(producer.commit_transaction)
         with deadline(20, "another leader") as check:  # well below request.timeout.ms
             while leader(cluster, topic, 0) == paused:
                 check()
-        with deadline(20, "the markers: nobody may follow before they are written") as check:
+        with deadline(20, "the markers: followers fetch only after they are written") as check:
             follower = transactional(cluster, name)
             check()
         follower.begin_transaction()
         follower.produce(topic, b"next", partition=0)
-        insist(follower.commit_transaction)
+        retry(follower.commit_transaction)
         assert committed(cluster, topic, 4) == [b"next"] + [b"open"] * 3
     finally:
         cluster.resume(paused)
@@ -210,32 +210,32 @@ def test_group_continues_after_coordinator_crash(
     for step in range(2):
         for _ in range(5):
             write(producer, topic, b"%d" % step)
-        assert producer.flush(PATIENCE_S) == 0
-        with deadline(PATIENCE_S, "what was produced to be consumed") as check:
+        assert producer.flush(TIMEOUT_S) == 0
+        with deadline(TIMEOUT_S, "the produced records to be consumed") as check:
             while len(set(seen)) < 15 * (step + 1):
                 message = consumer.poll(0.5)
                 if message is not None and message.error() is None:
                     seen.append((message.partition(), message.offset()))
                 check()
-        insist_commit(consumer)
+        retry_commit(consumer)
         if step == 0:
             cluster.kill(coordinator(cluster, OFFSETS_TOPIC, group))
     asked = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-    assert [each.offset for each in consumer.committed(asked, PATIENCE_S)] == [10] * 3
+    assert [each.offset for each in consumer.committed(asked, TIMEOUT_S)] == [10] * 3
     consumer.close()
-    assert [each.offset for each in Consumer(config).committed(asked, PATIENCE_S)] == [10] * 3
+    assert [each.offset for each in Consumer(config).committed(asked, TIMEOUT_S)] == [10] * 3
     admin = _admin(cluster)
-    groups = admin.list_consumer_groups().result(PATIENCE_S)
+    groups = admin.list_consumer_groups().result(TIMEOUT_S)
     assert [each.group_id for each in groups.valid].count(group) == 1
 
 
-def insist_commit(consumer: Consumer) -> None:
-    """Commit what was consumed, at whichever coordinator there is."""
-    with deadline(PATIENCE_S, "offsets to be committed") as check:
+def retry_commit(consumer: Consumer) -> None:
+    """Commit the consumed offsets with the current coordinator."""
+    with deadline(TIMEOUT_S, "offsets to be committed") as check:
         while True:
             try:
                 consumer.commit(asynchronous=False)
                 return
             except KafkaException:
-                consumer.poll(0.2)  # it may have to join again first
+                consumer.poll(0.2)  # it may have to rejoin first
                 check()

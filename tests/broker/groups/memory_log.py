@@ -1,4 +1,4 @@
-"""The coordinator's log in memory: for tests."""
+"""A coordinator's log in memory, for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MemoryLog:
             ProducerStates("o", expiration_ms=lambda: 1 << 40) for _ in range(partitions)
         ]
         self.high_watermarks: dict[int, int] | None = None
-        """Where they are held; None lets them follow the ends."""
+        """High watermarks that are held; None follows the log end offset."""
         self.changed = trio.Event()
         self.fail_with: KafkaError | None = None
         self.reads = 0
@@ -96,16 +96,16 @@ class MemoryLog:
         self.high_watermarks = dict(self.ends)
 
     def move_to(self, partition: int, high_watermark: int) -> None:
-        """Of a log that is held."""
+        """Set the high watermark of a log that is held."""
         assert self.high_watermarks is not None
         self.high_watermarks[partition] = high_watermark
-        self._tell()
+        self._describe()
 
     def move_on(self) -> None:
         self.high_watermarks = None
-        self._tell()
+        self._describe()
 
-    def _tell(self) -> None:
+    def _describe(self) -> None:
         self.changed.set()
         self.changed = trio.Event()
 

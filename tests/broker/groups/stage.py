@@ -1,7 +1,7 @@
-"""A shard with a log in memory, and clients that remember what they were told: for tests.
+"""A shard with a log in memory, and simulated clients that keep their member id and generation.
 
-It does what the driver does, without trio: appends, replays, answers. Appends can be made to fail
-or be held back, as if the high watermark did not move.
+The stage does what the coordinator does, without trio: it appends, replays and responds. Appends can
+fail or stay uncommitted, as if the high watermark did not advance.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def metadata(*topics: str) -> bytes:
 
 @dataclass(eq=False)
 class Request:
-    """A waiter: who asked what, and the answer."""
+    """A request of a client, and its response."""
 
     who: str
     what: str
@@ -64,7 +64,7 @@ class Request:
 
     @property
     def response(self) -> Any:
-        assert len(self.responses) <= 1, f"{self.who}'s {self.what} was answered twice"
+        assert len(self.responses) <= 1, f"{self.who}'s {self.what} got two responses"
         return self.responses[0] if self.responses else None
 
     @property
@@ -74,7 +74,7 @@ class Request:
 
 @dataclass
 class Client:
-    """A member's side: its id and generation as the coordinator last told it."""
+    """A client: member id and generation of its last response."""
 
     name: str
     member_id: str = NO_MEMBER_ID
@@ -104,14 +104,14 @@ class Client:
 
 
 class Stage:
-    """See the module."""
+    """A shard, its log, and clients of one group."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
         self.shard = GroupCoordinatorShard(self.config)
         self.now_ms = START_MS
         self.wall_ms_more = 0
-        """By how much the wall clock was corrected."""
+        """Correction of the wall clock in ms."""
         self.log: list[Record] = []
         self.clients: dict[str, Client] = {}
         self.requests: list[Request] = []
@@ -121,7 +121,7 @@ class Stage:
         self.held: deque[AppendCompletion] = deque()
         self.story: list[str] = []
         self.log_is_behind = False
-        """The group's last change could not be written."""
+        """Whether the last append of the group failed."""
 
     @property
     def now(self) -> EventTime:
@@ -133,17 +133,17 @@ class Stage:
         assert group is None or isinstance(group, ClassicGroup)
         return group
 
-    def client(self, name: str, **said: Any) -> Client:
+    def client(self, name: str, **fields: Any) -> Client:
         client = self.clients.setdefault(name, Client(name))
-        for attribute, value in said.items():
+        for attribute, value in fields.items():
             assert hasattr(client, attribute), attribute
             setattr(client, attribute, value)
         return client
 
-    # What clients do
+    # Requests of clients
 
-    def join(self, name: str, **said: Any) -> Request:
-        client = self.client(name, **said)
+    def join(self, name: str, **fields: Any) -> Request:
+        client = self.client(name, **fields)
         self.fresh_ids += 1
         request = JoinGroup(
             GROUP,
@@ -162,12 +162,12 @@ class Stage:
         )
         future = self._ask(name, "join")
         self.do(self.shard.join(request, future, self.now))
-        self.advance(0)  # a first join without a delay is over before anything else happens
+        self.advance(0)  # an initial rebalance without a delay completes first
         return future
 
-    def joins(self, name: str, **said: Any) -> Request:
-        """Join as a client does: again, with the id, if it is told to."""
-        request = self.join(name, **said)
+    def joins(self, name: str, **fields: Any) -> Request:
+        """Send JoinGroup; after MEMBER_ID_REQUIRED send it again with the member id."""
+        request = self.join(name, **fields)
         if request.response is not None and request.response.error is ErrorCode.member_id_required:
             request = self.join(name)
         return request
@@ -208,13 +208,13 @@ class Stage:
         leaver = LeavingMember(client.member_id, client.instance_id, reason)
         return self.leave(leaver, who=name)
 
-    def commit(self, name: str, offsets: dict[tuple[str, int], int], **said: Any) -> Request:
+    def commit(self, name: str, offsets: dict[tuple[str, int], int], **fields: Any) -> Request:
         client = self.client(name)
         values = {
             "member_id": client.member_id,
             "instance_id": client.instance_id,
             "generation": client.generation,
-            **said,
+            **fields,
         }
         commits = tuple(
             OffsetToCommit(topic, None, partition, offset, -1, "")
@@ -229,10 +229,10 @@ class Stage:
         self.requests.append(future)
         return future
 
-    # What time does
+    # Time
 
     def advance(self, ms: int) -> None:
-        """Let time pass; the group is ticked whenever it wants to be."""
+        """Advance the time; call `tick` at every deadline of the group."""
         end_ms = self.now_ms + ms
         ticks_at_once = 0
         while True:
@@ -240,12 +240,12 @@ class Stage:
             if wake_ms is None or wake_ms > end_ms:
                 break
             ticks_at_once = ticks_at_once + 1 if wake_ms <= self.now_ms else 0
-            assert ticks_at_once < 3, "it would be ticked for ever"
+            assert ticks_at_once < 3, "the group always has a due deadline"
             self.now_ms = max(wake_ms, self.now_ms)
             self.do(self.shard.tick(GROUP, self.now))
         self.now_ms = end_ms
 
-    # What the driver does
+    # What the coordinator does
 
     def do(self, result: CoordinatorResult) -> None:
         todo = deque([result])
@@ -258,13 +258,13 @@ class Stage:
 
     def _respond(self, future: Request, response: Any) -> None:
         future.responses.append(response)
-        assert len(future.responses) == 1, f"{future.who}'s {future.what} was answered twice"
+        assert len(future.responses) == 1, f"{future.who}'s {future.what} got two responses"
         if future.who in self.clients:
             self.clients[future.who].learn(response)
-        self.story.append(f"{future.who} <- {tell(future.what, response)}")
+        self.story.append(f"{future.who} <- {describe(future.what, response)}")
 
-    def tell_record(self, record: Record) -> str:
-        return tell_record(record)
+    def describe_record(self, record: Record) -> str:
+        return describe_record(record)
 
     def _append(self, append: RecordAppend) -> CoordinatorResult:
         if any(not isinstance(each.key, OffsetKey) for each in append.records):
@@ -274,7 +274,7 @@ class Stage:
             self.story.append(f"the append fails: {code.name.upper()}")
             return self.shard.append_failed(append.completion, code, self.now, written=False)
         for record in append.records:
-            self.story.append(f"record {self.tell_record(record)}")
+            self.story.append(f"record {self.describe_record(record)}")
             self.log.append(record)
             if append.replay:
                 self.shard.replay(record, len(self.log) - 1)
@@ -284,7 +284,7 @@ class Stage:
         return self.shard.appended(append.completion, self.now)
 
     def release(self, count: int = 1 << 30, code: ErrorCode | None = None) -> None:
-        """What was held back is replicated, or, with a code, was given up."""
+        """Commit the held appends, or fail them with a code."""
         while self.held and count:
             count -= 1
             completion = self.held.popleft()
@@ -294,24 +294,24 @@ class Stage:
                 self.do(self.shard.append_failed(completion, code, self.now, written=True))
 
     def replayed(self) -> GroupCoordinatorShard:
-        """What a restart would make of the log."""
+        """Load the log into another shard."""
         shard = GroupCoordinatorShard(self.config)
         for offset, record in enumerate(self.log):
             shard.replay(record, offset)
         return shard
 
     def restart(self) -> None:
-        """As if the broker was killed and started again: nobody is answered."""
+        """Crash and restart the broker: waiting requests get no response."""
         self.shard = self.replayed()
         self.held.clear()
         for group_id in list(self.shard.groups):
             self.do(self.shard.loaded(group_id, self.now))
 
 
-# In words, for transcripts
+# Text for transcripts
 
 
-def tell(what: str, response: Any) -> str:
+def describe(what: str, response: Any) -> str:
     code = response.error.name.upper() if hasattr(response, "error") else ""
     if isinstance(response, JoinGroupResponse):
         if response.error is ErrorCode.member_id_required:
@@ -347,7 +347,7 @@ def tell(what: str, response: Any) -> str:
     return f"{what}: {code}"
 
 
-def tell_record(record: Record) -> str:
+def describe_record(record: Record) -> str:
     key, value = record
     if isinstance(key, OffsetKey):
         what = "gone" if value is None else str(value.offset)  # type: ignore[union-attr]
@@ -359,7 +359,7 @@ def tell_record(record: Record) -> str:
     members = " ".join(
         f"{each.member_id}={each.assignment.decode() or 'nothing'}" for each in value.members
     )
-    return f"group: generation {value.generation}, {members or 'nobody'}"
+    return f"group: generation {value.generation}, {members or 'no members'}"
 
 
 def offset(value: int) -> CommittedOffset:

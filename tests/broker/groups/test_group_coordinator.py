@@ -1,4 +1,4 @@
-"""The driver: waiting clients, timers, the high watermark, loading, leadership, under virtual time."""
+"""The group coordinator in virtual time: requests, timers, commits, loads and leader changes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def running(
         nursery.cancel_scope.cancel()
 
 
-def a_join(member_id: str = "", group: str = "g", **said: object) -> JoinGroup:
+def a_join(member_id: str = "", group: str = "g", **fields: object) -> JoinGroup:
     values = {
         "instance_id": None,
         "client_id": "c",
@@ -79,7 +79,7 @@ def a_join(member_id: str = "", group: str = "g", **said: object) -> JoinGroup:
         "protocols": (("range", b""),),
         "member_uuid": "1",
         "id_required": False,
-        **said,
+        **fields,
     }
     return JoinGroup(group, member_id, **values)  # type: ignore[arg-type]
 
@@ -93,8 +93,8 @@ def a_heartbeat(joined: JoinGroupResponse) -> Heartbeat:
     return Heartbeat("g", joined.member_id, None, joined.generation)
 
 
-def a_commit(offset: int = 5, group: str = "g", **said: object) -> OffsetCommit:
-    values = {"member_id": "", "instance_id": None, "generation": -1, **said}
+def a_commit(offset: int = 5, group: str = "g", **fields: object) -> OffsetCommit:
+    values = {"member_id": "", "instance_id": None, "generation": -1, **fields}
     offsets = (OffsetToCommit("t", TOPIC_ID, 0, offset, -1, None),)
     return OffsetCommit(group, offsets=offsets, **values)  # type: ignore[arg-type]
 
@@ -111,7 +111,7 @@ async def fetched(groups: GroupCoordinator, group: str = "g") -> int:
 
 
 class Asked:
-    """A request in a task of its own."""
+    """A request that runs in its own task."""
 
     def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
         self.response: object = None
@@ -127,7 +127,7 @@ class Asked:
 
 
 async def test_first_member_gets_assignment(clock: VirtualClock) -> None:
-    """Without a delay nothing is waited for: virtual time stands still."""
+    """Without an initial rebalance delay no time passes."""
     async with running(clock, MemoryLog()) as groups:
         joined = await groups.join(a_join())
         assert joined.error is ErrorCode.none
@@ -139,7 +139,7 @@ async def test_first_member_gets_assignment(clock: VirtualClock) -> None:
 
 
 async def test_members_that_start_together_are_in_first_generation(clock: VirtualClock) -> None:
-    """The second one has the join go on as long again."""
+    """The second member extends the initial rebalance."""
     delay_ms = 5
     async with (
         running(clock, MemoryLog(), initial_rebalance_delay_ms=delay_ms) as groups,
@@ -157,16 +157,16 @@ async def test_members_that_start_together_are_in_first_generation(clock: Virtua
 async def test_members_that_start_50_ms_apart_are_in_second_generation(
     clock: VirtualClock,
 ) -> None:
-    """With group.initial.rebalance.delay.ms=0 the first one has its assignment at once, and learns of
-    the second by the heartbeat it sends right behind it."""
+    """With group.initial.rebalance.delay.ms=0 the first member gets its assignment at once, and
+    REBALANCE_IN_PROGRESS for the heartbeat that it sends next."""
     configs = ServerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"})
-    said = GroupConfig.from_configs(configs)
+    fields = GroupConfig.from_configs(configs)
     async with (
         running(
             clock,
             MemoryLog(),
-            initial_rebalance_delay_ms=said.initial_rebalance_delay_ms,
-            arrival_ms=said.arrival_ms,
+            initial_rebalance_delay_ms=fields.initial_rebalance_delay_ms,
+            arrival_ms=fields.arrival_ms,
         ) as groups,
         trio.open_nursery() as nursery,
     ):
@@ -228,7 +228,7 @@ async def test_sessions_expire_on_time(clock: VirtualClock) -> None:
 
 
 async def test_group_can_be_deleted_after_last_session_expires(clock: VirtualClock) -> None:
-    """Whatever the timers' task has come to by then: nothing else gets a turn here."""
+    """The result does not depend on the timers' task: no other task runs in between."""
     async with running(clock, MemoryLog()) as groups:
         await a_member(groups)
         clock.advance(9.999)
@@ -278,7 +278,7 @@ async def test_offset_commit_completes_when_committed(clock: VirtualClock) -> No
         fetch = Asked(nursery, lambda: fetched(groups))
         await clock.settle()
         assert not commit.is_responded.is_set()
-        assert not fetch.is_responded.is_set(), "what could be taken back was shown"
+        assert not fetch.is_responded.is_set(), "an uncommitted state was returned"
         log.move_on()
         await clock.settle()
         assert getattr(commit.response, "error", None) is ErrorCode.none
@@ -319,7 +319,7 @@ async def test_consumer_group_description_waits_for_high_watermark(clock: Virtua
         described = Asked(nursery, lambda: groups.describe_consumer("g"))
         await clock.settle()
         assert not joined.is_responded.is_set()
-        assert not described.is_responded.is_set(), "what could be taken back was shown"
+        assert not described.is_responded.is_set(), "an uncommitted state was returned"
         log.move_on()
         await clock.settle()
         assert isinstance(described.response, DescribedConsumerGroup)
@@ -329,7 +329,7 @@ async def test_consumer_group_description_waits_for_high_watermark(clock: Virtua
 async def test_not_found_errors_wait_for_high_watermark(
     clock: VirtualClock,
 ) -> None:
-    """A client that is told so gives up what it has: its member's partitions, or the group."""
+    """Not-found errors are final for clients, so they must not be reverted."""
     log = MemoryLog()
 
     def beat(epoch: int) -> ConsumerGroupHeartbeat:
@@ -388,13 +388,13 @@ async def test_offset_commit_without_replication_times_out(clock: VirtualClock) 
             assert fetch.response is ErrorCode.not_coordinator
             again = Asked(nursery, lambda: fetched(groups))
             await clock.settle()
-            assert not again.is_responded.is_set(), "what could be taken back was shown"
+            assert not again.is_responded.is_set(), "an uncommitted state was returned"
             log.move_on()
-        assert await fetched(groups) == 2, "it was written, only not known to be"
+        assert await fetched(groups) == 2, "the record stays in the log"
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "received"),
     [
         (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
         (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
@@ -403,20 +403,20 @@ async def test_offset_commit_without_replication_times_out(clock: VirtualClock) 
     ],
 )
 async def test_failed_append_leaves_state_unchanged(
-    clock: VirtualClock, code: ErrorCode, told: ErrorCode
+    clock: VirtualClock, code: ErrorCode, received: ErrorCode
 ) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         log.fail_with = KafkaError(code)
-        assert (await groups.commit(a_commit())).partitions == (("t", 0, told),)
-        assert (await groups.join(a_join())).error is told
+        assert (await groups.commit(a_commit())).partitions == (("t", 0, received),)
+        assert (await groups.join(a_join())).error is received
         log.fail_with = None
         assert await fetched(groups) == -1
         assert groups.count_by_state() == {}
 
 
 async def test_oversized_record_fails_only_its_request(clock: VirtualClock) -> None:
-    """A string's length has 16 bits there: Kafka fails the request, too."""
+    """String lengths in records have 16 bits; Kafka fails the request, too."""
     async with running(clock, MemoryLog()) as groups:
         joined = await groups.join(a_join(client_id="c" * 32_767, group="other"))
         synced = await groups.sync(a_sync(joined, group="other"))
@@ -424,8 +424,8 @@ async def test_oversized_record_fails_only_its_request(clock: VirtualClock) -> N
         heartbeat = ConsumerGroupHeartbeat(
             "third", "m" * 32_768, 0, "c", "/::1", topics=(), owned={}
         )
-        told = await groups.consumer_heartbeat(heartbeat)
-        assert told.error is ErrorCode.unknown_server_error
+        received = await groups.consumer_heartbeat(heartbeat)
+        assert received.error is ErrorCode.unknown_server_error
         assert (await groups.commit(a_commit())).error is ErrorCode.none
 
 
@@ -449,7 +449,7 @@ async def test_state_survives_restart(clock: VirtualClock) -> None:
         await groups.commit(a_commit(8, "simple"))
     async with running(clock, log, offsets_load_buffer_bytes=100) as groups:
         await clock.settle()
-        assert log.reads > 1, "a large partition is read a piece at a time"
+        assert log.reads > 1, "a large partition is read in several parts"
         assert groups.runtime.loads == 1
         assert (await fetched(groups), await fetched(groups, "simple")) == (7, 8)
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
@@ -459,7 +459,7 @@ async def test_state_survives_restart(clock: VirtualClock) -> None:
 
 
 class SlowClock(VirtualClock):
-    """Whatever is done between two looks at the time takes a ms."""
+    """A clock that advances 1 ms with every call."""
 
     def monotonic(self) -> float:
         self.advance(0.001)
@@ -500,7 +500,7 @@ async def test_requests_while_loading(clock: VirtualClock) -> None:
         with pytest.raises(LoadInProgress):
             groups.describe("g")
         assert await groups.delete_groups(["g"]) == [("g", ErrorCode.coordinator_load_in_progress)]
-        # A member can't have been removed meanwhile, so there is no reason to alarm it.
+        # No member is removed during a load, so Heartbeat succeeds as in Kafka.
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
         assert (await groups.heartbeat(beat)).error is ErrorCode.none
         log.reading_may_go_on.set()
@@ -695,7 +695,7 @@ async def test_offsets_and_groups_expire(clock: VirtualClock) -> None:
         assert groups.offset_count == 2
         await groups.commit(a_commit(3, "simple"))
         await clock.run_for(15)
-        # The group is empty for a minute; the simple one has committed since.
+        # The group is empty for a minute; the simple group has committed again since.
         assert [each.group_id for each in groups.list_groups([], [])] == ["simple"]
         await clock.run_for(60)
         assert groups.list_groups([], []) == []
@@ -741,7 +741,7 @@ async def test_exception_fails_only_its_partition(
         await clock.settle()
         groups.runtime.active_context(1).shard.groups[
             here
-        ].members.leader_id = "nobody"  # which can't be
+        ].members.leader_id = "nobody"  # violates an invariant
         with pytest.raises(KafkaError, match="unknown_server_error"):
             await groups.join(a_join(joined.member_id, here))
         await clock.settle()

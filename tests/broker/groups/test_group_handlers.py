@@ -1,4 +1,4 @@
-"""The handlers, over the wire's bytes, at every version that Kafka 4.3 serves."""
+"""Handlers of group requests, encoded and decoded, at every version of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Configs:
 
 
 class Node:
-    """As much of a broker as these handlers need, without disks and sockets."""
+    """The services that these handlers need, without disks and sockets."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.config = Configs()
@@ -110,7 +110,7 @@ class Node:
         return self
 
     def check_leader(self) -> None:
-        """All partitions are led here."""
+        """This node leads all partitions."""
 
     async def request(self, api: Api, values: dict[str, Any], *, timeout_s: float) -> Any:
         """Handle CreateTopics as the active controller does."""
@@ -139,7 +139,7 @@ class Node:
         )
 
     async def call(self, api: Api, version: int, **values: Any) -> Any:
-        """A request as its bytes, handled, and the answer's bytes read again."""
+        """Encode a request, handle it, and decode the encoded response."""
         body = messages.write_request(api.key, version, values)
         request = messages.read_request(api.key, version, memoryview(body))
         context = RequestContext(
@@ -172,7 +172,7 @@ async def node(clock: VirtualClock) -> AsyncIterator[Node]:
         nursery.cancel_scope.cancel()
 
 
-async def a_join(node: Node, version: int, **said: Any) -> Any:
+async def a_join(node: Node, version: int, **fields: Any) -> Any:
     values = {
         "group_id": "g",
         "session_timeout": 10_000,
@@ -185,7 +185,7 @@ async def a_join(node: Node, version: int, **said: Any) -> Any:
             {"name": "sticky", "metadata": b""},
         ],
         "reason": "why not",
-        **said,
+        **fields,
     }
     values = {**values, **({"group_instance_id": None} if version < 5 else {})}
     joined = await node.call(apis.JOIN_GROUP, version, **values)
@@ -197,7 +197,7 @@ async def a_join(node: Node, version: int, **said: Any) -> Any:
     return joined
 
 
-async def a_sync(node: Node, version: int, joined: Any, **said: Any) -> Any:
+async def a_sync(node: Node, version: int, joined: Any, **fields: Any) -> Any:
     values = {
         "group_id": "g",
         "generation_id": joined.generation_id,
@@ -205,7 +205,7 @@ async def a_sync(node: Node, version: int, joined: Any, **said: Any) -> Any:
         "protocol_type": "consumer",
         "protocol_name": "range",
         "assignments": [{"member_id": joined.member_id, "assignment": b"all"}],
-        **said,
+        **fields,
     }
     return await node.call(apis.SYNC_GROUP, version, **values)
 
@@ -216,7 +216,7 @@ async def a_member(node: Node) -> Any:
     return joined
 
 
-# Joining, syncing, beating, leaving
+# JoinGroup, SyncGroup, Heartbeat, LeaveGroup
 
 
 @pytest.mark.parametrize("version", apis.JOIN_GROUP.versions)
@@ -275,8 +275,8 @@ async def test_sync_group(node: Node, version: int) -> None:
 async def test_sync_group_returns_protocol(node: Node) -> None:
     """KIP-559."""
     joined = await a_join(node, 9)
-    for said in ({"protocol_type": None}, {"protocol_name": None}, {"protocol_name": "sticky"}):
-        refused = await a_sync(node, 5, joined, **said)
+    for fields in ({"protocol_type": None}, {"protocol_name": None}, {"protocol_name": "sticky"}):
+        refused = await a_sync(node, 5, joined, **fields)
         assert refused.error_code is ErrorCode.inconsistent_group_protocol
         assert refused.assignment == b""
 
@@ -295,14 +295,14 @@ async def test_heartbeat(node: Node, version: int) -> None:
 async def test_leave_group(node: Node, version: int) -> None:
     joined = await a_member(node)
     leaver = {"member_id": joined.member_id, "group_instance_id": None, "reason": "bye"}
-    stranger = {**leaver, "member_id": "nobody"}
+    stranger = {**leaver, "member_id": "unknown"}
     if version >= 3:
         left = await node.call(apis.LEAVE_GROUP, version, group_id="g", members=[stranger, leaver])
         assert left.error_code is NONE
         assert [each.error_code for each in left.members] == [ErrorCode.unknown_member_id, NONE]
     else:
         for member_id, expected in (
-            ("nobody", ErrorCode.unknown_member_id),
+            ("unknown", ErrorCode.unknown_member_id),
             (joined.member_id, NONE),
         ):
             left = await node.call(apis.LEAVE_GROUP, version, group_id="g", member_id=member_id)
@@ -320,12 +320,12 @@ def named(version: int, name: str = "orders", topic_id: UUID = ORDERS_ID) -> dic
     return {"topic_id": topic_id} if version >= 10 else {"name": name}
 
 
-async def a_commit(node: Node, version: int, *topics: dict[str, Any], **said: Any) -> Any:
+async def a_commit(node: Node, version: int, *topics: dict[str, Any], **fields: Any) -> Any:
     values = {
         "group_id": "g",
         "member_id": "",
         "topics": list(topics),
-        **said,
+        **fields,
     }
     return await node.call(apis.OFFSET_COMMIT, version, **values)
 
@@ -349,14 +349,14 @@ def errors(response: Any) -> list[ErrorCode]:
 
 
 async def a_fetch(
-    node: Node, version: int, topics: list[dict[str, Any]] | None, **said: Any
+    node: Node, version: int, topics: list[dict[str, Any]] | None, **fields: Any
 ) -> Any:
-    """The answer about the one group, in the newest form."""
+    """The result of the only group, in the format of the latest version."""
     if version >= 8:
-        values = {"groups": [{"group_id": "g", "topics": topics, **said}]}
+        values = {"groups": [{"group_id": "g", "topics": topics, **fields}]}
         response = await node.call(apis.OFFSET_FETCH, version, **values)
         return response.groups[0]
-    return await node.call(apis.OFFSET_FETCH, version, group_id="g", topics=topics, **said)
+    return await node.call(apis.OFFSET_FETCH, version, group_id="g", topics=topics, **fields)
 
 
 @pytest.mark.parametrize("version", apis.OFFSET_COMMIT.versions)
@@ -401,16 +401,16 @@ async def test_offset_commit_of_unknown_member_fails(node: Node, version: int) -
     expected = ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation
     assert errors(missing) == [expected]
     joined = await a_member(node)
-    for member_id, generation, told in (
+    for member_id, generation, received in (
         (joined.member_id, 1, NONE),
         (joined.member_id, 0, ErrorCode.illegal_generation),
-        ("nobody", 1, ErrorCode.unknown_member_id),
+        ("unknown", 1, ErrorCode.unknown_member_id),
         ("", -1, ErrorCode.unknown_member_id),
     ):
         response = await a_commit(
             node, version, one, generation_id_or_member_epoch=generation, member_id=member_id
         )
-        assert errors(response) == [told]
+        assert errors(response) == [received]
 
 
 async def test_offset_commit_metadata_over_the_limit_fails(node: Node) -> None:
@@ -521,7 +521,7 @@ async def test_offset_delete(node: Node) -> None:
     assert (await a_fetch(node, 9, None)).topics == ()
 
 
-# Groups as a whole
+# ListGroups, DescribeGroups, DeleteGroups
 
 
 @pytest.mark.parametrize("version", apis.LIST_GROUPS.versions)
@@ -547,7 +547,7 @@ async def test_list_groups(node: Node, version: int) -> None:
 @pytest.mark.parametrize("version", apis.DESCRIBE_GROUPS.versions)
 async def test_describe_groups(node: Node, version: int) -> None:
     joined = await a_member(node)
-    values = {"groups": ["g", "nobody"], "include_authorized_operations": version >= 3}
+    values = {"groups": ["g", "unknown"], "include_authorized_operations": version >= 3}
     response = await node.call(apis.DESCRIBE_GROUPS, version, **values)
     group, missing = response.groups
     assert (group.error_code, group.group_state) == (NONE, "Stable")
@@ -558,10 +558,10 @@ async def test_describe_groups(node: Node, version: int) -> None:
     assert (member.member_metadata, member.member_assignment) == (metadata("orders"), b"all")
     assert missing.group_state == "Dead"
     if version >= 3:
-        assert group.authorized_operations == 3400  # what Kafka says where nothing is forbidden
+        assert group.authorized_operations == 3400  # Kafka returns this without an authorizer
     if version >= 6:
         assert missing.error_code is ErrorCode.group_id_not_found
-        assert missing.error_message == "Group nobody not found."
+        assert missing.error_message == "Group unknown not found."
     else:
         assert missing.error_code is NONE
 
@@ -585,11 +585,11 @@ async def test_describe_groups_without_coordinator_fails(node: Node) -> None:
 async def test_delete_groups(node: Node, version: int) -> None:
     await a_member(node)
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))}, group_id="simple")
-    response = await node.call(apis.DELETE_GROUPS, version, groups_names=["g", "simple", "nobody"])
+    response = await node.call(apis.DELETE_GROUPS, version, groups_names=["g", "simple", "unknown"])
     assert [(each.group_id, each.error_code) for each in response.results] == [
         ("g", ErrorCode.non_empty_group),
         ("simple", NONE),
-        ("nobody", ErrorCode.group_id_not_found),
+        ("unknown", ErrorCode.group_id_not_found),
     ]
 
 

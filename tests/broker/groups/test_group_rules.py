@@ -1,4 +1,4 @@
-"""What a classic group lets happen to its offsets and to itself, in each of its states."""
+"""Commits, deletions, expiration and loads of a classic group in each state."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ GONE = ErrorCode.coordinator_not_available
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = ClassicGroupState
 
 MEMBER, OUTSIDER, STRANGER, OLDER, FENCED_ONE, NAMELESS = (
-    "a member of this generation",
-    "nobody in particular",
-    "somebody unknown",
-    "a member of an older generation",
-    "a member whose static name another has",
-    "a member id without a generation",
+    "member of this generation",
+    "no member",
+    "unknown member",
+    "member of an older generation",
+    "fenced static member",
+    "member id without generation",
 )
 END_WITH_COMMIT: dict[str, dict[ClassicGroupState, ErrorCode]] = {
     MEMBER: {EMPTY: UNKNOWN, PREPARING: NONE, COMPLETING: BUSY, STABLE: NONE},
@@ -52,7 +52,7 @@ def test_offset_commit_is_checked_against_member_and_state(
     stage = SCENES[state]()
     found = group(stage)
     member_id = stage.client("follower").member_id
-    said: tuple[str, str | None, int] = {
+    fields: tuple[str, str | None, int] = {
         MEMBER: (member_id, None, found.generation),
         OUTSIDER: ("", None, -1),
         STRANGER: ("stranger", None, found.generation),
@@ -60,11 +60,11 @@ def test_offset_commit_is_checked_against_member_and_state(
         FENCED_ONE: (member_id, "s", found.generation),
         NAMELESS: (member_id, None, -1),
     }[who]
-    error = found.check_commit(*said, stage.now, transactional=transactional)
+    error = found.check_commit(*fields, stage.now, transactional=transactional)
     if state is DEAD:
         assert error is GONE
     elif transactional and (who is OUTSIDER or END_WITH_COMMIT[who][state] is BUSY):
-        assert error is NONE  # whoever commits in a transaction need not be a member (KIP-447)
+        assert error is NONE  # a transactional commit does not need a member (KIP-447)
     else:
         assert error is END_WITH_COMMIT[who][state]
 
@@ -104,7 +104,7 @@ def test_offset_delete_of_other_protocol_type_fails() -> None:
 
 @pytest.mark.parametrize("state", ClassicGroupState, ids=lambda each: each.name.lower())
 def test_offset_expiration_rule_by_state(state: ClassicGroupState) -> None:
-    """KIP-211: since the group is empty, or since each commit where we know who reads what."""
+    """KIP-211: from the time the group became empty, or from each commit if subscriptions are known."""
     found = group(SCENES[state]())
     rules = {
         EMPTY: OffsetExpirationRule(since_ms=WALL_MS),
@@ -187,7 +187,7 @@ def test_loaded_group_is_stable_and_starts_sessions() -> None:
     assert found.next_deadline_ms == START_MS + 7000
     assert found.to_metadata(found.current_assignments()) == replace(
         STORED, members=tuple(replace(each, rebalance_timeout_ms=7000) for each in STORED.members)
-    ), "what was written before there were rebalance timeouts gets its session's"
+    ), "without a rebalance timeout in the record it is the session timeout"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_loaded_group_without_members_is_empty() -> None:
     found = loaded(ClassicGroupMetadata("consumer", 4, None, None, -1))
     assert (found.state, found.generation, found.state_timestamp_ms) == (EMPTY, 4, None)
     assert found.offset_expiration_rule() == OffsetExpirationRule(since_ms=None), (
-        "since when it is empty is not known"
+        "the time at which it became empty is unknown"
     )
     assert not found.is_simple
     assert loaded(ClassicGroupMetadata("", 0, None, None, 5)).is_simple
@@ -226,7 +226,7 @@ def test_loaded_group_over_capacity_rebalances() -> None:
 
 def test_leave_group_without_member_and_instance_id_removes_no_member() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
-    stage.joins("A", instance_id="")  # an instance id, if a strange one
+    stage.joins("A", instance_id="")  # an empty instance id
     left = stage.leave(LeavingMember("", None)).response
     assert left.members[0].error is UNKNOWN
     assert stage.leave(LeavingMember("", "")).response.members[0].error is NONE
@@ -263,7 +263,7 @@ def test_static_member_replacement_extends_session_when_committed(
     stage.holding = True
     stage.client("A").member_id = ""
     back = stage.join("A")
-    stage.advance(20_000)  # longer than a session: offsets.commit.timeout.ms may be
+    stage.advance(20_000)  # longer than a session, as offsets.commit.timeout.ms may be
     assert back.is_waiting
     stage.release(code=code)
     assert not back.is_waiting

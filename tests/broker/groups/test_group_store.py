@@ -1,4 +1,4 @@
-"""Group state on its way into `__consumer_offsets` and back."""
+"""Encoding, decoding, batches and loading of group records."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MEMBER = ClassicMemberMetadata("m-1", "i", "c", "/127.0.0.1", 300_000, 45_000, b"sub", b"ass")
 GROUP = ClassicGroupMetadata("consumer", 7, "range", "m-1", 1234, (MEMBER,))
 
-# Which partition
+# Partition of a group
 
 
 def test_partition_for() -> None:
-    """Utils.abs: of the smallest int there is no absolute value, and it stands for 0."""
+    """Kafka's Utils.abs returns 0 for the smallest int, which has no absolute value."""
     assert partition_for("polygenelubricants", 50) == 0
     assert partition_for("group", 50) == 98629247 % 50
     assert partition_for("test-group", 50) == 627841412 % 50
 
 
-# Bytes, written out by hand from Kafka's schemas
+# Encoding; expected bytes are derived from Kafka's schemas
 
 
 def test_offset_commit_is_encoded_in_version_4() -> None:
@@ -184,7 +184,7 @@ def test_atomic_records_need_one_batch() -> None:
 
 
 class Log:
-    """Batches with their offsets, as they would be read."""
+    """Batches with their offsets, as read from the log."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -271,7 +271,7 @@ def test_load_yields_to_other_tasks() -> None:
 
 
 def test_large_batch_is_decoded_in_steps() -> None:
-    """Its end, which is broken, has not been seen when the first turn is over."""
+    """The invalid end of the batch is not decoded in the first step."""
     log = Log()
     log.append([records.encode(each) for each in commits(1000)])
     del log.data[-1]
@@ -300,7 +300,7 @@ few_records = st.one_of(
         ),
     ),
 ).map(lambda record: [record])
-deletions = few.map(  # a group goes with all its offsets
+deletions = few.map(  # a group is removed with all its offsets
     lambda group: [
         *(Record(OffsetKey(group, topic, p), None) for topic in "gh" for p in (0, 1)),
         Record(GroupKey(group), None),
@@ -345,7 +345,7 @@ def test_replaying_last_record_of_each_key_equals_replaying_all(
 
 
 def _lasting(shard: GroupCoordinatorShard) -> dict[str, ClassicGroup]:
-    """Without simple groups that hold nothing any more: compaction would forget them too."""
+    """The groups without simple groups that have no offsets, which compaction removes."""
     return {
         group_id: group
         for group_id, group in shard.groups.items()
@@ -354,14 +354,14 @@ def _lasting(shard: GroupCoordinatorShard) -> dict[str, ClassicGroup]:
 
 
 def _copy(record: Record) -> Record:
-    """Replaying keeps the value and notes its place in it."""
+    """A new value: `replay` keeps the object and sets its record offset."""
     key, value = record
     return Record(
         key, None if value is None else records.decode_value(key, records._encode_value(value))
     )
 
 
-# What consumers subscribe to
+# Subscribed topics
 
 
 def test_subscribed_topics() -> None:

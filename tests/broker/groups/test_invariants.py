@@ -1,12 +1,11 @@
-"""Random histories of a group: whatever happens, in whatever order, some things always hold.
+"""Random histories of a classic group, with invariants.
 
 After every event:
-- there is a leader exactly when there are members, and it is one of them;
-- the generation never goes back;
-- every waiting request is answered by a deadline that is set, or by an append that is under way,
-  and nobody is answered twice;
-- what replaying the log gives is the last generation that was written, and all offsets;
-and once nothing happens any more but time, everyone has been answered and the group is empty.
+- a group with members has a leader, which is a member;
+- the generation does not decrease;
+- every waiting request completes by a deadline or by a pending append, and has one response;
+- the replay of the log gives the last generation that was written, and all offsets.
+When only time passes, all requests have a response and the group is empty.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CODES = (ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
 names = st.sampled_from(NAMES)
 
 
-class LeaderEpochRecovery(RuleBasedStateMachine):
+class ClassicGroupHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.generation = -1
@@ -151,13 +150,13 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
             common = set.intersection(
                 *({name for name, _ in each.protocols} for each in members.by_id.values())
             )
-            assert common, "members with nothing in common"
+            assert common, "no protocol is supported by all members"
             assert {
                 n for n, count in members.supported_protocols.items() if count == len(members)
             } == common
 
     @invariant()
-    def states_are_what_they_say(self) -> None:
+    def state_matches_members(self) -> None:
         group = getattr(self, "stage", None) and self.stage.group
         if not group:
             return
@@ -171,7 +170,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
     def generations_grow(self) -> None:
         group = getattr(self, "stage", None) and self.stage.group
         if group is None or group is not self.group:
-            self.group, self.generation = group, -1  # another life: deleted, or loaded again
+            self.group, self.generation = group, -1  # deleted or loaded again
         if group is not None:
             assert group.generation >= self.generation
             self.generation = group.generation
@@ -187,7 +186,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
             held |= {id(future) for future, _ in getattr(completion, "replies", ())}
         for request in self.stage.requests:
             if request.is_waiting:
-                assert id(request) in in_group | held, f"{request.who}'s {request.what} is lost"
+                assert id(request) in in_group | held, f"{request.who}'s {request.what} was lost"
         if group is not None and in_group and not self.stage.held:
             assert (
                 group.rebalance.join_deadline_ms is not None
@@ -198,7 +197,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
             deadlines = list(group.deadlines())
             assert not deadlines or (
                 group.next_deadline_ms is not None and group.next_deadline_ms <= min(deadlines)
-            ), "nobody would tick it in time"
+            ), "the next deadline is too late"
 
     @invariant()
     def the_log_has_it_all(self) -> None:
@@ -218,7 +217,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         if group is None or self.stage.held:
             return
         if group.state is ClassicGroupState.EMPTY and self.stage.log_is_behind:
-            return  # that nobody is left may go unwritten: who replays it finds sessions that expire
+            return  # an empty generation may not be written: after a replay the sessions of its members expire
         if group.state in (ClassicGroupState.STABLE, ClassicGroupState.EMPTY):
             again = replayed.groups[GROUP]
             assert again.state is group.state
@@ -237,16 +236,16 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         for _ in range(20):
             self.stage.advance(300_000)
         for request in self.stage.requests:
-            assert not request.is_waiting, f"{request.who}'s {request.what} was never answered"
+            assert not request.is_waiting, f"{request.who}'s {request.what} got no response"
         group = self.stage.group
         assert group is None or group.state is ClassicGroupState.EMPTY
         assert group is None or group.next_deadline_ms is None
 
 
-LeaderEpochRecovery.TestCase.settings = settings(
+ClassicGroupHistory.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
 )
-TestHistories = LeaderEpochRecovery.TestCase
+TestHistories = ClassicGroupHistory.TestCase
 
 
 @given(st.lists(st.tuples(names, st.sampled_from(["join", "sync", "heartbeat", "leave"]))))

@@ -1,7 +1,6 @@
-"""The same requests to Apache Kafka and to us: every answer has to be the same, field by field.
+"""Requests to Apache Kafka and to Odradek: every field of the responses must be equal.
 
-What may differ is what each makes up for itself: the random part of member ids, ports, the order in
-which members are listed.
+The random part of member ids, ports, and the order of members may differ.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MADE_UP = {"port": "a port", "throttle_time": 0}
 
 
 class Connection:
-    """One client's connection; requests may be sent ahead and their answers read later."""
+    """Connection of one client. Requests can be sent before earlier responses are read."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -68,7 +67,7 @@ class Connection:
 
 
 class Peer:
-    """One of the two brokers, and what its clients know."""
+    """One of the two brokers, and the state of its clients."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -100,7 +99,7 @@ class Peer:
 
 
 def plain(response: Any, peer: Peer, key: str = "") -> Any:
-    """An answer as plain values, without what each broker makes up."""
+    """A response as plain values, without those that differ between brokers."""
     if key in MADE_UP:
         return MADE_UP[key]
     if dataclasses.is_dataclass(response):
@@ -123,14 +122,14 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerPro
 
     with (
         start_kafka(directory("kafka"), config=CONFIG) as kafka,
-        start_odradek(directory("odradek"), config=CONFIG) as ours,
+        start_odradek(directory("odradek"), config=CONFIG) as odradek,
     ):
-        for broker in (kafka, ours):
+        for broker in (kafka, odradek):
             run_tool(
                 "topics", "--bootstrap-server", broker.bootstrap,
                 "--create", "--topic", TOPIC, "--partitions", "2",
             ).check()  # fmt: skip
-        yield [kafka, ours]
+        yield [kafka, odradek]
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +143,9 @@ def peers(brokers: list[BrokerProcess]) -> Iterator[list[Peer]]:
 
 
 def _wait_for_coordinators(peer: Peer) -> None:
-    """Kafka makes the topic, and loads its partitions, behind its clients' backs."""
+    """Wait until Kafka has created and loaded the internal topic."""
     with deadline(30, "coordinators") as check:
-        for group in "abcdefgh":  # of every partition
+        for group in "abcdefgh":  # all partitions
             while peer.ask("admin", apis.FIND_COORDINATOR, 3, key=group).error_code:
                 check()
             while peer.ask("admin", apis.DESCRIBE_GROUPS, 5, groups=[group]).groups[0].error_code:
@@ -158,10 +157,10 @@ Story = Callable[[Peer, Callable[[Any], Any]], None]
 
 @pytest.fixture
 def both(peers: list[Peer]) -> Callable[[Story], None]:
-    """Tell both brokers one story; what is `seen` in it has to be the same."""
+    """Run the same requests on both brokers; the recorded responses must be equal."""
 
-    def tell(story: Story) -> None:
-        told = []
+    def describe(story: Story) -> None:
+        received = []
         for peer in peers:
             seen: list[Any] = []
 
@@ -170,16 +169,16 @@ def both(peers: list[Peer]) -> Callable[[Story], None]:
                 return response
 
             story(peer, see)
-            told.append(seen)
-        kafka, ours = told
-        assert len(kafka) == len(ours)
-        for step, (theirs, mine) in enumerate(zip(kafka, ours, strict=True)):
-            assert mine == theirs, f"answer {step}"
+            received.append(seen)
+        kafka, odradek = received
+        assert len(kafka) == len(odradek)
+        for step, (theirs, mine) in enumerate(zip(kafka, odradek, strict=True)):
+            assert mine == theirs, f"response {step}"
 
-    return tell
+    return describe
 
 
-def join_values(group: str, version: int, **said: Any) -> dict[str, Any]:
+def join_values(group: str, version: int, **fields: Any) -> dict[str, Any]:
     return {
         "group_id": group,
         "session_timeout": 30_000,
@@ -191,15 +190,15 @@ def join_values(group: str, version: int, **said: Any) -> dict[str, Any]:
             {"name": "sticky", "metadata": metadata(TOPIC, "u")},
         ],
         **({"group_instance_id": None} if version >= 5 else {}),
-        **said,
+        **fields,
     }
 
 
 def member(
-    peer: Peer, see: Callable[[Any], Any], group: str, who: str, version: int = 9, **said: Any
+    peer: Peer, see: Callable[[Any], Any], group: str, who: str, version: int = 9, **fields: Any
 ) -> Any:
-    """Join as the only member, in two steps where the version wants it."""
-    values = join_values(group, version, **said)
+    """Join as the only member; from version 4 on with a second JoinGroup."""
+    values = join_values(group, version, **fields)
     joined = see(peer.ask(who, apis.JOIN_GROUP, version, **values))
     if joined.error_code == 79:
         values["member_id"] = joined.member_id
@@ -207,7 +206,7 @@ def member(
     return joined
 
 
-def sync_values(group: str, joined: Any, **said: Any) -> dict[str, Any]:
+def sync_values(group: str, joined: Any, **fields: Any) -> dict[str, Any]:
     return {
         "group_id": group,
         "generation_id": joined.generation_id,
@@ -218,12 +217,12 @@ def sync_values(group: str, joined: Any, **said: Any) -> dict[str, Any]:
             {"member_id": each.member_id, "assignment": b"for " + each.member_id[:1].encode()}
             for each in joined.members
         ],
-        **said,
+        **fields,
     }
 
 
 def look(peer: Peer, see: Callable[[Any], Any], group: str) -> None:
-    """Everything there is to see of a group."""
+    """Descriptions and offsets of a group, from all APIs."""
     for version in apis.DESCRIBE_GROUPS.versions:
         asked = {"include_authorized_operations": True} if version >= 3 else {}
         see(peer.ask("admin", apis.DESCRIBE_GROUPS, version, groups=[group], **asked))
@@ -243,7 +242,7 @@ def fetch(peer: Peer, version: int, group: str, partitions: list[int] | None) ->
     return peer.ask("admin", apis.OFFSET_FETCH, version, group_id=group, topics=topics)
 
 
-def commit_values(peer: Peer, version: int, group: str, **said: Any) -> dict[str, Any]:
+def commit_values(peer: Peer, version: int, group: str, **fields: Any) -> dict[str, Any]:
     named = {"topic_id": peer.topic_id} if version >= 10 else {"name": TOPIC}
     partitions = [
         {"partition_index": index, "committed_offset": 5 + index, "committed_metadata": text}
@@ -253,7 +252,7 @@ def commit_values(peer: Peer, version: int, group: str, **said: Any) -> dict[str
         "group_id": group,
         "member_id": "",
         "topics": [{**named, "partitions": partitions}],
-        **said,
+        **fields,
     }
 
 
@@ -326,22 +325,22 @@ def test_unknown_groups(both: Callable[[Story], None]) -> None:
 def test_rejected_joins(both: Callable[[Story], None]) -> None:
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         for version in apis.JOIN_GROUP.versions:
-            for said in (
+            for fields in (
                 {"session_timeout": 999},
                 {"session_timeout": 1_800_001},
                 {"protocols": []},
                 {"protocol_type": ""},
             ):
-                values = join_values("refused", version, **said)
+                values = join_values("refused", version, **fields)
                 see(peer.ask("a", apis.JOIN_GROUP, version, **values))
         joined = member(peer, see, "refused", "b")
-        for said in (
+        for fields in (
             {"protocol_type": "connect"},
             {"protocols": [{"name": "other", "metadata": b""}]},
             {"member_id": "stranger"},
             {"member_id": joined.member_id, "group_instance_id": "i"},
         ):
-            see(peer.ask("a", apis.JOIN_GROUP, 9, **join_values("refused", 9, **said)))
+            see(peer.ask("a", apis.JOIN_GROUP, 9, **join_values("refused", 9, **fields)))
         look(peer, see, "refused")
 
     both(story)
@@ -351,7 +350,7 @@ def test_sync_heartbeat_and_commit_in_other_states(both: Callable[[Story], None]
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         joined = member(peer, see, "places", "a")
         values = sync_values("places", joined)
-        for said in (
+        for fields in (
             {"generation_id": 0},
             {"member_id": "stranger"},
             {"protocol_name": "sticky"},
@@ -359,7 +358,7 @@ def test_sync_heartbeat_and_commit_in_other_states(both: Callable[[Story], None]
             {"protocol_name": None},
             {"group_instance_id": "i"},
         ):
-            see(peer.ask("a", apis.SYNC_GROUP, 5, **{**values, **said}))
+            see(peer.ask("a", apis.SYNC_GROUP, 5, **{**values, **fields}))
         mine = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
         for version in apis.OFFSET_COMMIT.versions:  # between join and sync
             commit = commit_values(peer, version, "places", **mine)
@@ -367,16 +366,16 @@ def test_sync_heartbeat_and_commit_in_other_states(both: Callable[[Story], None]
         beat = {"group_id": "places", "generation_id": 1, "member_id": joined.member_id}
         see(peer.ask("a", apis.HEARTBEAT, 4, **beat))
         see(peer.ask("a", apis.SYNC_GROUP, 5, **values))
-        for said in (
+        for fields in (
             {"generation_id_or_member_epoch": 0, "member_id": joined.member_id},
             {"generation_id_or_member_epoch": 1, "member_id": "stranger"},
             {"generation_id_or_member_epoch": -1},
             {**mine, "group_instance_id": "i"},
         ):
-            commit = commit_values(peer, 9, "places", **said)
+            commit = commit_values(peer, 9, "places", **fields)
             see(peer.ask("a", apis.OFFSET_COMMIT, 9, **commit))
-        for said in ({"generation_id": 0}, {"member_id": "s"}, {"group_instance_id": "i"}):
-            see(peer.ask("a", apis.HEARTBEAT, 4, **{**beat, **said}))
+        for fields in ({"generation_id": 0}, {"member_id": "s"}, {"group_instance_id": "i"}):
+            see(peer.ask("a", apis.HEARTBEAT, 4, **{**beat, **fields}))
         see(
             peer.ask(
                 "a", apis.JOIN_GROUP, 9, **join_values("places", 9, member_id=joined.member_id)
@@ -397,8 +396,8 @@ def test_offsets_of_existing_and_unknown_topics(both: Callable[[Story], None]) -
                     {"name": "missing", "partitions": [one]},
                     {"name": TOPIC, "partitions": [one, long, {**one, "partition_index": 7}]},
                 ]
-                said = {"retention_time": 1_000_000} if version < 5 else {}
-                values = {"group_id": group, "member_id": "", "topics": topics, **said}
+                fields = {"retention_time": 1_000_000} if version < 5 else {}
+                values = {"group_id": group, "member_id": "", "topics": topics, **fields}
             else:
                 values = commit_values(peer, version, group)
             see(peer.ask("a", apis.OFFSET_COMMIT, version, **values))
@@ -418,12 +417,12 @@ def test_offsets_of_existing_and_unknown_topics(both: Callable[[Story], None]) -
 
 def test_offset_delete_of_subscribed_topics(both: Callable[[Story], None]) -> None:
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
-        for group, said in (
+        for group, fields in (
             ("readers", {}),
             ("connectors", {"protocol_type": "connect"}),
             ("riddles", {"protocols": [{"name": "range", "metadata": b"?"}]}),
         ):
-            joined = member(peer, see, group, "a", **said)
+            joined = member(peer, see, group, "a", **fields)
             values = sync_values(group, joined, protocol_type=joined.protocol_type)
             see(peer.ask("a", apis.SYNC_GROUP, 5, **values))
             topics = [{"name": TOPIC, "partitions": [{"partition_index": 0}]}]
@@ -456,7 +455,7 @@ def test_two_members(both: Callable[[Story], None]) -> None:
         see(peer.ask("a", apis.SYNC_GROUP, 5, **sync_values("two", one)))
         see(peer.receive("b"))
         look(peer, see, "two")
-        # A follower that changes nothing is told where it is; one that does has all join again.
+        # A follower with unchanged metadata gets the current generation; changed metadata rebalances.
         again = join_values("two", 9, member_id=two.member_id)
         see(peer.ask("b", apis.JOIN_GROUP, 9, **again))
         leaving = [
@@ -564,13 +563,13 @@ def test_members_that_rejoin_with_changed_metadata(both: Callable[[Story], None]
 
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         joined = member(peer, see, "minds", "a")
-        for said in ({}, {"protocols": other}):  # before it has synced
-            rejoin = join_values("minds", 9, member_id=joined.member_id, **said)
+        for fields in ({}, {"protocols": other}):  # before SyncGroup
+            rejoin = join_values("minds", 9, member_id=joined.member_id, **fields)
             joined = see(peer.ask("a", apis.JOIN_GROUP, 9, **rejoin))
         see(peer.ask("a", apis.SYNC_GROUP, 5, **sync_values("minds", joined)))
         look(peer, see, "minds")
-        for said in ({"protocols": other}, {}):  # and when it is stable
-            rejoin = join_values("minds", 9, member_id=joined.member_id, **said)
+        for fields in ({"protocols": other}, {}):  # and in the stable group
+            rejoin = join_values("minds", 9, member_id=joined.member_id, **fields)
             joined = see(peer.ask("a", apis.JOIN_GROUP, 9, **rejoin))
         look(peer, see, "minds")
 
@@ -578,7 +577,7 @@ def test_members_that_rejoin_with_changed_metadata(both: Callable[[Story], None]
 
 
 def test_records_are_those_of_kafka(brokers: list[BrokerProcess], peers: list[Peer]) -> None:
-    """What stands in `__consumer_offsets` afterwards, as Kafka's own tool reads it."""
+    """Records of `__consumer_offsets` as Kafka's tool prints them are equal."""
     groups = ("recorded-1", "recorded-2", "recorded-3")
 
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
@@ -601,17 +600,17 @@ def test_records_are_those_of_kafka(brokers: list[BrokerProcess], peers: list[Pe
         peer.ask("a", apis.OFFSET_DELETE, 0, group_id=groups[2], topics=topics)
         peer.ask("admin", apis.DELETE_GROUPS, 2, groups_names=[groups[2]])
 
-    told = []
+    received = []
     for broker, peer in zip(brokers, peers, strict=True):
         story(peer, lambda response: response)
-        told.append(_records_of(broker, groups))
-    kafka, ours = told
+        received.append(_records_of(broker, groups))
+    kafka, odradek = received
     assert any("recorded-3" in line for lines in kafka for line in lines)
-    assert ours == kafka
+    assert odradek == kafka
 
 
 def _records_of(broker: BrokerProcess, groups: tuple[str, ...]) -> list[list[str]]:
-    """By partition, keys and values without what differs by nature: ids and times."""
+    """Keys and values by partition, without ids and timestamps."""
     found = []
     for partition in range(5):
         log = broker.partition_directory("__consumer_offsets", partition) / f"{0:020}.log"
@@ -626,11 +625,11 @@ def _records_of(broker: BrokerProcess, groups: tuple[str, ...]) -> list[list[str
 
 @pytest.mark.slow
 def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
-    """One directory, opened by Kafka, by us, killed, by us again, and by Kafka."""
+    """Kafka, Odradek (with a crash), and Kafka again open the same log directory."""
     config = {"offsets.topic.num.partitions": "5"}
 
-    def commit(peer: Peer, group: str, **said: Any) -> None:
-        response = peer.ask("a", apis.OFFSET_COMMIT, 9, **commit_values(peer, 9, group, **said))
+    def commit(peer: Peer, group: str, **fields: Any) -> None:
+        response = peer.ask("a", apis.OFFSET_COMMIT, 9, **commit_values(peer, 9, group, **fields))
         errors = {each.partition_index: each.error_code for each in response.topics[0].partitions}
         assert not errors[0]
 
@@ -648,15 +647,15 @@ def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
         commit(peer, "simple")
         peer.close()
 
-    def ours() -> BrokerProcess:
-        return start_odradek(tmp_path / "ours", config=config, log_dirs=kafka.log_dirs)
+    def odradek() -> BrokerProcess:
+        return start_odradek(tmp_path / "odradek", config=config, log_dirs=kafka.log_dirs)
 
     def theirs() -> BrokerProcess:
         directory, dirs = tmp_path / "kafka", kafka.log_dirs
         return start_kafka(directory, config=config, log_dirs=dirs, formatted=True)
 
     seen: list[Any] = []
-    for start, end in ((ours, "kill"), (ours, "stop"), (theirs, "stop")):
+    for start, end in ((odradek, "kill"), (odradek, "stop"), (theirs, "stop")):
         broker = start()
         try:
             peer = Peer(broker.bootstrap)

@@ -1,4 +1,4 @@
-"""Committed offsets: replayed, pending in transactions, fetched, expired, forgotten."""
+"""Committed offsets: replay, pending transactions, fetch, expiration, removal."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_keys_of_topic_exclude_other_topic_ids() -> None:
 @pytest.mark.parametrize(
     ("rule", "committed_ms", "expires_ms", "now_ms", "expired"),
     [
-        (None, 0, None, 10 * HOUR_MS, False),  # a group in a rebalance keeps everything
+        (None, 0, None, 10 * HOUR_MS, False),  # offsets do not expire during a rebalance
         (OffsetExpirationRule(None), 0, None, HOUR_MS - 1, False),
         (OffsetExpirationRule(None), 0, None, HOUR_MS, True),
         (
@@ -162,7 +162,13 @@ def test_keys_of_topic_exclude_other_topic_ids() -> None:
             False,
         ),  # empty since then
         (OffsetExpirationRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS, True),
-        (OffsetExpirationRule(since_ms=HOUR_MS), 0, 100, 100, True),  # an old client said so itself
+        (
+            OffsetExpirationRule(since_ms=HOUR_MS),
+            0,
+            100,
+            100,
+            True,
+        ),  # OffsetCommit v2-4 with a retention time
         (OffsetExpirationRule(None), 0, 20 * HOUR_MS, 19 * HOUR_MS, False),
     ],
 )
@@ -196,7 +202,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40))
 def test_offset_store_equals_model(history: list[tuple[str, object, object]]) -> None:
-    """Against one flat dict for what holds, and one list for what is pending."""
+    """Compare with a model: a dictionary of committed and a list of pending offsets."""
     store = OffsetStore()
     held: dict[OffsetKey, CommittedOffset] = {}
     pending: list[tuple[int, OffsetKey, CommittedOffset]] = []

@@ -1,4 +1,4 @@
-"""Every event in every state does what the table says: all 95 cells, no more, no fewer."""
+"""Every event in every state has the action of the table: all 95 cells."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def group(stage: Stage) -> ClassicGroup:
 
 @dataclass
 class Seen:
-    """What there was before the event, and what came of it."""
+    """State before the event, and its result."""
 
     stage: Stage
     state_before: ClassicGroupState
@@ -107,7 +107,7 @@ class Seen:
         return self.group.state
 
 
-# How to make each event happen
+# Events
 
 
 def newcomer_asks(stage: Stage) -> Request:
@@ -120,7 +120,7 @@ def newcomer_joins(stage: Stage) -> Request:
 
 def pending_joins(stage: Stage) -> Request:
     given = stage.join("another")
-    if stage.client("another").member_id == "":  # a dead group gives no ids
+    if stage.client("another").member_id == "":  # a dead group returns no member ids
         assert given.response.error is ErrorCode.coordinator_not_available
         stage.client("another").member_id = "given-before"
     return stage.join("another")
@@ -128,7 +128,9 @@ def pending_joins(stage: Stage) -> Request:
 
 def static_returns(stage: Stage) -> Request:
     stage.client("static").member_id = ""
-    if group(stage).is_empty:  # nobody has the name: the cell can't be reached from outside
+    if group(
+        stage
+    ).is_empty:  # no member has the instance id: the cell is not reachable by a request
         stage.client("static").member_id = "static-of-old"
     return stage.join("static")
 
@@ -236,7 +238,7 @@ HAPPEN: dict[ClassicGroupEvent, Callable[[Stage], Request | None]] = {
 }
 
 
-# What each step looks like from outside
+# Observable effects of each action
 
 
 def gives_id(seen: Seen) -> None:
@@ -327,7 +329,7 @@ def extended(seen: Seen) -> None:
     assert seen.state is seen.state_before
 
 
-def told_to_rejoin(seen: Seen) -> None:
+def must_rejoin(seen: Seen) -> None:
     assert seen.error is ErrorCode.rebalance_in_progress
     assert seen.state is seen.state_before
 
@@ -345,7 +347,7 @@ def rebalances_with_error(seen: Seen) -> None:
 
 
 def goes_on_waiting(seen: Seen) -> None:
-    """Not everyone is there in this scene, so the join goes on."""
+    """Not all members have joined, so the join phase continues."""
     assert seen.state is ClassicGroupState.PREPARING
     assert seen.group.generation == seen.generation_before
 
@@ -395,7 +397,7 @@ LOOKS: dict[ClassicGroupAction, Callable[[Seen], None]] = {
     ClassicGroupAction.DELAY_HEARTBEAT: awaits_others,
     ClassicGroupAction.COMPLETE_WAITING_HEARTBEATS: responses_heartbeats,
     ClassicGroupAction.EXTEND_SESSION_AND_REJOIN: stays_alive_and_rejoins,
-    ClassicGroupAction.REJOIN: told_to_rejoin,
+    ClassicGroupAction.REJOIN: must_rejoin,
     ClassicGroupAction.REBALANCE: rebalances,
     ClassicGroupAction.REBALANCE_WITH_ERROR: rebalances_with_error,
     ClassicGroupAction.COMPLETE_IF_READY: goes_on_waiting,
@@ -429,7 +431,7 @@ def test_table_covers_all_events_and_states() -> None:
         e: set(ClassicGroupState) for e in ClassicGroupEvent
     }
     used = {step for row in ACTIONS.values() for step in row.values()}
-    assert used == set(ClassicGroupAction), "a step that no cell uses"
+    assert used == set(ClassicGroupAction), "an action that no cell uses"
     assert set(VALID_TRANSITIONS) == set(ClassicGroupState)
 
 
@@ -448,7 +450,7 @@ def test_only_valid_transitions_are_accepted(
 
 
 def test_join_phase_completes_when_last_absent_member_leaves() -> None:
-    """The other half of COMPLETE_IF_READY and COMPLETE_IF_ALL_JOINED."""
+    """COMPLETE_IF_READY and COMPLETE_IF_ALL_JOINED when all other members have joined."""
     for end in (
         lambda stage: stage.leaves("static"),
         lambda stage: stage.advance(10_000),

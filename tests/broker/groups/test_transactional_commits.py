@@ -1,4 +1,4 @@
-"""Offsets committed in transactions: pending until the marker, and what that keeps others from."""
+"""Transactional offset commits: verification, pending offsets, and markers."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ def coordinator() -> Coordinator:
 def within(
     coordinator: Coordinator,
     support: TransactionSupportedOperation = TransactionSupportedOperation.ADD_PARTITION,
-    **said: Any,
+    **fields: Any,
 ) -> TransactionalCommit:
-    values = {"transactional_id": "tx", "producer_id": P, "producer_epoch": 0, **said}
+    values = {"transactional_id": "tx", "producer_id": P, "producer_epoch": 0, **fields}
     return TransactionalCommit(support=support, coordinator=coordinator, **values)
 
 
-def ending(*, commit: bool = True, epoch: int = 0, **said: Any) -> TransactionMarker:
-    return TransactionMarker(P, epoch, said.pop("coordinator", 0), commit, (PARTITION,), **said)
+def ending(*, commit: bool = True, epoch: int = 0, **fields: Any) -> TransactionMarker:
+    return TransactionMarker(P, epoch, fields.pop("coordinator", 0), commit, (PARTITION,), **fields)
 
 
 async def commit(
-    groups: GroupCoordinator, transaction: TransactionalCommit, offset: int = 9, **said: Any
+    groups: GroupCoordinator, transaction: TransactionalCommit, offset: int = 9, **fields: Any
 ) -> ErrorCode:
-    response = await groups.commit_transactional_offsets(a_commit(offset, **said), transaction)
+    response = await groups.commit_transactional_offsets(a_commit(offset, **fields), transaction)
     ((_, _, error),) = response.partitions
     return error
 
 
 async def refused(
-    groups: GroupCoordinator, transaction: TransactionalCommit, **said: Any
+    groups: GroupCoordinator, transaction: TransactionalCommit, **fields: Any
 ) -> ErrorCode:
     with pytest.raises(KafkaError) as raised:
-        await groups.commit_transactional_offsets(a_commit(**said), transaction)
+        await groups.commit_transactional_offsets(a_commit(**fields), transaction)
     return raised.value.code
 
 
@@ -118,7 +118,7 @@ async def test_only_first_commit_of_transaction_is_verified(
 
 
 @pytest.mark.parametrize(
-    ("support", "said", "told"),
+    ("support", "fields", "received"),
     [
         (
             TransactionSupportedOperation.OLD,
@@ -157,12 +157,12 @@ async def test_verification_error_is_mapped(
     clock: VirtualClock,
     coordinator: Coordinator,
     support: TransactionSupportedOperation,
-    said: ErrorCode,
-    told: ErrorCode,
+    fields: ErrorCode,
+    received: ErrorCode,
 ) -> None:
-    coordinator.responses = [said]
+    coordinator.responses = [fields]
     async with running(clock, MemoryLog()) as groups:
-        assert await refused(groups, within(coordinator, support)) is told
+        assert await refused(groups, within(coordinator, support)) is received
         assert (await stable(groups)).error is ErrorCode.none
 
 
@@ -194,21 +194,24 @@ async def test_marker_during_verification_invalidates_it(
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("fields", "error"),
     [
         ({"generation": 1}, ErrorCode.none),
-        ({"generation": -1, "member_id": ""}, ErrorCode.none),  # clients up to v2 say nothing
+        (
+            {"generation": -1, "member_id": ""},
+            ErrorCode.none,
+        ),  # requests up to v2 have no generation
         ({"generation": 2}, ErrorCode.illegal_generation),
         ({"generation": 1, "member_id": "who"}, ErrorCode.unknown_member_id),
         ({"generation": 1, "instance_id": "who"}, ErrorCode.unknown_member_id),
     ],
 )
 async def test_transactional_commit_requires_current_generation(
-    clock: VirtualClock, coordinator: Coordinator, said: dict[str, Any], error: ErrorCode
+    clock: VirtualClock, coordinator: Coordinator, fields: dict[str, Any], error: ErrorCode
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
         member = await a_member(groups)
-        values = {"member_id": member.member_id, **said}
+        values = {"member_id": member.member_id, **fields}
         assert await commit(groups, within(coordinator), **values) is error
 
 
@@ -296,14 +299,16 @@ async def test_group_with_pending_offsets_does_not_expire_but_can_be_deleted(
         assert groups.list_groups((), ()) == []
 
 
-@pytest.mark.parametrize("said", [{"producer_id": -1}, {"producer_epoch": -1}], ids=["id", "epoch"])
+@pytest.mark.parametrize(
+    "fields", [{"producer_id": -1}, {"producer_epoch": -1}], ids=["id", "epoch"]
+)
 async def test_transactional_commit_without_producer_id_fails(
-    clock: VirtualClock, coordinator: Coordinator, said: dict[str, int]
+    clock: VirtualClock, coordinator: Coordinator, fields: dict[str, int]
 ) -> None:
-    """Not where nobody is asked about it either: it would hold at once, or for ever not."""
+    """Also without verification: such offsets would never be committed or aborted."""
     async with running(clock, MemoryLog()) as groups:
         transaction = within(
-            coordinator, TransactionSupportedOperation.OLD, is_verified=False, **said
+            coordinator, TransactionSupportedOperation.OLD, is_verified=False, **fields
         )
         assert await refused(groups, transaction) is ErrorCode.unknown_server_error
         assert (await stable(groups)).offset.offset == -1

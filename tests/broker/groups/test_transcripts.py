@@ -1,7 +1,7 @@
-"""Stories of rebalances, told line by line: what happens ("> …") and all that comes of it.
+"""Transcripts of classic groups: each command ("> …") and its effects.
 
-The files under `tests/transcripts/classic_groups` are meant to be read beside the KIPs they name. Whoever changes the
-rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+The files in `tests/transcripts/classic_groups` illustrate the KIPs that they name. After a change of the rules, rewrite them with
+ODRADEK_REWRITE=1 and review the diff.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIGS = {
     "arrival": "arrival_ms",
     "group.max.size": "max_size",
 }
-SAYS: dict[str, Callable[[str], Any]] = {
+OPTION_TYPES: dict[str, Callable[[str], Any]] = {
     "protocols": lambda text: tuple(text.split(",")),
     "topics": lambda text: tuple(text.split(",")),
     "instance": str,
@@ -43,8 +43,8 @@ ATTRIBUTES = {
 }
 
 
-class Teller:
-    """Follows a transcript's commands on a stage."""
+class TranscriptRunner:
+    """Runs the commands of a transcript on a stage."""
 
     def __init__(self) -> None:
         self.config: dict[str, int] = {}
@@ -87,27 +87,29 @@ class Teller:
             name, verb, *words = command.split()
             self._client_acts(name, verb, dict(word.split("=", 1) for word in words))
 
-    def _client_acts(self, name: str, verb: str, said: dict[str, str]) -> None:
+    def _client_acts(self, name: str, verb: str, fields: dict[str, str]) -> None:
         stage = self.stage
         if verb in ("joins", "restarts"):
             if verb == "restarts":
                 stage.client(name).member_id = ""
-            values = {ATTRIBUTES.get(key, key): SAYS[key](text) for key, text in said.items()}
+            values = {
+                ATTRIBUTES.get(key, key): OPTION_TYPES[key](text) for key, text in fields.items()
+            }
             stage.join(name, **values)
         elif verb == "syncs":
-            stage.sync(name, **{who: text.encode() for who, text in said.items()})
+            stage.sync(name, **{who: text.encode() for who, text in fields.items()})
         elif verb == "heartbeats":
             stage.heartbeat(name)
         elif verb == "leaves":
-            stage.leaves(name, said.get("reason", "").replace("_", " ") or None)
+            stage.leaves(name, fields.get("reason", "").replace("_", " ") or None)
         elif verb == "commits":
             offsets = {}
-            for partition, offset in said.items():
+            for partition, offset in fields.items():
                 topic, _, index = partition.rpartition("-")
                 offsets[topic, int(index)] = int(offset)
             stage.commit(name, offsets)
         else:
-            raise AssertionError(f"nobody {verb}")
+            raise AssertionError(f"unknown command: {verb}")
 
     def _where_it_stands(self) -> str:
         group = self.stage.shard.groups.get(GROUP)
@@ -124,7 +126,7 @@ class Teller:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    check(path, Teller().follow)
+    check(path, TranscriptRunner().follow)
 
 
 def test_transcripts_exist() -> None:

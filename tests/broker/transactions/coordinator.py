@@ -1,4 +1,4 @@
-"""The coordinator's end of `TransactionPartitions`, which says what it is told to say."""
+"""A fake `AddPartitionsToTransaction` that returns given errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odradek.storage.directories.names import TopicPartition
 @dataclass
 class Coordinator:
     responses: list[ErrorCode] = field(default_factory=lambda: [ErrorCode.none])
-    """One after the other, the last for ever."""
+    """Errors of the calls in order; the last one is repeated."""
     asked: list[tuple[str, int, int, list[TopicPartition], bool]] = field(default_factory=list)
 
     async def add_partitions(

@@ -1,8 +1,7 @@
-"""A shard with a log in memory, producers that remember what they were told, and partitions that
-take markers: for tests.
+"""A shard with a log in memory, simulated producers, and partitions that receive markers.
 
-It does what the driver does, without trio. Appends can fail or be held back, as if the high watermark
-did not move; so can the partitions' answers.
+The stage does what the coordinator does, without trio. Appends can fail or stay uncommitted, as if the
+high watermark did not advance. Marker results can fail or be delayed.
 """
 
 from __future__ import annotations
@@ -49,31 +48,31 @@ def partition(text: str) -> TopicPartition:
     return TopicPartition(topic, int(index))
 
 
-NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(eq=False)
 class Request:
-    """A waiter: who asked what, and the answer."""
+    """A request of a producer, and its response."""
 
     who: str
     what: str
-    heard: bool = True
+    is_received: bool = True
     responses: list[Any] = field(default_factory=list)
 
     @property
     def response(self) -> Any:
-        assert len(self.responses) <= 1, f"{self.who}'s {self.what} was answered twice"
+        assert len(self.responses) <= 1, f"{self.who}'s {self.what} got two responses"
         return self.responses[0] if self.responses else None
 
 
 @dataclass
 class Client:
-    """A producer: who it thinks it is. `version` is the transaction.version it knows."""
+    """A producer: id and epoch of its last response. `version` is its transaction.version."""
 
     name: str
     version: int = 2
-    producer: ProducerIdAndEpoch = NOBODY
+    producer: ProducerIdAndEpoch = NO_PRODUCER
     timeout_ms: int = 60_000
 
     def learn(self, response: Any) -> None:
@@ -82,7 +81,7 @@ class Client:
 
 
 class Stage:
-    """See the module."""
+    """A shard, its log, producers, and partitions."""
 
     def __init__(self, version: int = 2) -> None:
         self.version = version
@@ -97,9 +96,9 @@ class Stage:
         self.held: deque[PendingTransition] = deque()
         self.partitions_wait = False
         self.sent: deque[SendMarkers] = deque()
-        """Markers that the partitions have not answered, or that are to be sent again later."""
-        self.told: list[SendMarkers] = []
-        """Every marker that was handed in, in order."""
+        """Markers without a result, and markers to retry."""
+        self.received: list[SendMarkers] = []
+        """All markers that were sent, in order."""
         self.story: list[str] = []
 
     @property
@@ -113,12 +112,12 @@ class Stage:
     def client(self, name: str) -> Client:
         return self.clients.setdefault(name, Client(name))
 
-    # What producers do
+    # Requests of producers
 
-    def begin(self, name: str, *, as_itself: bool = False, heard: bool = True) -> Request:
+    def begin(self, name: str, *, as_itself: bool = False, is_received: bool = True) -> Request:
         client = self.client(name)
         expected = client.producer if as_itself else None
-        return self._ask(name, "init", InitProducerId(ID, client.timeout_ms, expected), heard)
+        return self._ask(name, "init", InitProducerId(ID, client.timeout_ms, expected), is_received)
 
     def add(self, name: str, *partitions: str) -> Request:
         client = self.client(name)
@@ -129,21 +128,23 @@ class Stage:
         wanted = tuple(partition(each) for each in partitions)
         return self._ask(name, "verify", VerifyPartitions(ID, self.client(name).producer, wanted))
 
-    def end(self, name: str, *, is_commit: bool, heard: bool = True) -> Request:
+    def end(self, name: str, *, is_commit: bool, is_received: bool = True) -> Request:
         client = self.client(name)
         event = EndTransaction(ID, client.producer, is_commit, client.version)
-        return self._ask(name, "commit" if is_commit else "abort", event, heard)
+        return self._ask(name, "commit" if is_commit else "abort", event, is_received)
 
-    def _ask(self, who: str, what: str, event: TransactionRequest, heard: bool = True) -> Request:
-        request = Request(who, what, heard)
+    def _ask(
+        self, who: str, what: str, event: TransactionRequest, is_received: bool = True
+    ) -> Request:
+        request = Request(who, what, is_received)
         self.requests.append(request)
         self.do(self.shard.handle(event, request, self.now))
         return request
 
-    # What time does
+    # Time
 
     def advance(self, ms: int) -> None:
-        """Let time pass, then look for what is out of time, and send again what has to be."""
+        """Advance the time, abort timed-out transactions, and retry markers."""
         self.now_ms += ms
         if not self.partitions_wait:
             self.respond_markers()
@@ -152,10 +153,10 @@ class Stage:
         for transactional_id in list(self.shard.transactions):
             self.do(self.shard.expire(transactional_id, self.now, WEEK_MS))
 
-    # What partitions do
+    # Partitions
 
     def respond_markers(self, results: Mapping[TopicPartition, MarkerResult] | None = None) -> None:
-        """The partitions answer what was sent; where nothing else is said, that it is written."""
+        """Deliver the results of sent markers: WRITTEN unless `results` has another one."""
         for _ in range(len(self.sent)):
             sent = self.sent.popleft()
             responses = {
@@ -163,7 +164,7 @@ class Stage:
             }
             self.do(self.shard.on_markers_sent(sent, responses, self.now))
 
-    # What the driver does
+    # What the coordinator does
 
     def do(self, result: TransactionResult) -> None:
         todo = deque([result])
@@ -176,7 +177,7 @@ class Stage:
                 self._send(markers_to_send)
             for allocate in result.allocations:
                 new_producer_id, self.next_id = self.next_id, self.next_id + 1
-                self.story.append(f"a fresh producer id: {new_producer_id}")
+                self.story.append(f"new producer id: {new_producer_id}")
                 todo.append(
                     self.shard.handle(allocate.event, allocate.future, self.now, new_producer_id)
                 )
@@ -186,7 +187,7 @@ class Stage:
 
     def _send(self, markers_to_send: SendMarkers) -> None:
         self.sent.append(markers_to_send)
-        self.told.append(markers_to_send)
+        self.received.append(markers_to_send)
         if markers_to_send.partitions:
             kind = "COMMIT" if markers_to_send.is_commit else "ABORT"
             producer_id, epoch = markers_to_send.producer
@@ -197,11 +198,11 @@ class Stage:
 
     def _respond(self, future: Request, response: Any) -> None:
         future.responses.append(response)
-        assert len(future.responses) == 1, f"{future.who}'s {future.what} was answered twice"
-        if future.heard:
+        assert len(future.responses) == 1, f"{future.who}'s {future.what} got two responses"
+        if future.is_received:
             self.client(future.who).learn(response)
-        unheard = "" if future.heard else " (which it does not hear)"
-        self.story.append(f"{future.who} <- {future.what}: {_tell(response)}{unheard}")
+        suffix = "" if future.is_received else " (response lost)"
+        self.story.append(f"{future.who} <- {future.what}: {_describe(response)}{suffix}")
 
     def _append(self, append: TransitionAppend) -> TransactionResult:
         completion = append.completion
@@ -212,14 +213,14 @@ class Stage:
         self.log.append(
             records.encode(completion.transactional_id, completion.metadata, self.version)
         )
-        self.story.append(f"record {_tell_stored(completion.metadata)}")
+        self.story.append(f"record {_describe_metadata(completion.metadata)}")
         if self.holding:
             self.held.append(completion)
             return TransactionResult()
         return self.shard.appended(completion, self.now)
 
     def release(self, code: ErrorCode | None = None) -> None:
-        """What was held back is replicated, or, with a code, was given up."""
+        """Commit the held appends, or fail them with a code."""
         held, self.held = self.held, deque()
         for completion in held:
             if code is None:
@@ -228,7 +229,7 @@ class Stage:
                 self.do(self.shard.append_failed(completion, code))
 
     def replayed(self) -> TransactionCoordinatorShard:
-        """What a restart would make of the log."""
+        """Load the log into another shard."""
         shard = TransactionCoordinatorShard()
         for key, value in self.log:
             metadata = None if value is None else records.decode_value(value)
@@ -236,7 +237,7 @@ class Stage:
         return shard
 
     def restart(self) -> None:
-        """As if the broker was killed and started again: nobody is answered."""
+        """Crash and restart the broker: waiting requests get no response."""
         self.shard = self.replayed()
         self.held.clear()
         self.sent.clear()
@@ -246,28 +247,28 @@ class Stage:
             self.do(self.shard.resume(transactional_id, self.now))
 
 
-# In words, for transcripts
+# Text for transcripts
 
 
 def _words(partitions: tuple[TopicPartition, ...]) -> str:
     return " ".join(str(each) for each in partitions) or "nowhere"
 
 
-def _tell(response: Any) -> str:
+def _describe(response: Any) -> str:
     if isinstance(response, PartitionsResponse):
         return ", ".join(f"{each} {code.name.upper()}" for each, code in response.errors.items())
     assert isinstance(response, ProducerResponse)
     if response.error is not ErrorCode.none or response.producer_id == NO_PRODUCER_ID:
         return response.error.name.upper()
-    return f"{response.error.name.upper()}, it is {response.producer_id}/{response.epoch}"
+    return f"{response.error.name.upper()}, producer {response.producer_id}/{response.epoch}"
 
 
-def _tell_stored(metadata: TransactionMetadata | None) -> str:
+def _describe_metadata(metadata: TransactionMetadata | None) -> str:
     if metadata is None:
         return "gone"
     parts = [f"{metadata.state.value} {metadata.producer_id}/{metadata.epoch}"]
     if metadata.previous_producer_id not in (NO_PRODUCER_ID, metadata.producer_id):
-        parts.append(f"before {metadata.previous_producer_id}")
+        parts.append(f"previous {metadata.previous_producer_id}")
     if metadata.next_producer_id != NO_PRODUCER_ID:
         parts.append(f"next {metadata.next_producer_id}")
     if metadata.partitions:
@@ -278,7 +279,7 @@ def _tell_stored(metadata: TransactionMetadata | None) -> str:
 def where_it_stands(stage: Stage) -> str:
     transaction = stage.transaction
     if transaction is None:
-        return "[nobody knows it]"
+        return "[no transactional id]"
     pending = transaction.pending
-    becoming = "" if pending is None else f", about to be {pending.value}"
-    return f"[{_tell_stored(transaction.metadata)}{becoming}]"
+    becoming = "" if pending is None else f", pending {pending.value}"
+    return f"[{_describe_metadata(transaction.metadata)}{becoming}]"

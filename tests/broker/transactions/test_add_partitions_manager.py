@@ -1,4 +1,4 @@
-"""Who coordinates a transaction is asked, wherever it is."""
+"""AddPartitionsToTxn requests to the local coordinator and to those of other brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 
 def an_id_of(partition: int, number: int = 0) -> str:
-    """A transactional id whose state is in that partition."""
+    """A transactional id that belongs to this partition of `__transaction_state`."""
     ids = (f"id-{count}" for count in range(10_000))
     return [each for each in ids if partition_for(each, PARTITIONS) == partition][number]
 
@@ -35,7 +35,7 @@ MINE, OTHERS, NOBODYS = an_id_of(0), an_id_of(1), an_id_of(2)
 
 
 class Coordinator:
-    """The other broker: answers each partition by its number."""
+    """The coordinator of another broker; the error code depends on the partition index."""
 
     def __init__(self) -> None:
         self.codes: dict[int, ErrorCode] = {}
@@ -154,18 +154,18 @@ async def test_closed_connection_returns_network_exception() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "received"),
     [
         (ErrorCode.cluster_authorization_failed, ErrorCode.invalid_txn_state),
         (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_load_in_progress),
     ],
 )
 async def test_error_of_whole_request_applies_to_all_partitions(
-    code: ErrorCode, told: ErrorCode
+    code: ErrorCode, received: ErrorCode
 ) -> None:
     async with stage() as it:
         it.script.error = code
-        assert await it.ask(OTHERS) == {T0: told}
+        assert await it.ask(OTHERS) == {T0: received}
 
 
 async def test_broker_without_verification_returns_no_errors() -> None:

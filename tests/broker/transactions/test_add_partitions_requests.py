@@ -1,4 +1,4 @@
-"""What a node's coordinators ask of another broker, over connections that do not hold each other up."""
+"""AddPartitionsToTxn and WriteTxnMarkers use separate connections to a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TopicPartition("t", 0)
 
 
 async def leads_everything(broker: Broker, other: ScriptedBroker) -> None:
-    """The cluster hears of OTHER, and that it leads t and the state of all transactions."""
+    """Register OTHER as the leader of t and of all partitions of `__transaction_state`."""
     node = broker.node
     image = node.metadata.image
     where = Endpoint(node.config.inter_broker_listener, other.address.host, other.address.port, 0)
@@ -51,8 +51,7 @@ async def leads_everything(broker: Broker, other: ScriptedBroker) -> None:
 
 
 async def test_verification_does_not_wait_for_markers() -> None:
-    """They are answered once they are replicated, which may take long, and a broker answers the
-    requests of a connection one after the other."""
+    """WriteTxnMarkers waits for replication, and a broker serves the requests of a connection in order."""
     held = trio.Event()
 
     def script(asked: Asked) -> Any:

@@ -1,4 +1,4 @@
-"""What must hold whatever happens: producers, lost answers, kills, failing appends, slow replicas."""
+"""Random histories with lost responses, crashes, failed appends and slow replicas, with invariants."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.broker.transactions.stage import Request, Stage
 PARTITIONS = ("t-0", "t-1", "u-0")
 
 names = st.sampled_from("PQ")
-heard = st.booleans()
+is_received = st.booleans()
 steps = st.one_of(
-    st.tuples(st.just("begin"), names, st.booleans(), heard),
+    st.tuples(st.just("begin"), names, st.booleans(), is_received),
     st.tuples(st.just("add"), names, st.sets(st.sampled_from(PARTITIONS), min_size=1)),
-    st.tuples(st.just("end"), names, st.booleans(), heard),
-    st.tuples(st.just("end"), names, st.booleans(), heard),
+    st.tuples(st.just("end"), names, st.booleans(), is_received),
+    st.tuples(st.just("end"), names, st.booleans(), is_received),
     st.tuples(st.just("time"), st.sampled_from([1, 59_000, 61_000, 86_400_000 * 8])),
     st.tuples(st.just("kill")),
     st.tuples(st.just("fail")),
@@ -29,7 +29,7 @@ steps = st.one_of(
 
 
 class World(Stage):
-    """A stage, and what partitions and producers saw of it."""
+    """A stage, and the markers and responses that it has sent."""
 
     def __init__(self, version: int, client_version: int) -> None:
         super().__init__(version)
@@ -40,11 +40,11 @@ class World(Stage):
     def play(self, step: tuple[object, ...]) -> Request | None:
         match step:
             case ("begin", str(name), bool(as_itself), bool(hears)):
-                return self.begin(name, as_itself=as_itself, heard=hears)
+                return self.begin(name, as_itself=as_itself, is_received=hears)
             case ("add", str(name), set(partitions)):
                 return self.add(name, *sorted(partitions))
             case ("end", str(name), bool(is_commit), bool(hears)):
-                return self.end(name, is_commit=is_commit, heard=hears)
+                return self.end(name, is_commit=is_commit, is_received=hears)
             case ("time", int(ms)):
                 self.advance(ms)
             case ("kill",):
@@ -67,20 +67,20 @@ class World(Stage):
         return None
 
     def heal(self) -> None:
-        """All that was wrong is over, and time passes."""
+        """End all failures and let time pass."""
         self.fail_with, self.holding, self.partitions_wait = None, False, False
         self.release()
         for _ in range(5):
             self.respond_markers()
 
 
-def check_markers(told: list[SendMarkers], version: int) -> None:
-    """No partition is ever told two different ends under one producer's epoch, where every
-    transaction has its own (KIP-890)."""
+def check_markers(received: list[SendMarkers], version: int) -> None:
+    """No partition gets a commit and an abort marker with the same epoch, if every transaction has its
+    own epoch (KIP-890)."""
     if version < TRANSACTION_VERSION_2:
         return
     ends: dict[tuple[object, TopicPartition], bool] = {}
-    for sent in told:
+    for sent in received:
         for each in sent.partitions:
             assert ends.setdefault((sent.producer, each), sent.is_commit) == sent.is_commit
 
@@ -99,14 +99,14 @@ def test_random_histories(history: list[tuple[object, ...]], versions: tuple[int
             response = request.response
             if response.error is ErrorCode.none and step[0] == "begin" and not step[2]:
                 given = (response.producer_id, response.epoch)
-                assert given not in world.given, "two producers were given the same epoch"
+                assert given not in world.given, "two producers got the same epoch"
                 world.given.add(given)
     world.heal()
     transaction = world.transaction
     if transaction is not None:
         assert transaction.pending is None
-        assert transaction.metadata.state not in PREPARE_STATES, "a transaction that is never ended"
-    check_markers(world.told, versions[1])
+        assert transaction.metadata.state not in PREPARE_STATES, "a transaction is never completed"
+    check_markers(world.received, versions[1])
     for request in world.requests:
         assert len(request.responses) <= 1
 
@@ -116,10 +116,10 @@ def test_random_histories(history: list[tuple[object, ...]], versions: tuple[int
 def test_acknowledged_state_survives_crash(
     history: list[tuple[object, ...]], versions: tuple[int, int]
 ) -> None:
-    """An end that was promised is what the partitions are told, whenever the broker is killed."""
+    """An acknowledged commit or abort is written to the partitions, whenever the broker crashes."""
     world = World(*versions)
     for step in history:
-        before = len(world.told)
+        before = len(world.received)
         request = world.play(step)
         if request is None or request.what not in ("commit", "abort") or not request.responses:
             continue
@@ -127,5 +127,5 @@ def test_acknowledged_state_survives_crash(
             continue
         world.restart()
         is_commit = request.what == "commit"
-        for sent in world.told[before:]:
+        for sent in world.received[before:]:
             assert sent.is_commit == is_commit

@@ -1,4 +1,4 @@
-"""What comes late, when the transaction that it was meant for is over, ends no other one."""
+"""Late requests and timeouts of a completed transaction do not end the next one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.broker.transactions.stage import Stage
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 def test_fenced_producer_can_not_retry_end_of_its_successor(is_commit: bool) -> None:
-    """The end of one that speaks of no new epochs: an epoch less is no repetition of that."""
+    """After EndTxn below v5 the previous epoch is not that of a retry."""
     stage = Stage()
     stage.client("zombie").version = 2
     stage.begin("zombie")
@@ -24,8 +24,8 @@ def test_fenced_producer_can_not_retry_end_of_its_successor(is_commit: bool) -> 
     stage.end("owner", is_commit=is_commit)
     zombie, owner = stage.client("zombie"), stage.client("owner")
     assert zombie.producer.epoch + 1 == owner.producer.epoch
-    told = stage.end("zombie", is_commit=is_commit).response
-    assert told.error is ErrorCode.producer_fenced
+    received = stage.end("zombie", is_commit=is_commit).response
+    assert received.error is ErrorCode.producer_fenced
     assert zombie.producer != owner.producer
 
 

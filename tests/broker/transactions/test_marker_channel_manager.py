@@ -1,4 +1,4 @@
-"""Markers on their way to their partitions' leaders."""
+"""Sending transaction markers to the leaders of their partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GONE, NEVER = TopicPartition("u", 0), TopicPartition("t", 9)
 
 
 class Writer:
-    """Answers what it is told to."""
+    """A fake `TransactionMarkerWriter` that returns given errors."""
 
     def __init__(self, code: ErrorCode = ErrorCode.none) -> None:
         self.code = code
@@ -35,7 +35,7 @@ class Writer:
 
 
 class Leader:
-    """Another broker, which answers each partition by its number."""
+    """Another broker; the error code depends on the partition index."""
 
     def __init__(self, codes: Mapping[int, ErrorCode] | None = None) -> None:
         self.codes = codes or {}
@@ -77,7 +77,7 @@ def marker(*partitions: TopicPartition, producer_id: int = 1000) -> TransactionM
 async def markers_to_send(
     writer: Writer | None = None, leader: Callable[[Asked], Any] | None = None
 ) -> AsyncIterator[tuple[TransactionMarkerChannelManager, ScriptedBroker, World]]:
-    """Node 1 sends; node 2 leads what it does not."""
+    """Metadata of a cluster: node 1 sends the markers, node 2 leads the other partitions."""
     async with scripted_broker(leader or Leader()) as broker, asking() as world:
         world.knows(a_broker(2, broker.address))
         world.has(a_topic("t", {0: 1, 1: 2, 2: -1, 3: 2}))

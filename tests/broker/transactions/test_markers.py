@@ -1,4 +1,4 @@
-"""Ending transactions in partitions: WriteTxnMarkers, what readers see then, DescribeProducers."""
+"""WriteTxnMarkers, read_committed fetches, and DescribeProducers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def marker(
 def write(
     broker: Broker, *markers: dict[str, Any], version: int = 2
 ) -> dict[int, dict[tuple[str, int], ErrorCode]]:
-    """Producer id to what became of its markers in each partition."""
+    """Send WriteTxnMarkers; returns the error code per partition by producer id."""
     response = ask(broker, apis.WRITE_TXN_MARKERS, version, {"markers": list(markers)})
     return {
         each.producer_id: {
@@ -83,7 +83,7 @@ def fetch(
     wait_ms: int = 0,
     min_bytes: int = 1,
 ) -> Any:
-    """The partition's answer."""
+    """Fetch one partition; returns its result."""
     response = ask(
         broker,
         apis.FETCH,
@@ -214,8 +214,8 @@ def test_marker_of_version_2_can_be_written_twice(broker: Broker, topic: str) ->
 def test_marker_without_producer_id_is_rejected(
     broker: Broker, topic: str, producer_id: int, epoch: int
 ) -> None:
-    nobody = marker(topic, producer_id=producer_id, epoch=epoch)
-    assert write(broker, nobody) == {producer_id: {(topic, 0): ErrorCode.unknown_server_error}}
+    no_producer = marker(topic, producer_id=producer_id, epoch=epoch)
+    assert write(broker, no_producer) == {producer_id: {(topic, 0): ErrorCode.unknown_server_error}}
     assert latest(broker, topic, UNCOMMITTED) == 0
 
 
@@ -226,7 +226,7 @@ def test_marker_without_group_coordinator_returns_not_leader(broker: Broker) -> 
 
 
 def waiting(read: Callable[[], Any]) -> Callable[[], Any]:
-    """`read` in a thread of its own; what it found, when it has."""
+    """Start `read` in a thread; the returned function waits for its result."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()
@@ -241,7 +241,7 @@ def waiting(read: Callable[[], Any]) -> Callable[[], Any]:
 def test_read_committed_fetch_completes_with_marker(broker: Broker, topic: str) -> None:
     produce(broker, topic, batch())
     result = waiting(lambda: fetch(broker, topic, wait_ms=15_000))
-    produce(broker, topic, batch(1))  # a wake that would bring it nothing
+    produce(broker, topic, batch(1))  # a wakeup without new data
     write(broker, marker(topic))
     assert offsets(result()) == [0, 1, 2]
 
@@ -249,7 +249,7 @@ def test_read_committed_fetch_completes_with_marker(broker: Broker, topic: str) 
 def test_read_committed_fetch_does_not_complete_with_open_transaction(
     broker: Broker, topic: str
 ) -> None:
-    """The other transaction's marker moves the stable offset by too little: the wait goes on."""
+    """The marker of another transaction advances the last stable offset too little to complete the fetch."""
     produce(broker, topic, batch())
     produce(broker, topic, batch(producer_id=6))
     whole_bytes = 2 * len(batch()) + 1
@@ -304,6 +304,6 @@ def test_restart_restores_open_and_aborted_transactions(tmp_path: Any) -> None:
         assert response.last_stable_offset == 2
         second.node.services.transaction_partitions = coordinator = Coordinator()
         assert produce(second, "t", batch(2)) == [NONE]
-        assert coordinator.asked == []  # the transaction goes on
+        assert coordinator.asked == []  # the transaction is still open
         write(second, marker("t"))
         assert latest(second, "t", COMMITTED) == 5

@@ -1,8 +1,8 @@
-"""The same requests in transactions to Apache Kafka and to us: what the partitions say must be the same.
+"""Transactional requests to Apache Kafka and to Odradek: the partitions' responses must be equal.
 
-Histories are made up by seeds: two transactional producers and whoever writes markers by hand send
-what is right and what is not, at all versions, and readers look in between. What may differ is what
-each broker makes up for itself: producer ids, which are named by the order in which they come.
+Histories are generated from seeds: two transactional producers and an admin that writes markers send
+valid and invalid requests at all versions, and consumers read in between. Producer ids differ and are
+compared by the order in which they are allocated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.interop
 CONFIG = {
     "transaction.state.log.num.partitions": "1",
     "offsets.topic.num.partitions": "1",
-    # Kafka's coordinator must not be faster than a produce that waits for it, nor slower.
+    # The timing of Kafka's coordinator must not affect Produce requests that wait for it.
     "add.partitions.to.txn.retry.backoff.max.ms": "2000",
 }
 SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 20))]
@@ -63,9 +63,9 @@ class Peer:
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     with (
         start_kafka(tmp_path_factory.mktemp("kafka"), config=CONFIG) as kafka,
-        start_odradek(tmp_path_factory.mktemp("odradek"), config=CONFIG) as ours,
+        start_odradek(tmp_path_factory.mktemp("odradek"), config=CONFIG) as odradek,
     ):
-        found = [Peer(each, Connection(each.bootstrap, "client")) for each in (kafka, ours)]
+        found = [Peer(each, Connection(each.bootstrap, "client")) for each in (kafka, odradek)]
         for peer in found:
             _wait_for_coordinators(peer)
         yield found
@@ -74,7 +74,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
 
 
 def _wait_for_coordinators(peer: Peer) -> None:
-    """Kafka makes the topics, and loads their partitions, behind its clients' backs."""
+    """Wait until Kafka has created and loaded the internal topics."""
     kind = peer.broker.kind
     begin = {"transactional_id": "x", "transaction_timeout": 1000}
     fetch = {"group_id": "x", "topics": [], "require_stable": True}
@@ -98,7 +98,7 @@ class Producer:
 
 
 class History:
-    """What one seed makes happen; it looks at nothing but the seed, and at what it was answered."""
+    """The requests of one seed, which depend only on the seed and on the responses."""
 
     def __init__(self, peer: Peer, seed: int) -> None:
         self.peer = peer
@@ -131,7 +131,7 @@ class History:
         return self.seen
 
     def _wait_for_leaders(self) -> None:
-        """Kafka shows a topic before its partitions can be written to."""
+        """Wait until the partitions can be written: Kafka reports a topic earlier."""
         partitions = [{"partition_index": index, "timestamp": -1} for index in PARTITIONS]
         wanted = {"replica_id": -1, "topics": [{"name": self.topic, "partitions": partitions}]}
         with deadline(30, f"leaders of {self.topic}") as check:
@@ -144,7 +144,7 @@ class History:
     def _see(self, what: str, version: int, *response: Any) -> None:
         self.seen.append((what, version, *response))
 
-    # What producers do
+    # Producers
 
     def _begin(self, producer: Producer) -> None:
         response = self.peer.ask(
@@ -168,7 +168,7 @@ class History:
         self._rest(producer)
 
     def _rest(self, producer: Producer) -> None:
-        """Until what was begun has ended everywhere."""
+        """Wait until the transaction is completed in all partitions."""
         wanted = [producer.transactional_id]
         with deadline(30, "the end of a transaction") as check:
             while True:
@@ -191,7 +191,7 @@ class History:
         self._see("add", 3, found.partition_error_code.name)
 
     def _epoch(self, producer: Producer) -> int:
-        """Its own, or sometimes one that is not."""
+        """The producer's own epoch, or sometimes another one."""
         return producer.epoch + self.source.choices([0, -1, 1], [20, 1, 1])[0]
 
     def _produce(self, producer: Producer) -> None:
@@ -285,7 +285,7 @@ class History:
         self._rest(producer)
 
     def _mark(self, producer: Producer) -> None:
-        """What kafka-transactions.sh abort does, and what a coordinator of the past might."""
+        """Write a marker as kafka-transactions.sh abort does, or as a fenced coordinator might."""
         version = self.source.choice(apis.WRITE_TXN_MARKERS.versions)
         response = self.peer.ask(
             apis.WRITE_TXN_MARKERS,
@@ -314,7 +314,7 @@ class History:
         ]
         self._see("mark", version, sorted(errors))
 
-    # What readers see
+    # Consumers
 
     def _read_committed(self) -> None:
         for isolation in (0, 1):
@@ -351,10 +351,10 @@ class History:
                 (each.log_start_offset, each.last_stable_offset, each.high_watermark),
                 aborted
                 and sorted((self.peer.name(one.producer_id), one.first_offset) for one in aborted),
-                [self._tell(batch) for batch in batches(memoryview(each.records or b""))],
+                [self._describe(batch) for batch in batches(memoryview(each.records or b""))],
             )
 
-    def _tell(self, batch: Batch) -> Any:
+    def _describe(self, batch: Batch) -> Any:
         return (
             batch.base_offset,
             batch.last_offset,
@@ -432,7 +432,7 @@ def _batch(producer_id: int, epoch: int, sequence: int, count: int, transactiona
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_history_like_kafka(peers: list[Peer], seed: int) -> None:
-    kafka, ours = (History(peer, seed).run() for peer in peers)
-    for step, (theirs, mine) in enumerate(zip(kafka, ours, strict=False)):
-        assert mine == theirs, f"answer {step}, after {kafka[max(step - 30, 0) : step]}"
-    assert len(kafka) == len(ours)
+    kafka, odradek = (History(peer, seed).run() for peer in peers)
+    for step, (theirs, mine) in enumerate(zip(kafka, odradek, strict=False)):
+        assert mine == theirs, f"response {step}, after {kafka[max(step - 30, 0) : step]}"
+    assert len(kafka) == len(odradek)

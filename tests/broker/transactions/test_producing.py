@@ -1,4 +1,4 @@
-"""Produce in a transaction: what the coordinator says becomes of it, at every version (KIP-890)."""
+"""Transactional Produce requests and their verification, at every version (KIP-890)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.broker.transactions.coordinator import Coordinator
 
 NONE = ErrorCode.none
 NOW_MS = time.time_ns() // 1_000_000
-"""A marker's time is the broker's: records of long ago would have a segment of their own."""
+"""Timestamp of the records: markers have the current time, and older records would roll a segment."""
 _numbers = itertools.count()
 
 
@@ -80,7 +80,7 @@ def produce(
     version: int = 12,
     transactional_id: str | None = "tx",
 ) -> list[ErrorCode]:
-    """Of each partition, from 0 on, what it answered."""
+    """Error code of each partition, from 0 on."""
     values = produced(topic, *batches, transactional_id=transactional_id)
     response = ask(broker, apis.PRODUCE, version, values)
     ((partitions),) = [each.partition_responses for each in response.responses]
@@ -102,13 +102,13 @@ def test_only_first_batch_is_verified(
 
 
 class SlowCoordinator(Coordinator):
-    """Says nothing before it `may_response`."""
+    """A coordinator that does not respond before `may_respond` is set."""
 
-    may_response: trio.Event
+    may_respond: trio.Event
 
     async def add_partitions(self, *args: Any, **more: Any) -> Mapping[TopicPartition, ErrorCode]:
-        self.may_response = trio.Event()
-        await self.may_response.wait()
+        self.may_respond = trio.Event()
+        await self.may_respond.wait()
         return await super().add_partitions(*args, **more)
 
 
@@ -125,14 +125,14 @@ def test_earlier_responses_do_not_wait_for_verification(
         assert numbers(sock, 1) == [1]
 
         async def response() -> None:
-            slow.may_response.set()
+            slow.may_respond.set()
 
         broker._call(response)
         assert numbers(sock, 1) == [2]
 
 
 def test_topic_created_during_verification_of_another(broker: Broker, topic: str) -> None:
-    """Its partition was not among those that were asked about."""
+    """The partition of the new topic was not verified."""
     new = f"new-{topic}"
 
     class Creating(Coordinator):
@@ -148,8 +148,10 @@ def test_topic_created_during_verification_of_another(broker: Broker, topic: str
     values["topic_data"] += produced(new, batch())["topic_data"]
     try:
         response = ask(broker, apis.PRODUCE, 12, values)
-        told = {each.name: each.partition_responses[0].error_code for each in response.responses}
-        assert told == {topic: NONE, new: ErrorCode.unknown_topic_or_partition}
+        received = {
+            each.name: each.partition_responses[0].error_code for each in response.responses
+        }
+        assert received == {topic: NONE, new: ErrorCode.unknown_topic_or_partition}
         assert end_offset(broker, new) == 0
     finally:
         broker.node.services.transaction_partitions = before
@@ -159,7 +161,7 @@ OLD, KNOWS_ABORTABLE, ADDS = 10, 11, 12
 
 
 @pytest.mark.parametrize(
-    ("version", "said", "told"),
+    ("version", "fields", "received"),
     [
         (OLD, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
         (ADDS, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
@@ -183,11 +185,11 @@ def test_verification_error_returned_to_producer(
     coordinator: Coordinator,
     topic: str,
     version: int,
-    said: ErrorCode,
-    told: ErrorCode,
+    fields: ErrorCode,
+    received: ErrorCode,
 ) -> None:
-    coordinator.responses = [said]
-    assert produce(broker, topic, batch(), version=version) == [told]
+    coordinator.responses = [fields]
+    assert produce(broker, topic, batch(), version=version) == [received]
     assert end_offset(broker, topic) == 0
 
 

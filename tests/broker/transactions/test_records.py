@@ -1,4 +1,4 @@
-"""Transactional ids in Kafka's bytes, and back."""
+"""Encoding, decoding and loading of transaction records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONGOING = TransactionMetadata(
 
 
 def test_value_is_version_0_below_transaction_version_1() -> None:
-    """Bytes written out by hand from Kafka's schemas; of partitions, those of a topic together."""
+    """Expected bytes are derived from Kafka's schemas; partitions are grouped by topic."""
     assert records.encode("id", ONGOING, 0) == (
         bytes.fromhex("0000" "0002") + b"id",
         bytes.fromhex(

@@ -1,4 +1,4 @@
-"""A coordinator whose partition has other replicas: what is answered when, and to whom it passes."""
+"""A coordinator whose partition is replicated: responses, leader changes and loads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def _an_id() -> int:
     return 1000
 
 
-class Stand:
+class ReplicatedCoordinator:
     """Node 1 leads the one partition of `__transaction_state`, with node 2 in sync."""
 
     def __init__(self, clock: VirtualClock, *, min_isr: int = 1) -> None:
@@ -104,12 +104,12 @@ class Stand:
             self.responses.append(await end(client_version=2))
 
     def fetched(self, offset: int) -> None:
-        """The follower has all below it."""
+        """The follower fetches up to this offset."""
         assert self.partition.leader_role is not None
         self.partition.leader_role.fetched(FOLLOWER, offset=offset, start_offset=0, broker_epoch=1)
 
     def led_by(self, leader: int, leader_epoch: int, isr: tuple[int, ...] = (ME, FOLLOWER)) -> None:
-        """The cluster decided so; as a node tells its coordinators."""
+        """Change the leader of the partition, and notify the coordinators as a node does."""
         self.image = replace(
             self.image,
             leader=leader,
@@ -129,15 +129,17 @@ class Stand:
 
 
 @asynccontextmanager
-async def running(stand: Stand) -> AsyncIterator[trio.Nursery]:
+async def running(stand: ReplicatedCoordinator) -> AsyncIterator[trio.Nursery]:
     async with trio.open_nursery() as nursery:
         await nursery.start(stand.coordinator.run)
         yield nursery
         nursery.cancel_scope.cancel()
 
 
-async def initialized(stand: Stand, nursery: trio.Nursery, clock: VirtualClock) -> None:
-    """A producer has its id, and the follower has that."""
+async def initialized(
+    stand: ReplicatedCoordinator, nursery: trio.Nursery, clock: VirtualClock
+) -> None:
+    """Initialize a producer; the follower has its record."""
     nursery.start_soon(stand.init)
     await clock.settle()
     stand.fetched(1)
@@ -145,7 +147,7 @@ async def initialized(stand: Stand, nursery: trio.Nursery, clock: VirtualClock) 
 
 
 async def test_responses_wait_for_followers(clock: VirtualClock) -> None:
-    stand = Stand(clock)
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
         await clock.settle()
@@ -160,7 +162,7 @@ async def test_responses_wait_for_followers(clock: VirtualClock) -> None:
 
 
 async def test_slow_followers_time_out_append(clock: VirtualClock) -> None:
-    stand = Stand(clock)
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
         await clock.run_for(1.9)
@@ -172,8 +174,8 @@ async def test_slow_followers_time_out_append(clock: VirtualClock) -> None:
 async def test_partitioned_coordinator_does_not_return_invalid_txn_state(
     clock: VirtualClock,
 ) -> None:
-    """Another may have been elected, and one may have begun there: its producer would give up."""
-    stand = Stand(clock)
+    """Another coordinator may know a transaction; INVALID_TXN_STATE would be fatal to its producer."""
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         await initialized(stand, nursery, clock)
         commit = partial(stand.coordinator.end, "a", ProducerIdAndEpoch(1000, 0), is_commit=True)
@@ -188,7 +190,7 @@ async def test_partitioned_coordinator_does_not_return_invalid_txn_state(
 
 
 @pytest.mark.parametrize(
-    ("epoch", "verify_only", "told"),
+    ("epoch", "verify_only", "received"),
     [
         (0, False, ErrorCode.none),
         (1, False, ErrorCode.producer_fenced),
@@ -196,10 +198,10 @@ async def test_partitioned_coordinator_does_not_return_invalid_txn_state(
     ],
 )
 async def test_partitioned_coordinator_does_not_confirm_partitions(
-    clock: VirtualClock, epoch: int, verify_only: bool, told: ErrorCode
+    clock: VirtualClock, epoch: int, verify_only: bool, received: ErrorCode
 ) -> None:
-    """Its transaction may have ended elsewhere, and the producer be in the next, or in its next epoch."""
-    stand, target = Stand(clock), TopicPartition("t", 0)
+    """Another coordinator may have completed the transaction and started the next one."""
+    stand, target = ReplicatedCoordinator(clock), TopicPartition("t", 0)
     found: list[ErrorCode] = []
 
     async def add(*, epoch: int = 0, verify_only: bool = False) -> None:
@@ -222,11 +224,11 @@ async def test_partitioned_coordinator_does_not_confirm_partitions(
         await clock.settle()
         stand.fetched(stand.world.log.end_offset)
         await clock.settle()
-        assert found[2:] == [told]
+        assert found[2:] == [received]
 
 
 async def test_partitioned_coordinator_does_not_fence_newer_epoch(clock: VirtualClock) -> None:
-    stand = Stand(clock)
+    stand = ReplicatedCoordinator(clock)
 
     async def next_epoch(*, client_version: int) -> ProducerResponse:
         return await stand.coordinator.init_producer_id("a", 60_000, ProducerIdAndEpoch(1000, 1))
@@ -239,7 +241,7 @@ async def test_partitioned_coordinator_does_not_fence_newer_epoch(clock: Virtual
 
 
 async def test_append_below_min_insync_replicas_fails(clock: VirtualClock) -> None:
-    stand = Stand(clock, min_isr=2)
+    stand = ReplicatedCoordinator(clock, min_isr=2)
     stand.led_by(ME, 6, isr=(ME,))
     async with running(stand):
         await stand.init()
@@ -248,7 +250,7 @@ async def test_append_below_min_insync_replicas_fails(clock: VirtualClock) -> No
 
 
 async def test_waiting_requests_fail_when_leader_changes(clock: VirtualClock) -> None:
-    stand = Stand(clock)
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
         await clock.settle()
@@ -261,8 +263,8 @@ async def test_waiting_requests_fail_when_leader_changes(clock: VirtualClock) ->
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["step by step", "in one step"])
 async def test_reloaded_state_is_that_of_the_log(clock: VirtualClock, is_seen: bool) -> None:
-    """Another led meanwhile, and had not got our last record: it is not there any more."""
-    stand = Stand(clock)
+    """Another broker was leader meanwhile without the last record, which is truncated."""
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init, "kept")
         await clock.settle()
@@ -285,7 +287,7 @@ async def test_reloaded_state_is_that_of_the_log(clock: VirtualClock, is_seen: b
 
 
 async def test_next_leader_epoch_of_same_leader_changes_nothing(clock: VirtualClock) -> None:
-    stand = Stand(clock)
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
         await clock.settle()
@@ -301,7 +303,7 @@ async def test_next_leader_epoch_of_same_leader_changes_nothing(clock: VirtualCl
 async def test_leader_that_loses_partition_before_commit_does_not_serve_it(
     clock: VirtualClock,
 ) -> None:
-    stand = Stand(clock)
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
         await clock.settle()
@@ -323,7 +325,7 @@ async def test_leader_that_loses_partition_before_commit_does_not_serve_it(
 async def test_load_with_disk_error_takes_log_offline(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stand = Stand(clock)
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         await initialized(stand, nursery, clock)
         stand.world.disk.fail("*.log", errno.EIO, {"read"})
@@ -341,8 +343,8 @@ async def test_load_with_disk_error_takes_log_offline(
 async def test_load_without_file_descriptor_is_retried(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says nothing of the records, and nobody would load them again before another leads."""
-    stand = Stand(clock)
+    """The error is temporary, and a failed load is not repeated before the leader changes."""
+    stand = ReplicatedCoordinator(clock)
     async with running(stand) as nursery:
         await initialized(stand, nursery, clock)
         fault = stand.world.disk.fail("*.log", errno.EMFILE, {"open", "read"})
@@ -360,8 +362,8 @@ async def test_load_without_file_descriptor_is_retried(
 
 
 async def test_markers_are_sent_when_prepare_record_is_committed(clock: VirtualClock) -> None:
-    """Who led before had written it, and perhaps not to all: the next leader may not know it."""
-    stand = Stand(clock)
+    """The previous leader appended the record; the next leader may not have it."""
+    stand = ReplicatedCoordinator(clock)
     target = TopicPartition("t", 0)
     async with running(stand) as nursery:
         await initialized(stand, nursery, clock)
@@ -375,7 +377,7 @@ async def test_markers_are_sent_when_prepare_record_is_committed(clock: VirtualC
         )
         await clock.settle()
         assert stand.world.log.end_offset == 3
-        stand.led_by(ME, 7)  # as one who was elected, and has the decision
+        stand.led_by(ME, 7)  # as a new leader that has the prepare record
         await clock.run_for(1)
         with pytest.raises(LoadInProgress):
             stand.coordinator.describe("a")

@@ -1,4 +1,4 @@
-"""Every event in every state does what the table says, and a state changes only into what follows."""
+"""Every event in every state has the action of the table, and only valid transitions occur."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NONE = ErrorCode.none
 
 
 def in_state(state: TransactionState, version: int = 2) -> Stage:
-    """A stage on which the transaction is in the state, its producer 1000/5, and partitions wait."""
+    """A stage with the transaction in this state, producer 1000/5, and pending markers."""
     partitions = () if state in IDLE_STATES else (partition("t-0"),)
     metadata = TransactionMetadata(
         1000, 5, 60_000, state, WALL_MS, partitions, WALL_MS, client_version=version, last_epoch=4
@@ -103,7 +103,7 @@ PRESENT = {
     TransactionEvent.END_WITH_ABORT,
     TransactionEvent.ADD_EXISTING_PARTITIONS,
 }
-"""Under the epoch that is the last one known here: another coordinator may know of more."""
+"""With the current epoch: another coordinator may know a newer one."""
 
 BECOMES: Mapping[TransactionAction, TransactionState] = {
     TransactionAction.BUMP_EPOCH: TransactionState.EMPTY,
@@ -123,7 +123,7 @@ RESPONSES: Mapping[TransactionAction, ErrorCode] = {
 }
 
 
-def told(request: Request | None) -> ErrorCode | None:
+def received(request: Request | None) -> ErrorCode | None:
     if request is None:
         return None
     response = request.response
@@ -159,7 +159,7 @@ def test_every_cell(event: TransactionEvent, state: TransactionState) -> None:
     if request is not None:
         expected = ErrorCode.transaction_abortable if step is TransactionAction.VERIFY else NONE
         known = step is TransactionAction.VERIFY and state is TransactionState.ONGOING
-        assert told(request) is (NONE if known else RESPONSES.get(step, expected))
+        assert received(request) is (NONE if known else RESPONSES.get(step, expected))
     if step in (TransactionAction.COMMIT, TransactionAction.ABORT, TransactionAction.FENCE):
         (sent,) = stage.sent
         assert sent.is_commit == (step is TransactionAction.COMMIT)
@@ -202,7 +202,7 @@ def test_pending_append_returns_concurrent_transactions(
         assert request is not None
         assert request.response is not None
     elif request is not None:
-        assert told(request) is ErrorCode.concurrent_transactions
+        assert received(request) is ErrorCode.concurrent_transactions
 
 
 @pytest.mark.parametrize("state", PERSISTENT_STATES)
@@ -220,15 +220,14 @@ def test_unknown_producers_are_rejected(
 ) -> None:
     stage = in_state(state, version)
     stage.client("P").producer = producer
-    # Until the end is complete nobody's epoch is looked at, but by who asks only about what stands,
-    # and at EndTxn's older versions.
+    # While the transaction is prepared, epochs are checked only by VerifyOnly and by EndTxn below v5.
     waits = ErrorCode.concurrent_transactions if state in PREPARE_STATES else code
     ends = code if version == 0 else waits
-    assert told(stage.verify("P", "t-0")) is code
-    assert told(stage.add("P", "t-0")) is waits
+    assert received(stage.verify("P", "t-0")) is code
+    assert received(stage.add("P", "t-0")) is waits
     before = stage.shard.transactions[ID].metadata
-    assert told(stage.end("P", is_commit=True)) is ends
-    assert told(stage.end("P", is_commit=False)) is ends
+    assert received(stage.end("P", is_commit=True)) is ends
+    assert received(stage.end("P", is_commit=False)) is ends
     assert stage.shard.transactions[ID].metadata == before
     may_be_known_elsewhere = producer == ProducerIdAndEpoch(1000, 6) and state not in PREPARE_STATES
     assert len(stage.log) == (4 if may_be_known_elsewhere else 0)
@@ -239,7 +238,7 @@ def test_unknown_producers_are_rejected(
 def test_newer_epoch_is_not_fenced_during_pending_append(
     state: TransactionState, version: int
 ) -> None:
-    """It can't be, as long as it may be that others lead the partition."""
+    """Another broker may be the leader of the partition."""
     stage = in_state(state, version)
     assert stage.transaction is not None
     stage.transaction.pending = next(iter(VALID_TRANSITIONS[state]))
@@ -251,7 +250,7 @@ def test_newer_epoch_is_not_fenced_during_pending_append(
         stage.end("P", is_commit=False),
         stage.begin("P", as_itself=True),
     ):
-        assert told(request) is ErrorCode.concurrent_transactions
+        assert received(request) is ErrorCode.concurrent_transactions
     assert not stage.log
 
 
@@ -269,17 +268,17 @@ def test_newer_epoch_is_not_fenced_during_pending_append(
 def test_commit_without_transaction_waits_for_high_watermark(
     version: int, state: TransactionState, code: ErrorCode
 ) -> None:
-    """A coordinator that is cut off knows nothing of transactions that began elsewhere since."""
+    """A partitioned coordinator does not know transactions that started at the new coordinator."""
     stage = in_state(state, version)
     stage.holding = True
     request = stage.end("P", is_commit=True)
     assert request.response is None
-    assert told(stage.add("P", "t-0")) is ErrorCode.concurrent_transactions
+    assert received(stage.add("P", "t-0")) is ErrorCode.concurrent_transactions
     stage.release(ErrorCode.not_coordinator)
-    assert told(request) is ErrorCode.not_coordinator
+    assert received(request) is ErrorCode.not_coordinator
     again = stage.end("P", is_commit=True)
     stage.release()
-    assert told(again) is code
+    assert received(again) is code
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -287,11 +286,11 @@ def test_commit_without_transaction_waits_for_high_watermark(
 def test_end_of_next_transaction_during_prepare_is_retried(
     state: TransactionState, is_commit: bool
 ) -> None:
-    """It was answered under its next epoch while partitions are still told: not fenced, but early."""
+    """A producer with its next epoch is early, not fenced, while markers are written."""
     stage = in_state(state)
     assert stage.transaction is not None
     stage.client("P").producer = stage.transaction.producer
-    assert told(stage.end("P", is_commit=is_commit)) is ErrorCode.concurrent_transactions
+    assert received(stage.end("P", is_commit=is_commit)) is ErrorCode.concurrent_transactions
     assert not stage.log
 
 
@@ -312,20 +311,20 @@ def test_init_producer_id_with_expected_producer(
     stage = in_state(state)
     stage.client("P").producer = expected
     request = stage.begin("P", as_itself=True)
-    assert told(request) is (ErrorCode.producer_fenced if became is None else NONE)
+    assert received(request) is (ErrorCode.producer_fenced if became is None else NONE)
     if became is not None:
         assert (request.response.producer_id, request.response.epoch) == became
 
 
 @pytest.mark.parametrize("expected", [32765, 32764])
 def test_retry_with_exhausted_epoch(expected: int) -> None:
-    """Kafka answers both with UNKNOWN_SERVER_ERROR: nobody could be given another epoch."""
+    """Kafka returns UNKNOWN_SERVER_ERROR to both."""
     stage = in_state(TransactionState.EMPTY)
     assert stage.transaction is not None
     stage.transaction.metadata = replace(stage.transaction.metadata, epoch=32766, last_epoch=32765)
     stage.client("P").producer = ProducerIdAndEpoch(1000, expected)
     request = stage.begin("P", as_itself=True)
-    assert told(request) is (NONE if expected == 32765 else ErrorCode.producer_fenced)
+    assert received(request) is (NONE if expected == 32765 else ErrorCode.producer_fenced)
     assert stage.transaction.producer == (1000, 32766)
 
 
@@ -334,12 +333,12 @@ def test_previous_producer_id_is_accepted_only_with_exhausted_epoch() -> None:
     assert stage.transaction is not None
     stage.transaction.metadata = replace(stage.transaction.metadata, previous_producer_id=999)
     stage.client("P").producer = ProducerIdAndEpoch(999, 5)
-    assert told(stage.begin("P", as_itself=True)) is ErrorCode.producer_fenced
+    assert received(stage.begin("P", as_itself=True)) is ErrorCode.producer_fenced
 
 
 @pytest.mark.parametrize(("client", "cluster"), [(0, 2), (2, 0), (2, 1)])
 def test_fencing_depends_on_transaction_version(client: int, cluster: int) -> None:
-    """Partitions are told by which rules the epoch moved on; who is fenced has no say in it."""
+    """Markers have the transaction version of the cluster, not of the fenced client."""
     stage = in_state(TransactionState.ONGOING, client)
     stage.version = cluster
     stage.begin("Q")
@@ -370,7 +369,7 @@ def test_table_covers_all_events_and_states() -> None:
         e: set(PERSISTENT_STATES) for e in TransactionEvent
     }
     used = {step for event_kind in TRANSACTION_ACTIONS.values() for step in event_kind.values()}
-    assert used == set(TransactionAction), "a step that no cell uses"
+    assert used == set(TransactionAction), "an action that no cell uses"
     assert set(VALID_TRANSITIONS) == set(PERSISTENT_STATES)
     for event_kind in TRANSACTION_ACTIONS.values():
         for state, step in event_kind.items():

@@ -1,4 +1,4 @@
-"""The driver: waiting clients, markers, time, the high watermark, loading, under virtual time."""
+"""The transaction coordinator in virtual time: requests, markers, timeouts, commits and loads."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Partitions:
-    """Takes markers, or not: `results` says what becomes of those that are not simply written."""
+    """A fake `MarkerChannel`. `results` has the results other than WRITTEN."""
 
     def __init__(self) -> None:
         self.markers: list[TransactionMarker] = []
         self.results: dict[TopicPartition, MarkerResult] = {}
-        self.may_response = trio.Event()
-        self.may_response.set()
+        self.may_respond = trio.Event()
+        self.may_respond.set()
 
     async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
         self.markers.append(marker)
-        await self.may_response.wait()
+        await self.may_respond.wait()
         return {each: self.results.get(each, MarkerResult.WRITTEN) for each in marker.partitions}
 
 
 class Ids:
-    """Producer ids from 1000 on, when they may be given."""
+    """Allocates producer ids from 1000 on, as soon as the test allows it."""
 
     def __init__(self) -> None:
         self.last = 999
@@ -120,7 +120,7 @@ def state_of(coordinator: TransactionCoordinator, name: str = "a") -> Transactio
 
 
 class Asked:
-    """A request in a task of its own."""
+    """A request that runs in its own task."""
 
     def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
         self.response: object = None
@@ -153,12 +153,12 @@ async def test_transaction_lifecycle(clock: VirtualClock) -> None:
         await clock.settle()
         assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
         assert partitions.markers == [TransactionMarker(1000, 1, 3, True, (T0, T1), 2)]
-        assert clock.monotonic() == 0, "nothing waited for time"
+        assert clock.monotonic() == 0, "the responses took time"
         assert coordinator.count_by_state() == {"CompleteCommit": 1}
 
 
 async def test_request_right_after_start_is_served(clock: VirtualClock) -> None:
-    """The coordinator is made by the first who needs it; others may be quicker than its tasks."""
+    """The first request creates the coordinator; it may arrive before the coordinator's tasks run."""
     log = MemoryLog()
     coordinator = TransactionCoordinator(
         log,
@@ -180,13 +180,13 @@ async def test_end_txn_completes_before_markers_are_written(clock: VirtualClock)
     async with running(clock, MemoryLog(), partitions) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        partitions.may_response = trio.Event()
+        partitions.may_respond = trio.Event()
         response = await ended(coordinator, producer, is_commit=False)
         next_one = ProducerIdAndEpoch(response.producer_id, response.epoch)
         concurrent = ErrorCode.concurrent_transactions
         assert await added(coordinator, next_one) == {T0: concurrent}
         assert state_of(coordinator) is TransactionState.PREPARE_ABORT
-        partitions.may_response.set()
+        partitions.may_respond.set()
         await clock.settle()
         assert await added(coordinator, next_one) == {T0: NONE}
 
@@ -211,16 +211,16 @@ async def test_failed_completion_append_is_retried(clock: VirtualClock) -> None:
     async with running(clock, log, partitions) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        partitions.may_response = trio.Event()
+        partitions.may_respond = trio.Event()
         await ended(coordinator, producer)
         log.fail_with = KafkaError(ErrorCode.not_enough_replicas)
-        partitions.may_response.set()
+        partitions.may_respond.set()
         await clock.run_for(1)
         assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
         log.fail_with = None
         await clock.run_for(0.5)
         assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
-        assert len(partitions.markers) == 1, "the markers are there"
+        assert len(partitions.markers) == 1, "the markers are written"
 
 
 async def test_timed_out_transactions_are_aborted(clock: VirtualClock) -> None:
@@ -286,7 +286,7 @@ async def test_responses_wait_for_high_watermark(clock: VirtualClock) -> None:
         end = Asked(nursery, lambda: ended(coordinator, producer))
         await clock.settle()
         assert not end.is_responded
-        assert not partitions.markers, "a marker before it was sure"
+        assert not partitions.markers, "a marker was sent before the prepare record was committed"
         log.move_on()
         await clock.settle()
         assert isinstance(end.response, ProducerResponse)
@@ -309,7 +309,7 @@ async def test_append_without_replication_times_out(clock: VirtualClock) -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "received"),
     [
         (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
         (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
@@ -318,17 +318,17 @@ async def test_append_without_replication_times_out(clock: VirtualClock) -> None
     ],
 )
 async def test_failed_append_leaves_state_unchanged(
-    clock: VirtualClock, code: ErrorCode, told: ErrorCode
+    clock: VirtualClock, code: ErrorCode, received: ErrorCode
 ) -> None:
     log = MemoryLog()
     async with running(clock, log) as coordinator:
         log.fail_with = KafkaError(code)
-        assert (await coordinator.init_producer_id("a", 1000)).error is told
+        assert (await coordinator.init_producer_id("a", 1000)).error is received
         assert coordinator.list_transactions(TransactionFilter()) == []
         log.fail_with = None
         producer = await begun(coordinator)
         log.fail_with = KafkaError(code)
-        assert await added(coordinator, producer) == {T0: told}
+        assert await added(coordinator, producer) == {T0: received}
         assert state_of(coordinator) is TransactionState.EMPTY
 
 
@@ -364,7 +364,7 @@ async def test_existing_transactional_id_keeps_producer_id(clock: VirtualClock) 
 
 async def test_prepared_transaction_is_completed_after_crash(clock: VirtualClock) -> None:
     log, partitions = MemoryLog(), Partitions()
-    partitions.may_response = trio.Event()
+    partitions.may_respond = trio.Event()
     async with running(clock, log, partitions) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer, T0, T1)
@@ -410,7 +410,7 @@ async def test_requests_while_loading(clock: VirtualClock) -> None:
 
 
 async def test_appends_during_load_are_completed(clock: VirtualClock) -> None:
-    """An end that was decided and has no markers left to write is completed, as slow as replicas are."""
+    """A prepared transaction without partitions is completed, even if replication is slow."""
     log = MemoryLog()
     async with running(clock, log) as coordinator:
         await begun(coordinator)
@@ -459,20 +459,20 @@ async def test_waiting_requests_fail_when_coordinator_moves(clock: VirtualClock)
         log.move_on()
         coordinator.runtime.schedule_load(0, 4)
         await clock.settle()
-        # What was written was not taken back: the partition is in the transaction.
+        # The record stays in the log: the partition is in the transaction.
         assert state_of(coordinator) is TransactionState.ONGOING
-        partitions.may_response = trio.Event()
+        partitions.may_respond = trio.Event()
         await ended(coordinator, producer)
         coordinator.runtime.unload(0)
-        partitions.may_response.set()
+        partitions.may_respond.set()
         await clock.run_for(1)
-        assert log.end_offset(0) == 3, "who has resigned writes nothing more"
+        assert log.end_offset(0) == 3, "an unloaded coordinator appended a record"
 
 
 async def test_timeout_of_moved_coordinator_has_no_response(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its epochs are used up, so that it waits for another producer id; that is no bug of ours."""
+    """With an exhausted epoch the timeout waits for a producer id; its failure is not logged as a bug."""
     ids = Ids()
     async with running(clock, MemoryLog(), None, ids) as coordinator:
         producer = await begun(coordinator, timeout_ms=1000)
@@ -484,7 +484,7 @@ async def test_timeout_of_moved_coordinator_has_no_response(
         coordinator.runtime.unload(0)
         ids.may_give.set()
         await clock.settle()
-        assert ids.last == 1001, "it waited for an id"
+        assert ids.last == 1001, "it waits for a producer id"
     assert "failed: a bug" not in caplog.text
 
 
@@ -547,7 +547,7 @@ async def test_list_transactions_filters(clock: VirtualClock) -> None:
 
         assert listed() == {"idle", "old", "young"}
         assert listed(states=[TransactionState.ONGOING]) == {"old", "young"}
-        assert listed(states=[]) == set(), "names that nobody knows are no transaction's"
+        assert listed(states=[]) == set(), "unknown states match no transaction"
         assert listed(producer_ids=[1000, 1002]) == {"idle", "young"}
         assert listed(duration_ms=4999, states=[TransactionState.ONGOING]) == {"old"}
         assert listed(duration_ms=5000, states=[TransactionState.ONGOING]) == set()

@@ -1,4 +1,4 @@
-"""A transaction as a client asks for it, over a real socket, at every version that Kafka 4.3 serves."""
+"""Transaction requests over a socket, at every version of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def add(
         }
         response = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, {"transactions": [transaction]})
         assert response.error_code is NONE
-        ((results, said),) = [
+        ((results, fields),) = [
             (each.topic_results, each.transactional_id) for each in response.results_by_transaction
         ]
-        assert said == name
+        assert fields == name
     return {
         (topic.name, each.partition_index): each.partition_error_code
         for topic in results
@@ -196,7 +196,7 @@ def test_clients_can_not_add_internal_topics(broker: Broker, name: str, version:
 
 
 def test_add_offsets_fails_while_topic_can_not_be_created() -> None:
-    """While brokers are down there are too few for its replicas; to clients that is no fatal error."""
+    """With too few brokers for its replicas the topic can't be created, which clients retry."""
     with Broker(configs={"offsets.topic.replication.factor": "3"}) as lacking:
         find_coordinator(lacking, "id")
         producer_id, epoch = begun(lacking, "id")
@@ -299,7 +299,7 @@ def test_list_transactions(broker: Broker, name: str, version: int) -> None:
 
 
 def test_expensive_pattern_does_not_block_broker(broker: Broker) -> None:
-    """There are more than 10**12 ways to fail to match this one, and RE2 goes through none of them."""
+    """Backtracking would try more than 10**12 ways to match this pattern; RE2 does not backtrack."""
     name = "a" * 64
     find_coordinator(broker, name)
     begun(broker, name)

@@ -1,9 +1,8 @@
-"""The same requests to Apache Kafka and to us: every answer and every record has to be the same.
+"""Requests to Apache Kafka and to Odradek: all responses and records must be equal.
 
-Histories are made up by seeds: two producers under one transactional id begin, add, verify and end at
-all versions, in any order. What may differ is what each broker makes up for itself (producer ids,
-which are told apart by the order in which they come; times) and how long an end takes: whoever is
-told CONCURRENT_TRANSACTIONS asks again.
+Histories are generated from seeds: two producers with one transactional id initialize, add, verify
+and end transactions at all versions, in any order. Producer ids are compared by the order in which
+they are allocated. Timestamps are not compared. CONCURRENT_TRANSACTIONS is retried.
 """
 
 from __future__ import annotations
@@ -34,15 +33,14 @@ pytestmark = pytest.mark.interop
 CONFIG = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
 SEEDS = range(40)
 LATER_SEEDS = {1: range(100, 110), 0: range(110, 120)}
-"""By the level of transaction.version that the cluster is brought down to for them; clients see it,
-and use no version that is for a higher one."""
+"""Seeds by level of transaction.version. Clients use only request versions of that level."""
 STEPS = 14
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0), ("gone", 0)]
 
 
 @dataclass
 class Peer:
-    """One of the two brokers; producer ids by the order in which it gave them to one history."""
+    """One of the two brokers, and its producer ids in the order of their allocation."""
 
     broker: BrokerProcess
     connection: Connection
@@ -64,10 +62,10 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     kafka_directory, our_directory = directories
     with (
         start_kafka(kafka_directory, config=CONFIG) as kafka,
-        start_odradek(our_directory, config=CONFIG) as ours,
+        start_odradek(our_directory, config=CONFIG) as odradek,
     ):
         found = []
-        for broker in (kafka, ours):
+        for broker in (kafka, odradek):
             for topic, partitions in (("t", "2"), ("u", "1")):
                 run_tool(
                     "topics", "--bootstrap-server", broker.bootstrap,
@@ -82,7 +80,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
 
 
 def _wait_for_coordinators(peer: Peer) -> None:
-    """Kafka makes the topics, and loads their partitions, behind its clients' backs."""
+    """Wait until Kafka has created and loaded the internal topics."""
     with deadline(60, "coordinators") as check:
         for key_type, keys in ((1, "abcdef"), (0, "abcdef")):
             for key in keys:
@@ -98,15 +96,14 @@ def _wait_for_coordinators(peer: Peer) -> None:
 
 @dataclass
 class Client:
-    """Who a producer thinks it is."""
+    """A producer: id and epoch of its last response."""
 
     producer_id: int = -1
     epoch: int = -1
 
 
 class History:
-    """What one seed makes happen, the same at every peer: it looks at nothing but the seed, and at
-    who the producers are, which has to be the same."""
+    """The requests of one seed. They depend only on the seed, and on ids and epochs, which are equal."""
 
     def __init__(self, peer: Peer, seed: int, level: int) -> None:
         self.peer = peer
@@ -129,7 +126,7 @@ class History:
         return self.seen
 
     def _ask(self, api: Api, version: int, **values: Any) -> Any:
-        """Ask until nothing else is going on."""
+        """Retry until the previous transaction is completed."""
         with deadline(30, "the transaction before") as check:
             while True:
                 response = self.peer.ask(api, version, **values)
@@ -215,7 +212,7 @@ class History:
         version = self.source.choice([0, 1, 2, 3, 4, *newest])
         before = Client(client.producer_id, client.epoch)
         commits = self.source.random() < 0.6
-        for _ in range(2 if self.source.random() < 0.3 else 1):  # the answer may be lost
+        for _ in range(2 if self.source.random() < 0.3 else 1):  # the response may be lost
             response = self._ask(
                 apis.END_TXN,
                 version,
@@ -237,7 +234,7 @@ class History:
 
 
 def _describe(peer: Peer, transactional_id: str) -> dict[str, Any]:
-    """What stands of the id, when it has come to rest."""
+    """Describe the transactional id after its transaction is completed."""
     while True:
         response = peer.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id])
         (state,) = response.transaction_states
@@ -260,10 +257,10 @@ def test_history_like_kafka(peers: list[Peer], seed: int) -> None:
 
 
 def check_history(peers: list[Peer], seed: int, level: int) -> None:
-    kafka, ours = (History(peer, seed, level).run() for peer in peers)
-    assert len(kafka) == len(ours)
-    for step, (theirs, mine) in enumerate(zip(kafka, ours, strict=True)):
-        assert mine == theirs, f"answer {step}, after {kafka[max(step - 4, 0) : step]}"
+    kafka, odradek = (History(peer, seed, level).run() for peer in peers)
+    assert len(kafka) == len(odradek)
+    for step, (theirs, mine) in enumerate(zip(kafka, odradek, strict=True)):
+        assert mine == theirs, f"response {step}, after {kafka[max(step - 4, 0) : step]}"
 
 
 @pytest.mark.parametrize("level", LATER_SEEDS)
@@ -293,15 +290,17 @@ def _set_transaction_version(peer: Peer, level: int) -> None:
 
 
 def _feature(peer: Peer, name: str) -> str:
-    """What Kafka's tool says of it."""
+    """Output of Kafka's tool for the feature."""
     run = run_tool("features", "--bootstrap-server", peer.broker.bootstrap, "describe")
     (line,) = [each for each in run.lines if f"Feature: {name}" in each]
     return line
 
 
 def _written(peer: Peer) -> dict[str, list[Any]]:
-    """The records of every history, in order, without what the broker makes up, and without those that
-    say once more what the one before says: ours are written before what changes nothing is answered."""
+    """The records of every history in order, without ids and times, and without repeated states.
+
+    Odradek appends the current state again before some responses that change nothing.
+    """
     found: dict[str, list[Any]] = {}
     names: dict[str, dict[int, str]] = {}
     for directory in peer.broker.log_dirs:
@@ -342,8 +341,8 @@ def _plain(value: bytes | None, names: dict[int, str]) -> Any:
 
 
 def test_records_are_those_of_kafka(peers: list[Peer]) -> None:
-    """What the histories before left in `__transaction_state`."""
-    kafka, ours = (_written(peer) for peer in peers)
-    assert set(ours) == set(kafka)
+    """The records of all histories in `__transaction_state` are equal."""
+    kafka, odradek = (_written(peer) for peer in peers)
+    assert set(odradek) == set(kafka)
     for transactional_id, theirs in kafka.items():
-        assert ours[transactional_id] == theirs, transactional_id
+        assert odradek[transactional_id] == theirs, transactional_id

@@ -1,7 +1,7 @@
-"""Stories of transactions, told line by line: what happens ("> …") and all that comes of it.
+"""Transcripts of transactions: each command ("> …") and its effects.
 
-The files under `tests/transcripts/transactions` are meant to be read beside KIP-98 and KIP-890.
-Whoever changes the rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+The files in `tests/transcripts/transactions` illustrate KIP-98 and KIP-890. After a change of the rules, rewrite them with
+ODRADEK_REWRITE=1 and review the diff.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.transcripts.retelling import check, transcripts
 FILES = transcripts("transactions")
 
 
-class Teller:
-    """Follows a transcript's commands on a stage."""
+class TranscriptRunner:
+    """Runs the commands of a transcript on a stage."""
 
     def __init__(self) -> None:
         self.stage = Stage()
@@ -60,36 +60,38 @@ class Teller:
         stage = self.stage
         if command == "the partitions are slow":
             stage.partitions_wait = True
-        elif command == "the partitions answer":
+        elif command == "the partitions respond":
             stage.partitions_wait = False
             stage.respond_markers()
-        elif match := re.fullmatch(r"(\S+) (is gone|can't now|knows somebody newer)", command):
+        elif match := re.fullmatch(
+            r"(\S+) (is deleted|is not available|has a newer epoch)", command
+        ):
             outcome = {
-                "is gone": MarkerResult.GONE,
-                "can't now": MarkerResult.RETRY,
-                "knows somebody newer": MarkerResult.FENCED,
+                "is deleted": MarkerResult.GONE,
+                "is not available": MarkerResult.RETRY,
+                "has a newer epoch": MarkerResult.FENCED,
             }
             stage.respond_markers({partition(match[1]): outcome[match[2]]})
         else:
-            self._producer_acts(*command.removesuffix(", unheard").split(), unheard=command)
+            self._producer_acts(*command.removesuffix(", response lost").split(), unheard=command)
 
     def _producer_acts(self, name: str, verb: str, *words: str, unheard: str) -> None:
-        stage, heard = self.stage, not unheard.endswith(", unheard")
+        stage, is_received = self.stage, not unheard.endswith(", response lost")
         if verb == "knows":
             stage.client(name).version = int(words[0].removeprefix("transaction.version="))
         elif verb == "begins":
-            stage.begin(name, as_itself=words == ("as", "itself"), heard=heard)
+            stage.begin(name, as_itself=words == ("as", "itself"), is_received=is_received)
         elif verb == "adds":
             stage.add(name, *words)
         elif verb == "verifies":
             stage.verify(name, *words)
         elif verb in ("commits", "aborts"):
-            stage.end(name, is_commit=verb == "commits", heard=heard)
+            stage.end(name, is_commit=verb == "commits", is_received=is_received)
         else:
-            raise AssertionError(f"nobody {verb}")
+            raise AssertionError(f"unknown command: {verb}")
 
     def _move_epoch(self, producer_id: int, epoch: int) -> None:
-        """As if so many transactions had been."""
+        """Set the epoch as after this number of transactions."""
         transaction = self.stage.transaction
         assert transaction is not None
         assert transaction.metadata.producer_id == producer_id
@@ -101,7 +103,7 @@ class Teller:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    check(path, Teller().follow)
+    check(path, TranscriptRunner().follow)
 
 
 def test_transcripts_exist() -> None:

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit over the wire, at every version, with the broker's own coordinator."""
+"""TxnOffsetCommit at every version, with the broker's own transaction coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.broker.test_produce import ask
 
 NONE = ErrorCode.none
 OLD = 4
-"""The last version whose clients add the offsets' partition themselves."""
+"""Last version whose clients send AddOffsetsToTxn."""
 _numbers = itertools.count()
 
 
@@ -36,7 +36,7 @@ def name() -> str:
 
 
 def asked(broker: Broker, api: apis.Api, version: int, **values: Any) -> Any:
-    """The answer, when nothing is being loaded or ended any more."""
+    """Retry until no partition is loading and no transaction is completing; returns the response."""
     while True:
         response = ask(broker, api, version, values)
         if not any(
@@ -60,8 +60,8 @@ def begun(broker: Broker, name: str) -> dict[str, Any]:
     return {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
 
 
-def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **said: Any) -> Any:
-    """What became of partition 1, and of one that is not there."""
+def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **fields: Any) -> Any:
+    """Error codes of partition 1, and of an unknown one."""
     partition = {"committed_offset": 42, "committed_leader_epoch": 3, "committed_metadata": "m"}
     values = {
         "transactional_id": name,
@@ -74,7 +74,7 @@ def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **
             {"name": "t", "partitions": [{"partition_index": n, **partition} for n in (1, 7)]},
             {"name": "none", "partitions": [{"partition_index": 0, **partition}]},
         ],
-        **said,
+        **fields,
     }
     response = asked(broker, apis.TXN_OFFSET_COMMIT, version, **values)
     there, not_there = response.topics
@@ -138,9 +138,9 @@ def test_group_that_was_not_added_fails_commit(
 def test_commit_of_other_producer_fails(broker: Broker, name: str) -> None:
     producer = begun(broker, name)
     begun(broker, name)
-    fenced, nobody = ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping
+    fenced, no_producer = ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping
     assert commit(broker, 5, name, producer) is fenced
-    assert commit(broker, 5, name, {**producer, "producer_id": 999_999}) is nobody
+    assert commit(broker, 5, name, {**producer, "producer_id": 999_999}) is no_producer
     assert fetched(broker, name) == (NONE, -1, "")
 
 

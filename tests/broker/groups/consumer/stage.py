@@ -1,8 +1,8 @@
-"""A shard with consumer groups, and clients of the new protocol that reconcile as they are told.
+"""A shard with consumer groups, and simulated clients of the consumer protocol that reconcile.
 
-Beside what the other stage has: topics that come, grow and go; clients that know their epoch and what
-they own; expressions that are matched when the test says so; and after every step a check that no
-partition has two owners, neither in the group nor among what clients believe to own.
+Extends `tests.broker.groups.stage.Stage` with topics that are created, grow and are deleted, clients
+with an epoch and owned partitions, and regular expressions that the test resolves. After every step
+it checks that no partition has two owners, in the group and among the clients.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from odradek.protocol.schemas.consumer_protocol import (
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from tests.broker.groups.stage import GROUP, Client, Request, Stage
-from tests.broker.groups.stage import tell as tell_classic
-from tests.broker.groups.stage import tell_record as tell_classic_record
+from tests.broker.groups.stage import describe as tell_classic
+from tests.broker.groups.stage import describe_record as tell_classic_record
 
 PARTITION = PartitionImage((1,), (UUID(int=1),), (1,), 1, 0, 0)
 Owned = dict[str, tuple[int, ...]]
@@ -53,22 +53,22 @@ Owned = dict[str, tuple[int, ...]]
 
 @dataclass
 class Consumer(Client):
-    """A member's side in the new protocol. `owned` is what it reads, `reported` what it said so."""
+    """A client of the consumer protocol. `owned` are its partitions, `reported` those of its last heartbeat."""
 
     epoch: int = 0
     owned: Owned = field(default_factory=dict)
     reported: Owned | None = None
     to_reconcile: Owned | None = None
-    """What it was told to have, as long as it has not done so."""
+    """Assigned partitions that the client has not applied yet."""
     regex: str | None = None
     assignor: str | None = None
     rack: str | None = None
     metadata: dict[str, bytes] = field(default_factory=dict)
-    """Of protocols in which it joins with something else than what it subscribes to."""
+    """Metadata of protocols for which it differs from the client's subscription."""
 
 
 class ConsumerStage(Stage):
-    """See the module."""
+    """A shard, its topics, and clients of both protocols."""
 
     def __init__(
         self, config: GroupConfig | None = None, settings: ConsumerGroupConfig | None = None
@@ -83,10 +83,10 @@ class ConsumerStage(Stage):
         self.topics: dict[str, int] = {}
         self.topic_ids: dict[str, UUID] = {}
         self.names: dict[UUID, str] = {}
-        """Of all topics that there ever were: members may still have what is gone."""
+        """Names of all topics, including deleted ones that members may still own."""
         self.resolves: list[ResolveRegularExpressions] = []
         self.resolving = True
-        """Whether expressions are matched at once."""
+        """Whether regular expressions are resolved at once."""
 
     @property
     def consumer_group(self) -> ConsumerGroup:
@@ -102,7 +102,7 @@ class ConsumerStage(Stage):
     # Topics
 
     def set_topic(self, name: str, partitions: int) -> None:
-        """Make a topic, grow it, or with 0 partitions delete it."""
+        """Create a topic, add partitions, or delete it (0 partitions)."""
         created = partitions > 0 and name not in self.topics
         if partitions:
             self.topics[name] = partitions
@@ -122,12 +122,12 @@ class ConsumerStage(Stage):
         )
         self.environment.topics_changed(self.image, [name], created=created)
 
-    # What clients do
+    # Requests of clients
 
-    def join_new(self, name: str, **said: Any) -> Request:
-        """Join, or join again with nothing, in the new protocol."""
+    def join_new(self, name: str, **fields: Any) -> Request:
+        """Join or rejoin without partitions with ConsumerGroupHeartbeat."""
         client = self.consumer(name)
-        for attribute, value in said.items():
+        for attribute, value in fields.items():
             assert hasattr(client, attribute), attribute
             setattr(client, attribute, value)
         self.fresh_ids += 1
@@ -144,8 +144,8 @@ class ConsumerStage(Stage):
             owned={},
         )
 
-    def beat(self, name: str, *, reconciles: bool = True, **said: Any) -> Request:
-        """A heartbeat; a client that reconciles has done what it was told before, and says so."""
+    def beat(self, name: str, *, reconciles: bool = True, **fields: Any) -> Request:
+        """Send a heartbeat. A client that reconciles applies its assignment and reports it."""
         client = self.consumer(name)
         if reconciles:
             self.finish(client)
@@ -156,7 +156,7 @@ class ConsumerStage(Stage):
                 self.topic_ids[topic]: frozenset(partitions)
                 for topic, partitions in client.owned.items()
             }
-        return self._send(client, owned=owned, **said)
+        return self._send(client, owned=owned, **fields)
 
     def finish(self, client: Consumer) -> None:
         if client.to_reconcile is not None:
@@ -172,7 +172,7 @@ class ConsumerStage(Stage):
         client.epoch = epoch
         return self._send(client)
 
-    def _send(self, client: Consumer, **said: Any) -> Request:
+    def _send(self, client: Consumer, **fields: Any) -> Request:
         future = self._ask(client.name, "heartbeat")
         request = ConsumerGroupHeartbeat(
             GROUP,
@@ -181,16 +181,16 @@ class ConsumerStage(Stage):
             client.name,
             "/127.0.0.1",
             instance_id=client.instance_id,
-            **said,
+            **fields,
         )
         self.do(self.shard.consumer_heartbeat(request, future, self.now))
         self.check()
         return future
 
-    def join(self, name: str, **said: Any) -> Request:
-        """Join in the classic protocol, with what the client owns in the subscription."""
+    def join(self, name: str, **fields: Any) -> Request:
+        """Send JoinGroup with the owned partitions in the subscription."""
         client = self.consumer(name)
-        for attribute, value in said.items():
+        for attribute, value in fields.items():
             setattr(client, attribute, value)
         self.fresh_ids += 1
         subscription = ConsumerProtocolSubscription(
@@ -215,12 +215,12 @@ class ConsumerStage(Stage):
         )
         future = self._ask(name, "join")
         self.do(self.shard.join(request, future, self.now))
-        self.advance(0)  # a first join without a delay is over before anything else happens
+        self.advance(0)  # an initial rebalance without a delay completes first
         self.check()
         return future
 
     def sync_with(self, name: str, **assignments: Owned) -> Request:
-        """Sync in the classic protocol; the leader hands in who gets what."""
+        """Send SyncGroup; the leader sends the assignments."""
         return self.sync(
             name,
             **{
@@ -242,7 +242,7 @@ class ConsumerStage(Stage):
         self.do(self.shard.commit(request, future, self.now))
         return future
 
-    # What the driver does
+    # What the coordinator does
 
     def do(self, result: CoordinatorResult) -> None:
         super().do(result)
@@ -251,7 +251,7 @@ class ConsumerStage(Stage):
             self.resolve()
 
     def resolve(self) -> None:
-        """Match the topics with the expressions that wait for it."""
+        """Resolve the pending regular expressions."""
         while self.resolves:
             asked = self.resolves.pop(0)
             found: dict[str, set[str]] = {}
@@ -272,7 +272,7 @@ class ConsumerStage(Stage):
         return shard
 
     def compacted(self, *, tombstones: bool) -> GroupCoordinatorShard:
-        """What a start makes of the compacted log: of each key the last record alone."""
+        """Load the compacted log: only the last record of each key."""
         last = {encode(record)[0]: offset for offset, record in enumerate(self.log)}
         shard = GroupCoordinatorShard(self.config, self.environment)
         for offset in sorted(last.values()):
@@ -285,7 +285,7 @@ class ConsumerStage(Stage):
         client = self.clients.get(future.who)
         if isinstance(client, Consumer):
             self._learn(client, future.what, response)
-        self.story.append(f"{future.who} <- {self.tell(future.what, response)}")
+        self.story.append(f"{future.who} <- {self.describe(future.what, response)}")
 
     def _learn(self, client: Consumer, what: str, response: Any) -> None:
         client.learn(response)
@@ -305,10 +305,10 @@ class ConsumerStage(Stage):
             self.names[topic]: tuple(sorted(partitions)) for topic, partitions in assigned.items()
         }
 
-    # What holds
+    # Invariants
 
     def check(self) -> None:
-        """No partition has two owners."""
+        """Check that no partition has two owners."""
         group = self.shard.groups.get(GROUP)
         if not isinstance(group, ConsumerGroup):
             return
@@ -320,9 +320,9 @@ class ConsumerStage(Stage):
             assert replayed.state.targets == group.state.targets
             assert replayed.state.epoch == group.state.epoch
 
-    # In words
+    # Text for transcripts
 
-    def tell(self, what: str, response: Any) -> str:
+    def describe(self, what: str, response: Any) -> str:
         if isinstance(response, SyncGroupResponse) and response.error is ErrorCode.none:
             read = consumer_protocol.read_assignment(response.assignment)
             return f"{what}: assigned {words({e.topic: e.partitions for e in read.assigned_partitions})}"
@@ -330,12 +330,12 @@ class ConsumerStage(Stage):
             return tell_classic(what, response)
         if response.error is not ErrorCode.none:
             return f"{what}: {response.error.name.upper()}"
-        told = f"{what}: epoch {response.epoch}"
+        received = f"{what}: epoch {response.epoch}"
         if response.assigned is not None:
-            told += f", is to have {words(self.by_name(response.assigned))}"
-        return told
+            received += f", is to have {words(self.by_name(response.assigned))}"
+        return received
 
-    def tell_record(self, record: Record) -> str:
+    def describe_record(self, record: Record) -> str:
         key, value = record
         if isinstance(key, OffsetKey):
             return tell_classic_record(record)
@@ -344,38 +344,38 @@ class ConsumerStage(Stage):
                 return "classic group: gone"
             return f"classic group: generation {value.generation}"  # type: ignore[union-attr]
         kind = type(key).__name__.removeprefix("ConsumerGroup").removesuffix("Key")
-        told = KINDS[kind]
+        received = KINDS[kind]
         who = getattr(key, "member_id", None) or getattr(key, "regular_expression", None)
         if who:
-            told += f" of {who}"
-        return f"{told}: " + ("gone" if value is None else self._tell_value(kind, value))
+            received += f" of {who}"
+        return f"{received}: " + ("gone" if value is None else self._describe_value(kind, value))
 
-    def _tell_value(self, kind: str, value: Any) -> str:
+    def _describe_value(self, kind: str, value: Any) -> str:
         match kind:
             case "Metadata":
                 return f"epoch {value.epoch}"
             case "MemberMetadata":
-                said = " ".join(value.subscribed_topic_names) or value.subscribed_topic_regex
+                fields = " ".join(value.subscribed_topic_names) or value.subscribed_topic_regex
                 static = f", instance {value.instance_id}" if value.instance_id else ""
                 classic = ", classic" if value.classic_member_metadata is not None else ""
-                return (said or "nothing") + static + classic
+                return (fields or "nothing") + static + classic
             case "TargetAssignmentMetadata":
                 return f"epoch {value.assignment_epoch}"
             case "TargetAssignmentMember":
                 found = {each.topic_id: each.partitions for each in value.topic_partitions}
                 return words(self.by_name(found))
             case "CurrentMemberAssignment":
-                return self._tell_current(value)
+                return self._describe_current_assignment(value)
             case "RegularExpression":
                 return " ".join(value.topics) or "no topic"
         raise AssertionError(kind)
 
-    def _tell_current(self, value: Any) -> str:
+    def _describe_current_assignment(self, value: Any) -> str:
         has = {each.topic_id: each.partitions for each in value.assigned_partitions}
         gives = {each.topic_id: each.partitions for each in value.partitions_pending_revocation}
-        told = f"epoch {value.member_epoch}, {MemberState.from_number(value.state).name}"
-        told += f", has {words(self.by_name(has))}"
-        return told + (f", gives up {words(self.by_name(gives))}" if gives else "")
+        received = f"epoch {value.member_epoch}, {MemberState.from_number(value.state).name}"
+        received += f", has {words(self.by_name(has))}"
+        return received + (f", gives up {words(self.by_name(gives))}" if gives else "")
 
     def where_it_stands(self) -> str:
         group = self.shard.groups.get(GROUP)
@@ -387,12 +387,14 @@ class ConsumerStage(Stage):
         state = group.state
         parts = [f"{group.state_name}, epoch {state.epoch}, target {state.target_epoch}"]
         for member in state.members.values():
-            told = f"{member.member_id}@{member.epoch} has {words(self.by_name(member.assigned))}"
+            received = (
+                f"{member.member_id}@{member.epoch} has {words(self.by_name(member.assigned))}"
+            )
             if member.revoking:
-                told += f" gives up {words(self.by_name(member.revoking))}"
+                received += f" gives up {words(self.by_name(member.revoking))}"
             if member.state is MemberState.UNRELEASED_PARTITIONS:
-                told += " waits for more"
-            parts.append(told)
+                received += " waits for more"
+            parts.append(received)
         return f"[{'; '.join(parts)}]"
 
 

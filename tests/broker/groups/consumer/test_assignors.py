@@ -1,4 +1,4 @@
-"""Assignors: every partition once, balanced, and as sticky as balance allows."""
+"""Assignors: every partition is assigned once, balanced, and sticky."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spec(
 
 
 def flat(result: Result) -> dict[tuple[UUID, int], str]:
-    """Partition to owner; fails if one has two."""
+    """Partition to owner; fails if a partition has two owners."""
     owners: dict[tuple[UUID, int], str] = {}
     for member, topics in result.items():
         for topic, partitions in topics.items():
@@ -90,7 +90,7 @@ def test_uniform_result_can_not_be_improved_within_a_topic(group: GroupSpec) -> 
 
 @given(before=groups, after=groups)
 def test_uniform_is_sticky(before: GroupSpec, after: GroupSpec) -> None:
-    """A second assignment of the same group changes nothing; of another one it is whole again."""
+    """Assigning the same group again changes nothing; after a change only needed partitions move."""
     first = uniform_assignor.assign(before)
     again = {
         member: MemberSpec(each.topics, first[member]) for member, each in before.members.items()

@@ -1,7 +1,8 @@
-"""The same groups to Kafka's own assignors and to ours.
+"""Compares the assignors with Kafka's on the same groups.
 
-`range` has to give the very same; `uniform` chooses among equals by the order of hash maps, so it has
-to be as balanced, and to move no more where all subscribe to the same topics.
+The results of `range` must be equal. Kafka's `uniform` chooses between equal assignments by the order
+of hash maps, so the result must be as balanced, and for equal subscriptions must not move more
+partitions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Case = tuple[str, GroupSpec]
 
 
 def cases(seed: int, *, homogeneous: bool) -> list[Case]:
-    """Groups that were assigned once, and then changed."""
+    """Groups with an assignment that have changed since."""
     dice, found = random.Random(seed), []
     for _ in range(CASES):
         name = dice.choice(sorted(ASSIGNORS))
@@ -82,7 +83,7 @@ def sizes(result: Result) -> list[int]:
 
 
 def moved(group: GroupSpec, result: Result) -> int:
-    """Partitions that another member has now than before."""
+    """Number of partitions with a new owner."""
     return sum(
         len(partitions - result[member].get(topic, frozenset()))
         for member, each in group.members.items()
@@ -94,25 +95,25 @@ def moved(group: GroupSpec, result: Result) -> int:
 def test_equal_subscriptions_like_kafka() -> None:
     groups = cases(848, homogeneous=True)
     for (name, group), theirs in zip(groups, kafkas(groups), strict=True):
-        ours = ASSIGNORS[name](group)
+        odradek = ASSIGNORS[name](group)
         if name == "range":
-            assert ours == theirs
+            assert odradek == theirs
         else:
-            assert sizes(ours) == sizes(theirs)
-            assert moved(group, ours) <= moved(group, theirs)
+            assert sizes(odradek) == sizes(theirs)
+            assert moved(group, odradek) <= moved(group, theirs)
 
 
 def test_different_subscriptions_like_kafka() -> None:
     groups = cases(849, homogeneous=False)
-    ours_moved = theirs_moved = ours_spread = theirs_spread = 0
+    odradek_moved = theirs_moved = odradek_spread = theirs_spread = 0
     for (name, group), theirs in zip(groups, kafkas(groups), strict=True):
-        ours = ASSIGNORS[name](group)
+        odradek = ASSIGNORS[name](group)
         if name == "range":
-            assert ours == theirs
+            assert odradek == theirs
             continue
-        ours_moved += moved(group, ours)
+        odradek_moved += moved(group, odradek)
         theirs_moved += moved(group, theirs)
-        ours_spread += sum(size**2 for size in sizes(ours))
+        odradek_spread += sum(size**2 for size in sizes(odradek))
         theirs_spread += sum(size**2 for size in sizes(theirs))
-    assert ours_spread <= theirs_spread * 1.01
-    assert ours_moved <= theirs_moved * 1.1
+    assert odradek_spread <= theirs_spread * 1.01
+    assert odradek_moved <= theirs_moved * 1.1

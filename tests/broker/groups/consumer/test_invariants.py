@@ -1,9 +1,8 @@
-"""Random histories of a consumer group: whatever happens, in whatever order, some things always hold.
+"""Random histories of a consumer group, with invariants.
 
-After every event no partition has two owners, in the group or among clients that do as they are told;
-epochs never go back; nobody is answered twice, and everybody is answered; what replaying the log gives
-is what the group is. And once everybody only says that it is alive, the group becomes stable, and
-every partition that somebody subscribes to is read by one member.
+After every event: no partition has two owners, in the group or among clients that reconcile; epochs
+do not decrease; every request has one response; the group equals the replay of its log. When clients
+only send heartbeats, the group becomes stable, and one member owns every subscribed partition.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SUBSCRIPTIONS = (("t",), ("t", "u"), ("u",), ())
 names = st.sampled_from(NAMES)
 
 
-class LeaderEpochRecovery(RuleBasedStateMachine):
+class ConsumerGroupHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.epoch = 0
@@ -46,7 +45,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         return self.stage.consumer(name)
 
     def is_member(self, name: str) -> bool:
-        """Whether it is one, and was told so."""
+        """Whether the client is a member and knows it."""
         if self.client(name).epoch <= 0:
             return False
         group = self.stage.shard.groups.get(GROUP)
@@ -100,7 +99,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
     def topic_goes(self, topic: str) -> None:
         assume(topic in self.stage.topics)
         self.stage.set_topic(topic, 0)
-        for name in NAMES:  # clients notice, and do not report what is not there
+        for name in NAMES:  # clients do not report deleted topics
             for owned in (self.client(name).owned, self.client(name).to_reconcile or {}):
                 owned.pop(topic, None)
             (self.client(name).reported or {}).pop(topic, None)
@@ -162,7 +161,9 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         stage = self.stage
         stage.fail_with, stage.holding = None, False
         stage.release()
-        for _ in range(20):  # longer than a session: who was never told that it joined is out
+        for _ in range(
+            20
+        ):  # longer than a session: members whose JoinGroup response was lost expire
             for name in NAMES:
                 if self.is_member(name):
                     stage.beat(name)
@@ -190,14 +191,14 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         assert sorted(held) == sorted(wanted)
 
 
-LeaderEpochRecovery.TestCase.settings = settings(
+ConsumerGroupHistory.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )
-TestHistories = LeaderEpochRecovery.TestCase
+TestHistories = ConsumerGroupHistory.TestCase
 
 
 def test_member_whose_leave_failed_expires_with_its_session() -> None:
-    """The end of a member that can't be written has not come, and its session goes on."""
+    """A member stays, and keeps its session, if its removal could not be written."""
     stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 2)
     stage.join_new("A", topics=("t",))
@@ -227,7 +228,7 @@ def test_revocation_timeout_continues_after_failed_append() -> None:
         if each.state is MemberState.UNREVOKED_PARTITIONS
     ]
     stage.fail_with = ErrorCode.coordinator_not_available
-    stage.beat("A")  # it has given them up, which nobody will know
+    stage.beat("A")  # it revoked them, and the report is lost
     stage.fail_with = None
     assert stage.consumer_group.state.members[before.member_id] == before
     for _ in range(before.rebalance_timeout_ms // 3000 + 2):

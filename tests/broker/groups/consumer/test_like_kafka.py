@@ -1,7 +1,6 @@
-"""The new protocol's requests to Apache Kafka and to us: every answer has to be the same, field by field.
+"""Consumer group requests to Apache Kafka and to Odradek: every field of the responses must be equal.
 
-What may differ is what each makes up for itself: ids of topics and members, and the words about an
-expression that is none.
+Topic ids, member ids, and the error message of an invalid regular expression may differ.
 """
 
 from __future__ import annotations
@@ -49,23 +48,23 @@ Story = Callable[["Reader", See], None]
 
 
 class Reader(Peer):
-    """A peer, and the ids that its topics have."""
+    """A client of one broker, with the topic ids of that broker."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
         response = self.ask("admin", apis.METADATA, 12, topics=[{"name": name} for name in TOPICS])
         self.ids: dict[str, UUID] = {each.name: each.topic_id for each in response.topics}
 
-    def beat(self, who: str, group: str, epoch: int, version: int = 1, **said: Any) -> Any:
-        """A heartbeat; one that joins says everything."""
-        owned: Owned | None = said.pop("owned", {} if epoch == JOINS else None)
+    def beat(self, who: str, group: str, epoch: int, version: int = 1, **fields: Any) -> Any:
+        """Send a heartbeat; with epoch 0 it has all fields."""
+        owned: Owned | None = fields.pop("owned", {} if epoch == JOINS else None)
         values: dict[str, Any] = {
             "group_id": group,
             "member_id": f"{who}-member",
             "member_epoch": epoch,
             "rebalance_timeout": 60_000 if epoch == JOINS else -1,
             "subscribed_topic_names": ["orders"] if epoch == JOINS else None,
-            **said,
+            **fields,
             "topic_partitions": None
             if owned is None
             else [
@@ -76,7 +75,7 @@ class Reader(Peer):
         return self.ask(who, apis.CONSUMER_GROUP_HEARTBEAT, version, **values)
 
     def look(self, see: See, group: str) -> None:
-        """Everything there is to see of a group."""
+        """Descriptions and offsets of a group, from all APIs."""
         for version in apis.CONSUMER_GROUP_DESCRIBE.versions:
             asked = {"group_ids": [group], "include_authorized_operations": True}
             see(self.ask("admin", apis.CONSUMER_GROUP_DESCRIBE, version, **asked))
@@ -85,7 +84,7 @@ class Reader(Peer):
         listed = self.ask("admin", apis.LIST_GROUPS, 5)
         see(tuple(each for each in listed.groups if each.group_id == group))
 
-    def commit(self, who: str, group: str, epoch: int, version: int = 9, **said: Any) -> Any:
+    def commit(self, who: str, group: str, epoch: int, version: int = 9, **fields: Any) -> Any:
         named = {"topic_id": self.ids["orders"]} if version >= 10 else {"name": "orders"}
         partitions = [
             {"partition_index": index, "committed_offset": 5, "committed_metadata": ""}
@@ -93,7 +92,7 @@ class Reader(Peer):
         ]
         return self.ask(
             who, apis.OFFSET_COMMIT, version, group_id=group, generation_id_or_member_epoch=epoch,
-            topics=[{**named, "partitions": partitions}], **{"member_id": f"{who}-member", **said},
+            topics=[{**named, "partitions": partitions}], **{"member_id": f"{who}-member", **fields},
         )  # fmt: skip
 
     def fetch(self, group: str, member_id: str | None, epoch: int) -> Any:
@@ -105,11 +104,11 @@ class Reader(Peer):
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerProcess]]:
     with (
         start_kafka(tmp_path_factory.mktemp("kafka"), config=CONFIG) as kafka,
-        start_odradek(tmp_path_factory.mktemp("odradek"), config=CONFIG) as ours,
+        start_odradek(tmp_path_factory.mktemp("odradek"), config=CONFIG) as odradek,
     ):
-        for broker in (kafka, ours):
+        for broker in (kafka, odradek):
             prepare(broker)
-        yield [kafka, ours]
+        yield [kafka, odradek]
 
 
 def prepare(broker: BrokerProcess) -> None:
@@ -139,13 +138,15 @@ def wait_for_coordinator(peer: Peer) -> None:
 
 
 def without_ids(seen: Any, reader: Reader) -> Any:
-    """Topics by name, and lists whose order says nothing sorted."""
+    """Replace topic ids with names, and sort lists without an order."""
     if isinstance(seen, dict):
         found = {key: without_ids(value, reader) for key, value in seen.items()}
         for key in ("topic_partitions", "subscribed_topic_names"):
             if found.get(key):
                 found[key] = sorted(found[key], key=repr)
-        if found.get("error_code") == 128:  # INVALID_REGULAR_EXPRESSION: in the library's words
+        if (
+            found.get("error_code") == 128
+        ):  # INVALID_REGULAR_EXPRESSION has the message of the library
             found["error_message"] = str(found["error_message"])[:30]
         return found
     if isinstance(seen, list):
@@ -158,10 +159,10 @@ def without_ids(seen: Any, reader: Reader) -> Any:
 
 @pytest.fixture
 def both(readers: list[Reader]) -> Callable[[Story], None]:
-    """Tell both brokers one story; what is `seen` in it has to be the same."""
+    """Run the same requests on both brokers; the recorded responses must be equal."""
 
-    def tell(story: Story) -> None:
-        told = []
+    def describe(story: Story) -> None:
+        received = []
         for reader in readers:
             seen: list[Any] = []
 
@@ -170,13 +171,13 @@ def both(readers: list[Reader]) -> Callable[[Story], None]:
                 return response
 
             story(reader, see)
-            told.append(seen)
-        kafka, ours = told
-        assert len(kafka) == len(ours)
-        for step, (theirs, mine) in enumerate(zip(kafka, ours, strict=True)):
-            assert mine == theirs, f"answer {step}"
+            received.append(seen)
+        kafka, odradek = received
+        assert len(kafka) == len(odradek)
+        for step, (theirs, mine) in enumerate(zip(kafka, odradek, strict=True)):
+            assert mine == theirs, f"response {step}"
 
-    return tell
+    return describe
 
 
 @pytest.mark.parametrize("version", apis.CONSUMER_GROUP_HEARTBEAT.versions)
@@ -192,7 +193,7 @@ def test_two_members(both: Callable[[Story], None], version: int) -> None:
         see(reader.beat("a", group, 2, version))
         reader.look(see, group)
         see(reader.beat("a", group, 2, version, owned={"orders": [0, 1]}))
-        # Which of the two it keeps is the assignor's to say; it gives up the other one.
+        # The assignor decides which of the two partitions the member keeps.
         group_now = reader.ask("admin", apis.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[group])
         (mine,) = (m for m in group_now.groups[0].members if m.member_id == "a-member")
         kept = list(mine.target_assignment.topic_partitions[0].partitions)
@@ -203,9 +204,9 @@ def test_two_members(both: Callable[[Story], None], version: int) -> None:
             see(reader.commit("a", group, epoch).topics[0].partitions[kept[0]].error_code)
             see(reader.fetch(group, "a-member", epoch).groups[0].error_code)
         see(reader.commit("a", group, 3, 10).topics[0].partitions[0].error_code)
-        for said in ({"member_id": "stranger"}, {"member_id": ""}):
-            see(reader.commit("a", group, 3, **said))
-            see(reader.commit("a", group, -1, **said))
+        for fields in ({"member_id": "stranger"}, {"member_id": ""}):
+            see(reader.commit("a", group, 3, **fields))
+            see(reader.commit("a", group, -1, **fields))
         see(reader.commit("a", group, 3, 8))
         see(reader.fetch(group, "stranger", 3))
         see(reader.ask("admin", apis.DELETE_GROUPS, 2, groups_names=[group]))
@@ -222,7 +223,7 @@ def test_two_members(both: Callable[[Story], None], version: int) -> None:
 def test_invalid_requests_like_kafka(both: Callable[[Story], None]) -> None:
     def story(reader: Reader, see: See) -> None:
         for version in (0, 1):
-            for epoch, said in (
+            for epoch, fields in (
                 (JOINS, {"rebalance_timeout": -1}),
                 (JOINS, {"owned": None}),
                 (JOINS, {"owned": {"orders": [0]}}),
@@ -238,14 +239,14 @@ def test_invalid_requests_like_kafka(both: Callable[[Story], None]) -> None:
                 (LEAVES_FOR_NOW, {"instance_id": "i"}),
                 (-3, {}),
             ):
-                see(reader.beat("a", "refused", epoch, version, **said))
+                see(reader.beat("a", "refused", epoch, version, **fields))
             see(reader.beat("a", "", JOINS, version))
         see(reader.beat("a", "refused", JOINS, 1, member_id=""))
         see(reader.beat("a", "refused", JOINS, 1, subscribed_topic_regex="[a-"))
         see(reader.beat("a", "refused", JOINS, 1, subscribed_topic_regex="(?=x)"))
         see(reader.beat("a", "refused", JOINS))
-        for epoch, said in ((5, {}), (0, {"instance_id": "i"}), (1, {"instance_id": "j"})):
-            see(reader.beat("a", "refused", epoch, **said))
+        for epoch, fields in ((5, {}), (0, {"instance_id": "i"}), (1, {"instance_id": "j"})):
+            see(reader.beat("a", "refused", epoch, **fields))
         for who in "bcd":
             see(reader.beat(who, "refused", JOINS).error_code)
         see(reader.ask("admin", apis.CONSUMER_GROUP_DESCRIBE, 1, group_ids=["", "nobody"]))
@@ -295,7 +296,9 @@ def test_regular_expressions(both: Callable[[Story], None]) -> None:
     def story(reader: Reader, see: See) -> None:
         see(reader.beat("a", "regex", JOINS))
         see(reader.beat("a", "regex", 2, subscribed_topic_names=[], subscribed_topic_regex="pay.*"))
-        response = reader.beat("a", "regex", 2, owned={})  # it may be resolved by now, or not
+        response = reader.beat(
+            "a", "regex", 2, owned={}
+        )  # the expression may or may not be resolved
         with deadline(30, "the expression") as check:
             while not response.assignment:
                 check()
@@ -316,13 +319,13 @@ def subscription(*topics: str, owned: Owned | None = None) -> bytes:
     return consumer_protocol.write(value, 1)
 
 
-def join(reader: Reader, group: str, member_id: str, **said: Any) -> Any:
-    owned = said.pop("owned", None)
+def join(reader: Reader, group: str, member_id: str, **fields: Any) -> Any:
+    owned = fields.pop("owned", None)
     values = {
         "group_id": group, "session_timeout": 30_000, "rebalance_timeout": 30_000,
         "member_id": member_id, "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": subscription("orders", owned=owned)}],
-        "group_instance_id": None, **said,
+        "group_instance_id": None, **fields,
     }  # fmt: skip
     return reader.ask("c", apis.JOIN_GROUP, 9, **values)
 
@@ -407,8 +410,8 @@ def test_empty_group_converts_to_both_kinds(both: Callable[[Story], None]) -> No
 
 
 def test_records_are_those_of_kafka(brokers: list[BrokerProcess], readers: list[Reader]) -> None:
-    """What stands in `__consumer_offsets` afterwards, as Kafka's own tool reads it."""
-    told = []
+    """Records of `__consumer_offsets` as Kafka's tool prints them are equal."""
+    received = []
     for broker, reader in zip(brokers, readers, strict=True):
         group = "recorded"
         reader.beat("a", group, JOINS, rack_id="r")
@@ -421,14 +424,14 @@ def test_records_are_those_of_kafka(brokers: list[BrokerProcess], readers: list[
         reader.beat("t", group, LEAVES, instance_id="i")
         reader.beat("a", group, LEAVES)
         reader.ask("admin", apis.DELETE_GROUPS, 2, groups_names=[group])
-        told.append(records_of(broker, reader, group))
-    kafka, ours = told
+        received.append(records_of(broker, reader, group))
+    kafka, odradek = received
     assert len(kafka) > 20
-    assert ours == kafka
+    assert odradek == kafka
 
 
 def records_of(broker: BrokerProcess, reader: Reader, group: str) -> list[str]:
-    """Keys and values in order, without what differs by nature: ids, hashes and times."""
+    """Keys and values in order, without ids, hashes and timestamps."""
     log = broker.partition_directory("__consumer_offsets", 0) / f"{0:020}.log"
     dumped = run_tool("dump-log", "--offsets-decoder", "--files", str(log)).check()
     found = []
@@ -444,7 +447,7 @@ def records_of(broker: BrokerProcess, reader: Reader, group: str) -> list[str]:
 def test_metadata_hash_is_that_of_kafka(
     brokers: list[BrokerProcess], readers: list[Reader]
 ) -> None:
-    """Of the topics of a group, as Kafka computes it and as we do for the same topics."""
+    """Kafka and Odradek compute the same hash for the topics of a group."""
     broker, reader = brokers[0], readers[0]
     reader.beat("a", "hashed", JOINS, subscribed_topic_names=["orders", "payments"])
     path = broker.partition_directory("__consumer_offsets", 0) / f"{0:020}.log"
@@ -468,7 +471,7 @@ def test_metadata_hash_is_that_of_kafka(
 
 @pytest.mark.slow
 def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
-    """One directory, opened by Kafka, by us, killed, by us again, and by Kafka."""
+    """Kafka, Odradek (with a crash), and Kafka again open the same log directory."""
     with start_kafka(tmp_path / "kafka", config=CONFIG) as kafka:
         prepare(kafka)
         reader = Reader(kafka.bootstrap)
@@ -479,15 +482,15 @@ def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
         reader.commit("a", "moves", 2)
         reader.close()
 
-    def ours() -> BrokerProcess:
-        return start_odradek(tmp_path / "ours", config=CONFIG, log_dirs=kafka.log_dirs)
+    def odradek() -> BrokerProcess:
+        return start_odradek(tmp_path / "odradek", config=CONFIG, log_dirs=kafka.log_dirs)
 
     def theirs() -> BrokerProcess:
         directory, dirs = tmp_path / "kafka", kafka.log_dirs
         return start_kafka(directory, config=CONFIG, log_dirs=dirs, formatted=True)
 
     seen: list[Any] = []
-    for start, end in ((ours, "kill"), (ours, "stop"), (theirs, "stop")):
+    for start, end in ((odradek, "kill"), (odradek, "stop"), (theirs, "stop")):
         broker = start()
         try:
             reader = Reader(broker.bootstrap)

@@ -1,4 +1,4 @@
-"""The smaller parts: hash of topics, expressions, settings, what consumers say to each other."""
+"""Metadata hash, regular expressions, group configs, consumer protocol, and checks of commits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_more_regular_expressions_take_more_steps() -> None:
 
 
 class Configs:
-    """Kafka's defaults, by the ends of their names."""
+    """Kafka's defaults, by the suffix of the config name."""
 
     def get_int(self, name: str) -> int:
         bounds = {"min.session": 45_000, "max.session": 60_000}
@@ -104,27 +104,27 @@ def test_group_configs_are_limited_to_broker_bounds() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_consumer_protocol_encoding_of_subscriptions_and_assignments(version: int) -> None:
-    said = ConsumerProtocolSubscription(
+    fields = ConsumerProtocolSubscription(
         topics=("t", "u"),
         user_data=b"x",
         owned_partitions=(TopicPartitions(topic="t", partitions=(1, 2)),),
         generation_id=7,
         rack_id="r",
     )
-    read = consumer_protocol.read_subscription(consumer_protocol.write(said, version))
-    assert (read.topics, read.user_data) == (said.topics, said.user_data)
-    assert read.owned_partitions == (said.owned_partitions if version >= 1 else ())
+    read = consumer_protocol.read_subscription(consumer_protocol.write(fields, version))
+    assert (read.topics, read.user_data) == (fields.topics, fields.user_data)
+    assert read.owned_partitions == (fields.owned_partitions if version >= 1 else ())
     assert read.generation_id == (7 if version >= 2 else -1)
     assert read.rack_id == ("r" if version >= 3 else None)
-    given = ConsumerProtocolAssignment(assigned_partitions=said.owned_partitions)
+    given = ConsumerProtocolAssignment(assigned_partitions=fields.owned_partitions)
     assert consumer_protocol.read_assignment(consumer_protocol.write(given, version)) == given
 
 
 def test_subscription_of_later_version_is_decoded() -> None:
-    said = ConsumerProtocolSubscription(topics=("t",))
-    newer = b"\x00\x09" + consumer_protocol.write(said, 3)[2:] + b"more"
-    assert consumer_protocol.read_subscription(newer) == said
-    assert consumer_protocol.write(said, 9)[:2] == b"\x00\x03"
+    fields = ConsumerProtocolSubscription(topics=("t",))
+    newer = b"\x00\x09" + consumer_protocol.write(fields, 3)[2:] + b"more"
+    assert consumer_protocol.read_subscription(newer) == fields
+    assert consumer_protocol.write(fields, 9)[:2] == b"\x00\x03"
     assert consumer_protocol.read_assignment(b"") == ConsumerProtocolAssignment()
     for broken in (b"", b"\x00", b"\xff\xff", b"\x00\x01\x00\x00"):
         with pytest.raises(InvalidFrame):
@@ -160,7 +160,7 @@ def test_assignment_record_without_epochs_is_decoded(
 
 
 def group() -> ConsumerGroup:
-    """One member in epoch 5, which has T-0 since 3, and has yet to give up T-1, its since 4."""
+    """A member in epoch 5 that owns T-0 since epoch 3 and has to revoke T-1, which it owns since 4."""
     made = ConsumerGroup("g", ConsumerGroupEnvironment(GroupConfig(), image()))
     member = ConsumerGroupMember("m", 5, 4, assigned={T: {0: 3}}, revoking={T: {1: 4}})
     for record in (
@@ -205,7 +205,7 @@ def test_offset_commit_and_fetch_are_checked_against_member() -> None:
 def test_heartbeat_checks_changed_topics() -> None:
     environment = ConsumerGroupEnvironment(GroupConfig(), MetadataImage(offset=5))
     assert not environment.is_changed(["t"], 5)
-    assert environment.is_changed(["t"], 4), "what was before is not known"
+    assert environment.is_changed(["t"], 4), "earlier changes are not tracked"
     environment.topics_changed(MetadataImage(offset=7), ["t", "u"], created=True)
     environment.topics_changed(MetadataImage(offset=9), ["u"], created=False)
     assert [environment.is_changed(["t"], version) for version in (5, 6, 7, 8, 9)] == [
@@ -226,7 +226,7 @@ def test_changed_topics_over_the_limit_count_as_all_changed() -> None:
 
 
 def test_classic_members_alone_get_partitions_of_removed_member() -> None:
-    """Where the group may not go back, there is nobody whose heartbeat makes a new target."""
+    """If a downgrade is not allowed, no heartbeat of the consumer protocol computes a new target."""
     config = GroupConfig(migration_policy=ConsumerGroupMigrationPolicy.UPGRADE)
     stage = ConsumerStage(config, ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 3)
@@ -247,7 +247,7 @@ def test_classic_members_alone_get_partitions_of_removed_member() -> None:
 
 
 def settle(stage: ConsumerStage, members: str) -> None:
-    """Let members of the old protocol join again as long as they are told to."""
+    """Let classic members rejoin while Heartbeat returns REBALANCE_IN_PROGRESS."""
     for _ in range(5):
         for name in members:
             if stage.heartbeat(name).response.error is ErrorCode.rebalance_in_progress:
@@ -257,7 +257,7 @@ def settle(stage: ConsumerStage, members: str) -> None:
 
 
 def test_wall_clock_set_back_does_not_delay_assignment() -> None:
-    """Nor does the one of the next coordinator, which may be behind that of the last."""
+    """Nor does the clock of a new coordinator that is behind that of the previous one."""
     stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=1000))
     stage.set_topic("t", 2)
     stage.set_topic("u", 2)
@@ -275,7 +275,7 @@ def test_wall_clock_set_back_does_not_delay_assignment() -> None:
 
 
 def test_upgrade_of_group_with_doubly_assigned_partition_fails() -> None:
-    """An assignor of the members' own may let them; a consumer group's partitions have one owner."""
+    """A client-side assignor may assign a partition twice; in a consumer group it has one owner."""
     stage = ConsumerStage(GroupConfig(initial_rebalance_delay_ms=10))
     stage.set_topic("t", 2)
     for name in "BC":

@@ -1,4 +1,4 @@
-"""Reconciliation: every situation in every state, and that whatever happens members get there."""
+"""Reconciliation: every case in every state; members reach their target in random histories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HELD = {T: {0: 3, 1: 3}, U: {0: 2}}
 def member(
     state: MemberState, situation: ReconciliationCase
 ) -> tuple[ConsumerGroupMember, TargetAssignment, bool]:
-    """A member that has T-0, T-1 and U-0, and T-2 to give up where its state has such."""
+    """A member that owns T-0, T-1 and U-0, and has to revoke T-2 if its state allows it."""
     _, behind, subscription_changed = situation.value
     revoking = (
         {T: {2: 1}} if state in (S.UNREVOKED_PARTITIONS, S.UNKNOWN) else NO_ASSIGNED_PARTITIONS
@@ -141,14 +141,14 @@ TARGETS = st.lists(
 def test_partitions_have_one_owner_and_members_reach_target(
     targets: list[list[str]], steps: list[tuple[str, bool]]
 ) -> None:
-    """Targets change under way; members report faithfully, late, or not at all."""
+    """Targets change during reconciliation; members report their partitions correctly, late or never."""
     members = {name: ConsumerGroupMember(name) for name in "abc"}
     epoch = 1
     has: dict[str, set[int]] = {name: set() for name in "abc"}
-    """What each client really reads: what it was last told, less what it was told to give up."""
+    """Partitions that each client owns: its last assignment without revoked partitions."""
 
-    def heartbeat(name: str, owners: list[str], *, tells: bool) -> None:
-        owned = {T: frozenset(has[name])} if tells else None
+    def heartbeat(name: str, owners: list[str], *, reported: bool) -> None:
+        owned = {T: frozenset(has[name])} if reported else None
         target = TargetAssignment(
             epoch, {T: frozenset(i for i, who in enumerate(owners) if who == name)}
         )
@@ -165,16 +165,16 @@ def test_partitions_have_one_owner_and_members_reach_target(
         has[name] = set(as_partitions(members[name].assigned).get(T, ()))
         everything = [each for m in members.values() for each in m.holdings()]
         assert len(everything) == len(set(everything)), "two owners"
-        assert sum(map(len, has.values())) == len(set().union(*has.values())), "two read it"
+        assert sum(map(len, has.values())) == len(set().union(*has.values())), "two clients own it"
 
     script = iter(steps)
     for number, owners in enumerate(targets):
         epoch = number + 1
-        for name, tells in [each for each, _ in zip(script, range(12), strict=False)]:
-            heartbeat(name, owners, tells=tells)
+        for name, reported in [each for each, _ in zip(script, range(12), strict=False)]:
+            heartbeat(name, owners, reported=reported)
     for _ in range(4):
         for name in "abc":
-            heartbeat(name, targets[-1], tells=True)
+            heartbeat(name, targets[-1], reported=True)
     for name, each in members.items():
         wanted = {i for i, who in enumerate(targets[-1]) if who == name}
         assert has[name] == wanted

@@ -1,4 +1,4 @@
-"""What can't be written has not happened to a consumer group, and nobody waits for it for ever."""
+"""Failed appends leave a consumer group unchanged, and requests and timeouts are not lost."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.broker.groups.stage import GROUP
 NOW = ConsumerGroupConfig(assignment_interval_ms=0)
 
 
-@pytest.mark.parametrize("said", [{"version": 3}, {"instance_id": "i"}], ids=["old", "static"])
+@pytest.mark.parametrize("fields", [{"version": 3}, {"instance_id": "i"}], ids=["old", "static"])
 def test_failed_conversion_of_empty_consumer_group_fails_join(
-    said: dict[str, object],
+    fields: dict[str, object],
 ) -> None:
     stage = ConsumerStage(GroupConfig(initial_rebalance_delay_ms=3000), NOW)
     stage.join_new("A")
     stage.leave_new("A")
     stage.fail_with = ErrorCode.coordinator_not_available
     stage.consumer("B")
-    joined = stage.join("B", **said)
+    joined = stage.join("B", **fields)
     assert [each.error for each in joined.responses] == [ErrorCode.coordinator_not_available]
     assert isinstance(stage.shard.groups[GROUP], ConsumerGroup)
     stage.advance(3000)
@@ -44,7 +44,7 @@ def test_failed_removal_after_revocation_timeout_is_retried() -> None:
     stage.advance(1)
     assert stage.fail_with is None
     assert late in stage.consumer_group.state.members
-    stage.beat("A", reconciles=False)  # it is alive, which is not what it is late with
+    stage.beat("A", reconciles=False)  # heartbeats extend the session, not the revocation timeout
     stage.advance(1000)
     assert late not in stage.consumer_group.state.members
 

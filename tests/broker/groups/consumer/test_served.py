@@ -1,4 +1,4 @@
-"""Consumer groups over the wire: what the driver, the node and the configs add to the rules."""
+"""Consumer groups over the wire, with the coordinator, the node and configs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIGS = {
     "group.consumer.min.heartbeat.interval.ms": "50",
 }
 GROUP = 32
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def reader(broker: Broker) -> Iterator[Reader]:
 
 
 def until(holds: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while not (found := holds()):
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -60,7 +60,7 @@ def describe(reader: Reader, group: str) -> Any:
 
 
 def alter(reader: Reader, group: str, **configs: int | None) -> ErrorCode:
-    """Set a group's configs; None deletes one."""
+    """Alter configs of a group; None deletes a config."""
     values = [
         {
             "name": name.replace("_", "."),
@@ -117,7 +117,7 @@ def test_topic_changes_cause_new_assignment(broker: Broker, reader: Reader) -> N
 def test_regular_expressions_are_resolved_while_requests_are_served(
     broker: Broker, reader: Reader
 ) -> None:
-    for number in range(450):  # more than are matched in one step
+    for number in range(450):  # more topics than are matched in one step
         broker.create_topic(f"many-{number}", 1)
     joined = reader.beat(
         "a", "many", JOINS, subscribed_topic_names=None, subscribed_topic_regex="many-[0-9]+"
@@ -165,7 +165,7 @@ def make_topics(bootstrap: str) -> None:
 
 
 def test_consumer_group_survives_crash(tmp_path: Path) -> None:
-    """Members go on in the epoch that they were in, with what they had."""
+    """Members keep their epoch and assignment."""
     broker = start_odradek(tmp_path, config=CONFIGS)
     try:
         make_topics(broker.bootstrap)

@@ -1,7 +1,7 @@
-"""Stories of consumer groups, told line by line: what happens ("> …") and all that comes of it.
+"""Transcripts of consumer groups: each command ("> …") and its effects.
 
-The files under `tests/transcripts/consumer_groups` are meant to be read beside KIP-848. Whoever
-changes the rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+The files in `tests/transcripts/consumer_groups` illustrate KIP-848. After a change of the rules, rewrite them with
+ODRADEK_REWRITE=1 and review the diff.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = {
     "consumer.session.timeout.ms": "session_timeout_ms",
     "consumer.assignment.interval.ms": "assignment_interval_ms",
 }
-SAYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+OPTION_TYPES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "topics": ("topics", lambda text: tuple(filter(None, text.split(",")))),
     "regex": ("regex", str),
     "instance": ("instance_id", str),
@@ -45,8 +45,8 @@ SAYS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-class Teller:
-    """Follows a transcript's commands on a stage."""
+class TranscriptRunner:
+    """Runs the commands of a transcript on a stage."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
@@ -97,8 +97,12 @@ class Teller:
 
     def _client_acts(self, name: str, verb: str, words: list[str]) -> None:
         stage = self.stage
-        said = dict(word.split("=", 1) for word in words if "=" in word)
-        values = {SAYS[key][0]: SAYS[key][1](text) for key, text in said.items() if key in SAYS}
+        fields = dict(word.split("=", 1) for word in words if "=" in word)
+        values = {
+            OPTION_TYPES[key][0]: OPTION_TYPES[key][1](text)
+            for key, text in fields.items()
+            if key in OPTION_TYPES
+        }
         match verb:
             case "joins":
                 stage.join_new(name, **values)
@@ -112,14 +116,14 @@ class Teller:
             case "leaves":
                 stage.leave_new(name, -2 if words == ["for", "now"] else -1)
             case "commits":
-                self._commits(name, said)
-            case "loses":  # as if the answer to its last heartbeat had not arrived
-                stage.consumer(name).epoch = int(said["epoch"])
+                self._commits(name, fields)
+            case "loses":  # the response to its last heartbeat was lost
+                stage.consumer(name).epoch = int(fields["epoch"])
             case _:
-                self._classic_acts(name, verb, values, said)
+                self._classic_acts(name, verb, values, fields)
 
     def _classic_acts(
-        self, name: str, verb: str, values: dict[str, Any], said: dict[str, str]
+        self, name: str, verb: str, values: dict[str, Any], fields: dict[str, str]
     ) -> None:
         stage = self.stage
         match verb:
@@ -129,18 +133,18 @@ class Teller:
                 stage.consumer(name).member_id = ""
                 stage.join(name, **values)
             case "classic-syncs":
-                stage.sync_with(name, **{who: owned(text) for who, text in said.items()})
+                stage.sync_with(name, **{who: owned(text) for who, text in fields.items()})
             case "classic-heartbeats":
                 stage.heartbeat(name)
             case "classic-leaves":
                 stage.leaves(name)
             case _:
-                raise AssertionError(f"nobody {verb}")
+                raise AssertionError(f"unknown command: {verb}")
 
-    def _commits(self, name: str, said: dict[str, str]) -> None:
-        epoch = int(said.pop("epoch", self.stage.consumer(name).epoch))
+    def _commits(self, name: str, fields: dict[str, str]) -> None:
+        epoch = int(fields.pop("epoch", self.stage.consumer(name).epoch))
         offsets = {}
-        for partition, offset in said.items():
+        for partition, offset in fields.items():
             topic, _, index = partition.rpartition("-")
             offsets[topic, int(index)] = int(offset)
         self.stage.commit_new(name, offsets, epoch)
@@ -157,7 +161,7 @@ def owned(text: str) -> Owned:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    check(path, Teller().follow)
+    check(path, TranscriptRunner().follow)
 
 
 def test_transcripts_exist() -> None:
