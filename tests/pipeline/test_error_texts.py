@@ -45,8 +45,8 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ObjectMissing("k"), "k is not in the store, and should be"),
-        (RemoteResourceNotFound("there is no k"), "k is not in the store, and should be"),
+        (ObjectMissing("k"), "k is missing in the store"),
+        (RemoteResourceNotFound("there is no k"), "k is missing in the store"),
         (
             ObjectDenied("k: 403"),
             f"k may not be read: {CREDENTIALS_HINT}; the store responded: 403",
@@ -64,8 +64,8 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
             f"k could not be read: {RETRY_HINT}; the store responded: 503",
         ),
         (RemoteStorageError("it has no key"), "k could not be read: it has no key"),
-        (CorruptRemoteData("k: 3 bytes of 4"), "k is broken: 3 bytes of 4"),
-        (ValueError("no JSON"), "k is broken: no JSON"),
+        (CorruptRemoteData("k: 3 bytes of 4"), "k is corrupt: 3 bytes of 4"),
+        (ValueError("no JSON"), "k is corrupt: no JSON"),
     ],
 )
 def test_of_an_object(error: Exception, said: str) -> None:
