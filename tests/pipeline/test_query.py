@@ -189,9 +189,7 @@ def test_a_listing_that_is_denied_is_called_that(has_brokers: bool) -> None:
     """Whatever becomes of what cannot be read: nobody knows what that would be."""
     leader = VirtualLeader((0, 30))
     what = partition_directory(WHERE) if has_brokers else "the list of"
-    said = (
-        f"{re.escape(what)}.* may not be (listed|read): give .* credentials .*403 Forbidden"
-    )
+    said = f"{re.escape(what)}.* may not be (listed|read): give .* credentials .*403 Forbidden"
     with leader.reachable():
         asked = query(
             World(objects=Closed()), leader if has_brokers else None, onCorruptSegment="skip"
