@@ -69,7 +69,7 @@ async def started(nodes: Nodes) -> tuple[int, int, int]:
     return active, leader, last
 
 
-def test_a_leader_that_is_cut_off_is_followed_by_another_one_and_comes_back_in_sync() -> None:
+def test_partitioned_leader_is_replaced_and_rejoins_isr() -> None:
     async def main(nodes: Nodes) -> None:
         active, leader, last = await started(nodes)
         began = trio.current_time()
@@ -86,7 +86,7 @@ def test_a_leader_that_is_cut_off_is_followed_by_another_one_and_comes_back_in_s
     run(main, COMBINED)
 
 
-def test_leaders_are_balanced_in_time() -> None:
+def test_preferred_leaders_are_elected_again() -> None:
     async def main(nodes: Nodes) -> None:
         active, leader, _ = await started(nodes)
         cut_off(nodes, leader)
@@ -97,7 +97,7 @@ def test_leaders_are_balanced_in_time() -> None:
     run(main, COMBINED, configs={"leader_imbalance_check_interval_seconds": "15"})
 
 
-def test_a_leader_that_shuts_down_hands_over_before_it_goes() -> None:
+def test_controlled_shutdown_moves_leaders_first() -> None:
     async def main(nodes: Nodes) -> None:
         active, leader, last = await started(nodes)
         broker: Node = nodes.brokers[leader]
@@ -116,7 +116,7 @@ def test_a_leader_that_shuts_down_hands_over_before_it_goes() -> None:
     run(main, COMBINED)
 
 
-def test_a_directory_that_fails_takes_its_leaders_along_and_no_others() -> None:
+def test_failed_directory_moves_its_leaders_only() -> None:
     async def main(nodes: Nodes) -> None:
         active, leader, _ = await started(nodes)
         await create(nodes, "u", *[(leader, active)] * 4)
@@ -153,7 +153,7 @@ def full(nodes: Nodes, number: int, path: str) -> None:
     nodes.machines[number].disk.fail(f"{path}/*", errno.ENOSPC, {"write"})
 
 
-def test_a_full_directory_is_given_up_where_others_can_lead() -> None:
+def test_full_directory_goes_offline_if_others_can_lead() -> None:
     async def main(nodes: Nodes) -> None:
         active, leader, _ = await started(nodes)
         await create(nodes, "u", *[(leader, active)] * 4)
@@ -176,7 +176,7 @@ def test_a_full_directory_is_given_up_where_others_can_lead() -> None:
     run(main, COMBINED, configs=TWO_DISKS)
 
 
-def test_a_full_node_is_given_up_where_others_can_lead() -> None:
+def test_full_node_stops_if_others_can_lead() -> None:
     """As Kafka's, it ends with its last directory."""
 
     async def main(nodes: Nodes) -> None:
@@ -207,7 +207,7 @@ def test_a_metadata_log_that_cannot_be_closed_keeps_no_directory_from_being_clos
     assert "/more/.kafka_cleanshutdown" in marks
 
 
-def test_a_full_directory_that_nobody_could_replace_goes_on_reading() -> None:
+def test_full_directory_without_other_leader_serves_reads() -> None:
     """It is the only one in sync of one partition, and leads another that others could take."""
 
     async def main(nodes: Nodes) -> None:

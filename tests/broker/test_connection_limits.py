@@ -57,7 +57,7 @@ class Door:
 
 
 @pytest.mark.parametrize("limit", ["max.connections", "max.connections.per.ip"])
-def test_of_a_crowd_no_more_are_let_in_than_may_be(limit: str) -> None:
+def test_connections_above_max_connections_are_refused(limit: str) -> None:
     async def let_in(broker: Broker) -> int:
         callers = [Caller() for _ in range(3 * LIMIT)]
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", Door.address, None)
@@ -73,7 +73,7 @@ def test_of_a_crowd_no_more_are_let_in_than_may_be(limit: str) -> None:
         assert broker._call(let_in, broker) == LIMIT
 
 
-def test_a_crowd_of_clients_keeps_no_broker_out() -> None:
+def test_inter_broker_connections_are_accepted_above_the_limit() -> None:
     """Brokers have a listener of their own, where each takes the place of the client that is idle the longest."""
     configs = {
         "listeners": "OUTSIDE://node-1:9092,INSIDE://node-1:9094,CONTROLLER://node-1:9093",
@@ -131,7 +131,7 @@ def test_a_listener_has_a_limit_of_its_own() -> None:
     run(main, {1: BOTH}, configs=configs)
 
 
-def test_a_limit_that_becomes_lower_closes_who_is_idle_the_longest() -> None:
+def test_lowered_limit_closes_idle_connections() -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(1)
         async with trio.open_nursery() as nursery:

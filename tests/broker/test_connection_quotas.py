@@ -39,13 +39,13 @@ def test_each_address_has_a_rate_of_its_own() -> None:
     assert made.record("10.0.0.9", 0) == 333
 
 
-def test_who_has_no_limit_may_make_any_number() -> None:
+def test_address_without_limit_is_not_throttled() -> None:
     made = quotas(_10_0_0_9=1)
     assert [made.record("10.0.0.1", 0) for _ in range(100)] == [0] * 100
     assert not quotas()
 
 
-def test_what_was_not_let_in_does_not_count() -> None:
+def test_rejected_connections_are_not_recorded() -> None:
     made = quotas(default=1)
     assert made.record("10.0.0.1", 0) == 0
     for _ in range(50):
@@ -67,7 +67,7 @@ def seconds_until_closed(address: tuple[str, int]) -> float:
     return time.monotonic() - begun
 
 
-def test_one_more_than_it_may_is_closed_unserved() -> None:
+def test_connection_above_the_rate_is_closed() -> None:
     configs = {"quota.window.num": "2", "quota.window.size.seconds": "3"}
     with Broker(configs=configs) as broker, RawClient(broker.bootstrap) as client:
         host, _, port = broker.bootstrap.rpartition(":")

@@ -33,7 +33,7 @@ def written_by(producer_id: int, now_ms: int) -> memoryview:
     return memoryview(batch)
 
 
-def test_idle_producers_are_forgotten_as_soon_as_is_said_now() -> None:
+def test_producer_expiration_config_applies_at_once() -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(1)
         node = nodes.brokers[1]

@@ -49,14 +49,14 @@ async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str
     return responses
 
 
-async def test_what_comes_while_one_is_under_way_goes_together() -> None:
+async def test_items_during_a_request_are_batched() -> None:
     peer = Peer()
     responses = await ask_all(peer, (2, "k", "a"), (2, "l", "b"), (3, "k", "c"), (2, "m", "d"))
     assert peer.requests == [(2, ["a"]), (3, ["c"]), (2, ["b", "d"])]
     assert responses == {"a": "A", "b": "B", "c": "C", "d": "D"}
 
 
-async def test_of_one_key_there_is_one_in_a_request_and_they_stay_in_order() -> None:
+async def test_request_has_one_item_per_key_in_order() -> None:
     peer = Peer()
     asked = [(2, "x", "0"), *((2, key, f"{key}{n}") for n in (1, 2, 3) for key in "ab")]
     responses = await ask_all(peer, *asked)
@@ -95,7 +95,7 @@ async def test_a_request_that_fails_fails_those_in_it(
     assert len(peer.requests) == 2
 
 
-async def test_who_stops_waiting_costs_nobody_else_anything() -> None:
+async def test_cancelled_caller_does_not_affect_others() -> None:
     peer = Peer()
     async with trio.open_nursery() as house:
         gathering = RequestBatcher[str, str](peer.ask, house)

@@ -19,7 +19,7 @@ def ask(sock: socket.socket) -> None:
     sock.sendall(struct.pack(">i", len(body)) + body)
 
 
-def test_of_a_client_that_has_said_all_it_will(kafka_broker: Broker) -> None:
+def test_client_that_closes_its_side_gets_end_of_stream(kafka_broker: Broker) -> None:
     with connect(kafka_broker) as sock:
         ask(sock)
         assert read_frame(sock)
@@ -27,7 +27,7 @@ def test_of_a_client_that_has_said_all_it_will(kafka_broker: Broker) -> None:
         assert sock.recv(1) == b""
 
 
-def test_of_one_that_reads_its_answer_after_that(kafka_broker: Broker) -> None:
+def test_client_that_closes_its_side_gets_its_response(kafka_broker: Broker) -> None:
     with connect(kafka_broker) as sock:
         ask(sock)
         sock.shutdown(socket.SHUT_WR)
@@ -35,20 +35,20 @@ def test_of_one_that_reads_its_answer_after_that(kafka_broker: Broker) -> None:
         assert sock.recv(1) == b""
 
 
-def test_of_one_that_is_not_understood(kafka_broker: Broker) -> None:
+def test_invalid_request_ends_the_connection_cleanly(kafka_broker: Broker) -> None:
     with connect(kafka_broker) as sock:
         sock.sendall(struct.pack(">ihhih", 10, 999, 0, 1, -1))
         assert sock.recv(1) == b""
 
 
-def test_of_one_that_was_silent_for_too_long() -> None:
+def test_idle_connection_is_closed_cleanly() -> None:
     with Broker(configs={"connections.max.idle.ms": "200"}) as broker, connect(broker) as sock:
         ask(sock)
         assert read_frame(sock)
         assert sock.recv(1) == b""
 
 
-def test_of_those_that_are_left_when_the_broker_stops() -> None:
+def test_remaining_connections_are_closed_at_shutdown() -> None:
     with Broker() as broker:
         sock = connect(broker)
         ask(sock)

@@ -132,7 +132,7 @@ def test_a_frame_size_out_of_bounds_closes_the_connection(
     assert len(lines) == 1
 
 
-def test_a_client_that_stops_in_the_middle_of_a_frame_holds_up_nobody(broker: Broker) -> None:
+def test_incomplete_frame_does_not_block_others(broker: Broker) -> None:
     with connect(broker) as stuck:
         stuck.sendall(struct.pack(">i", 900_000) + b"\0" * 10)
         assert is_served(broker)

@@ -57,7 +57,7 @@ def test_a_silent_connection_is_closed(broker: Broker) -> None:
         assert drain(sock) == 0
 
 
-def test_one_that_is_silent_after_it_was_answered_is_closed(broker: Broker) -> None:
+def test_connection_idle_after_response_is_closed(broker: Broker) -> None:
     with connect(broker) as sock:
         for number in range(3):
             sock.sendall(produce(number, topic="small"))
@@ -65,7 +65,7 @@ def test_one_that_is_silent_after_it_was_answered_is_closed(broker: Broker) -> N
         assert drain(sock) == 0
 
 
-def test_one_that_stops_reading_is_closed_and_its_files_let_go(broker: Broker) -> None:
+def test_client_that_stops_reading_is_closed_and_files_unpinned(broker: Broker) -> None:
     fill(broker)
 
     async def pins() -> int:
@@ -83,7 +83,7 @@ def test_one_that_stops_reading_is_closed_and_its_files_let_go(broker: Broker) -
         assert drain(sock) < VALUES * VALUE_BYTES
 
 
-def test_one_that_reads_slowly_stays(broker: Broker) -> None:
+def test_slow_reader_is_not_closed(broker: Broker) -> None:
     began = time.monotonic()
     with ask_for_everything(broker) as sock:
         assert numbers_in(read_slowly(sock))[:VALUES] == list(range(VALUES))
@@ -103,7 +103,7 @@ def read_slowly(sock: socket.socket) -> bytes:
     return bytes(data[4:])
 
 
-def test_one_that_waits_for_records_stays_though_another_fetch_of_it_was_answered(
+def test_waiting_fetch_after_response_is_not_closed(
     broker: Broker,
 ) -> None:
     """Both came together; the first was answered when a record came."""
@@ -116,7 +116,7 @@ def test_one_that_waits_for_records_stays_though_another_fetch_of_it_was_answere
         assert numbers(sock, 2) == [1, 2]
 
 
-def test_one_that_waits_for_records_stays(broker: Broker) -> None:
+def test_waiting_fetch_is_not_closed(broker: Broker) -> None:
     request = request_frame(
         apis.FETCH,
         12,
@@ -139,7 +139,7 @@ def test_one_that_waits_for_records_stays(broker: Broker) -> None:
         assert read_frame(sock) != b""
 
 
-def test_records_are_waited_for_no_longer_than_one_may_be_idle(broker: Broker) -> None:
+def test_fetch_wait_is_limited_by_max_idle(broker: Broker) -> None:
     """Who goes meanwhile leaves nothing behind, then, though it may have said weeks."""
     weeks_ms = 2**31 - 1
     with connect(broker) as sock:
@@ -147,7 +147,7 @@ def test_records_are_waited_for_no_longer_than_one_may_be_idle(broker: Broker) -
         assert numbers(sock, 1) == [1]
 
 
-def test_of_one_that_hung_up_while_it_waited_nothing_is_left(broker: Broker) -> None:
+def test_client_that_disconnects_during_a_fetch_is_removed(broker: Broker) -> None:
     """For another member, which may take as long as it liked to say."""
     server = broker.node.server
     with connect(broker) as first, connect(broker) as second:
@@ -178,7 +178,7 @@ def join(number: int) -> bytes:
     return request_frame(apis.JOIN_GROUP, 3, number, values)
 
 
-def test_who_is_silent_keeps_no_memory_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_releases_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MEMORY_KEPT_SECONDS", IDLE_SECONDS / 10)
     given_back: list[ReceiveBuffer] = []
     monkeypatch.setattr(ReceiveBuffer, "give_back", lambda buffer: given_back.append(buffer))
@@ -192,7 +192,7 @@ def test_who_is_silent_keeps_no_memory_for_requests(monkeypatch: pytest.MonkeyPa
             assert given_back.count(client._buffer) == number, "once for each time of silence"
 
 
-def test_one_that_is_throttled_for_longer_is_told_so_and_closed(broker: Broker) -> None:
+def test_connection_throttled_beyond_max_idle_is_closed(broker: Broker) -> None:
     """Nobody reads from it meanwhile: whether its client has left would not be seen for days."""
     with RawClient(broker.bootstrap) as client:
         limit(client, producer_byte_rate=1.0)
@@ -206,7 +206,7 @@ def test_one_that_is_throttled_for_longer_is_told_so_and_closed(broker: Broker) 
             limit(client)
 
 
-def test_where_the_limit_is_negative_nobody_is_closed() -> None:
+def test_negative_max_idle_closes_no_connection() -> None:
     configs = {"connections.max.idle.ms": "-1"}
     with Broker(topics={"small": 1}, configs=configs) as running, connect(running) as sock:
         time.sleep(0.2)

@@ -65,7 +65,7 @@ trio.run(start)
 """
 
 
-def test_a_broker_that_has_answered_has_done_nothing_heavy(tmp_path: Path) -> None:
+def test_serving_broker_has_loaded_few_modules(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True
     )

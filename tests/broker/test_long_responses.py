@@ -54,7 +54,7 @@ def test_only_an_array_of_structs_is_written_one_by_one() -> None:
         response_item_writer(66, 0, "unknown_state_filters")
 
 
-async def test_others_have_their_turns_meanwhile() -> None:
+async def test_encoding_passes_the_loop() -> None:
     """A step of 5 ms is long enough, whether items are told or passed over."""
     made, turns = 0, []
 

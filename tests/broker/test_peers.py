@@ -24,7 +24,7 @@ async def list_groups(world: World, timeout_s: float = 5.0) -> Any:
     return await world.peers.request(2, LIST_GROUPS, {}, timeout_s=timeout_s)
 
 
-async def test_one_connection_serves_all_who_ask() -> None:
+async def test_callers_share_one_connection() -> None:
     async with scripted_broker(groups) as broker, asking() as world:
         world.knows(a_broker(2, broker.address))
         async with trio.open_nursery() as nursery:
@@ -35,7 +35,7 @@ async def test_one_connection_serves_all_who_ask() -> None:
         assert {each.client_id for each in broker.requests} == {"test"}
 
 
-async def test_a_broken_connection_is_opened_again_for_the_next_who_asks() -> None:
+async def test_broken_connection_is_reopened() -> None:
     responses: list[Any] = [HANG_UP, {"error_code": 0, "groups": []}]
 
     def script(asked: Asked) -> Any:
@@ -61,7 +61,7 @@ async def test_a_broken_connection_is_opened_again_for_the_next_who_asks() -> No
     ],
     ids=["gone", "fenced", "elsewhere"],
 )
-async def test_who_is_not_in_charge_any_more_is_not_waited_for(
+async def test_request_to_fenced_broker_fails_at_once(
     change: Callable[[World, Address], None], said: str
 ) -> None:
     asked = trio.Event()
@@ -98,7 +98,7 @@ async def test_who_is_not_in_charge_any_more_is_not_waited_for(
     ],
     ids=["fenced", "elsewhere"],
 )
-async def test_a_call_that_is_under_way_ends_when_the_broker_is_not_there(
+async def test_connection_attempt_ends_when_broker_is_fenced(
     change: Callable[[Address], BrokerImage],
 ) -> None:
     """Nobody answers ApiVersions: the connection is never up."""
@@ -123,7 +123,7 @@ async def test_a_call_that_is_under_way_ends_when_the_broker_is_not_there(
             await list_groups(world)
 
 
-async def test_who_is_fenced_or_unknown_is_not_called() -> None:
+async def test_fenced_or_unknown_broker_is_unreachable() -> None:
     async with scripted_broker(groups) as broker, asking() as world:
         with pytest.raises(Unreachable, match="not registered"):
             await list_groups(world)
@@ -133,7 +133,7 @@ async def test_who_is_fenced_or_unknown_is_not_called() -> None:
         assert broker.connections == 0
 
 
-async def test_an_answer_that_does_not_come_in_time() -> None:
+async def test_late_response_times_out() -> None:
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is LIST_GROUPS else None
 
@@ -143,7 +143,7 @@ async def test_an_answer_that_does_not_come_in_time() -> None:
             await list_groups(world, timeout_s=0.05)
 
 
-async def test_an_older_broker_is_not_asked_what_it_would_misunderstand() -> None:
+async def test_older_broker_is_unsupported() -> None:
     async with scripted_broker(groups, versions={LIST_GROUPS: (0, 3)}) as broker, asking() as world:
         world.knows(a_broker(2, broker.address))
         with pytest.raises(Unsupported, match="up to version 3 only"):

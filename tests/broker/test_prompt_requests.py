@@ -113,7 +113,7 @@ def test_answers_keep_the_order_of_pipelined_requests(broker: Broker) -> None:
     assert end_offset(broker) == 8
 
 
-def test_one_after_the_other(broker: Broker) -> None:
+def test_sequential_requests(broker: Broker) -> None:
     with connect(broker) as sock:
         for _ in range(2):
             for number, request in enumerate(mixed()):
@@ -132,7 +132,7 @@ def test_requests_that_come_in_pieces(broker: Broker) -> None:
         assert numbers(sock, 2) == [0, 1]
 
 
-def test_who_reads_no_answers_gets_them_all_the_same(broker: Broker) -> None:
+def test_client_that_reads_late_gets_all_responses(broker: Broker) -> None:
     """More answers than the sockets hold."""
     count = 400
     with connect(broker) as sock:
@@ -144,7 +144,7 @@ def test_who_reads_no_answers_gets_them_all_the_same(broker: Broker) -> None:
         assert numbers(sock, count) == list(range(count))
 
 
-def test_the_answers_before_garbage_are_sent(broker: Broker) -> None:
+def test_responses_before_invalid_frame_are_sent(broker: Broker) -> None:
     with connect(broker) as sock:
         sock.sendall(produce(0))
         assert numbers(sock, 1) == [0]
@@ -153,7 +153,7 @@ def test_the_answers_before_garbage_are_sent(broker: Broker) -> None:
         assert sock.recv(1) == b""
 
 
-def test_who_wants_no_answers_learns_of_an_error_by_the_end(broker: Broker) -> None:
+def test_acks_0_error_closes_the_connection(broker: Broker) -> None:
     with connect(broker) as sock:
         sock.sendall(produce(0) + produce(1, acks=0) + produce(2))
         assert numbers(sock, 2) == [0, 2]
@@ -178,7 +178,7 @@ class Steps(trio.abc.Instrument):
         self.count += task.name.endswith("Server._talk")
 
 
-def test_who_asks_on_while_its_fetch_waits_is_answered_in_order(broker: Broker) -> None:
+def test_request_during_waiting_fetch_is_handled_in_order(broker: Broker) -> None:
     with connect(broker) as consumer, connect(broker) as producer:
         for offset in range(20):
             consumer.sendall(fetch(offset, offset, wait_ms=PATIENCE_SECONDS * 1000))
@@ -191,7 +191,7 @@ def test_who_asks_on_while_its_fetch_waits_is_answered_in_order(broker: Broker) 
                 assert numbers(consumer, 1) == [100]
 
 
-async def test_a_fetch_that_is_woken_takes_one_step_of_its_task() -> None:
+async def test_completed_fetch_takes_one_task_step() -> None:
     """For its next request, not for the answer."""
     async with Broker(topics={"t": 1}) as broker:
         consumer = await TcpNetwork().connect(broker.host, broker.port)
@@ -213,7 +213,7 @@ async def test_a_fetch_that_is_woken_takes_one_step_of_its_task() -> None:
         await producer.aclose()
 
 
-async def test_what_is_answered_at_once_takes_no_task() -> None:
+async def test_request_that_does_not_wait_takes_no_task() -> None:
     async with Broker(topics={"t": 1}) as broker:
         client = await TcpNetwork().connect(broker.host, broker.port)
         room = memoryview(bytearray(4096))

@@ -36,7 +36,7 @@ def limit(made: ClientQuotas, user: str = "u", client_id: str = "c") -> float | 
     return None if burst is None else burst / 10
 
 
-def test_the_most_specific_quota_holds() -> None:
+def test_most_specific_quota_applies() -> None:
     left = dict(ALL)
     for entity, expected in ALL.items():
         assert limit(quotas(left)) == expected
@@ -44,7 +44,7 @@ def test_the_most_specific_quota_holds() -> None:
     assert limit(quotas(left)) is None
 
 
-def test_others_have_the_defaults() -> None:
+def test_default_quotas_apply_to_other_clients() -> None:
     made = quotas(ALL)
     assert limit(made, "u", "other") == 2
     assert limit(made, "other", "c") == 4
@@ -56,7 +56,7 @@ def test_others_have_the_defaults() -> None:
     assert not addresses
 
 
-def test_a_quota_is_shared_by_who_is_the_same_and_a_default_is_not() -> None:
+def test_quota_is_shared_within_entity_and_default_is_not() -> None:
     made = quotas({(("user", None),): 100.0})
     assert made.record(PRODUCER_BYTE_RATE, "a", "one", 1000, 0) == 0
     assert made.record(PRODUCER_BYTE_RATE, "a", "two", 1000, 0) > 0
@@ -64,7 +64,7 @@ def test_a_quota_is_shared_by_who_is_the_same_and_a_default_is_not() -> None:
     assert made.record(CONSUMER_BYTE_RATE, "a", "one", 10**9, 0) == 0, "that has no quota"
 
 
-def test_what_is_too_much_is_waited_for_until_the_average_is_the_quota() -> None:
+def test_throttle_time_brings_the_average_to_the_quota() -> None:
     """1,000 bytes a second over 10 s: twice that at once takes as long again; what is older than all
     windows does not count."""
     made = quotas({(("user", "u"),): 1000.0})
@@ -74,7 +74,7 @@ def test_what_is_too_much_is_waited_for_until_the_average_is_the_quota() -> None
     assert made.record(PRODUCER_BYTE_RATE, "u", "c", 100, 11_000) == 0
 
 
-def test_over_a_minute_a_client_that_waits_when_told_has_its_quota() -> None:
+def test_throttled_client_gets_its_quota_over_a_minute() -> None:
     made = quotas({(("user", "u"),): 1000.0})
     now_ms = sent = 0
     while now_ms < 60_000:
@@ -83,7 +83,7 @@ def test_over_a_minute_a_client_that_waits_when_told_has_its_quota() -> None:
     assert 60_000 <= sent <= 72_000
 
 
-def test_a_request_quota_never_silences_for_longer_than_a_window() -> None:
+def test_request_quota_throttles_at_most_one_window() -> None:
     made = ClientQuotas(samples=11, window_ms=1000)
     made.update({(("user", "u"),): {REQUEST_PERCENTAGE: 1.0}})
     assert made.limits(REQUEST_PERCENTAGE)
@@ -91,7 +91,7 @@ def test_a_request_quota_never_silences_for_longer_than_a_window() -> None:
     assert made.record(REQUEST_PERCENTAGE, "u", "c", 500.0, 0) == 1000
 
 
-def test_a_quota_that_changes_keeps_what_was_counted() -> None:
+def test_changed_quota_keeps_recorded_usage() -> None:
     made = quotas({(("user", "u"),): 1000.0})
     made.record(PRODUCER_BYTE_RATE, "u", "c", 10_000, 0)
     made.update({(("user", "u"),): {PRODUCER_BYTE_RATE: 500.0}})
@@ -125,7 +125,7 @@ def test_the_rate_is_over_all_windows_but_one_at_least(
     assert measured.measure(now_ms) == (pytest.approx(rate), window_ms)
 
 
-def test_who_is_idle_for_long_is_forgotten() -> None:
+def test_idle_client_state_is_removed() -> None:
     counted: Counted[str, Rate] = Counted()
     for name, now_ms in (("idle", 1), ("busy", IDLE_MS), ("new", IDLE_MS + 1)):
         counted.begin(name, Rate(11, 1000), now_ms).record(1.0, now_ms)
@@ -134,7 +134,7 @@ def test_who_is_idle_for_long_is_forgotten() -> None:
     assert counted.keys() == {"busy", "new", "newer"}
 
 
-def test_a_wait_is_no_longer_than_can_be_told() -> None:
+def test_throttle_time_is_limited_to_the_field() -> None:
     """By an answer, in ms: a quota of a byte a second is how one shuts a client out."""
     made = ClientQuotas(samples=11, window_ms=1000)
     tiny = {PRODUCER_BYTE_RATE: 1.0, CONTROLLER_MUTATION_RATE: 5e-324}

@@ -53,7 +53,7 @@ def test_frames_survive_any_fragmentation(payloads: list[bytes], cuts: list[int]
     assert frames == payloads
 
 
-def test_a_size_alone_takes_no_memory_and_the_bytes_that_follow_do() -> None:
+def test_buffer_grows_with_received_bytes_only() -> None:
     buffer = ReceiveBuffer(100_000_000)
     feed(buffer, (50_000_000).to_bytes(4, "big"))
     assert len(buffer.free_space()) <= FIRST_BYTES
@@ -116,7 +116,7 @@ def test_a_size_out_of_bounds_is_refused_before_any_memory_is_taken(size: int) -
 @pytest.mark.parametrize(
     ("start", "name"), [(b"GET / HTTP/1.1\r\n", "HTTP"), (b"\x16\x03\x01\x02\x00\x01", "TLS")]
 )
-def test_who_speaks_another_protocol_is_told_so(start: bytes, name: str) -> None:
+def test_other_protocol_is_named_in_the_error(start: bytes, name: str) -> None:
     with pytest.raises(InvalidFrame, match=f"the client uses {name}"):
         feed(ReceiveBuffer(100), start)
 

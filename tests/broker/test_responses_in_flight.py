@@ -134,7 +134,9 @@ async def delete_topic(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("change", [roll, truncate, expire, delete_topic])
-def test_the_answer_under_way_is_whole(broker: Broker, change: Callable[..., object]) -> None:
+def test_response_being_sent_is_completed_at_shutdown(
+    broker: Broker, change: Callable[..., object]
+) -> None:
     fill(broker)
     with ask_for_everything(broker) as sock:
         broker._call(wait_until_sending, broker)
@@ -144,7 +146,7 @@ def test_the_answer_under_way_is_whole(broker: Broker, change: Callable[..., obj
         assert numbers_in(decode_response(sock)) == list(range(VALUES))
 
 
-def test_who_has_nothing_more_to_ask_has_its_answer_whole(broker: Broker) -> None:
+def test_half_closed_client_gets_complete_response(broker: Broker) -> None:
     """It has closed its side, and reads on."""
     fill(broker)
     with ask_for_everything(broker) as sock:

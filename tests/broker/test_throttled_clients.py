@@ -119,7 +119,7 @@ def seconds_to_response(client: RawClient) -> float:
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_a_producer_above_its_quota_is_told_and_left_alone(client: RawClient, version: int) -> None:
+def test_producer_above_quota_is_throttled(client: RawClient, version: int) -> None:
     limit(client, producer_byte_rate=QUOTA)
     wait_ms = produce(client, 24_000, version=version)
     assert wait_ms > 100
@@ -142,9 +142,7 @@ def create_topics(client: RawClient, *names: str, version: int = 7) -> Any:
 
 
 @pytest.mark.parametrize("version", [5, 7])
-def test_who_makes_more_partitions_than_it_may_is_told_and_left_alone(
-    client: RawClient, version: int
-) -> None:
+def test_mutations_above_quota_are_throttled(client: RawClient, version: int) -> None:
     """KIP-599: 11 at once, and then 1 in a tenth of a second."""
     limit(client, controller_mutation_rate=10.0)
     names = [f"{each}-{version}" for each in range(11)]
@@ -157,14 +155,14 @@ def test_who_makes_more_partitions_than_it_may_is_told_and_left_alone(
     assert seconds_to_response(client) >= wait_ms / 1000 * 0.7
 
 
-def test_what_another_controller_has_said_is_waited_for() -> None:
+def test_throttle_time_of_remote_controller_is_applied() -> None:
     responded = Responded(b"\x00\x00\x05\xdc" + bytes(20))
     assert wait_by_controller(apis.CREATE_TOPICS, responded) == 1500
     assert wait_by_controller(apis.DELETE_TOPICS, None) == 0
     assert wait_by_controller(apis.ALTER_CONFIGS, responded) == 0
 
 
-def test_who_stays_within_its_quota_is_not_throttled(client: RawClient) -> None:
+def test_client_within_quota_is_not_throttled(client: RawClient) -> None:
     limit(client, producer_byte_rate=1e9, consumer_byte_rate=1e9, request_percentage=1e6)
     assert produce(client, 24_000) == 0
     assert fetch(client)[0] == 0
@@ -189,7 +187,7 @@ def test_what_replicas_fetch_is_free(client: RawClient) -> None:
     assert fetch(client, replica_id=7)[0] == 0, "refused, for it is none, and not throttled"
 
 
-def test_a_client_that_keeps_the_loop_busy_is_slowed_down(client: RawClient) -> None:
+def test_request_percentage_throttles(client: RawClient) -> None:
     """A hundredth of a per cent of it is a tenth of a millisecond a second."""
     limit(client, request_percentage=0.01)
     wait_ms = 0
@@ -200,7 +198,7 @@ def test_a_client_that_keeps_the_loop_busy_is_slowed_down(client: RawClient) -> 
     assert 0 < wait_ms <= 1000, "no longer than a window at once"
 
 
-def test_the_time_of_what_gets_no_answer_is_not_counted(broker: Broker, client: RawClient) -> None:
+def test_request_without_response_records_no_time(broker: Broker, client: RawClient) -> None:
     limit(client, request_percentage=0.0001)
     requests = [produce_frame(number, acks=0) for number in range(3)]
     with connect(broker) as sock:
@@ -210,9 +208,7 @@ def test_the_time_of_what_gets_no_answer_is_not_counted(broker: Broker, client: 
     assert time.monotonic() - begun < 1, "each would have been waited for as long as that"
 
 
-def test_quotas_that_go_before_a_request_has_its_turn_do_not_end_its_connection(
-    broker: Broker, client: RawClient
-) -> None:
+def test_removed_quotas_do_not_close_waiting_connection(broker: Broker, client: RawClient) -> None:
     limit(client, producer_byte_rate=1e9)
     request = produce_frame(0, size=10)
 

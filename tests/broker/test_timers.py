@@ -39,7 +39,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-def test_each_expires_at_its_time_unless_discarded_before(actions: list[tuple[str, int]]) -> None:
+def test_timer_expires_unless_disarmed(actions: list[tuple[str, int]]) -> None:
     async def play() -> None:
         timers = Timers(LoopClock(), Waiting.expire)
         due: dict[Waiting, float] = {}
@@ -71,7 +71,7 @@ def test_each_expires_at_its_time_unless_discarded_before(actions: list[tuple[st
     trio.run(play, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def test_waits_that_ended_do_not_pile_up() -> None:
+async def test_stale_entries_are_removed() -> None:
     timers = Timers(LoopClock(), Waiting.expire)
     staying = Waiting()
     timers.arm(staying, ms(50.0))
@@ -83,7 +83,7 @@ async def test_waits_that_ended_do_not_pile_up() -> None:
     assert timers.entries <= STALE_ENTRIES_MAX + 3
 
 
-def test_whoever_waits_no_more_is_let_go_of() -> None:
+def test_disarmed_key_is_released() -> None:
     timers = Timers(LoopClock(), Waiting.expire)
     waits = [Waiting() for _ in range(3)]
     for wait in waits:

@@ -31,7 +31,7 @@ async def test_large_requests_leave_a_pass_of_the_loop_between_them() -> None:
     assert [pair for pair in itertools.pairwise(story) if "small" not in pair] == []
 
 
-async def test_turns_are_taken_in_the_order_of_asking() -> None:
+async def test_large_requests_are_handled_in_order() -> None:
     large_requests = LargeRequestQueue()
     order: list[int] = []
 

@@ -18,7 +18,7 @@ from odradek.testing.virtual_clock import VirtualClock
     [(0.0, 0.0), (1.0, 1.0), (1e9, warm_up.CATCH_UP_SECONDS_MAX)],
     ids=["nothing to catch up with", "a second behind", "a leader that is away"],
 )
-def test_followed_partitions_go_first(
+def test_warm_up_waits_for_replicas_to_catch_up(
     monkeypatch: pytest.MonkeyPatch, caught_up_at: float, begins_at: float
 ) -> None:
     clock = VirtualClock()
@@ -35,7 +35,7 @@ def test_followed_partitions_go_first(
     assert len(loaded_at) == len(warm_up.MODULES)
 
 
-def test_files_that_can_not_be_read_are_left_to_those_who_need_them(
+def test_warm_up_stops_at_unreadable_files(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node is not to end because its clients have taken all of its descriptors."""

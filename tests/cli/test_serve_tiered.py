@@ -88,10 +88,10 @@ def test_invalid_tiered_target_is_wrong_usage(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A directory `s3:` would be made of it, here."""
-    with pytest.raises(ConfigError, match="a directory or at a URL"):
+    with pytest.raises(ConfigError, match="a directory or a URL"):
         config(target)
     assert main(["cluster", "--tiered", target, "--data", str(tmp_path)]) == WRONG_USAGE
-    assert "a directory or at a URL" in capsys.readouterr().err
+    assert "a directory or a URL" in capsys.readouterr().err
 
 
 def test_local_cluster_shares_its_remote_tier() -> None:

@@ -117,7 +117,7 @@ def admin(brokers: Brokers) -> Iterator[Both]:
     assert not both.differences, "\n".join(both.differences)
 
 
-def test_create_describe_and_delete(admin: Both, brokers: Brokers) -> None:
+def test_create_describe_and_delete_acls(admin: Both, brokers: Brokers) -> None:
     for version in apis.CREATE_ACLS.versions:
         admin(apis.CREATE_ACLS, version, creations=EVERYTHING)
     admin(apis.CREATE_ACLS, 3, creations=[])
@@ -555,7 +555,7 @@ def _describe_error(broker: BrokerProcess, transactional_id: str) -> str:
     return name
 
 
-def test_what_the_cluster_has_to_allow(client: Both) -> None:
+def test_cluster_operations_are_authorized(client: Both) -> None:
     client(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=[{"name": "x"}])
     credential = {"name": "x", "mechanism": 1}
     client(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[credential], upsertions=[])

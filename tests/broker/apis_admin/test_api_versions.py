@@ -15,7 +15,7 @@ def software(version: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", apis.API_VERSIONS.versions)
-async def test_what_is_served(client: Any, version: int) -> None:
+async def test_api_versions_lists_supported_apis(client: Any, version: int) -> None:
     response = await client.ask(apis.API_VERSIONS, version, **software(version))
     assert response.error_code.name == "none"
     shown = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
@@ -40,7 +40,7 @@ async def test_features(client: Any) -> None:
     assert response.finalized_features_epoch == client.broker.metadata.image.offset
 
 
-async def test_lowest_levels_of_0_are_not_for_version_3(client: Any) -> None:
+async def test_features_of_minimum_0_are_hidden_before_version_4(client: Any) -> None:
     """KAFKA-17492: older clients break on them."""
     response = await client.ask(apis.API_VERSIONS, 3, **SOFTWARE)
     assert [each.name for each in response.supported_features] == ["metadata.version"]
@@ -50,7 +50,9 @@ async def test_lowest_levels_of_0_are_not_for_version_3(client: Any) -> None:
     ("name", "version"),
     [("", "1"), ("-x", "1"), ("x.", "1"), ("x y", "1"), ("x", ""), ("x", "1_0")],
 )
-async def test_software_that_cannot_be_called_so(client: Any, name: str, version: str) -> None:
+async def test_invalid_client_software_name_is_rejected(
+    client: Any, name: str, version: str
+) -> None:
     """KIP-511."""
     response = await client.ask(
         apis.API_VERSIONS, 4, client_software_name=name, client_software_version=version

@@ -108,7 +108,7 @@ async def test_creating_and_deleting(client: Any, restricted: Callable[..., Any]
     assert codes(respond.results) == {"kept": "topic_authorization_failed"}
 
 
-async def test_what_is_being_made_is_not_deleted_by_who_may_not(
+async def test_unauthorized_delete_of_new_topic_is_denied(
     client: Any, restricted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records are appended, and not yet committed: decided is on what they say."""
@@ -151,7 +151,7 @@ async def test_configs(client: Any, restricted: Callable[..., Any]) -> None:
         assert altered.responses[0].error_code.name == code
 
 
-async def test_acls_themselves(client: Any, restricted: Callable[..., Any]) -> None:
+async def test_acl_apis_are_authorized(client: Any, restricted: Callable[..., Any]) -> None:
     wanted = {
         "resource_type": 2,
         "resource_name": "t",
@@ -191,9 +191,7 @@ def test_every_api_of_clients_has_a_rule() -> None:
     assert not missing
 
 
-async def test_acls_are_there_after_a_restart(
-    tmp_path: Path, client_of: Callable[..., Any]
-) -> None:
+async def test_acls_survive_a_restart(tmp_path: Path, client_of: Callable[..., Any]) -> None:
     """They are in the metadata log, and asked from the first request on."""
     configs = {
         "authorizer.class.name": STANDARD_AUTHORIZER,

@@ -62,7 +62,7 @@ async def test_describe_at_every_version(client: Any, version: int) -> None:
         assert retention.documentation is None
 
 
-async def test_synonyms_and_documentation_where_they_are_asked_for(client: Any) -> None:
+async def test_describe_configs_includes_synonyms_and_documentation_on_request(client: Any) -> None:
     await client.create("t", segment_bytes="1048576")
     (result,) = await describe(
         client,
@@ -93,14 +93,16 @@ async def test_synonyms_and_documentation_where_they_are_asked_for(client: Any) 
         (3, "x", "invalid_request"),
     ],
 )
-async def test_what_cannot_be_described(client: Any, kind: int, name: str, code: str) -> None:
+async def test_describe_configs_of_invalid_resources_fails(
+    client: Any, kind: int, name: str, code: str
+) -> None:
     (result,) = await describe(client, (kind, name))
     assert result.error_code.name == code
     assert (result.resource_type, result.resource_name) == (kind, name)
     assert result.configs == ()
 
 
-async def test_one_strange_resource_type_spoils_the_request(client: Any) -> None:
+async def test_unknown_resource_type_fails_the_whole_request(client: Any) -> None:
     results = await describe(client, (BROKER, "1"), (3, "x"))
     assert [result.error_code.name for result in results] == ["invalid_request"] * 2
 
@@ -165,7 +167,7 @@ async def test_alter_replaces_everything(client: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", apis.INCREMENTAL_ALTER_CONFIGS.versions)
-async def test_increments_leave_the_rest(client: Any, version: int) -> None:
+async def test_incremental_alter_keeps_other_configs(client: Any, version: int) -> None:
     await client.create("t", retention_ms="5", preallocate="true")
     changed = await change(
         client,
@@ -186,7 +188,7 @@ async def test_increments_leave_the_rest(client: Any, version: int) -> None:
     assert client.broker.metadata.image.topic_configs("t")["cleanup.policy"] == "compact"
 
 
-async def test_validation_alone_changes_nothing(client: Any) -> None:
+async def test_validate_only_changes_no_configs(client: Any) -> None:
     await client.create("t")
     assert await change(client, TOPIC, "t", ("segment.ms", SET, "7"), validate_only=True) == "none"
     assert await alter(client, (TOPIC, "t", {"segment.ms": "7"}), validate_only=True) == ["none"]
@@ -218,14 +220,16 @@ async def test_validation_alone_changes_nothing(client: Any) -> None:
         (3, "x", [("y", SET, "1")], "invalid_request"),
     ],
 )
-async def test_changes_refused(client: Any, kind: int, name: str, changes: Any, code: str) -> None:
+async def test_invalid_alterations_are_rejected(
+    client: Any, kind: int, name: str, changes: Any, code: str
+) -> None:
     await client.create("t")
     before = client.broker.metadata.image.configs
     assert await change(client, kind, name, *changes) == code
     assert client.broker.metadata.image.configs == before
 
 
-async def test_one_resource_refused_keeps_no_other_from_changing(client: Any) -> None:
+async def test_invalid_resource_does_not_affect_others(client: Any) -> None:
     await client.create("a")
     await client.create("b")
     assert await alter(
@@ -239,7 +243,7 @@ async def test_one_resource_refused_keeps_no_other_from_changing(client: Any) ->
     assert client.broker.metadata.image.topic_configs("a") == {"retention.ms": "1"}
 
 
-async def test_a_brokers_configs_are_applied_as_they_change(client: Any) -> None:
+async def test_dynamic_broker_configs_are_applied(client: Any) -> None:
     config = client.broker.config
     assert await change(client, BROKER, "", ("log.retention.ms", SET, "1000")) == "none"
     assert config.log_config().retention_ms == 1000

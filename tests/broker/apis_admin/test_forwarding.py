@@ -138,7 +138,7 @@ async def create(nodes: Nodes) -> ErrorCode:
     return code
 
 
-async def test_the_active_controller_does_it(nodes: Nodes) -> None:
+async def test_request_is_forwarded_to_active_controller(nodes: Nodes) -> None:
     assert await create(nodes) is ErrorCode.none
     assert "t" in nodes.active.metadata.image.topics_by_name
     assert "t" not in nodes.broker.metadata.image.topics_by_name
@@ -154,7 +154,7 @@ async def ask_for(nodes: Nodes, name: str) -> ErrorCode:
     return code
 
 
-async def test_what_is_created_by_asking_for_it_the_client_creates(nodes: Nodes) -> None:
+async def test_auto_created_topic_uses_principal_of_client(nodes: Nodes) -> None:
     """By its own quota, therefore, which is not what the brokers have."""
     quotas = ClientQuotas(samples=11, window_ms=1000)
     quotas.update({(("user", "alice"),): {"controller_mutation_rate": 0.01}})
@@ -167,7 +167,7 @@ async def test_what_is_created_by_asking_for_it_the_client_creates(nodes: Nodes)
     assert [decode_principal(each) for each in principals] == [ALICE, ALICE]
 
 
-async def test_nobody_there_to_create_what_is_asked_for(
+async def test_auto_creation_without_controller_fails(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes.broker.controller_channel = Channel(None)
@@ -175,14 +175,14 @@ async def test_nobody_there_to_create_what_is_asked_for(
     assert "auto-creation of 1 topics failed" in caplog.text
 
 
-async def test_who_is_active_does_it_alone(nodes: Nodes) -> None:
+async def test_active_controller_does_not_forward(nodes: Nodes) -> None:
     nodes.broker.metadata.is_active = True
     assert await create(nodes) is ErrorCode.none
     assert "t" in nodes.broker.metadata.image.topics_by_name
     assert not nodes.broker.controller_channel.envelopes
 
 
-async def test_who_becomes_active_meanwhile_asks_what_the_client_may(nodes: Nodes) -> None:
+async def test_new_active_controller_authorizes_the_client(nodes: Nodes) -> None:
     """The envelope is on its way then, and the node its own controller: the right to send it is the node's,
     what is in it the client's."""
     broker = nodes.broker
@@ -198,7 +198,7 @@ async def test_who_becomes_active_meanwhile_asks_what_the_client_may(nodes: Node
     assert "t" not in broker.metadata.image.topics_by_name
 
 
-async def test_no_controller_is_said_in_the_words_of_the_api(nodes: Nodes) -> None:
+async def test_forwarding_without_controller_returns_not_controller(nodes: Nodes) -> None:
     nodes.broker.controller_channel = Channel(None)
 
     async def refuse(operation: Any) -> Any:
@@ -208,7 +208,7 @@ async def test_no_controller_is_said_in_the_words_of_the_api(nodes: Nodes) -> No
     assert await create(nodes) is ErrorCode.not_controller
 
 
-async def test_configs_of_the_broker_itself_are_looked_at_here(nodes: Nodes) -> None:
+async def test_own_broker_configs_are_validated_before_forwarding(nodes: Nodes) -> None:
     """And what is left is forwarded."""
     await create(nodes)
     nodes.active.register(2)
@@ -242,7 +242,7 @@ async def test_configs_of_the_broker_itself_are_looked_at_here(nodes: Nodes) -> 
     assert len(nodes.broker.controller_channel.envelopes) == 2  # the topic, and these configs
 
 
-async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> None:
+async def test_cordoned_directories_are_validated_by_their_broker(nodes: Nodes) -> None:
     """Which knows what it has: a list that a controller took would keep the broker from taking over any
     dynamic config. Asked itself, the controller makes the list shorter, and no longer (KIP-1066)."""
     nodes.active.register(2)
@@ -269,7 +269,7 @@ async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> 
 
 
 @pytest.mark.parametrize("api", sorted(FORWARDABLE, key=lambda api: api.key), ids=lambda a: a.name)
-def test_what_is_forwarded_is_served_by_controllers_too(api: apis.Api) -> None:
+def test_forwarded_apis_are_served_by_controllers(api: apis.Api) -> None:
     assert apis.CONTROLLER in api.listeners
     if find_route(api.key) is not None:
         assert find_controller_route(api.key) is not None
@@ -309,17 +309,17 @@ async def envelope(broker: FakeBroker, **changes: Any) -> ErrorCode:
         ({"request_data": request_header(apis.METADATA, 9, 1, "t")}, "invalid_request"),
     ],
 )
-async def test_what_is_wrong_with_an_envelope(changes: Mapping[str, Any], code: str) -> None:
+async def test_invalid_envelope_is_rejected(changes: Mapping[str, Any], code: str) -> None:
     assert (await envelope(FakeBroker({}), **changes)).name == code
 
 
-async def test_a_controller_that_is_not_active_takes_no_envelope() -> None:
+async def test_inactive_controller_rejects_envelope() -> None:
     broker = FakeBroker({})
     broker.metadata.is_active = False
     assert await envelope(broker) is ErrorCode.not_controller
 
 
-async def test_leadership_lost_on_the_way_is_the_envelopes_error() -> None:
+async def test_failover_during_envelope_returns_not_controller() -> None:
     broker: Any = FakeBroker({})
 
     async def refuse(operation: Any) -> Any:
@@ -330,7 +330,7 @@ async def test_leadership_lost_on_the_way_is_the_envelopes_error() -> None:
     assert await envelope(broker) is ErrorCode.not_controller
 
 
-async def test_nodes_alone_send_envelopes_and_clients_need_their_own_rights() -> None:
+async def test_envelope_needs_cluster_action_and_client_is_authorized() -> None:
     """CLUSTER_ACTION is the sender's; whether the topic may be created is asked of Alice."""
     broker = FakeBroker({})
 
@@ -376,11 +376,11 @@ async def test_nodes_alone_send_envelopes_and_clients_need_their_own_rights() ->
 @pytest.mark.parametrize(
     "data", [b"", b"\0", b"\0\1" + bytes(4), b"\0\0\2U", b"\0\0" + b"\xff" * 9]
 )
-def test_what_is_no_principal(data: bytes) -> None:
+def test_invalid_principal_is_rejected(data: bytes) -> None:
     with pytest.raises(InvalidFrame):
         decode_principal(data)
 
 
-def test_a_principal_is_written_as_kafka_writes_it() -> None:
+def test_principal_is_encoded_as_in_kafka() -> None:
     assert encode_principal(ALICE) == b"\0\0" + b"\5User" + b"\6alice" + b"\0" + b"\0"
     assert decode_principal(encode_principal("User:a:b")) == "User:a:b"

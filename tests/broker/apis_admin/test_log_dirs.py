@@ -57,7 +57,7 @@ async def test_every_version(client_of: Any, version: int) -> None:
             assert not directory.is_cordoned
 
 
-async def test_many_partitions_do_not_hold_the_loop() -> None:
+async def test_describe_log_dirs_of_many_partitions_passes_the_loop() -> None:
     """Each log's files may have to be opened for its size: others have their turns in between."""
     logs = [SimpleNamespace(topic="t", partition=n, size_bytes=n, high_watermark=0, end_offset=0)
             for n in range(200)]  # fmt: skip
@@ -77,7 +77,7 @@ async def test_many_partitions_do_not_hold_the_loop() -> None:
     assert turns >= 19
 
 
-async def test_files_that_are_renamed_meanwhile_cost_no_directory(
+async def test_renamed_files_do_not_fail_the_directory(
     client_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a thread, by a truncation or, with all there is, by the deletion of the topic."""
@@ -100,7 +100,7 @@ async def test_files_that_are_renamed_meanwhile_cost_no_directory(
         assert deleted.failure is not None
 
 
-async def test_partitions_are_asked_for_by_topic(client_of: Any, tmp_path: Path) -> None:
+async def test_describe_log_dirs_filters_by_topic(client_of: Any, tmp_path: Path) -> None:
     async with Broker(topics={"t": 4, "u": 2}, data=two_directories(tmp_path)) as broker:
         client = client_of(broker.node.services)
         for index in range(4):
@@ -126,7 +126,7 @@ async def test_partitions_are_asked_for_by_topic(client_of: Any, tmp_path: Path)
         assert counts == [3, 3]  # made in one go, they are spread
 
 
-async def test_a_directory_that_failed(
+async def test_describe_log_dirs_of_offline_directory(
     client_of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Offline: error 56, and what was in it is offline in Metadata too."""
@@ -254,7 +254,7 @@ async def test_j01_j18_a_replica_is_moved(client_of: Any, tmp_path: Path, versio
                 await trio.sleep(0.01)
 
 
-async def test_j03_what_is_not_here_is_remembered(client_of: Any, tmp_path: Path) -> None:
+async def test_j03_move_of_missing_replica_is_remembered(client_of: Any, tmp_path: Path) -> None:
     """Kafka's AlterReplicaLogDirsRequestTest: the topic later lands there."""
     async with Broker(data=two_directories(tmp_path)) as broker:
         node, client = broker.node, client_of(broker.node.services)

@@ -63,7 +63,7 @@ async def test_all_topics(client: Any) -> None:
     assert await found(13, None) == {"a", "b"}
 
 
-async def test_topics_asked_twice_are_answered_once(client: Any) -> None:
+async def test_duplicate_topics_are_returned_once(client: Any) -> None:
     await client.create("t")
     response = await client.ask(apis.METADATA, 13, topics=names("t", "t"))
     assert len(response.topics) == 1
@@ -89,7 +89,9 @@ async def test_by_id(client: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_ids_and_null_names_are_not_for_versions_10_and_11(client: Any, version: int) -> None:
+async def test_ids_and_null_names_are_rejected_in_versions_10_and_11(
+    client: Any, version: int
+) -> None:
     created = await client.create("t")
     by_id = [{"name": "t", "topic_id": created.topic_id}]
     response = await client.ask(apis.METADATA, version, topics=by_id)
@@ -107,7 +109,7 @@ async def test_missing_topics_are_created(client: Any) -> None:
     assert response.topics[0].error_code.name == "none"  # older clients cannot decline
 
 
-async def test_missing_topics_are_not_created_where_the_client_declines(client: Any) -> None:
+async def test_missing_topics_are_not_created_if_client_declines(client: Any) -> None:
     response = await client.ask(
         apis.METADATA, 13, topics=names("new", "no topic"), allow_auto_topic_creation=False
     )
@@ -119,7 +121,7 @@ async def test_missing_topics_are_not_created_where_the_client_declines(client: 
     assert client.broker.metadata.image.topics_by_name == {}
 
 
-async def test_names_that_no_topic_can_have_are_not_created(client: Any) -> None:
+async def test_invalid_topic_names_are_not_created(client: Any) -> None:
     response = await client.ask(apis.METADATA, 13, topics=names("a/b", "x" * 250, "..", "ok"))
     assert [topic.error_code.name for topic in response.topics] == [
         "invalid_topic_exception",
@@ -134,7 +136,7 @@ class TestWithoutAutoCreation:
     def configs(self) -> dict[str, str]:
         return {"auto.create.topics.enable": "false"}
 
-    async def test_missing_topics_are_missing(self, client: Any) -> None:
+    async def test_missing_topics_are_unknown(self, client: Any) -> None:
         response = await client.ask(apis.METADATA, 13, topics=names("new"))
         assert response.topics[0].error_code.name == "unknown_topic_or_partition"
 
@@ -144,7 +146,7 @@ class TestWithTooFewBrokers:
     def configs(self) -> dict[str, str]:
         return {"default.replication.factor": "3", "num.partitions": "4"}
 
-    async def test_what_cannot_be_created_is_missing(
+    async def test_topic_that_cannot_be_created_is_unknown(
         self, client: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         response = await client.ask(apis.METADATA, 13, topics=names("new"))
@@ -154,7 +156,7 @@ class TestWithTooFewBrokers:
         )
 
 
-async def test_internal_topics_get_settings_of_their_own(client: Any) -> None:
+async def test_internal_topics_are_created_with_their_configs(client: Any) -> None:
     response = await client.ask(apis.METADATA, 13, topics=names("__consumer_offsets"))
     (topic,) = response.topics
     assert topic.is_internal
@@ -221,7 +223,7 @@ async def test_a_fenced_broker(client: Any) -> None:
             assert partition.error_code.name == "none"
 
 
-async def test_a_partition_on_a_directory_that_went_offline_here(client: Any) -> None:
+async def test_partition_in_offline_directory_has_offline_replica(client: Any) -> None:
     await client.create("t", partitions=2)
     client.broker.logs = SimpleNamespace(offline=(TopicPartition("t", 1),))
     response = await client.ask(apis.METADATA, 13, topics=names("t"))
@@ -253,7 +255,9 @@ async def test_describe_cluster(client: Any, version: int) -> None:
     ("endpoint_type", "code"),
     [(2, "mismatched_endpoint_type"), (7, "unsupported_endpoint_type")],
 )
-async def test_describe_cluster_of_others(client: Any, endpoint_type: int, code: str) -> None:
+async def test_describe_cluster_of_other_endpoint_type_fails(
+    client: Any, endpoint_type: int, code: str
+) -> None:
     """KIP-919."""
     response = await client.ask(apis.DESCRIBE_CLUSTER, 1, endpoint_type=endpoint_type)
     assert response.error_code.name == code

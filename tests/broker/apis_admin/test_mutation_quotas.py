@@ -47,7 +47,7 @@ async def create(client: Any, version: int, **partitions: int) -> tuple[list[Err
     return told(respond, respond.topics)
 
 
-async def test_what_begins_when_the_tokens_are_used_up_is_refused(
+async def test_strict_mutation_quota_rejects_without_tokens(
     client: Any, broker: Any, quota: ClientQuotas
 ) -> None:
     """And what begins before that is done, however large it is: Kafka's token bucket."""
@@ -59,19 +59,17 @@ async def test_what_begins_when_the_tokens_are_used_up_is_refused(
     assert await create(client, 7, c=1) == ([DONE], 0.0)
 
 
-async def test_what_is_wrong_costs_nothing(client: Any, quota: ClientQuotas) -> None:
+async def test_invalid_topics_take_no_tokens(client: Any, quota: ClientQuotas) -> None:
     errors, seconds = await create(client, 7, a=10, **{"no/name": 50})
     assert (errors, seconds) == ([DONE, ErrorCode.invalid_topic_exception], 0.0)
 
 
-async def test_versions_before_that_error_are_done_and_throttled(
-    client: Any, quota: ClientQuotas
-) -> None:
+async def test_older_versions_are_executed_and_throttled(client: Any, quota: ClientQuotas) -> None:
     assert await create(client, 5, a=12, b=4) == ([DONE, DONE], 3.0)
     assert await create(client, 5, c=1) == ([DONE], 3.5)
 
 
-async def test_what_is_created_by_asking_for_it_counts_as_strictly(
+async def test_auto_created_topics_count_strictly(
     client: Any, broker: Any, quota: ClientQuotas
 ) -> None:
     async def ask(name: str) -> ErrorCode:
@@ -128,7 +126,7 @@ def commits_late(broker: Any, seconds: float, error: KafkaError | None = None) -
 @pytest.mark.parametrize(
     ("version", "errors", "waits"), [(7, [DONE, REFUSED], 3.0), (5, [DONE, DONE], 3.5)]
 )
-async def test_what_the_commit_takes_is_waited_already(
+async def test_commit_time_is_subtracted_from_throttle_time(
     client: Any,
     broker: Any,
     quota: ClientQuotas,
@@ -142,14 +140,14 @@ async def test_what_the_commit_takes_is_waited_already(
     assert (await create(client, version, c=1, d=40, e=1))[1] == 0.0
 
 
-async def test_what_fails_as_a_whole_may_be_throttled_nonetheless(
+async def test_failed_request_may_be_throttled(
     client: Any, broker: Any, quota: ClientQuotas
 ) -> None:
     commits_late(broker, 0.0, RequestTimedOut())
     assert await create(client, 5, a=16) == ([ErrorCode.request_timed_out], 3.0)
 
 
-async def test_others_have_no_such_quota(client: Any, broker: Any) -> None:
+async def test_clients_without_mutation_quota_are_not_limited(client: Any, broker: Any) -> None:
     broker.client_quotas = ClientQuotas(samples=11, window_ms=1000)
     broker.client_quotas.update({(("user", "bob"),): {"controller_mutation_rate": 0.01}})
     assert await create(client, 7, a=100, b=1) == ([DONE, DONE], 0.0)

@@ -66,7 +66,7 @@ async def test_a_created_topic_is_in_metadata_at_once_with_a_leader(client: Any)
     assert [each.leader_id for each in response.topics[0].partitions] == [1, 1, 1]
 
 
-async def test_validation_alone_creates_nothing(client: Any) -> None:
+async def test_validate_only_creates_no_topic(client: Any) -> None:
     (created,) = await create(client, topic("t"), validate_only=True)
     assert created.error_code.name == "none"
     assert len(created.configs) == 33
@@ -97,7 +97,9 @@ async def test_validation_alone_creates_nothing(client: Any) -> None:
         (topic("t", configs={"internal.segment.bytes": "1000"}), "none"),
     ],
 )
-async def test_what_can_be_created(client: Any, wanted: dict[str, Any], code: str) -> None:
+async def test_create_topics_validates_topics(
+    client: Any, wanted: dict[str, Any], code: str
+) -> None:
     await client.create("there")
     (created,) = await create(client, wanted)
     assert codes([created]) == [(wanted["name"], code)]
@@ -107,7 +109,7 @@ async def test_what_can_be_created(client: Any, wanted: dict[str, Any], code: st
         assert (created.num_partitions, created.replication_factor) == (-1, -1)
 
 
-async def test_one_bad_topic_keeps_no_other_from_being_created(client: Any) -> None:
+async def test_invalid_topic_does_not_affect_others(client: Any) -> None:
     responses = await create(client, topic("a"), topic("b b"), topic("c"), topic("d"), topic("d"))
     assert dict(codes(responses)) == {
         "a": "none",
@@ -119,7 +121,7 @@ async def test_one_bad_topic_keeps_no_other_from_being_created(client: Any) -> N
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-async def test_without_time_nothing_is_begun(client: Any, timeout: int) -> None:
+async def test_zero_timeout_starts_no_change(client: Any, timeout: int) -> None:
     await client.create("there")
     performed = client.broker.metadata.performed
     assert codes(await create(client, topic("t"), timeout=timeout)) == [("t", "request_timed_out")]
@@ -132,7 +134,7 @@ async def test_without_time_nothing_is_begun(client: Any, timeout: int) -> None:
     assert client.broker.metadata.performed == performed
 
 
-async def test_a_change_that_takes_too_long(client: Any, autojump_clock: Any) -> None:
+async def test_late_change_times_out(client: Any, autojump_clock: Any) -> None:
     async def wait(operation: Any) -> None:
         await trio.sleep_forever()
 
@@ -185,7 +187,7 @@ async def test_delete_by_id(client: Any) -> None:
     }
 
 
-async def test_deletions_that_contradict_themselves(client: Any) -> None:
+async def test_delete_topics_with_name_and_id_is_rejected(client: Any) -> None:
     created = await client.create("t")
     assert await delete_codes(client, 6, by_name(None)) == [(None, "invalid_request")]
     both = {"name": "t", "topic_id": created.topic_id}
@@ -246,14 +248,14 @@ async def test_more_partitions_at_every_version(client: Any, version: int) -> No
         (more("t", 3, [[9]]), "invalid_replica_assignment"),
     ],
 )
-async def test_how_many_partitions_a_topic_can_get(
+async def test_create_partitions_validates_the_count(
     client: Any, wanted: dict[str, Any], code: str
 ) -> None:
     await client.create("t", partitions=2)
     assert await grow_codes(client, wanted) == [(wanted["name"], code)]
 
 
-async def test_partitions_are_not_added_by_validation_nor_twice(client: Any) -> None:
+async def test_validate_only_and_duplicates_add_no_partitions(client: Any) -> None:
     await client.create("t")
     assert await grow_codes(client, more("t", 3), validate_only=True) == [("t", "none")]
     twice = [more("t", 3), more("t", 4)]
@@ -317,7 +319,7 @@ async def test_pages(client: Any) -> None:
     assert shown(await page(client, "c", "a", limit=0)) == [("a", [0])]  # at least one
 
 
-async def test_cursors_that_point_nowhere(client: Any) -> None:
+async def test_invalid_cursor_is_rejected(client: Any) -> None:
     await client.create("a")
     for cursor in (("b", 0), ("a", -1)):
         response = await page(client, "a", cursor=cursor)
@@ -333,9 +335,7 @@ async def test_cursors_that_point_nowhere(client: Any) -> None:
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
     limit=st.integers(1, 7),
 )
-async def test_pages_together_are_everything_once(
-    client: Any, sizes: list[int], limit: int
-) -> None:
+async def test_pages_have_every_partition_once(client: Any, sizes: list[int], limit: int) -> None:
     image = client.broker.metadata.image
     for name in list(image.topics_by_name):
         await delete_codes(client, 6, by_name(name))
@@ -361,6 +361,6 @@ class TestWithALimit:
     def configs(self) -> dict[str, str]:
         return {"max.request.partition.size.limit": "2"}
 
-    async def test_a_page_holds_no_more(self, client: Any) -> None:
+    async def test_page_is_limited(self, client: Any) -> None:
         await client.create("a", partitions=5)
         assert shown(await page(client)) == [("a", [0, 1])]

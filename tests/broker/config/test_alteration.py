@@ -65,7 +65,7 @@ def test_dynamic_broker_configs(configs: dict[str, str]) -> None:
     validate_broker(CONFIG, configs, of_broker=True)
 
 
-def test_a_brokers_own_needs_its_id() -> None:
+def test_per_broker_config_needs_broker_id() -> None:
     own = {"listener.name.x.ssl.keystore.location": "/k"}
     validate_broker(CONFIG, own, of_broker=True)
     with pytest.raises(KafkaError, match="broker id"):
@@ -126,7 +126,7 @@ def test_group_configs() -> None:
     assert refusal.value.code is ErrorCode.invalid_request
 
 
-def test_a_groups_session_outlasts_its_heartbeats() -> None:
+def test_group_session_timeout_exceeds_heartbeat_interval() -> None:
     config = ServerConfig.from_properties({"group.consumer.max.heartbeat.interval.ms": "70000"})
     with pytest.raises(KafkaError, match=r"consumer\.session\.timeout\.ms"):
         validate_group(config, "g", {"consumer.heartbeat.interval.ms": "45000"})
@@ -158,7 +158,7 @@ def test_client_metrics() -> None:
         validate_client_metrics("", {})
 
 
-def test_what_the_controller_asks() -> None:
+def test_controller_validates_alterations() -> None:
     validate_resource_configs(CONFIG, ResourceType.TOPIC, "t", {"retention.ms": "5"}, {})
     validate_resource_configs(CONFIG, ResourceType.BROKER, "1", {"x": "y"}, {})
     validate_resource_configs(CONFIG, ResourceType.BROKER, "", {"x": "y"}, {})

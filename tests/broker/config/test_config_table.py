@@ -64,7 +64,7 @@ def test_every_config_of_kafka_is_declared_as_kafka_declares_it() -> None:
     assert differing == []
 
 
-def test_no_config_is_declared_that_kafka_has_not() -> None:
+def test_every_declared_config_exists_in_kafka() -> None:
     ours = {(scope, name) for scope, table in TABLES.items() for name in table}
     theirs = {(declared[0], declared[1]) for declared in DECLARED}
     theirs |= {("broker", name) for scope, name in theirs if scope == "broker-quota"}
@@ -79,7 +79,7 @@ def test_defaults_are_valid() -> None:
                 row.parse(row.default)
 
 
-def test_every_row_says_what_it_is_for() -> None:
+def test_every_row_has_a_description() -> None:
     for table in (BROKER, TOPIC, GROUP, CLIENT_METRICS):
         for row in table.values():
             assert row.doc.endswith("."), row.name
@@ -134,7 +134,7 @@ def test_overrides_show_their_sources_and_synonyms_as_kafka_shows_them(resource:
     assert described(SCENARIOS[1])[resource] == {**plain, **differing}
 
 
-def test_a_created_topics_configs_are_all_there_with_their_source() -> None:
+def test_created_topic_has_all_configs_with_sources() -> None:
     config = server_config(SCENARIOS[1])
     found = created_topic_configs(config, SCENARIOS[1]["topic_overrides"])
     assert [name for name, _, _ in found] == sorted(name for name, _, _ in found)
@@ -194,7 +194,7 @@ def test_configs_come_in_the_order_in_which_kafka_lists_them() -> None:
     assert [each.name for each in some] == ["cleanup.policy", "retention.ms"]
 
 
-def test_names_select_what_is_described() -> None:
+def test_describe_selects_configs_by_name() -> None:
     config = server_config(SCENARIOS[0])
     assert [e.name for e in describe_broker(config, ["node.id"])] == ["node.id"]
     assert [e.name for e in describe_topic(config, {}, ["segment.ms"])] == ["segment.ms"]
@@ -230,7 +230,7 @@ def named_in_code() -> set[str]:
     return found
 
 
-def test_no_config_is_said_to_have_an_effect_that_nothing_reads() -> None:
+def test_effect_of_config_matches_its_use() -> None:
     """And none to have no effect that is read: the page must not promise, nor hide."""
     named = named_in_code()
     through_topics = {name for row in TOPIC.values() for name in row.synonyms}
@@ -242,7 +242,7 @@ def test_no_config_is_said_to_have_an_effect_that_nothing_reads() -> None:
             )
 
 
-def test_a_broker_config_has_the_effect_of_the_topic_config_it_is_the_default_of() -> None:
+def test_broker_config_has_effect_of_its_topic_config() -> None:
     for row in TOPIC.values():
         for name in row.synonyms:
             assert BROKER[name].effect == row.effect or name in CHECKED_ONLY, name

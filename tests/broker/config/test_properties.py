@@ -63,7 +63,7 @@ def _written(text: str) -> str:
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text()))
-def test_what_is_written_escaped_is_read_back(properties: dict[str, str]) -> None:
+def test_escaped_text_is_parsed_back(properties: dict[str, str]) -> None:
     lines = [f"{_written(key)}={_written(value)}" for key, value in properties.items()]
     assert parse_properties("\n".join(lines).encode()) == properties
 

@@ -58,7 +58,7 @@ def load(text: str, overrides: Mapping[str, str | None] | None = None) -> Server
     return ServerConfig.load(files, path, overrides)
 
 
-def test_kafkas_own_file_is_taken_as_it_is() -> None:
+def test_properties_file_of_kafka_is_accepted() -> None:
     config = load(KAFKA_OWN)
     assert config.warnings == []
     assert config.node_id == 1
@@ -76,7 +76,7 @@ def test_kafkas_own_file_is_taken_as_it_is() -> None:
     assert config.get_int("group.initial.rebalance.delay.ms") == 3000
 
 
-def test_an_override_can_take_away_what_the_file_sets() -> None:
+def test_override_none_removes_config_of_file() -> None:
     """As `--listen` does, which then leaves `advertised.listeners` set by nobody."""
     listeners = "PLAINTEXT://there:9094,CONTROLLER://:9093"
     config = load(KAFKA_OWN, {"listeners": listeners, "advertised.listeners": None})
@@ -134,7 +134,7 @@ def test_unknown_keys_are_named_in_one_warning() -> None:
         assert name in warning
 
 
-def test_what_plugins_and_listeners_are_given_is_not_unknown() -> None:
+def test_configs_of_plugins_and_listeners_are_known() -> None:
     config = load(
         "rsm.config.bucket=b\nrlmm.config.x=y\nlistener.name.plaintext.max.connections=5\n"
         "listener.name.sasl.plain.sasl.jaas.config=x"
@@ -143,7 +143,7 @@ def test_what_plugins_and_listeners_are_given_is_not_unknown() -> None:
     assert config["listener.name.plaintext.max.connections"] == 5
 
 
-def test_t04_what_tiered_storage_is_told_by_its_own_names_is_not_unknown() -> None:
+def test_t04_configs_of_tiered_storage_are_known() -> None:
     """As docs/remote-storage.md has it; nor is what its clients are told (T-07)."""
     told = (
         "remote.log.storage.url=s3://b/p\nremote.log.storage.aws_region=r\n"
@@ -159,14 +159,14 @@ def test_t04_what_tiered_storage_is_told_by_its_own_names_is_not_unknown() -> No
     assert warning.count("remote.log.") == 4
 
 
-def test_bad_values_are_refused_with_the_reason() -> None:
+def test_invalid_values_are_rejected_with_reason() -> None:
     with pytest.raises(ConfigError, match=r"0 for configuration num\.partitions: .* at least 1"):
         load("num.partitions=0")
     with pytest.raises(ConfigError, match="true or false"):
         load("auto.create.topics.enable=maybe")
 
 
-def test_what_is_warned_of() -> None:
+def test_warnings_are_reported() -> None:
     config = of(
         broker_heartbeat_interval_ms="5000",
         config_providers="file",
@@ -179,7 +179,7 @@ def test_what_is_warned_of() -> None:
     assert "deprecated" in text
 
 
-def test_an_authorizer_that_is_not_there_is_refused() -> None:
+def test_unknown_authorizer_is_rejected() -> None:
     with pytest.raises(ConfigError, match="StandardAuthorizer"):
         of(authorizer_class_name="com.example.Mine")
     config = of(
@@ -239,7 +239,7 @@ def test_an_authorizer_that_is_not_there_is_refused() -> None:
         ),
     ],
 )
-def test_configs_that_do_not_fit_together(configs: dict[str, str], reason: str) -> None:
+def test_inconsistent_configs_are_rejected(configs: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         ServerConfig.from_properties(configs)
 
@@ -305,14 +305,14 @@ QUORUM = {
         ),
     ],
 )
-def test_quorums_and_listeners_that_cannot_be(changes: dict[str, str], reason: str) -> None:
+def test_invalid_quorums_and_listeners_are_rejected(changes: dict[str, str], reason: str) -> None:
     ServerConfig.from_properties(QUORUM)
     with pytest.raises(ConfigError, match=reason):
         ServerConfig.from_properties({**QUORUM, **changes})
 
 
 @pytest.mark.parametrize("name", ["node.id", "controller.listener.names"])
-def test_what_a_quorum_needs_is_not_made_up(name: str) -> None:
+def test_quorum_configs_are_required(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is not set"):
         ServerConfig.from_properties({key: QUORUM[key] for key in QUORUM if key != name})
 
@@ -420,7 +420,7 @@ TIERING = {
         ("remote_log_metadata_manager_listener_name", r"manager\.listener\.name is needed"),
     ],
 )
-def test_what_tiered_storage_cannot_do_without(left_out: str, reason: str) -> None:
+def test_tiered_storage_requires_configs(left_out: str, reason: str) -> None:
     """T-02, T-06."""
     configs = {name: text for name, text in TIERING.items() if name != left_out}
     with pytest.raises(ConfigError, match=reason):
@@ -429,7 +429,7 @@ def test_what_tiered_storage_cannot_do_without(left_out: str, reason: str) -> No
     assert not of(**off).get_bool("remote.log.storage.system.enable")  # T-01: nothing is asked
 
 
-def test_the_listener_of_the_metadata_is_one_that_there_is() -> None:
+def test_remote_metadata_listener_must_be_advertised() -> None:
     """T-06."""
     with pytest.raises(ConfigError, match="which is not advertised; it can be PLAINTEXT"):
         of(**{**TIERING, "remote_log_metadata_manager_listener_name": "INTERNAL"})
@@ -469,7 +469,7 @@ def test_tiered_topics(configs: dict[str, str]) -> None:
     of(**TIERING).validate_topic_configs({**TIERED, **configs})
 
 
-def test_tiering_is_not_turned_off_without_a_word_on_the_data() -> None:
+def test_disabling_tiering_requires_decision_on_remote_data() -> None:
     config = of(**TIERING)
     off = {"remote.storage.enable": "false"}
     with pytest.raises(KafkaError, match=r"remote\.log\.delete\.on\.disable"):
@@ -494,7 +494,7 @@ def test_dynamic_configs_beat_static_ones_and_brokers_beat_the_cluster() -> None
     assert config.log_config().max_message_bytes == 100
 
 
-def test_a_dynamic_value_drives_out_static_synonyms() -> None:
+def test_dynamic_value_overrides_static_synonyms() -> None:
     config = of(log_retention_minutes="1")
     config.apply_dynamic({"log.retention.ms": "5"}, {})
     assert config.log_config().retention_ms == 5
@@ -502,7 +502,7 @@ def test_a_dynamic_value_drives_out_static_synonyms() -> None:
     assert config.log_config().retention_ms == 60_000
 
 
-def test_subscribers_hear_of_changes_only() -> None:
+def test_subscribers_receive_changes_only() -> None:
     config = of()
     heard: list[frozenset[str]] = []
     unsubscribe = config.subscribe(heard.append)
@@ -515,7 +515,7 @@ def test_subscribers_hear_of_changes_only() -> None:
     assert len(heard) == 1
 
 
-def test_what_cannot_be_applied_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_dynamic_configs_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     config = of()
     config.apply_dynamic(
         {
@@ -532,7 +532,7 @@ def test_what_cannot_be_applied_is_left_out(caplog: pytest.LogCaptureFixture) ->
         assert name in caplog.text
 
 
-def test_layers_that_do_not_fit_together_change_nothing(
+def test_inconsistent_layers_change_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = of()
@@ -543,7 +543,7 @@ def test_layers_that_do_not_fit_together_change_nothing(
     assert "compaction.lag" in caplog.text
 
 
-def test_an_interval_between_assignments_is_kept_within_its_bounds() -> None:
+def test_assignment_interval_is_clamped_to_its_limits() -> None:
     config = of(group_consumer_min_assignment_interval_ms="500")
     config.apply_dynamic({"group.consumer.assignment.interval.ms": "1"}, {})
     assert config.get_int("group.consumer.assignment.interval.ms") == 500

@@ -156,12 +156,12 @@ def test_topic_validators(name: str, good: list[str], bad: list[str]) -> None:
             TOPIC[name].parse(text)
 
 
-def test_what_a_list_names_twice_counts_once() -> None:
+def test_list_duplicates_count_once() -> None:
     assert BROKER["log.cleanup.policy"].parse("delete, compact,delete") == ("delete", "compact")
     assert BROKER["controller.quorum.voters"].parse("1@h:1,1@h:1") == ("1@h:1", "1@h:1")
 
 
-def test_where_a_share_group_starts() -> None:
+def test_share_group_offset_reset_values() -> None:
     row = GROUP["share.auto.offset.reset"]
     for text in ("latest", "earliest", "by_duration:PT1H", "by_duration:P1DT2H3.5S"):
         row.parse(text)

@@ -53,7 +53,7 @@ def scrape(broker: Broker) -> dict[str, float]:
     return found
 
 
-def test_what_clients_send_and_read_is_counted_by_topic_and_in_all(broker: Broker) -> None:
+def test_client_traffic_is_counted_by_topic_and_total(broker: Broker) -> None:
     before = scrape(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50})
     for number in range(10):
@@ -81,7 +81,7 @@ def test_what_clients_send_and_read_is_counted_by_topic_and_in_all(broker: Broke
     assert after["kafka_server_replicamanager_leadercount"] >= 2
 
 
-def test_what_a_node_is(broker: Broker) -> None:
+def test_node_gauges(broker: Broker) -> None:
     found = scrape(broker)
     assert found["kafka_controller_kafkacontroller_activecontrollercount"] == 1
     assert found["kafka_controller_kafkacontroller_activebrokercount"] == 1
@@ -93,7 +93,7 @@ def test_what_a_node_is(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("looked_at", ["size_bytes", "producers"])
-def test_a_log_whose_files_cannot_be_looked_at_is_left_out(
+def test_log_with_unreadable_files_is_left_out(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, looked_at: str
 ) -> None:
     real = getattr(PartitionLog, looked_at)
@@ -113,7 +113,7 @@ def test_a_log_whose_files_cannot_be_looked_at_is_left_out(
     assert before.keys() <= scrape(broker).keys()
 
 
-def test_a_look_that_breaks_ends_nothing_else(
+def test_failed_gauge_does_not_stop_the_endpoint(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(metrics: Metrics) -> None:
@@ -126,7 +126,7 @@ def test_a_look_that_breaks_ends_nothing_else(
     assert scrape(broker)
 
 
-def test_a_topic_that_is_gone_counts_in_the_total_only() -> None:
+def test_deleted_topic_counts_in_total_only() -> None:
     with Broker(topics={"gone": 1}, configs={**CONFIGS, "log.retention.bytes": "100"}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("gone", b"x")
@@ -143,7 +143,7 @@ def test_a_topic_that_is_gone_counts_in_the_total_only() -> None:
         assert found[name] == 1
 
 
-def test_another_path_and_another_method_are_told_where_to_go(broker: Broker) -> None:
+def test_other_paths_and_methods_are_rejected(broker: Broker) -> None:
     for path, data, code in (("/", None, 404), ("/metrics", b"x", 405)):
         with pytest.raises(HTTPError) as caught:
             urllib.request.urlopen(url(broker, path), data=data, timeout=10)
@@ -152,7 +152,7 @@ def test_another_path_and_another_method_are_told_where_to_go(broker: Broker) ->
         caught.value.close()
 
 
-def test_two_questions_on_one_connection_and_one_for_the_head(broker: Broker) -> None:
+def test_connection_serves_several_requests_and_head(broker: Broker) -> None:
     address = broker.node.metrics_address
     assert address is not None
     with socket.create_connection((address.host, address.port), timeout=10) as sock:
@@ -165,7 +165,7 @@ def test_two_questions_on_one_connection_and_one_for_the_head(broker: Broker) ->
 
 
 @pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x10garbage\r\n\r\n", b"GET /" + b"x" * 20_000])
-def test_garbage_is_answered_400_and_the_node_goes_on(broker: Broker, garbage: bytes) -> None:
+def test_invalid_request_gets_400(broker: Broker, garbage: bytes) -> None:
     address = broker.node.metrics_address
     assert address is not None
     with socket.create_connection((address.host, address.port), timeout=10) as sock:
@@ -188,7 +188,7 @@ def test_labels_are_escaped_and_every_name_is_one_of_prometheus() -> None:
     assert all(re.fullmatch(r"[a-z_]+[a-z0-9_]*", name) for name in names)
 
 
-def test_t54_a_meter_is_told_under_both_names() -> None:
+def test_t54_meter_is_reported_under_both_names() -> None:
     metrics = Metrics()
     metrics.meter("RemoteCopyBytesPerSec", topic="t").mark(7)
     text = "".join(exposition(metrics))

@@ -15,7 +15,7 @@ PARTITIONS = "kafka_controller_kafkacontroller_globalpartitioncount"
 METRICS = {**ONE, "odradek_metrics_listener": "node-1:9404"}
 
 
-def test_a_partition_that_leaves_between_counting_and_telling_counts_once() -> None:
+def test_partition_that_leaves_during_collection_counts_once() -> None:
     """A total that fell by it at the next look would be taken for a restart."""
 
     async def main(nodes: Nodes) -> None:
@@ -36,7 +36,7 @@ def test_a_partition_that_leaves_between_counting_and_telling_counts_once() -> N
     run(main, ALONE, configs=METRICS)
 
 
-def test_a_topics_totals_do_not_fall_when_some_of_its_partitions_leave() -> None:
+def test_topic_totals_do_not_decrease_when_partitions_leave() -> None:
     """As Kafka's, which are forgotten with the last of them."""
 
     async def main(nodes: Nodes) -> None:
@@ -75,7 +75,7 @@ def test_a_topics_totals_do_not_fall_when_some_of_its_partitions_leave() -> None
     run(main, {1: BOTH, 2: BROKER}, configs=more)
 
 
-def test_who_looks_while_another_look_is_prepared_is_told_no_zeros() -> None:
+def test_concurrent_collections_report_no_zeros() -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(1)
         metrics = nodes.brokers[1].services.metrics

@@ -42,14 +42,14 @@ def test_partitions_of_a_topic_are_summed_up_where_the_row_has_no_partition() ->
     assert numbers(metrics, "RemoteCopyLagBytes") == {(): 5, (("topic", "a"),): 5}
 
 
-def test_a_gauge_is_asked_at_each_look_and_may_have_nothing_to_tell() -> None:
+def test_gauge_is_read_at_each_collection_and_may_be_empty() -> None:
     metrics, values = Metrics(), [None, 0.5]
     metrics.gauge("RemoteLogReaderAvgIdlePercent", lambda: values.pop(0))
     assert numbers(metrics, "RemoteLogReaderAvgIdlePercent") == {}
     assert numbers(metrics, "RemoteLogReaderAvgIdlePercent") == {(): 0.5}
 
 
-def test_numbers_of_very_many_partitions_are_asked_for_in_steps() -> None:
+def test_values_of_many_partitions_are_read_in_steps() -> None:
     """Thousands of gauges took 5 ms of the loop each, and so did it to forget a partition's."""
     metrics, asked = Metrics(), [0]
 
@@ -81,14 +81,14 @@ def test_a_timer_counts_and_adds_up() -> None:
     assert (timer.count, timer.total_ms) == (2, 3.5)
 
 
-def test_what_the_table_does_not_have_is_refused() -> None:
+def test_metric_without_row_is_rejected() -> None:
     with pytest.raises(LookupError, match=r"no meter RemoteCopyByte$"):
         Metrics().meter("RemoteCopyByte")
     with pytest.raises(LookupError, match="no meter RemoteCopyLagBytes"):
         Metrics().meter("RemoteCopyLagBytes")
 
 
-async def test_what_takes_long_is_worked_out_before_each_look() -> None:
+async def test_slow_gauges_are_computed_before_each_collection() -> None:
     metrics, asked = Metrics(), []
 
     async def work_out() -> None:

@@ -35,7 +35,7 @@ def wait_for(broker: Broker, name: str, value: float) -> dict[str, float]:
     return found
 
 
-def test_t54_t55_s04_a_tiered_broker_tells_of_its_remote_storage() -> None:
+def test_t54_t55_s04_tiered_broker_reports_remote_storage() -> None:
     with Broker(tiered=True, configs={**QUICK, **CONFIGS}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(PATIENCE_S)

@@ -129,7 +129,7 @@ async def connect(nodes: Nodes, nursery: trio.Nursery) -> BrokerConnection:
     return await open_connection(network, Address("node-1", 9093), nursery)
 
 
-def test_before_a_controller_knows_what_is_committed_it_authorizes_nothing() -> None:
+def test_controller_denies_before_acls_are_loaded() -> None:
     """But what a quorum is made by: else it would never know."""
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
@@ -148,7 +148,7 @@ def test_before_a_controller_knows_what_is_committed_it_authorizes_nothing() -> 
     start_one_of_three(talk)
 
 
-def test_nobody_waits_for_acls_that_do_not_come() -> None:
+def test_wait_for_acls_times_out() -> None:
     """The quorum may never have a majority: a client that is told nothing asks again, and again."""
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:

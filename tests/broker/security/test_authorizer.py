@@ -60,7 +60,7 @@ def allows(
     return authorizer.allows(principal, host, operation, TOPIC, name)
 
 
-def test_without_acls_nobody_but_super_users() -> None:
+def test_without_acls_only_super_users_are_allowed() -> None:
     authorizer = with_acls(super_users=[BOB])
     assert not allows(authorizer)
     assert allows(authorizer, principal=BOB)
@@ -85,7 +85,7 @@ def test_an_acl_is_for_one_principal_one_host_and_one_operation() -> None:
 
 
 @pytest.mark.parametrize("spelt", ["0:0:0:0:0:0:0:1", "::1", "0000::0001", "::1%lo"])
-def test_a_host_is_the_same_however_it_is_spelt(spelt: str) -> None:
+def test_host_matches_in_any_spelling(spelt: str) -> None:
     """By Java, all of it: only such an ACL holds in Apache Kafka."""
     anywhere = acl(AclOperation.ALL)
     for authorizer in (with_acls(acl(host=spelt)), with_acls(acl(host=spelt), anywhere)):
@@ -118,7 +118,7 @@ def test_denying_wins_whichever_comes_first() -> None:
         (AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS),
     ],
 )
-def test_what_allows_implies_and_what_denies_does_not(
+def test_allow_implies_operations_and_deny_does_not(
     has: AclOperation, implies: AclOperation
 ) -> None:
     assert allows(with_acls(acl(has)), implies)
@@ -224,7 +224,7 @@ def spelt_out(acls: list[Acl], question: tuple[str, str, AclOperation, str], def
     return any(each.permission == Permission.ALLOW and each.operation in enough for each in mine)
 
 
-def test_against_the_rules_spelt_out() -> None:
+def test_authorizer_matches_reference_rules() -> None:
     randoms = random.Random(7)
     names = ["a", "ab", "abc", "b", "*"]
     for _ in range(300):
