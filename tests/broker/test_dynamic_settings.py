@@ -8,7 +8,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.configs import AlterOperation
-from tests.broker.test_nodes_of_a_cluster import BOTH, Nodes, run
+from tests.broker.lifecycle.test_cluster_start import BOTH, Nodes, run
 
 ALONE = {1: BOTH}
 ONE = {"default_replication_factor": "1"}

@@ -31,8 +31,8 @@ from odradek.replication.controller.acls import (
     Permission,
 )
 from odradek.testing import Broker
+from tests.broker.network.test_invalid_requests import connect, read_frame
 from tests.broker.raw_requests import framed, request_frame
-from tests.broker.test_hostile_input import connect, read_frame
 
 VERSION = 9
 _numbers = itertools.count()

@@ -25,8 +25,8 @@ from odradek.seams.files import FileSlice
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
 from odradek.testing import Broker
+from tests.broker.network.test_invalid_requests import connect, read_frame
 from tests.broker.raw_requests import request_frame
-from tests.broker.test_hostile_input import connect, read_frame
 from tests.broker.test_produce import batch, produce
 
 VERSION = 12

@@ -7,8 +7,8 @@ import trio
 from odradek.broker.metrics.exposition import exposition
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from tests.broker.lifecycle.test_cluster_start import BOTH, BROKER, Nodes, run
 from tests.broker.test_dynamic_settings import ALONE, ONE
-from tests.broker.test_nodes_of_a_cluster import BOTH, BROKER, Nodes, run
 
 MESSAGES = "kafka_server_brokertopicmetrics_messagesin_total"
 PARTITIONS = "kafka_controller_kafkacontroller_globalpartitioncount"

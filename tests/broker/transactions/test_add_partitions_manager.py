@@ -15,7 +15,7 @@ from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTx
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
-from tests.broker.peers_world import World, a_broker, a_topic, asking
+from tests.broker.network.broker_connections_world import World, a_broker, a_topic, asking
 from tests.client.scripted_broker import HANG_UP, Asked, ScriptedBroker, scripted_broker
 
 NONE = ErrorCode.none

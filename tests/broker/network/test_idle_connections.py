@@ -15,10 +15,9 @@ from odradek.broker.network import connection
 from odradek.broker.network.receive_buffer import BUSY_BYTES, ReceiveBuffer
 from odradek.protocol import apis
 from odradek.testing import Broker
-from tests.broker.raw_requests import request_frame
-from tests.broker.test_hostile_input import connect, read_frame
-from tests.broker.test_prompt_requests import fetch, numbers, produce
-from tests.broker.test_responses_in_flight import (
+from tests.broker.network.test_invalid_requests import connect, read_frame
+from tests.broker.network.test_pipelined_requests import fetch, numbers, produce
+from tests.broker.network.test_shutdown_responses import (
     VALUE_BYTES,
     VALUES,
     ask_for_everything,
@@ -26,7 +25,8 @@ from tests.broker.test_responses_in_flight import (
     numbers_in,
     wait_until_sending,
 )
-from tests.broker.test_throttled_clients import limit
+from tests.broker.quotas.test_request_throttling import limit
+from tests.broker.raw_requests import request_frame
 from tests.scale.raw_client import RawClient
 
 IDLE_SECONDS = 1.0

@@ -10,8 +10,8 @@ import struct
 
 from odradek.protocol import apis
 from odradek.testing import Broker
+from tests.broker.network.test_invalid_requests import connect, read_frame
 from tests.broker.raw_requests import request_header
-from tests.broker.test_hostile_input import connect, read_frame
 
 
 def ask(sock: socket.socket) -> None:

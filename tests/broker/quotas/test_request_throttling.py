@@ -19,9 +19,9 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.selector import EachAlone
 from odradek.testing import Broker
 from odradek.testing.virtual_network import VirtualWires
-from tests.broker.test_hostile_input import connect
-from tests.broker.test_prompt_requests import numbers
-from tests.broker.test_prompt_requests import produce as produce_frame
+from tests.broker.network.test_invalid_requests import connect
+from tests.broker.network.test_pipelined_requests import numbers
+from tests.broker.network.test_pipelined_requests import produce as produce_frame
 from tests.scale.raw_client import RawClient
 
 QUOTA = 20_000.0

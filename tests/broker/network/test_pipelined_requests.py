@@ -14,8 +14,8 @@ from odradek.protocol import apis
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
+from tests.broker.network.test_invalid_requests import connect
 from tests.broker.raw_requests import request_frame
-from tests.broker.test_hostile_input import connect
 
 VERSION = 9
 LARGE_BYTES = 100_000

@@ -8,7 +8,7 @@ from odradek.broker.requests.compatibility_page import page
 
 
 def test_the_page_is_current() -> None:
-    written = Path(__file__).parents[2] / "docs" / "compatibility.md"
+    written = Path(__file__).parents[3] / "docs" / "compatibility.md"
     assert written.read_text() == page(), (
         "run python -m odradek.broker.requests.compatibility_page > the page"
     )

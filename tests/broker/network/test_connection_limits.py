@@ -14,8 +14,8 @@ from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
 from odradek.seams.network import Address, Connection, ConnectionLost
 from odradek.testing import Broker
+from tests.broker.lifecycle.test_cluster_start import BOTH, Nodes, run
 from tests.broker.test_dynamic_settings import alter
-from tests.broker.test_nodes_of_a_cluster import BOTH, Nodes, run
 
 LIMIT = 3
 

@@ -15,7 +15,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
 from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull
-from tests.broker.test_nodes_of_a_cluster import COMBINED, Nodes, raised, run
+from tests.broker.lifecycle.test_cluster_start import COMBINED, Nodes, raised, run
 from tests.broker.test_produce import batch
 
 SESSION_SECONDS = 9.0
