@@ -57,7 +57,7 @@ def refusal() -> dict[str, Any]:
 
 
 def controller(*responses: Any) -> Any:
-    """Answers requests for producer ids with one after the other, the last one again and again."""
+    """Returns the given results one after the other, and repeats the last one."""
     left = list(responses)
 
     def script(asked: Asked) -> Any:

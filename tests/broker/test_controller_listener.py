@@ -1,4 +1,4 @@
-"""Listeners of brokers and of controllers: which APIs are spoken on which."""
+"""APIs that are served on listeners of brokers and of controllers."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ async def test_snapshot_is_fetched_in_chunks() -> None:
         metadata = observer.node.metadata
         snapshot = await metadata.take_snapshot()
         assert snapshot is not None
-        told = await observer.fetch(0, 0)
-        assert told.snapshot_id == snapshot, "quicker than the log from its beginning"
+        reported = await observer.fetch(0, 0)
+        assert reported.snapshot_id == snapshot, "quicker than the log from its beginning"
         data = b""
         while True:
             piece = await observer.ask(

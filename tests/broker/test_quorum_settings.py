@@ -1,4 +1,4 @@
-"""What configs say of the quorum: who else is in it."""
+"""Voters, bootstrap servers and timeouts from the quorum configs."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_same_port_on_other_host_is_another_node(
 ) -> None:
     """As in containers, which listen on every address. A node that took them for itself would begin a
     cluster of its own. Where it does not know what it is called itself, it asks them all."""
-    told = {"advertised_listeners": f"PLAINTEXT://b1:9092,{advertised}"} if advertised else {}
+    reported = {"advertised_listeners": f"PLAINTEXT://b1:9092,{advertised}"} if advertised else {}
     found = config(
         listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
         controller_quorum_bootstrap_servers=servers,
-        **told,
+        **reported,
     )
     assert bootstrap_servers(found) == [(host, 9093) for host in others]
     assert is_alone(found) is (not others)

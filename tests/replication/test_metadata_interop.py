@@ -35,14 +35,14 @@ from tests.replication.raft.nodes import log_of
 
 pytestmark = pytest.mark.interop
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 METADATA_SHELL = "org.apache.kafka.shell.MetadataShell"
 PAYLOAD = re.compile(r"payload: (\{.*\})")
 
 
 @asynccontextmanager
-async def ours(directory: Path) -> AsyncIterator[MetadataManager]:
-    """Our node on a directory, its broker registered; closed in order."""
+async def odradek_metadata(directory: Path) -> AsyncIterator[MetadataManager]:
+    """An Odradek node on a directory with a registered broker; closed at the end."""
     seams = real_seams()
     opened = open_directories(seams.files, seams.entropy, [SeamPath(str(directory))], node_id=1)
     (here,) = opened.all
@@ -129,7 +129,7 @@ def camel(kind: str) -> str:
 
 
 async def test_dump_log_reads_odradek_log_and_snapshots(tmp_path: Path) -> None:
-    async with ours(tmp_path) as metadata:
+    async with odradek_metadata(tmp_path) as metadata:
         await change(metadata)
         snapshot = await metadata.take_snapshot()
         await create(metadata, NewTopic("last"))
@@ -141,33 +141,33 @@ async def test_dump_log_reads_odradek_log_and_snapshots(tmp_path: Path) -> None:
         directory / "00000000000000000000-0000000000.checkpoint",
         tmp_path / "bootstrap.checkpoint",
     ):
-        told = [camel(json.loads(each)["type"]) for each in PAYLOAD.findall(dumped(file))]
+        record_types = [camel(json.loads(each)["type"]) for each in PAYLOAD.findall(dumped(file))]
         batches = log_of(real_seams().files, SeamPath(str(file)))
         written = [line.split()[0] for batch in batches for line in batch if not line.isupper()]
-        assert told == written
+        assert record_types == written
     indexes = [directory / f"00000000000000000000.{kind}" for kind in ("index", "timeindex")]
     dumped(*indexes)
 
 
 def shell(snapshot: Path, *command: str) -> str:
-    """What Kafka's metadata shell says. It does not wait for what it loads, or waits for ever for what it has missed:
-    it is asked again."""
-    said = ""
+    """Output of Kafka's metadata shell. Retried, because the shell may not wait for the loaded image, or
+    wait forever."""
+    output = ""
     for _ in range(5):
         with spawn_tool(METADATA_SHELL, "--snapshot", str(snapshot), *command) as process:
             try:
-                said, _ = process.communicate(timeout=20)
+                output, _ = process.communicate(timeout=20)
             except subprocess.TimeoutExpired:
                 process.kill()
                 continue
-        assert process.returncode == 0, said
-        if "No such file or directory" not in said:
+        assert process.returncode == 0, output
+        if "No such file or directory" not in output:
             break
-    return said
+    return output
 
 
 async def test_metadata_shell_reads_odradek_log_and_snapshots(tmp_path: Path) -> None:
-    async with ours(tmp_path) as metadata:
+    async with odradek_metadata(tmp_path) as metadata:
         await change(metadata)
         snapshot = await metadata.take_snapshot()
     assert snapshot is not None
@@ -181,17 +181,17 @@ async def test_metadata_shell_reads_odradek_log_and_snapshots(tmp_path: Path) ->
 
 
 def kafka_on(directory: Path, log_dir: Path, *, formatted: bool) -> RealKafka:
-    # Its own metadata is all we look at: no internal topics on the way
+    # Its own metadata is all that is read: no internal topics on the way
     config = {"offsets.topic.num.partitions": "1"}
     return start_kafka(directory, log_dirs=[log_dir], formatted=formatted, config=config)
 
 
 def described(kafka: RealKafka, expected: Mapping[str, int]) -> dict[str, int]:
-    """Each topic's partitions, all of them led; once they are as expected, or patience has an end.
+    """Number of partitions with a leader per topic; waits until they are as expected, or fails.
 
-    The controller has a topic before the broker, who is asked here, has heard of it.
+    The described broker may replay a new topic later than the controller.
     """
-    with deadline(PATIENCE_S, f"Kafka to describe {expected}") as check:
+    with deadline(TIMEOUT_S, f"Kafka to describe {expected}") as check:
         while (counts := describe(kafka)) != expected:
             check()
     return counts
@@ -219,7 +219,7 @@ async def test_kafka_directory_moves_to_odradek_and_back(tmp_path: Path) -> None
         topics = described(kafka, {"theirs": 3, "theirs-too": 1})
         ids = run_tool("topics", "--bootstrap-server", kafka.bootstrap, "--describe").stdout
         kafka.stop()
-    async with ours(log_dir) as metadata:
+    async with odradek_metadata(log_dir) as metadata:
         assert partition_counts(metadata.image) == topics
         assert metadata.image.topic_configs("theirs") == {"retention.ms": "1234567"}
         assert "TopicId" in ids
@@ -235,7 +235,7 @@ async def test_kafka_directory_moves_to_odradek_and_back(tmp_path: Path) -> None
         run_tool("topics", "--bootstrap-server", kafka.bootstrap, "--delete", "--topic", "theirs")
         kafka.stop()
     del expected["theirs"]
-    async with ours(log_dir) as metadata:
+    async with odradek_metadata(log_dir) as metadata:
         assert partition_counts(metadata.image) == expected
         assert metadata.image.topic_configs("ours") == {
             "retention.ms": "60000",
@@ -247,7 +247,7 @@ async def test_kafka_directory_moves_to_odradek_and_back(tmp_path: Path) -> None
 async def test_odradek_directory_moves_to_kafka_and_back(tmp_path: Path) -> None:
     log_dir = tmp_path / "data"
     log_dir.mkdir()
-    async with ours(log_dir) as metadata:
+    async with odradek_metadata(log_dir) as metadata:
         await change(metadata)
         before = topics_of(metadata.image)
     with kafka_on(tmp_path / "kafka", log_dir, formatted=True) as kafka:
@@ -257,5 +257,5 @@ async def test_odradek_directory_moves_to_kafka_and_back(tmp_path: Path) -> None
         )
         assert re.search(r"LeaderId:\s+1", quorum.stdout)
         kafka.stop()
-    async with ours(log_dir) as metadata:
+    async with odradek_metadata(log_dir) as metadata:
         assert topics_of(metadata.image) == before

@@ -73,7 +73,7 @@ async def test_broker_registers_catches_up_and_is_unfenced_when_ready(
     assert broker.life.broker_epoch == image.brokers[4].epoch
     assert image.brokers[4].directories == (directory(4, 0), directory(4, 1))
     await trio.sleep(5)
-    assert not broker.life.unfenced.is_set(), "it has not said that it is ready"
+    assert not broker.life.unfenced.is_set(), "it is not ready yet"
     await broker.life.serve()
     assert not channel.node.metadata.image.brokers[4].fenced
     assert channel.asked[0] == "BrokerRegistration"
@@ -135,7 +135,7 @@ def _topic(image: MetadataImage) -> Any:
 async def test_concurrent_controlled_shutdowns(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
-    """The last one has nobody to hand over to, and goes nevertheless."""
+    """The last broker shuts down without another broker to lead its partitions."""
     metadata = channel.node.metadata
     metadata.image = formatted()
     brokers = []
@@ -249,7 +249,7 @@ async def test_single_node_sends_no_heartbeats_until_others_register(
     assert not node.metadata.image.brokers[1].fenced
     await trio.sleep(60)
     assert channel.asked == []
-    assert not node.metadata.image.brokers[1].fenced, "nobody misses its heartbeats"
+    assert not node.metadata.image.brokers[1].fenced, "a single node needs no heartbeats"
     other = Broker(channel, 2)
     other.view.quorum = node.metadata.quorum
     await other.life.register(other.registration)

@@ -163,12 +163,12 @@ async def test_alter_partition_results_are_in_request_order(channel: Channel, ve
         ],
     }
     respond = await channel.request(apis.ALTER_PARTITION, values)
-    told = [
+    reported = [
         (each.error_code, tuple(each.isr), each.partition_epoch)
         for topic in respond.topics
         for each in topic.partitions
     ]
-    assert told == [
+    assert reported == [
         (ErrorCode.unknown_topic_id, (), 0),
         (ErrorCode.unknown_topic_or_partition, (), 0),
         (ErrorCode.none, (1,), 1),

@@ -38,7 +38,7 @@ class Leader:
     def propose(
         self, index: int, *members: int, partition_epoch: int = 0, claimed: int | None = None
     ) -> None:
-        """`claimed` is the epoch that the members are said to have fetched with, if not theirs."""
+        """`claimed` replaces the broker epochs of the proposed ISR."""
         brokers = self.metadata.image.brokers
         action = AlterPartition(
             IsrProposal(frozenset(members), 0, partition_epoch),
@@ -93,7 +93,7 @@ async def test_restarted_replica_is_ineligible(
 
 
 def test_isr_changes_are_counted() -> None:
-    """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec, as those tell who proposed."""
+    """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec, by the result of the proposals."""
     leader = Leader(1)
     for grown in (-1, -2, 1, None):
         leader.changes.count(grown)
@@ -123,7 +123,7 @@ async def test_stale_broker_epoch_is_retried(
     nursery: trio.Nursery,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is about to register anew: what it proposed is asked for with the new epoch."""
+    """The broker registers again, and the proposals are sent with the new broker epoch."""
     leader = Leader(1)
     now, leader.epoch = leader.epoch, leader.epoch - 1
     await nursery.start(leader.changes.run)
@@ -131,7 +131,7 @@ async def test_stale_broker_epoch_is_retried(
     await trio.sleep(1)
     assert leader.responses[0] == []
     assert 10 < len(leader.channel.asked) < 30, "with a pause after each"
-    assert len(caplog.records) == 1, "said once"
+    assert len(caplog.records) == 1, "logged once"
     leader.epoch = now
     await trio.sleep(1)
     assert leader.responses[0] == [CommittedIsr(frozenset({1, 2}), 0, 1)]

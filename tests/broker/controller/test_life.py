@@ -1,4 +1,4 @@
-"""A broker's life as a table: every answer in every state."""
+"""State table of the broker lifecycle: every response in every state."""
 
 from __future__ import annotations
 

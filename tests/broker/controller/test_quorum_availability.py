@@ -15,7 +15,7 @@ from odradek.seams.network import ConnectionLost, ConnectionRefused
 
 
 class Peers:
-    """A network where some listen, some are gone, some do not answer, and some cannot be reached."""
+    """A network with listening, stopped, hanging and unreachable hosts."""
 
     def __init__(self, **nodes: str) -> None:
         self.nodes = {int(name.removeprefix("n")): state for name, state in nodes.items()}
@@ -23,7 +23,7 @@ class Peers:
     async def connect(self, host: str, port: int) -> Any:
         match self.nodes[port]:
             case "gone":
-                raise ConnectionRefused("nobody listens")
+                raise ConnectionRefused("the connection is refused")
             case "out of reach":
                 raise ConnectionLost("no route")
             case "silent":
@@ -123,8 +123,8 @@ async def test_unavailable_voter_is_not_checked_again(
     """A node waits twice: for its controlled shutdown, and for a successor in the quorum."""
     presence = QuorumAvailability(member(1, 2), Peers(n2="gone"))  # type: ignore[arg-type]
     for _ in range(2):
-        async with trio.open_nursery() as room:
-            with presence.unless_gone(room):
+        async with trio.open_nursery() as space:
+            with presence.unless_gone(space):
                 await trio.sleep_forever()
-            room.cancel_scope.cancel()
+            space.cancel_scope.cancel()
     assert GONE_SECONDS <= trio.current_time() < GONE_SECONDS + 1

@@ -125,7 +125,7 @@ def dark() -> FakeMetadata:
 async def test_new_controller_completes_leader_elections(
     autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
 ) -> None:
-    """The broker is unfenced, and has a part of its partitions: what it says changes nothing any more."""
+    """The unfenced broker leads only part of its partitions; its heartbeats change nothing."""
     epoch = dark.image.brokers[1].epoch
     dark.decide(lambda image: unfence_broker(image, 1, epoch, at_once=PARTITIONS_PER_BATCH))
     node = ControllerNode(dark)
@@ -310,7 +310,7 @@ async def test_controlled_shutdown_of_many_partitions_ends_after_last_batch(
     await beat(node, 2)
     assert not await asks_to_go(node, 1)
     assert leaders(node) == {2}
-    assert not await asks_to_go(node, 1), "2 has not said that it knows"
+    assert not await asks_to_go(node, 1), "2 has not reported the offset"
     assert fenced(node) == set()
     await beat(node, 2)
     assert await asks_to_go(node, 1)
@@ -320,8 +320,8 @@ async def test_controlled_shutdown_of_many_partitions_ends_after_last_batch(
 async def test_partitions_without_other_leader_do_not_block_controlled_shutdown(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Without ELR the last one in sync stays that. It is not waited for while the log goes on: all
-    others know as soon as each of them has said so once."""
+    """Without ELR the last ISR member stays. The shutdown only waits until each other broker has
+    replayed it, not for a new leader."""
     image, _ = create(
         cluster(3, features={**DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS: 0}),
         NewTopic("alone", assignments=dict.fromkeys(range(2 * PARTITIONS_PER_BATCH), (1,))),

@@ -1,4 +1,4 @@
-"""The quorum's requests at a controller's listener: read, handed to the quorum, answered, authorized."""
+"""Handlers of the Raft APIs on a controller listener: decoding, authorization, responses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HERE = VoterEndpoint("CONTROLLER", "one.example", 9093)
 ELSEWHERE = VoterEndpoint("OTHER", "one.example", 9095)
 SNAPSHOT = SnapshotId(500, 3)
 KNOWN: dict[str, Any] = {"epoch": 7, "leader_id": 1, "leader_endpoints": (ELSEWHERE, HERE)}
-TOLD: dict[str, Any] = {**KNOWN, "leader_endpoints": (HERE,)}
+REPORTED: dict[str, Any] = {**KNOWN, "leader_endpoints": (HERE,)}
 ONE = Voter(1, endpoints=(HERE,))
 
 CONVERSATIONS: list[tuple[Request, Response]] = [
@@ -72,7 +72,7 @@ CONVERSATIONS: list[tuple[Request, Response]] = [
 
 
 class Quorum:
-    """Says what it is told to, and keeps what it was asked."""
+    """Returns the given response, and records the requests."""
 
     def __init__(self, response: Response | KafkaError) -> None:
         self._respond = response
@@ -130,12 +130,12 @@ async def flush() -> None:
     pass
 
 
-def as_told(response: Response) -> Response:
-    """Of the leader's endpoints, who asks is told the one of the listener it asks."""
+def as_reported(response: Response) -> Response:
+    """The response with the leader's endpoint of the listener of the request."""
     if not response.leader_endpoints:
         return response
     return type(response)(
-        **{name: getattr(response, name) for name in type(response).__dataclass_fields__} | TOLD
+        **{name: getattr(response, name) for name in type(response).__dataclass_fields__} | REPORTED
     )
 
 
@@ -144,7 +144,7 @@ async def test_raft_request_gets_the_response_of_the_quorum(
     request_: Request, response: Response
 ) -> None:
     quorum = Quorum(response)
-    assert await ask(quorum, request_) == as_told(response)
+    assert await ask(quorum, request_) == as_reported(response)
     assert [type(asked) for asked in quorum.asked] == [type(request_)]
 
 
@@ -158,7 +158,7 @@ async def test_raft_request_error_is_returned(request_: Request, response: Respo
 async def test_raft_requests_require_cluster_action_or_alter(
     request_: Request, response: Response
 ) -> None:
-    """Nodes ask each other, and administrators change voters: nobody else."""
+    """Nodes need CLUSTER_ACTION, voter changes need ALTER."""
     quorum, api = Quorum(response), codec_of(request_).api
     changes_voters = api in (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER)
     needed = AclOperation.ALTER if changes_voters else AclOperation.CLUSTER_ACTION
@@ -167,7 +167,7 @@ async def test_raft_requests_require_cluster_action_or_alter(
     refused = await ask(quorum, request_, authorizer=OnlyTo(None))
     assert refused.error is ErrorCode.cluster_authorization_failed
     assert quorum.asked == []
-    assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_told(response)
+    assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_reported(response)
 
 
 def test_every_raft_api_is_served() -> None:

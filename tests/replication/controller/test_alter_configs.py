@@ -130,7 +130,7 @@ def test_append_to_non_list_config_is_rejected() -> None:
             "The configuration value cannot be added because it exceeds the maximum value size of "
             "32767 bytes.",
         ),
-        (  # no string of a record has so many, and what has is never read again
+        (  # above the maximum length of a string in a record
             [("cleanup.policy", APPEND, "\u00e9" * 16381)],
             ErrorCode.invalid_config,
             "The configuration value cannot be added because it exceeds the maximum value size of "

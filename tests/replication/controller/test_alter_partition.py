@@ -230,7 +230,7 @@ def test_reassignment_completes_when_added_replicas_are_in_sync(image: MetadataI
     image, respond = altered(image, proposal(image, 1, 2, 3, 4))
     done = partition(image, "t")
     assert (done.replicas, done.isr, done.is_reassigning) == ((1, 2, 4), (1, 2, 4), False)
-    assert done.leader_epoch == 1, "who fetches from the leader must hear that it is no replica"
+    assert done.leader_epoch == 1, "a removed replica must be fenced by a new leader epoch"
     assert respond.state == done
 
 

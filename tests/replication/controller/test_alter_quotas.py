@@ -1,4 +1,4 @@
-"""Setting quotas: of whom, which, how much; what is refused, and with which words of Kafka's."""
+"""Alters quotas: entities, keys and values, and Kafka's error messages."""
 
 from __future__ import annotations
 

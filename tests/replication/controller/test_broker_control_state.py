@@ -37,7 +37,9 @@ def test_every_heartbeat_has_one_transition(now: BrokerControlState) -> None:
             row[-1]
             for row in TABLE
             if row[0] is now
-            and all(told in (ANY, is_so) for told, is_so in zip(row[1:-1], case, strict=True))
+            and all(
+                reported in (ANY, is_so) for reported, is_so in zip(row[1:-1], case, strict=True)
+            )
         ]
         assert len(rows) == 1, case
         assert [

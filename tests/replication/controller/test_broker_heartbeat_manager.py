@@ -1,4 +1,4 @@
-"""Whom the active controller has heard of, and how far they are (KIP-631)."""
+"""Broker sessions and offsets on the active controller (KIP-631)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_new_incarnation_has_no_reported_offset(image: MetadataImage) -> None:
     )
     sessions.shutting_down(stopping, 20)
     assert sessions.state(stopping) is BrokerControlState.CONTROLLED_SHUTDOWN
-    assert not sessions.shutdown_is_known(image, stopping), "2 has not been heard of yet"
+    assert not sessions.shutdown_is_known(image, stopping), "2 has sent no heartbeat yet"
     for offset, known in ((19, False), (20, True)):
         sessions.touch(image.brokers[2], 1, offset)
         assert sessions.shutdown_is_known(image, stopping) == known

@@ -1,6 +1,6 @@
-"""Random histories of four brokers under a controller: nobody leads who must not, nothing is lost.
+"""Random histories of four brokers under a controller: only eligible leaders, no lost records.
 
-Beside the cluster's state there is a model of the brokers: which are running, how much of a partition
+In addition to the cluster's state there is a model of the brokers: which are running, how much of a partition
 each has, what its leader saw others fetch. A crash loses everything a broker had, a clean stop nothing;
 what is committed was in all of the in-sync set while that was of the minimum's size. After each record,
 not only after each plan, the state is one that a controller could begin with; and all that may lead
@@ -90,7 +90,7 @@ class BrokerHistory(RuleBasedStateMachine):
             self.write(name, 1)
 
     def decide(self, operation: Callable[[], ControllerResult[Any]]) -> Any:
-        """The answer, or the error's code; what is decided is committed record by record."""
+        """Result or error code of an operation; its records are committed one by one."""
         try:
             plan = operation()
         except KafkaError as error:
@@ -185,7 +185,7 @@ class BrokerHistory(RuleBasedStateMachine):
 
     @rule(broker=BROKERS, clean=st.booleans(), noticed=st.booleans())
     def restart(self, broker: int, clean: bool, noticed: bool) -> None:
-        """Down for as long as a session lasts, or less if nobody has to wait for that. Leaders that
+        """Down for the session timeout, or shorter if no broker waits for its expiration. Leaders that
         did not notice propose what they had seen before (KIP-903)."""
         if clean:
             self.heartbeat(broker, (False, True), 0)
@@ -268,7 +268,7 @@ class BrokerHistory(RuleBasedStateMachine):
 
     @rule(passed_ms=st.sampled_from([10, 40, TIMEOUT_MS]), silent=st.sets(BROKERS))
     def pass_time(self, passed_ms: int, silent: set[int]) -> None:
-        """Those that run are heard just before, the `silent` are not."""
+        """Running brokers send a heartbeat first, except the `silent` ones."""
         self.now_ms += passed_ms
         for broker in set(self.processes) - silent:
             self.heartbeat(broker, (False, False), 0)
@@ -315,7 +315,7 @@ class BrokerHistory(RuleBasedStateMachine):
                 assert now.isr == ()
                 assert now.elr or len(now.last_known_elr) == 1
             else:
-                assert now.isr, "somebody is known to have everything"
+                assert now.isr, "some replica is known to have all committed records"
 
     @invariant()
     def only_who_serves_leads_or_is_in_sync(self) -> None:
@@ -335,7 +335,7 @@ class BrokerHistory(RuleBasedStateMachine):
                 assert data.has.get(broker, 0) >= data.committed
 
     def teardown(self) -> None:
-        """Once all are back for good, whatever somebody still has is led again."""
+        """Once all brokers are back, every partition with an intact replica has a leader."""
         for broker in self.processes:
             self.crash(broker) if not self.processes[broker].running else self.stop(broker)
         self.pass_time(TIMEOUT_MS, set())

@@ -48,7 +48,7 @@ from tests.replication.controller.clusters import (
 WITHOUT_ELR = {**DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS: 0}
 
 
-def told(records: Sequence[Any]) -> list[str]:
+def reported(records: Sequence[Any]) -> list[str]:
     """Records as lines: what is unchanged is left out."""
     lines = []
     for record in records:
@@ -88,20 +88,20 @@ def test_clean_restart_has_the_records_of_kafka() -> None:
     image = one_topic()
     epoch = epoch_of(image)
     stopping = begin_controlled_shutdown(image, 1, epoch).records
-    assert told(stopping) == [
+    assert reported(stopping) == [
         "BrokerRegistrationChangeRecord {'in_controlled_shutdown': 1}",
         "PartitionChangeRecord {'isr': (), 'leader': -1, 'eligible_leader_replicas': (1,), "
         "'last_known_elr': (1,)}",
     ]
     image = committed(image, stopping)
     fencing = fence_broker(image, 1, epoch).records
-    assert told(fencing) == ["BrokerRegistrationChangeRecord {'fenced': 1}"]
+    assert reported(fencing) == ["BrokerRegistrationChangeRecord {'fenced': 1}"]
     image = committed(image, fencing)
 
     image, registering = registered_again(image, previous_epoch=epoch)
     assert [type(record).__name__ for record in registering] == ["RegisterBrokerRecord"]
     unfencing = unfence_broker(image, 1, epoch_of(image)).records
-    assert told(unfencing) == [
+    assert reported(unfencing) == [
         "BrokerRegistrationChangeRecord {'fenced': -1}",
         "PartitionChangeRecord {'isr': (1,), 'leader': 1, 'eligible_leader_replicas': (), "
         "'last_known_elr': ()}",
@@ -114,15 +114,15 @@ def test_clean_restart_has_the_records_of_kafka() -> None:
 def test_unclean_restart_has_the_records_of_kafka() -> None:
     image = one_topic()
     expiring = fence_broker(image, 1, epoch_of(image)).records
-    assert told(expiring) == [
+    assert reported(expiring) == [
         "PartitionChangeRecord {'isr': (), 'leader': -1, 'eligible_leader_replicas': (1,), "
         "'last_known_elr': (1,)}",
         "BrokerRegistrationChangeRecord {'fenced': 1}",
     ]
     image, registering = registered_again(committed(image, expiring))
-    assert told(registering[:1]) == ["PartitionChangeRecord {'eligible_leader_replicas': ()}"]
+    assert reported(registering[:1]) == ["PartitionChangeRecord {'eligible_leader_replicas': ()}"]
     unfencing = unfence_broker(image, 1, epoch_of(image)).records
-    assert told(unfencing) == [
+    assert reported(unfencing) == [
         "BrokerRegistrationChangeRecord {'fenced': -1}",
         "PartitionChangeRecord {'isr': (1,), 'leader': 1, 'leader_recovery_state': 1, "
         "'last_known_elr': ()}",
@@ -143,7 +143,7 @@ def test_start_broker_registers_and_unfences(clean: bool) -> None:
     assert after.brokers[1].cordoned_directories == ()
     found = partition(after, "alpha")
     assert (found.leader, found.isr, found.elr, found.last_known_elr) == (1, (1,), (), ())
-    assert found.leader_epoch == 2, "nobody mistakes the new leader for the old one"
+    assert found.leader_epoch == 2, "the leader epoch increases"
     assert found.leader_recovery_state == (0 if clean else 1)
 
 
@@ -351,8 +351,8 @@ def test_failed_directory_only_affects_its_replicas() -> None:
 def test_replica_in_new_directory_is_not_eligible(
     replicas: tuple[int, ...],
 ) -> None:
-    """Its disk was taken out after it had failed, and the broker stopped in order: what it has now was made
-    anew. Nothing is made anew where no other has it: there somebody has put the log elsewhere."""
+    """The failed disk was removed, and the broker restarted cleanly, so its replica is a new, empty one.
+    If no other replica exists, no new one is created: the log was moved to another directory."""
     image = cluster(2, directories=2)
     image, _ = create(
         image, NewTopic("t", assignments={0: replicas}, configs={"min.insync.replicas": "2"})
@@ -388,7 +388,7 @@ def test_cordoned_directories_are_written_on_change() -> None:
     image = cluster(1, directories=2)
     epoch = epoch_of(image)
     first = mark_directories_cordoned(image, 1, epoch, [])
-    assert told(first.records) == ["BrokerRegistrationChangeRecord {'cordoned_log_dirs': ()}"]
+    assert reported(first.records) == ["BrokerRegistrationChangeRecord {'cordoned_log_dirs': ()}"]
     image = committed(image, first.records)
     assert not mark_directories_cordoned(image, 1, epoch, []).records
     image, _ = perform(image, mark_directories_cordoned(image, 1, epoch, [directory(1, 1)]))

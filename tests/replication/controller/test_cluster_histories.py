@@ -1,7 +1,7 @@
 """Random histories of a cluster: whatever is decided, in whatever order, certain things hold.
 
 After each step: the image is the one its own snapshot gives, and the one all records so far give;
-deltas tell exactly what differs; and of each partition the leader is in the ISR, the ISR and the ELR
+deltas contain exactly the differences; and of each partition the leader is in the ISR, the ISR and the ELR
 are apart, replicas have directories, epochs do not go back.
 """
 
@@ -236,11 +236,11 @@ class ClusterHistory(RuleBasedStateMachine):
                 elif elr_enabled(image.features):
                     assert partition.isr == ()
                 else:
-                    assert partition.isr, "somebody is known to have everything"
+                    assert partition.isr, "some replica is known to have all committed records"
 
 
 def check_delta(delta: MetadataDelta) -> None:
-    """It says what differs between the images, and nothing else."""
+    """A delta contains only the differences between the images."""
     before, after = delta.before, delta.image
     assert set(delta.created_topics) == set(after.topics_by_id) - set(before.topics_by_id)
     assert set(delta.deleted_topics) == set(before.topics_by_id) - set(after.topics_by_id)
@@ -248,8 +248,8 @@ def check_delta(delta: MetadataDelta) -> None:
         known = before.topics_by_id.get(topic_id)
         for index, partition in topic.partitions.items():
             same = known is not None and known.partitions.get(index) == partition
-            told = delta.changed_partitions.get((topic_id, index))
-            assert told == partition if told is not None else same
+            reported = delta.changed_partitions.get((topic_id, index))
+            assert reported == partition if reported is not None else same
     for resource in {*before.configs, *after.configs}:
         if before.configs.get(resource) != after.configs.get(resource):
             assert resource in delta.changed_configs

@@ -1,9 +1,9 @@
-"""Stories of a partition under its controller, told line by line: what is asked ("> …"), and what comes of it.
+"""Transcripts of a partition under its controller, line by line: the commands ("> …"), and what comes of it.
 
-The files under `tests/transcripts/controller` are meant to be read beside KIP-455 (reassignments),
-KIP-966 (eligible leader replicas) and KIP-841. Each command tells the records that are written, as far as
-they are about the partition, and the answer; then how the partition stands. Whoever changes the rules
-writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+The files under `tests/transcripts/controller` are meant to be read with KIP-455 (reassignments),
+KIP-966 (eligible leader replicas) and KIP-841. Each command shows the records that are written, as far as
+they are about the partition, and the result; then the state of the partition. To change the rules
+rewrite them with ODRADEK_REWRITE=1 and read the difference.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 FILES = transcripts("controller")
 TOPIC = "t"
-TOLD = {
+REPORTED = {
     "replicas": "replicas",
     "adding_replicas": "adding",
     "removing_replicas": "removing",
@@ -59,10 +59,10 @@ TOLD = {
     "leader": "leader",
     "leader_recovery_state": "recovery state",
 }
-"""A record's fields, in the order in which they are told."""
+"""Fields of a record, in the order of the transcript."""
 
 
-class Teller:
+class TranscriptRunner:
     """Follows a transcript's commands with the controller's decisions."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Teller:
                 act(self, *match.groups())
                 break
         else:
-            raise ValueError(f"nobody knows how to {command!r}")
+            raise ValueError(f"unknown command {command!r}")
         return [*self.story, f"[{self._stand(self.now)}]"]
 
     @property
@@ -84,18 +84,18 @@ class Teller:
         return partition(self.image, TOPIC)
 
     def _perform(self, plan: ControllerResult[T]) -> T:
-        """As the controller does: told, committed, replayed."""
+        """Print, commit and replay the records of an operation."""
         nothing = PartitionChangeRecord(
             partition_id=0, topic_id=self.image.topics_by_name[TOPIC].id
         )
         for record in plan.records:
             if isinstance(record, PartitionChangeRecord):
-                self.story.append(f"PartitionChangeRecord: {_told(record, nothing)}")
+                self.story.append(f"PartitionChangeRecord: {_rendered(record, nothing)}")
         self.image = committed(self.image, plan.records)
         return plan.result
 
     def _stand(self, now: PartitionImage) -> str:
-        leader = f"{now.leader} leads {now.leader_epoch}" if now.leader >= 0 else "nobody leads"
+        leader = f"{now.leader} leads {now.leader_epoch}" if now.leader >= 0 else "no leader"
         optional = {
             "adding": now.adding_replicas,
             "removing": now.removing_replicas,
@@ -156,8 +156,8 @@ class Teller:
         proposed = ProposedIsr(topic_id, 0, now.leader_epoch, epoch, members)
         plan = alter_partitions(self.image, node, self.image.brokers[node].epoch, [proposed])
         (respond,) = self._perform(plan)
-        told = respond.error_code.name.upper() if respond.state is None else "granted"
-        self.story.append(f"-> {broker} {told}")
+        reported = respond.error_code.name.upper() if respond.state is None else "granted"
+        self.story.append(f"-> {broker} {reported}")
 
     def fence(self, broker: str) -> None:
         node = self.image.brokers[int(broker)]
@@ -172,7 +172,7 @@ class Teller:
         self._perform(begin_controlled_shutdown(self.image, node.id, node.epoch))
 
     def come_back(self, broker: str, crashed: str | None) -> None:
-        """Registered anew, still fenced; its last end was clean if it knows its epoch."""
+        """Register again, fenced; the last shutdown was clean if the broker has its epoch."""
         node = self.image.brokers[int(broker)]
         last = -1 if crashed is not None else node.epoch
         who = registration(node.id, incarnation=self.image.offset, previous_epoch=last)
@@ -192,11 +192,11 @@ class Teller:
             self.story.append(respond.error.code.name.upper())
 
 
-def _told(record: PartitionChangeRecord, nothing: PartitionChangeRecord) -> str:
+def _rendered(record: PartitionChangeRecord, nothing: PartitionChangeRecord) -> str:
     changed = {each.name for each in fields(record)}
     return ", ".join(
-        f"{told} {_value(getattr(record, name))}"
-        for name, told in TOLD.items()
+        f"{reported} {_value(getattr(record, name))}"
+        for name, reported in REPORTED.items()
         if name in changed and getattr(record, name) != getattr(nothing, name)
     )
 
@@ -216,24 +216,24 @@ def _numbers(text: str) -> list[int]:
 _COMMANDS: list[tuple[str, Callable[..., None]]] = [
     (
         r"(\d) brokers; replicas ([\d ]+); min.insync.replicas (\d)(; unclean elections)?",
-        Teller.begin,
+        TranscriptRunner.begin,
     ),
-    (r"reassign to ([\d ]+)(, as many as there are)?", Teller.reassign),
-    (r"cancel", Teller.cancel),
-    (r"list", Teller.list),
-    (r"(\d) asks for ISR ([\d ]+)(?:, knowing partition epoch (\d+))?", Teller.alter),
-    (r"(\d) is fenced", Teller.fence),
-    (r"(\d) is unfenced", Teller.unfence),
-    (r"(\d) begins to shut down", Teller.shut_down),
-    (r"(\d) registers again(, after a crash)?", Teller.come_back),
-    (r"the directory of (\d) fails", Teller.lose_directory),
-    (r"(the preferred leader|anyone) is elected", Teller.elect),
+    (r"reassign to ([\d ]+)(, as many as there are)?", TranscriptRunner.reassign),
+    (r"cancel", TranscriptRunner.cancel),
+    (r"list", TranscriptRunner.list),
+    (r"(\d) asks for ISR ([\d ]+)(?:, knowing partition epoch (\d+))?", TranscriptRunner.alter),
+    (r"(\d) is fenced", TranscriptRunner.fence),
+    (r"(\d) is unfenced", TranscriptRunner.unfence),
+    (r"(\d) begins to shut down", TranscriptRunner.shut_down),
+    (r"(\d) registers again(, after a crash)?", TranscriptRunner.come_back),
+    (r"the directory of (\d) fails", TranscriptRunner.lose_directory),
+    (r"(the preferred leader|anyone) is elected", TranscriptRunner.elect),
 ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    check(path, Teller().follow)
+    check(path, TranscriptRunner().follow)
 
 
 def test_transcripts_exist() -> None:

@@ -53,7 +53,7 @@ class Controller:
         return epoch
 
     def heartbeat(self, broker: int, *, offset: int | None = None, **wants: Any) -> set[str]:
-        """What the broker is told; it has read everything unless said otherwise."""
+        """Heartbeat response; by default the broker has replayed all records."""
         known = self.image.brokers[broker]
         at = self.image.offset if offset is None else offset
         plan = process_broker_heartbeat(
@@ -64,7 +64,7 @@ class Controller:
         )
         self.records = plan.records
         self.image, respond = perform(self.image, plan)
-        return told(respond)
+        return reported(respond)
 
     def fence_expired(self) -> int | None:
         plan = fence_stale_broker(self.image, self.sessions, now_ms=self.now_ms)
@@ -72,7 +72,7 @@ class Controller:
         return broker
 
 
-def told(respond: HeartbeatResponse) -> set[str]:
+def reported(respond: HeartbeatResponse) -> set[str]:
     flags = {
         CAUGHT_UP: respond.is_caught_up,
         FENCED: respond.is_fenced,
@@ -110,7 +110,7 @@ def test_broker_is_unfenced_after_replaying_its_registration() -> None:
 def test_unfencing_requires_the_registration_offset(
     controller: Controller,
 ) -> None:
-    """Its epoch is the offset of the plan's first record, which tells of its last incarnation's end."""
+    """The broker epoch is the offset of the first record, which removes the previous incarnation."""
     controller.now_ms += TIMEOUT_MS
     epoch = controller.register(1, incarnation=1)
     assert controller.image.offset > epoch
@@ -190,7 +190,7 @@ def test_new_incarnation_of_unfenced_broker_leaves_isr_and_leadership(
 def test_controlled_shutdown_ends_when_unfenced_brokers_have_replayed_it(
     controller: Controller,
 ) -> None:
-    """KIP-841: leaders move first, while the broker still answers."""
+    """KIP-841: leaders move first, while the broker still serves requests."""
     for broker in (2, 3):
         controller.heartbeat(broker)
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
@@ -203,7 +203,9 @@ def test_controlled_shutdown_ends_when_unfenced_brokers_have_replayed_it(
     )
     assert partition(controller.image, "alone").leader == -1
 
-    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}, "nobody knows yet"
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}, (
+        "no other broker has replayed it"
+    )
     assert controller.records == []
     controller.heartbeat(2, offset=moved)
     controller.heartbeat(3, offset=moved - 1)
@@ -242,7 +244,7 @@ def test_partly_committed_shutdown_continues_with_next_heartbeat(
 ) -> None:
     before = controller.image
     controller.heartbeat(1, want_shut_down=True)
-    controller.image = committed(before, controller.records[:1])  # no room for the rest
+    controller.image = committed(before, controller.records[:1])  # the rest exceeds the batch
     assert partition(controller.image, "t").leader == 1
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
     assert partition(controller.image, "t").leader == 2
@@ -260,7 +262,7 @@ def test_new_controller_continues_controlled_shutdown(controller: Controller) ->
 def test_broker_that_died_during_controlled_shutdown_can_be_replaced_at_once(
     controller: Controller,
 ) -> None:
-    """KAFKA-19047: its session goes on, but it was about to stop."""
+    """KAFKA-19047: the session is live, but the broker was in controlled shutdown."""
     epoch = controller.image.brokers[1].epoch
     for broker in (2, 3):
         controller.heartbeat(broker)

@@ -1,4 +1,4 @@
-"""What a snapshot changes is told as if it were one step: the same as the steps that led there."""
+"""The delta of a loaded snapshot equals the sum of the replayed deltas."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ AFTER = [
 def test_image_delta_equals_replayed_deltas() -> None:
     before = apply_records(MetadataImage(), BEFORE, offset=7).image
     step = apply_records(before, AFTER, offset=13)
-    told = image_delta(before, step.image)
-    assert told.created_topics == step.created_topics
-    assert told.deleted_topics == step.deleted_topics
-    assert told.changed_partitions == step.changed_partitions
-    assert told.changed_configs == step.changed_configs
-    assert told.changed_features == step.changed_features
-    assert (told.before, told.image) == (before, step.image)
+    reported = image_delta(before, step.image)
+    assert reported.created_topics == step.created_topics
+    assert reported.deleted_topics == step.deleted_topics
+    assert reported.changed_partitions == step.changed_partitions
+    assert reported.changed_configs == step.changed_configs
+    assert reported.changed_features == step.changed_features
+    assert (reported.before, reported.image) == (before, step.image)
 
 
 def test_delta_of_equal_images_is_empty() -> None:
     image = apply_records(MetadataImage(), BEFORE, offset=7).image
-    told = image_delta(image, image)
-    assert not told.created_topics
-    assert not told.deleted_topics
-    assert not told.changed_partitions
-    assert not told.changed_configs
+    reported = image_delta(image, image)
+    assert not reported.created_topics
+    assert not reported.deleted_topics
+    assert not reported.changed_partitions
+    assert not reported.changed_configs

@@ -53,7 +53,7 @@ def test_reassignment_to_fewer_replicas_completes_at_once(image: MetadataImage) 
 
 
 def test_removed_replica_leaves_elr() -> None:
-    """Else it stood in the way of the last known leader, should nobody else be left (KIP-966)."""
+    """Otherwise it would prevent the election of the last known leader (KIP-966)."""
     configs = {"min.insync.replicas": "2"}
     image, _ = create(cluster(), NewTopic("t", assignments={0: [1, 2, 3]}, configs=configs))
     image = reassigned(image, 1)

@@ -222,7 +222,7 @@ def test_leader_in_failed_directory_is_replaced() -> None:
     image, _ = create(cluster(2, directories=2), NewTopic("t", assignments={0: (1, 2)}))
     epoch = image.brokers[1].epoch
     image, _ = perform(image, mark_directories_offline(image, 1, epoch, [directory(1, 1)]))
-    assert partition(image, "t").leader == 1, "nobody knew that it was there"
+    assert partition(image, "t").leader == 1, "the image did not have this directory"
     where = {(image.topics_by_name["t"].id, 0): directory(1, 1)}
     image, _ = perform(image, assign_directories(image, 1, epoch, where))
     found = partition(image, "t")
@@ -230,7 +230,7 @@ def test_leader_in_failed_directory_is_replaced() -> None:
 
 
 def test_replica_in_online_directory_leads_again() -> None:
-    """Moved by hand, or found after it was lost: nobody else has what it has."""
+    """Moved by an operator, or found again: no other replica has its records."""
     image, _ = create(cluster(1, directories=2), NewTopic("t", assignments={0: (1,)}))
     epoch = image.brokers[1].epoch
     replica = (image.topics_by_name["t"].id, 0)

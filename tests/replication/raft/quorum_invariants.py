@@ -17,7 +17,7 @@ class Violation(AssertionError):
 
 
 class Caller(NamedTuple):
-    """Who waits for an answer: a node in this life, by this number. Its connection dies with it."""
+    """Caller of a request: node, its run, and request number. A restart drops its connections."""
 
     id: int
     life: int
@@ -47,7 +47,7 @@ class Node:
 
 
 class Ledger:
-    """What all have ever said, and what is committed by it."""
+    """All votes and records of the simulation, and what they commit."""
 
     def __init__(self, nodes: dict[int, Node]) -> None:
         self.nodes = nodes

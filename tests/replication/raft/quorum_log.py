@@ -13,7 +13,7 @@ from odradek.replication.raft.voter_history import ControlChange
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record: whoever leads `epoch` wrote `value`, or a change of voters or version."""
+    """One record: a `value` of the leader of `epoch`, or a change of voters or version."""
 
     epoch: int
     value: object

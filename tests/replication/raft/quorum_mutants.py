@@ -1,4 +1,4 @@
-"""Bugs put in on purpose, to see that the simulation finds them."""
+"""Mutants that the simulation must find."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.replication.raft.voters import VoterSet
 
 
 def vote_twice(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has enough of the log gets the vote, even if another has it."""
+    """A voter grants a second vote in an epoch to any up-to-date candidate."""
     patch.setattr(responding, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
 
 
@@ -34,7 +34,7 @@ def commit_before_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def respond_before_persisting(patch: pytest.MonkeyPatch) -> None:
-    """The election becomes durable after what is said in it."""
+    """The election state is persisted after the messages are sent."""
     honest = RaftClient._actions
 
     def actions(self: RaftClient, now_ms: int) -> Sequence[Action]:
@@ -49,7 +49,7 @@ def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VoterSet, "majority", property(lambda self: max((len(self) + 1) // 2, 1)))
 
 
-def one_change_beside_another(patch: pytest.MonkeyPatch) -> None:
+def concurrent_voter_changes(patch: pytest.MonkeyPatch) -> None:
     """Voters change while the change before is not committed."""
     patch.setattr(voter_changes, "_check_dynamic", lambda leader, history: None)
 
@@ -58,6 +58,6 @@ FOUND_OFTEN = [
     vote_twice,
     respond_before_persisting,
     half_is_a_majority,
-    one_change_beside_another,
+    concurrent_voter_changes,
 ]
 FOUND_SELDOM = [commit_before_the_epoch]

@@ -7,7 +7,7 @@
         await quorum.crash(leader)
 
 Time moves in `pass_time` alone. A crash cuts a node's power, and then ends its tasks; what asked it
-something has no answer. Whoever is cut off hears nobody and is not heard.
+a request has no response. A partitioned node sends and receives nothing.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Nodes:
         self.world = world
         self.disk_seconds = disk_seconds
         self.loss = 0.0
-        """How much of what is asked does not arrive, or its answer does not."""
+        """Fraction of requests or responses that are lost."""
         self.voters = tuple(range(1, voters + 1))
         self.static = static
         self.settings = settings
@@ -264,7 +264,7 @@ class Nodes:
         return await self.until(found)
 
     async def commit(self, name: str) -> None:
-        """Through whoever leads; once more if it lost its epoch meanwhile."""
+        """Commit through the leader; retried if it lost its epoch."""
         while True:
             leader = await self.leader()
             try:
@@ -325,7 +325,7 @@ class Wire:
         life = nodes.lives.get(to)
         if {self._me, to} & nodes.cut_off:
             await trio.sleep(1.5)
-            raise RequestFailed(f"node {to} is not heard of")
+            raise RequestFailed(f"node {to} is partitioned")
         if life is None or life.nursery is None or not life.node.power.on:
             raise NodeNotRunning(f"node {to} is down")
         if isinstance(request, ApiVersionsRequest):

@@ -71,7 +71,7 @@ class Weather:
     refusal: float  # by the host of a node that runs
     crash_at_disk: float
     slow_flush: float
-    batch: int  # records in an answer
+    batch: int  # records in a response
     pause_ms: int  # between misfortunes, about
 
     @classmethod
@@ -325,8 +325,8 @@ class Simulation:
             self._travels(lambda: self._refuse(caller))
             return
         if isinstance(request, ApiVersionsRequest):
-            told = ApiVersionsResponse(kraft_versions=(0, 1))
-            self._travels(lambda: self._deliver_response(caller, told))
+            reported = ApiVersionsResponse(kraft_versions=(0, 1))
+            self._travels(lambda: self._deliver_response(caller, reported))
             return
         to.pending[id(request)] = caller
         self._act(to, to.quorum.handle_request(request, self._clock(to)))
@@ -355,7 +355,7 @@ class Simulation:
     def _read(
         self, node: Node, request: FetchRequest, response: FetchResponse
     ) -> FetchResponse | None:
-        """The answer with its records; None if there is nothing to tell yet."""
+        """The response with its records; None while there are none."""
         if response.error != 0 or response.diverging or response.snapshot_id:
             return response
         start = request.fetch_offset
@@ -405,7 +405,7 @@ class Simulation:
                         self._do(node, action)
 
     def _deliver_response(self, caller: Caller, response: Response) -> None:
-        """Numbers begin anew with each life: what a former one asked, the node does not hear of."""
+        """Request numbers restart with each run, so responses to an earlier run are dropped."""
         node = self.nodes[caller.id]
         if node.quorum is not None and node.life == caller.life:
             self._act(node, node.quorum.handle_response(caller.number, response, self._clock(node)))
@@ -419,7 +419,7 @@ class Simulation:
     # What befalls them
 
     def _client(self) -> None:
-        """Somebody writes to whoever believes it leads."""
+        """A client appends a record on a node that is leader."""
         leading = [each for each in self.nodes.values() if each.quorum and each.quorum.leadership]
         if leading:
             node = self.random.choice(leading)
@@ -496,7 +496,7 @@ class Simulation:
 
 
 def simulate(seed: int, weather: Weather | None = None) -> Simulation:
-    """The run of a seed, which also says how many nodes and voters there are."""
+    """The run of a seed, which also determines the number of nodes and voters."""
     choice = random.Random(seed)
     nodes = choice.randint(3, 5)
     voters = choice.randint(min(3, nodes - 1), nodes)

@@ -1,4 +1,4 @@
-"""A quorum on a stage: messages arrive in order when the story says so, and everything done is told."""
+"""A scripted quorum: a transcript delivers the messages, and every effect is a line of it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Stage:
         self.now = 0
         self.down: set[int] = set()
         self._refusing: set[int] = set()
-        """Of those that are down: their hosts say so."""
+        """Stopped nodes whose hosts refuse connections."""
         self._first = [voter(each) for each in range(1, voters + 1)]
         self._logs = {each: MemoryLog() for each in range(1, nodes + 1)}
         self._elections = {each: ElectionState() for each in self._logs}
@@ -80,7 +80,7 @@ class Stage:
         self._logs[node].crash()
 
     def kill(self, node: int) -> None:
-        """Its host goes on: whoever has asked it learns at once that no answer comes."""
+        """The process stops and its host runs: requests to it fail at once."""
         asking = [(sender, number) for sender, to, _, number in self._held if to == node]
         self.lose_power(node)
         self._refusing.add(node)
@@ -105,7 +105,7 @@ class Stage:
                 return
 
     def ask_again(self, node: int) -> None:
-        """Time passes for this node until it asks somebody something; what it asked before is lost."""
+        """Advance the node's time until it sends a request; earlier requests are lost."""
         self._wire = [each for each in self._wire if each[0] != node]
         while not any(each[0] == node for each in self._wire):
             due = self.machines[node].deadline_ms
@@ -127,9 +127,9 @@ class Stage:
                     )
                     self._act(sender, failed)
                 continue
-            told = _tell(message, about)
-            if told:
-                self.story.append(f"{sender} -> {to} {told}")
+            reported = _render(message, about)
+            if reported:
+                self.story.append(f"{sender} -> {to} {reported}")
             if isinstance(message, ApiVersionsRequest):
                 response = ApiVersionsResponse(kraft_versions=(0, 1))
                 self._wire.append((to, sender, response, number, message))
@@ -178,7 +178,7 @@ class Stage:
         match action:
             case Persist(election):
                 self._elections[node] = election
-                self.story.append(f"{node} persists {_tell_election(election)}")
+                self.story.append(f"{node} persists {_render_election(election)}")
             case StartEpoch(epoch, _, granted):
                 self.story.append(f"{node} leads epoch {epoch}, elected by {_words(granted)}")
                 log.append([Entry(epoch, "leader")])
@@ -219,7 +219,7 @@ class Stage:
         slot = next(at for at, each in enumerate(self._asked) if each[0] is request)
         _, sender, number = self._asked.pop(slot)
         if sender == CLIENT:
-            self.story.append(f"{node} answers {response.error.name.upper()}")
+            self.story.append(f"{node} responds {response.error.name.upper()}")
             return
         if isinstance(request, FetchRequest) and isinstance(response, FetchResponse):
             found = self._read(node, request, response)
@@ -249,7 +249,7 @@ class Stage:
             if self.machines[node].role is Role.LEADER and due is not None and due <= self.now:
                 self._act(node, self.machines[node].tick(self.now))
 
-    # What is told
+    # Transcript lines
 
     def where_it_stands(self) -> str:
         return f"[{'; '.join(self._stands(each) for each in self.machines)}]"
@@ -274,20 +274,20 @@ def _words(values: Sequence[object]) -> str:
     return " ".join(str(each) for each in values)
 
 
-def _tell_election(election: ElectionState) -> str:
+def _render_election(election: ElectionState) -> str:
     led = "" if election.leader_id == NO_LEADER else f", led by {election.leader_id}"
     voted = "" if election.voted_id == NO_LEADER else f", voted for {election.voted_id}"
     return f"epoch {election.epoch}{led}{voted}"
 
 
-def _tell(message: Request | Response, about: Request | None) -> str:
-    """Nothing of fetches that bring what is told where it arrives."""
+def _render(message: Request | Response, about: Request | None) -> str:
+    """Line of a message; None for Fetch, whose effects have their own lines."""
     match message:
         case VoteRequest(epoch=epoch, pre_vote=pre_vote):
             asks = "would you vote for me" if pre_vote else "vote for me"
             return f"{asks} in epoch {epoch}, log {message.last_epoch}/{message.end_offset}"
         case VoteResponse(granted=granted):
-            return f"{'yes' if granted else 'no'}, epoch {message.epoch}{_tell_error(message)}"
+            return f"{'yes' if granted else 'no'}, epoch {message.epoch}{_render_error(message)}"
         case BeginEpochRequest(epoch=epoch):
             return f"I lead epoch {epoch}"
         case EndEpochRequest(epoch=epoch, successors=successors):
@@ -298,9 +298,9 @@ def _tell(message: Request | Response, about: Request | None) -> str:
         case FetchResponse(leader_id=leader_id) if leader_id == NO_LEADER:
             return ""
         case Response() if message.error is not ErrorCode.none:
-            return f"epoch {message.epoch}, leader {message.leader_id}{_tell_error(message)}"
+            return f"epoch {message.epoch}, leader {message.leader_id}{_render_error(message)}"
     return ""
 
 
-def _tell_error(response: Response) -> str:
+def _render_error(response: Response) -> str:
     return "" if response.error is ErrorCode.none else f", {response.error.name.upper()}"

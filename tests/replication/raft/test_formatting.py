@@ -59,9 +59,9 @@ def new_node() -> VirtualNode:
 
 
 def formatted(node: VirtualNode, wanted: NodeFormat = WANTED) -> list[str]:
-    said: list[str] = []
-    format_node(node.files, node.seams.entropy, wanted, now_ms=1000, report=said.append)
-    return said
+    output: list[str] = []
+    format_node(node.files, node.seams.entropy, wanted, now_ms=1000, report=output.append)
+    return output
 
 
 def properties_of(files: Files, directory: Path) -> MetaProperties:
@@ -82,7 +82,7 @@ def voters_in(files: Files, directory: Path) -> tuple[Voter, ...]:
 
 def test_voter_is_formatted_with_its_directory_id_and_the_voters_snapshot() -> None:
     node = new_node()
-    said = formatted(node)
+    output = formatted(node)
     mine = properties_of(node.files, ONE)
     assert (mine.cluster_id, mine.node_id, mine.directory_id) == (
         "some-cluster",
@@ -95,7 +95,7 @@ def test_voter_is_formatted_with_its_directory_id_and_the_voters_snapshot() -> N
     assert not node.files.exists(TWO / "__cluster_metadata-0")
     assert levels_of(node.files, TWO) == levels_of(node.files, ONE)
     assert "kraft.version" not in levels_of(node.files, ONE)
-    assert said[1:] == [
+    assert output[1:] == [
         "Formatting data directory /two with metadata.version 4.3-IV0.",
         "Formatting dynamic metadata voter directory /one with metadata.version 4.3-IV0.",
     ]
@@ -103,18 +103,18 @@ def test_voter_is_formatted_with_its_directory_id_and_the_voters_snapshot() -> N
 
 def test_non_voter_is_formatted_with_a_random_directory_id_and_the_voters_snapshot() -> None:
     node = new_node()
-    said = formatted(node, replace(WANTED, node_id=7))
+    output = formatted(node, replace(WANTED, node_id=7))
     assert properties_of(node.files, ONE).directory_id not in [each.directory_id for each in VOTERS]
     assert voters_in(node.files, ONE) == VOTERS
-    assert "Formatting dynamic metadata directory /one" in said[-1]
+    assert "Formatting dynamic metadata directory /one" in output[-1]
 
 
 def test_static_quorum_is_formatted_without_snapshot() -> None:
     node = new_node()
     levels = initial_levels(None, {}, is_dynamic=False)
-    said = formatted(node, replace(WANTED, voters=(), levels=levels))
+    output = formatted(node, replace(WANTED, voters=(), levels=levels))
     assert not node.files.exists(ONE / "__cluster_metadata-0")
-    assert "Formatting metadata directory /one" in said[-1]
+    assert "Formatting metadata directory /one" in output[-1]
 
 
 def test_formatted_node_opens_with_its_ids() -> None:

@@ -1,4 +1,4 @@
-"""How a node asks the others: which connection, which address, and what is no answer."""
+"""Connections, addresses and failures of KafkaNetworkChannel."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_connection_is_reused_for_the_next_request() -> None:
 
 
 async def test_cancelled_request_closes_its_connection() -> None:
-    """The connection it was asked on is not used again: its node may answer it late."""
+    """The connection is not reused, because a late response may arrive on it."""
 
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is FETCH else votes(asked)
@@ -149,7 +149,7 @@ async def test_unusable_response_fails_the_request(script: Any, why: str) -> Non
         async with channel(timeout_s=0.2) as way:
             with pytest.raises(RequestFailed, match=why) as silence:
                 await way.send_request(2, endpoints_of(node), VOTE_REQUEST)
-            assert not isinstance(silence.value, NodeNotRunning), "somebody listens"
+            assert not isinstance(silence.value, NodeNotRunning), "another process listens"
 
 
 async def test_restarted_node_is_connected_again() -> None:
@@ -189,8 +189,8 @@ def test_refused_connection_is_distinguished_from_unreachable_host() -> None:
     assert [type(each) for each in failures] == [NodeNotRunning, RequestFailed]
 
 
-async def test_what_a_node_does_not_speak() -> None:
-    """Of an old node it is an answer: there are no pre-votes, say. The connection stays."""
+async def test_unsupported_api_yields_unsupported_version() -> None:
+    """An API that an old node lacks, such as pre-votes, yields UNSUPPORTED_VERSION; the connection stays."""
     begins = {BEGIN_QUORUM_EPOCH: dict(BEGUN), VOTE: dict(GRANTED)}
     old = {VOTE: (0, 1), BEGIN_QUORUM_EPOCH: (0, 0)}
     async with (
@@ -226,14 +226,14 @@ async def test_fetched_records_are_unchanged() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not FETCH:
             return None
-        told = {
+        reported = {
             "partition_index": 0,
             "high_watermark": partition.high_watermark,
             "current_leader": {"leader_id": 2, "leader_epoch": 7},
             "records": b"batches",
         }
         return {
-            "responses": [{"topic_id": asked.body.topics[0].topic_id, "partitions": [told]}],
+            "responses": [{"topic_id": asked.body.topics[0].topic_id, "partitions": [reported]}],
             "node_endpoints": [{"node_id": 2, "host": "two.example", "port": 9093}],
         }
 

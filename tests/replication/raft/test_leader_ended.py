@@ -17,29 +17,33 @@ from tests.replication.raft.machines import key, machine, reply, sent
 
 
 class Follower:
-    """Of node 1 in epoch 4, which has answered a fetch at 0; of the others nobody knows better."""
+    """A follower of node 1 in epoch 4, which has responded to a fetch at 0."""
 
-    def __init__(self, me: int, *others: int, heard: bool = True, observes: bool = False) -> None:
+    def __init__(
+        self, me: int, *others: int, received: bool = True, observes: bool = False
+    ) -> None:
         election = ElectionState(4, leader_id=1)
         self.machine = machine(me, 1, *others, observes=observes, election=election)
         self._see(self.machine.start(0), 0)
-        if heard:
-            self.hear(0)
+        if received:
+            self.receive(0)
 
     def _see(self, actions: Sequence[Action], now_ms: int) -> None:
         for each in sent(actions):
             if each.to == 1:
                 self._fetch = each.number
             elif each.to == BOOTSTRAP_SERVER:
-                told = FetchResponse(epoch=4, leader_id=1, error=ErrorCode.not_leader_or_follower)
-                self._see(self.machine.handle_response(each.number, told, now_ms), now_ms)
+                reported = FetchResponse(
+                    epoch=4, leader_id=1, error=ErrorCode.not_leader_or_follower
+                )
+                self._see(self.machine.handle_response(each.number, reported, now_ms), now_ms)
 
     def pass_time(self, until_ms: int) -> None:
         while (due := self.machine.deadline_ms) is not None and due <= until_ms:
             self._see(self.machine.tick(due), due)
 
-    def hear(self, now_ms: int) -> None:
-        """The leader answers."""
+    def receive(self, now_ms: int) -> None:
+        """The leader responds."""
         self.pass_time(now_ms)
         response = FetchResponse(epoch=4, leader_id=1)
         self._see(self.machine.handle_response(self._fetch, response, now_ms), now_ms)
@@ -61,7 +65,7 @@ class Follower:
         return response.granted
 
     def campaigns_at(self) -> int:
-        """If it hears nothing more of anybody."""
+        """Time of its next election if no message arrives."""
         while self.machine.role is Role.FOLLOWER:
             due = self.machine.deadline_ms
             assert due is not None
@@ -94,8 +98,8 @@ def test_unreachable_leader_is_followed_until_fetch_timeout() -> None:
 
 
 def test_follower_waits_for_leader_that_has_not_responded_yet() -> None:
-    """All start together, say, and know who led last."""
-    one = Follower(2, 3, heard=False)
+    """All nodes may have started together, and know the last leader."""
+    one = Follower(2, 3, received=False)
     one.miss(400)
     assert one.campaigns_at() == 2000
 
@@ -112,7 +116,7 @@ def test_refused_connection_to_other_node_is_ignored() -> None:
 
 
 def test_refused_endpoint_is_ignored_if_leader_only_responded_as_bootstrap_server() -> None:
-    """What it advertises may not be meant for this host: bootstrap servers tell, and it among them."""
+    """Its advertised endpoint may be wrong for this host; it still responds as a bootstrap server."""
     one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     under_way = {each.number: (each.to, 0) for each in sent(one.start(0))}
     refusals = 0
@@ -135,7 +139,7 @@ def test_refused_endpoint_is_ignored_if_leader_only_responded_as_bootstrap_serve
 def test_leader_that_responds_before_the_election_is_followed() -> None:
     one = Follower(2, 3)
     one.miss(400)
-    one.hear(430)
+    one.receive(430)
     assert one.campaigns_at() == 2430
 
 
@@ -144,7 +148,7 @@ def test_follower_grants_pre_vote_after_leader_stopped() -> None:
     assert not one.helps_another(399)
     one.miss(400)
     assert one.helps_another(401)
-    one.hear(430)
+    one.receive(430)
     assert not one.helps_another(431)
 
 
@@ -160,10 +164,10 @@ def test_rejected_prospective_voter_follows_live_leader_with_full_timeout() -> N
     assert one.campaigns_at() == 2460
 
 
-def losing(*others: int, heard: bool = True) -> tuple[Follower, dict[int, int]]:
+def losing(*others: int, received: bool = True) -> tuple[Follower, dict[int, int]]:
     """Node 2 at 2000, prospective; and under which number each was asked for a pre-vote."""
-    one = Follower(2, *others, heard=heard)
-    one.miss(1960, refused=heard)
+    one = Follower(2, *others, received=received)
+    one.miss(1960, refused=received)
     asked = {each.to: each.number for each in sent(one.machine.tick(2000))}
     assert one.machine.role is Role.PROSPECTIVE
     return one, asked
@@ -209,8 +213,8 @@ def test_restarted_leader_may_grant_pre_vote() -> None:
 
 
 def test_prospective_voter_waits_for_leader_that_has_not_responded_yet() -> None:
-    """All start together, say: it may be the next to start, and to help."""
-    one, asked = losing(3, heard=False)
+    """All nodes may have started together, so the leader may be the next to grant a pre-vote."""
+    one, asked = losing(3, received=False)
     one.machine.handle_response(asked[3], NO, 2002)
     one.machine.handle_request_failure(asked[1], 2003, refused=True)
     assert one.machine.role is Role.PROSPECTIVE

@@ -133,7 +133,7 @@ async def test_many_records_are_appended_as_one_batch() -> None:
     metadata = await started(node)
     seen: list[int] = []
     metadata.subscribe(lambda delta: seen.append(len(delta.records)))
-    count = MAX_RECORDS + 1  # more than clients may cause: a broker's start, say
+    count = MAX_RECORDS + 1  # larger than a client's operation, such as a broker's start
     await metadata.commit([new_topic(number) for number in range(count)])
     assert seen == [count]
     assert [len(batch) for batch in log_of(node.files)[-1:]] == [count]
@@ -237,7 +237,7 @@ async def test_only_the_committer_requests_the_flush(monkeypatch: pytest.MonkeyP
 
 
 def slow_node() -> VirtualNode:
-    """A disk that takes up to a second to begin, and another to answer."""
+    """A disk that takes up to a second before and after each operation."""
     node = new_node()
     node.offload.delay_seconds = 1.0
     return node
@@ -334,14 +334,14 @@ async def test_commit_waiting_for_another_flush_is_not_cancelled(
 
 async def test_listeners_are_notified_of_every_commit_in_order(autojump_clock: object) -> None:
     metadata = await started(slow_node())
-    heard: list[tuple[str, int, int]] = []
+    received: list[tuple[str, int, int]] = []
 
     def listen(who: str) -> None:
-        def tell(delta: MetadataDelta) -> None:
+        def notify(delta: MetadataDelta) -> None:
             assert delta.image is metadata.image
-            heard.append((who, delta.before.offset, delta.image.offset))
+            received.append((who, delta.before.offset, delta.image.offset))
 
-        metadata.subscribe(tell)
+        metadata.subscribe(notify)
 
     listen("first")
     listen("second")
@@ -350,26 +350,28 @@ async def test_listeners_are_notified_of_every_commit_in_order(autojump_clock: o
         for number in range(5):
             nursery.start_soon(metadata.commit, [new_topic(2 * number), new_topic(2 * number + 1)])
     offsets = range(start, start + 10, 2)
-    assert heard == [(who, offset, offset + 2) for offset in offsets for who in ("first", "second")]
+    assert received == [
+        (who, offset, offset + 2) for offset in offsets for who in ("first", "second")
+    ]
 
 
 async def test_unsubscribed_listener_is_not_notified() -> None:
     metadata = await started(new_node())
-    heard: list[MetadataDelta] = []
-    unsubscribe = metadata.subscribe(heard.append)
+    received: list[MetadataDelta] = []
+    unsubscribe = metadata.subscribe(received.append)
     await metadata.commit([set_config("a")])
     unsubscribe()
     unsubscribe()
     await metadata.commit([set_config("b")])
-    assert [len(delta.records) for delta in heard] == [1]
+    assert [len(delta.records) for delta in received] == [1]
 
 
 async def test_listeners_are_notified_before_commit_returns() -> None:
     metadata = await started(new_node())
-    heard: list[MetadataDelta] = []
-    metadata.subscribe(heard.append)
+    received: list[MetadataDelta] = []
+    metadata.subscribe(received.append)
     await metadata.commit([new_topic(1)])
-    (delta,) = heard
+    (delta,) = received
     assert [topic.name for topic in delta.created_topics.values()] == ["topic-1"]
 
 

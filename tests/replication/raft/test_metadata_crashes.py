@@ -133,14 +133,14 @@ def test_records_of_killed_process_are_flushed_before_they_are_reported(seed: in
     with pytest.raises(NodeCrashed):
         killed.quorum_state.write(ElectionState(epoch=4, voted_id=2))
     restarted = opened(VirtualWorld(1).node("restarted", node.disk))
-    told = restarted.end_offset, restarted.last_epoch, restarted.quorum_state.read()
-    assert told == (9, 3, ElectionState(epoch=4, voted_id=2))
+    reported = restarted.end_offset, restarted.last_epoch, restarted.quorum_state.read()
+    assert reported == (9, 3, ElectionState(epoch=4, voted_id=2))
     last = opened(VirtualWorld(2).node("last", node.disk.crash(seed)))
-    assert (last.end_offset, last.last_epoch, last.quorum_state.read()) == told
+    assert (last.end_offset, last.last_epoch, last.quorum_state.read()) == reported
 
 
 def test_node_starts_on_full_disk_after_kill() -> None:
-    """The file of the epochs finds no room: they are in the records."""
+    """The leader epoch file does not fit; the epochs are in the records."""
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)
     killed = opened(node)
@@ -233,12 +233,12 @@ async def test_full_disk_rejects_commits_until_there_is_space() -> None:
     node = VirtualWorld().node("node", disk)
     metadata = await started(node)
     await metadata.commit([set_config("a")])
-    room = mount.capacity_bytes
+    space = mount.capacity_bytes
     mount.capacity_bytes = mount.used_bytes
     with pytest.raises(DiskFull):
         await metadata.commit([set_config("b", "x" * 1000)])
     assert not metadata.failed.is_set()
-    mount.capacity_bytes = room
+    mount.capacity_bytes = space
     await metadata.commit([set_config("c")])
     assert configs(metadata.image) == {"a": "1", "c": "1"}
     await metadata.close()
@@ -256,7 +256,7 @@ async def test_snapshot_on_full_disk_is_abandoned(
     world = VirtualWorld()
     node = world.node("node", disk)
     metadata = await started(node)
-    room = mount.capacity_bytes
+    space = mount.capacity_bytes
     async with trio.open_nursery() as nursery:
         await nursery.start(metadata.run)
         mount.capacity_bytes = mount.used_bytes
@@ -267,7 +267,7 @@ async def test_snapshot_on_full_disk_is_abandoned(
         assert len(names(node.files, ".checkpoint")) == 1
         assert names(node.files, ".part") == []
         assert 5 < len(caplog.records) < 20, "and tried again after a while"
-        mount.capacity_bytes = room
+        mount.capacity_bytes = space
         await trio.sleep(120)
         assert len(names(node.files, ".checkpoint")) == 2
         nursery.cancel_scope.cancel()

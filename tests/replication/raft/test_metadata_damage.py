@@ -1,4 +1,4 @@
-"""Damage below what was synced: the recovery point of the metadata log tells it from what a crash has torn."""
+"""Damage below the recovery point of the metadata log, as opposed to a torn tail after a crash."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_one_of_several_voters_has_no_only_copy_without_configured_nodes()
 
 
 async def test_damaged_log_and_snapshot_are_reported_with_remedy() -> None:
-    """Nothing tells who votes, and nothing is cut."""
+    """The voters are unknown, so nothing is truncated."""
     node, whole = await ended_node()
     damaged = {FIRST_SEGMENT: whole[:-1] + b"?"}
     path = FIRST_SEGMENT.parent / FIRST_SNAPSHOT.file_name
@@ -157,9 +157,9 @@ async def test_damaged_log_is_truncated_and_fetched_from_other_voters(
     node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
     for _ in range(2):
         assert opened(node, is_only_copy=False).end_offset == end - 1
-    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    (reported,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     lost = f"offsets {end - 1} to {end - 1} are lost; they are fetched from the leader again"
-    assert told.endswith(lost)
+    assert reported.endswith(lost)
 
 
 async def test_truncated_records_are_not_reported_as_damage() -> None:
@@ -225,7 +225,7 @@ async def test_corrupt_recovery_point_is_ignored(content: bytes) -> None:
 
 @pytest.mark.parametrize("ends", [False, True])
 async def test_unwritable_recovery_point_fails_the_log(ends: bool) -> None:
-    """Whoever commits is told so, and who ends goes on to close what else there is."""
+    """Commits fail with the error, and a close continues with the other files."""
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -243,10 +243,10 @@ async def test_node_starts_on_full_disk() -> None:
     node, whole = await ended_node()
     node.files.remove(RECOVERY_POINT)
     mount = node.disk.mount_of(ROOT)
-    room, mount.capacity_bytes = mount.capacity_bytes, 0
+    space, mount.capacity_bytes = mount.capacity_bytes, 0
     log = opened(node, is_only_copy=True)
     assert node.files.read(FIRST_SEGMENT) == whole
     assert not node.files.exists(RECOVERY_POINT)
-    mount.capacity_bytes = room
+    mount.capacity_bytes = space
     log.close()
     assert written(node) == log.end_offset

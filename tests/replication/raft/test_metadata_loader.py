@@ -68,10 +68,10 @@ async def test_many_committed_records_are_published_in_small_deltas() -> None:
     log, state = a_log(), MetadataState()
     for number in range(TOPICS):
         append(log, new_topic(number))
-    heard: list[MetadataDelta] = []
-    state.subscribe(heard.append)
+    received: list[MetadataDelta] = []
+    state.subscribe(received.append)
     await catch_up(state, log, log.end_offset, blocking)
-    assert [len(each.created_topics) for each in heard] == [RECORDS_A_CHANGE] * 4
+    assert [len(each.created_topics) for each in received] == [RECORDS_A_CHANGE] * 4
     assert len(state.image.topics_by_id) == TOPICS
     assert state.image.offset == log.end_offset - 1
 

@@ -80,7 +80,7 @@ async def test_restart_restores_the_image() -> None:
 
 
 async def test_changed_endpoints_are_appended_with_the_next_epoch() -> None:
-    """KIP-853: a leader that the voters record tells wrongly where to find tells it itself."""
+    """KIP-853: a leader appends its changed endpoints to the voters record."""
     node = new_node()
     for port in (9093, 9095, None):
         there = [Endpoint("CONTROLLER", "here", port, 0)] if port is not None else []

@@ -47,7 +47,7 @@ def test_single_voter_leads_the_next_epoch_at_once() -> None:
         StartEpoch(5, voters=(1,), granted=(1,)),
     ]
     assert (lone.role, lone.epoch, lone.leader_id) == (Role.LEADER, 5, 1)
-    assert lone.deadline_ms is None, "nobody else has to follow it"
+    assert lone.deadline_ms is None, "there is no other voter"
 
 
 def test_epoch_is_not_reused_after_quorum_state_loss() -> None:
@@ -302,7 +302,7 @@ def test_vote_is_granted_by_role_epoch_and_log(
         voted = one.election.voted == key(3)
         assert voted == (granted and not request.pre_vote)
         if voted:
-            assert actions[0] == Persist(one.election), "before it is said"
+            assert actions[0] == Persist(one.election), "persisted before the response"
             assert reply(one.handle_request(request, 1002)) == response, "to the same one again"
     for request in (vote(BEHIND, pre=True), vote(BEHIND), vote(BEHIND, epoch=5)):
         response = reply(in_role(role).handle_request(request, 1001))
@@ -444,7 +444,7 @@ def test_endpoints_of_the_leader_override_those_of_other_nodes() -> None:
     assert (fetch.to, fetch.endpoints) == (1, moved)
     assert not sent(one.handle_request(begin, 24)), "nothing new"
     old = BeginEpochRequest(leader_id=1, epoch=4)
-    assert not sent(one.handle_request(old, 25)), "an old version tells of no endpoints"
+    assert not sent(one.handle_request(old, 25)), "an old version has no endpoints"
 
 
 @pytest.mark.parametrize(
@@ -517,8 +517,8 @@ def test_begin_quorum_epoch_is_repeated_to_voters_that_do_not_fetch() -> None:
     one.handle_request(
         FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0), 1500
     )
-    assert sent(one.tick(2020)) == [], "2 has not answered yet, and 3 fetches"
-    assert sent(one.tick(3020)) == [], "whoever did not answer in time is left alone for a moment"
+    assert sent(one.tick(2020)) == [], "2 has not responded yet, and 3 fetches"
+    assert sent(one.tick(3020)) == [], "a request that timed out starts a backoff"
     assert [each.to for each in sent(one.tick(4020))] == [2, 3]
 
 
@@ -578,8 +578,8 @@ def test_unattached_node_fetches_from_bootstrap_servers_with_backoff() -> None:
     one = machine(4, 1, 2, 3, observes=True)
     (asked,) = sent(one.start(0))
     assert asked.to == BOOTSTRAP_SERVER
-    nobody = Response(epoch=0, error=ErrorCode.not_leader_or_follower)
-    found = FetchResponse(epoch=nobody.epoch, error=nobody.error)
+    no_voters = Response(epoch=0, error=ErrorCode.not_leader_or_follower)
+    found = FetchResponse(epoch=no_voters.epoch, error=no_voters.error)
     assert list(one.handle_response(asked.number, found, 5)) == []
     assert one.deadline_ms == 25
     (asked,) = sent(one.tick(25))

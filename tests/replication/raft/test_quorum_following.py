@@ -82,7 +82,7 @@ def test_fetch_below_log_start_returns_snapshot_id(
 
 
 @pytest.mark.parametrize(
-    ("mine", "told", "end"),
+    ("mine", "reported", "end"),
     [
         ([1, 1, 1, 1], EpochEndOffset(1, 2), 2),
         ([1, 1, 2, 2], EpochEndOffset(1, 5), 2),
@@ -92,8 +92,10 @@ def test_fetch_below_log_start_returns_snapshot_id(
         ([0, 0, 1], EpochEndOffset(0, 1), 1),
     ],
 )
-def test_truncation_offset_of_a_follower(mine: list[int], told: EpochEndOffset, end: int) -> None:
-    assert truncation_offset(MemoryLog(mine), told) == end
+def test_truncation_offset_of_a_follower(
+    mine: list[int], reported: EpochEndOffset, end: int
+) -> None:
+    assert truncation_offset(MemoryLog(mine), reported) == end
 
 
 # Following
@@ -115,17 +117,17 @@ class Follower:
         (asked,) = sent(self.actions)
         return asked.number
 
-    def is_told(self, **response: object) -> Sequence[Action]:
-        told = FetchResponse(epoch=6, leader_id=2, **response)  # type: ignore[arg-type]
-        self.actions = self.machine.handle_response(self.fetch, told, 100)
+    def is_reported(self, **response: object) -> Sequence[Action]:
+        reported = FetchResponse(epoch=6, leader_id=2, **response)  # type: ignore[arg-type]
+        self.actions = self.machine.handle_response(self.fetch, reported, 100)
         return self.actions
 
 
 def test_fetched_records_are_appended_before_the_next_fetch() -> None:
     one = Follower()
-    actions = one.is_told(records=["x", "y"], high_watermark=4)
+    actions = one.is_reported(records=["x", "y"], high_watermark=4)
     assert list(actions) == [AppendFetched(["x", "y"], 6, durable=True)]
-    assert list(one.machine.tick(150)) == [], "no fetch beside that"
+    assert list(one.machine.tick(150)) == [], "no fetch in the meantime"
     one.log.append([*MemoryLog([6, 6]).entries])
     actions = one.machine.appended([], 160)
     assert actions[0] == Committed(4)
@@ -137,12 +139,12 @@ def test_fetched_records_are_appended_before_the_next_fetch() -> None:
 
 def test_high_watermark_does_not_exceed_log_end() -> None:
     one = Follower()
-    assert Committed(3) in one.is_told(high_watermark=9)
+    assert Committed(3) in one.is_reported(high_watermark=9)
 
 
 def test_diverging_log_is_truncated_before_the_next_fetch() -> None:
     one = Follower([1, 1, 3])
-    actions = one.is_told(diverging=EpochEndOffset(2, 7))
+    actions = one.is_reported(diverging=EpochEndOffset(2, 7))
     assert list(actions) == [Truncate(2)]
     one.log.truncate(2)
     (asked,) = sent(one.machine.truncated(110))
@@ -152,9 +154,9 @@ def test_diverging_log_is_truncated_before_the_next_fetch() -> None:
 
 def test_truncation_below_high_watermark_raises() -> None:
     one = Follower([1, 1, 3])
-    one.is_told(high_watermark=3)
+    one.is_reported(high_watermark=3)
     with pytest.raises(InconsistentQuorum):
-        one.is_told(diverging=EpochEndOffset(2, 7))
+        one.is_reported(diverging=EpochEndOffset(2, 7))
 
 
 def test_truncation_restores_previous_voters() -> None:
@@ -162,15 +164,15 @@ def test_truncation_restores_previous_voters() -> None:
     one = machine(1, 2, 3, log=log, election=ElectionState(6, leader_id=2), kraft_version=1)
     actions = one.start(0)
     log.append(MemoryLog([2]).entries)
-    told = FetchResponse(epoch=6, leader_id=2, records=["voters"])
-    one.handle_response(sent(actions)[0].number, told, 1)
+    reported = FetchResponse(epoch=6, leader_id=2, records=["voters"])
+    one.handle_response(sent(actions)[0].number, reported, 1)
     actions = one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
     assert (one.voters.ids, one.is_voter) == ((2, 3), False)
     assert one.deadline_ms == 2001, (
         "its removal may never be committed: it may have to transition_to_candidate"
     )
-    told = FetchResponse(epoch=6, leader_id=2, diverging=EpochEndOffset(1, 1))
-    one.handle_response(sent(actions)[0].number, told, 2)
+    reported = FetchResponse(epoch=6, leader_id=2, diverging=EpochEndOffset(1, 1))
+    one.handle_response(sent(actions)[0].number, reported, 2)
     assert (one.voters.ids, one.is_voter) == ((1, 2, 3), True)
 
 
@@ -179,8 +181,8 @@ def test_removed_voter_starts_no_election_after_commit() -> None:
     one = machine(1, 2, 3, log=log, election=ElectionState(6, leader_id=2), kraft_version=1)
     actions = one.start(0)
     log.append(MemoryLog([2]).entries)
-    told = FetchResponse(epoch=6, leader_id=2, records=["voters"], high_watermark=2)
-    one.handle_response(sent(actions)[0].number, told, 1)
+    reported = FetchResponse(epoch=6, leader_id=2, records=["voters"], high_watermark=2)
+    one.handle_response(sent(actions)[0].number, reported, 1)
     one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
     one.tick(10_000)
     assert (one.role.value, one.is_voter) == ("follower", False)
@@ -192,7 +194,7 @@ def test_removed_voter_starts_no_election_after_commit() -> None:
 def test_snapshot_is_fetched_in_chunks_and_installed() -> None:
     one = Follower()
     wanted = SnapshotId(9, 5)
-    actions = one.is_told(snapshot_id=wanted)
+    actions = one.is_reported(snapshot_id=wanted)
     assert actions[0] == BeginSnapshot(wanted)
     asked = sent(actions)[0]
     assert asked.request == FetchSnapshotRequest(
@@ -230,7 +232,7 @@ def test_snapshot_is_fetched_in_chunks_and_installed() -> None:
 )
 def test_deleted_snapshot_is_abandoned(response: FetchSnapshotResponse) -> None:
     one = Follower()
-    (asked,) = sent(one.is_told(snapshot_id=SnapshotId(9, 5)))
+    (asked,) = sent(one.is_reported(snapshot_id=SnapshotId(9, 5)))
     (asked,) = sent(one.machine.handle_response(asked.number, response, 110))
     assert isinstance(asked.request, FetchRequest)
 

@@ -56,8 +56,8 @@ def test_simulation_finds_rare_mutant(
 def test_same_seed_repeats_the_run() -> None:
     first, second = simulate(7), simulate(7)
     assert first.now == second.now
-    for told in ("leaders", "votes", "committed"):
-        assert getattr(first.ledger, told) == getattr(second.ledger, told)
+    for reported in ("leaders", "votes", "committed"):
+        assert getattr(first.ledger, reported) == getattr(second.ledger, reported)
 
 
 def test_response_to_request_before_restart_is_dropped() -> None:

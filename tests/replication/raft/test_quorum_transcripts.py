@@ -1,8 +1,8 @@
-"""Stories of a quorum, told line by line: what happens ("> …") and all that comes of it.
+"""Transcripts of a quorum, line by line: the events ("> …") and their effects.
 
-The files under `tests/transcripts/quorum` are meant to be read beside KIP-595, KIP-996 and KIP-853.
-Each ends with how the nodes stand: role, epoch, high watermark and end of the log. Whoever changes the
-rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+The files under `tests/transcripts/quorum` are meant to be read with KIP-595, KIP-996 and KIP-853.
+Each ends with the role, epoch, high watermark and log end of the nodes. After a change of the
+rules, rewrite them with ODRADEK_REWRITE=1 and read the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.transcripts.retelling import check, transcripts
 FILES = transcripts("quorum")
 
 
-class Teller:
+class TranscriptRunner:
     """Follows a transcript's commands on a stage."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Teller:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    check(path, Teller().follow)
+    check(path, TranscriptRunner().follow)
 
 
 def test_transcripts_exist() -> None:

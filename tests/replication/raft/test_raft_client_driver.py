@@ -36,12 +36,12 @@ class Held:
 
     async def blocking(self, call: Callable[..., Any], *args: Any) -> None:
         self.writes.append(trio.Event())
-        with trio.fail_after(5):  # nobody lets it go once the test has failed
+        with trio.fail_after(5):  # a failed test does not release it
             await self.writes[-1].wait()
 
 
-class Nobody:
-    """The owner; it hears of nothing."""
+class SilentListener:
+    """A listener that ignores all callbacks."""
 
     def committed(self, high_watermark: int) -> None: ...
 
@@ -56,7 +56,7 @@ def driver_of(held: Held) -> RaftClientDriver:
     node = new_node()
     log = raw_log(node.disk, formatted=False)
     quorum = machine(1, 2)
-    quorum.start(0)  # and nobody is asked what it asks then
+    quorum.start(0)  # its actions are dropped
     return RaftClientDriver(
         node.seams,
         log,
@@ -64,7 +64,7 @@ def driver_of(held: Held) -> RaftClientDriver:
         MetadataLogWriter(node.seams, log, held.blocking),
         node_id=1,
         channel=held,
-        listener=Nobody(),
+        listener=SilentListener(),
     )
 
 
@@ -100,7 +100,7 @@ async def test_newer_request_cancels_the_request_in_flight() -> None:
 async def test_event_that_sends_to_the_responding_node_is_completed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The newer request lets the older go, whose answer that is."""
+    """The newer request cancels the older one, whose response the event handles."""
     held = Held()
     driver = driver_of(held)
     older, newer, newest = (
@@ -126,13 +126,13 @@ async def test_refused_connection_is_reported_to_the_state_machine(
 ) -> None:
     held = Held()
     driver = driver_of(held)
-    heard: list[tuple[int, bool]] = []
+    received: list[tuple[int, bool]] = []
 
     async def send_request(to: int, endpoints: Endpoints, request: Request) -> Response:
         raise failure("no")
 
     def failed(number: int, now_ms: int, *, refused: bool) -> Events:
-        heard.append((number, refused))
+        received.append((number, refused))
         return ()
 
     monkeypatch.setattr(held, "send_request", send_request)
@@ -142,7 +142,7 @@ async def test_refused_connection_is_reported_to_the_state_machine(
         await driver._event(wanting(Send(7, 2, (), ApiVersionsRequest())))
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert heard == [(7, failure is NodeNotRunning)]
+    assert received == [(7, failure is NodeNotRunning)]
 
 
 async def test_flush_that_fails_before_it_starts_is_not_counted(
@@ -150,10 +150,10 @@ async def test_flush_that_fails_before_it_starts_is_not_counted(
 ) -> None:
     driver = driver_of(Held())
 
-    def tell() -> None:
+    def notify() -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(driver, "wake_waiters", tell)
+    monkeypatch.setattr(driver, "wake_waiters", notify)
     with pytest.raises(ValueError, match="no"):
         await driver.flush(1)
     assert driver._flushes == 0

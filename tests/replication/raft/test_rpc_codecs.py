@@ -1,4 +1,4 @@
-"""What is said in a quorum, through the bytes of every version that can say it, and back."""
+"""Round trip of every Raft message through the bytes of every version that supports it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def through_response(asked: type[Request], response: Response, version: int) -> 
 
 
 def lost_in(request: Request, version: int) -> Request:
-    """The request as it is where a version cannot say all of it."""
+    """The request without the fields that a version lacks."""
     match request:
         case VoteRequest() if version < 1:
             return replace(request, voter=None, candidate=ReplicaKey(request.candidate.id))
@@ -197,8 +197,8 @@ def test_response_is_decoded_as_encoded(asked: type[Request], response: Response
 def test_old_versions_omit_leader_endpoints(asked: type[Request], response: Response) -> None:
     api = RPC_CODECS[asked].api
     oldest = 13 if api is FETCH else api.min_version
-    told_where = asked is UpdateVoterRequest or oldest == api.max_version
-    expected = response if told_where else replace(response, leader_endpoints=())
+    with_endpoints = asked is UpdateVoterRequest or oldest == api.max_version
+    expected = response if with_endpoints else replace(response, leader_endpoints=())
     assert through_response(asked, response, oldest) == expected
 
 
@@ -230,8 +230,8 @@ def test_kraft_version_range_in_api_versions_response() -> None:
             {"name": "kraft.version", "min_version": 0, "max_version": 1},
         ]
     }
-    for told, levels in ((values, (0, 1)), ({}, None)):
-        sent = messages.write_response(form.api.key, 4, told)
+    for reported, levels in ((values, (0, 1)), ({}, None)):
+        sent = messages.write_response(form.api.key, 4, reported)
         entity = messages.read_response(form.api.key, 4, memoryview(sent))
         assert form.decode_response(entity, ApiVersionsRequest(), LISTENER) == ApiVersionsResponse(
             kraft_versions=levels
@@ -255,8 +255,8 @@ def test_request_for_another_partition_is_rejected(asked: type[Request]) -> None
         assert refused.value.code is ErrorCode.invalid_request
         refusal = form.refuse(entity, refused.value)
         assert refusal == {"error_code": ErrorCode.invalid_request, "topics": []}
-        told = [{"topic_name": each["topic_name"], "partitions": [{}]} for each in topics]
-        response = messages.write_response(key, version, {"topics": told})
+        reported = [{"topic_name": each["topic_name"], "partitions": [{}]} for each in topics]
+        response = messages.write_response(key, version, {"topics": reported})
         with pytest.raises(RequestFailed):
             form.decode_response(
                 messages.read_response(key, version, memoryview(response)), request, LISTENER
@@ -298,10 +298,10 @@ def test_fetch_snapshot_of_another_partition_is_rejected() -> None:
     with pytest.raises(KafkaError) as refused:
         form.read_request(entity)
     response = messages.write_response(form.api.key, 1, form.refuse(entity, refused.value))
-    told = messages.read_response(form.api.key, 1, memoryview(response))
-    assert told.error_code == ErrorCode.none
-    assert told.topics[0].name == "other"
-    assert told.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
+    reported = messages.read_response(form.api.key, 1, memoryview(response))
+    assert reported.error_code == ErrorCode.none
+    assert reported.topics[0].name == "other"
+    assert reported.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
 
 
 def test_response_without_snapshot_id_means_deleted_snapshot() -> None:
@@ -320,7 +320,7 @@ def test_response_without_snapshot_id_means_deleted_snapshot() -> None:
 
 
 def test_unknown_server_error_means_deleted_snapshot() -> None:
-    """Kafka 4.3 cannot write an answer about a snapshot that it does not have."""
+    """Kafka 4.3 cannot encode the response for a missing snapshot."""
     form = RPC_CODECS[FetchSnapshotRequest]
     request = next(each for each in REQUESTS if isinstance(each, FetchSnapshotRequest))
     failed = {"error_code": ErrorCode.unknown_server_error, "topics": []}
@@ -331,7 +331,7 @@ def test_unknown_server_error_means_deleted_snapshot() -> None:
     )
 
 
-def test_what_a_node_does_not_speak() -> None:
+def test_unsupported_response_of_every_request() -> None:
     for kind, form in RPC_CODECS.items():
         example = next((each for each in REQUESTS if type(each) is kind), ApiVersionsRequest())
         response = unsupported_response(example)
@@ -340,9 +340,7 @@ def test_what_a_node_does_not_speak() -> None:
             type(each) for asked, each in RESPONSES if asked is kind
         }, form.api.title
     update = next(each for each in REQUESTS if isinstance(each, UpdateVoterRequest))
-    assert unsupported_response(update).epoch == update.epoch, (
-        "so that it is taken for its leader's word"
-    )
+    assert unsupported_response(update).epoch == update.epoch, "so that it counts for the epoch"
 
 
 def test_every_field_has_a_test_value() -> None:

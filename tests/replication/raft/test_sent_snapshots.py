@@ -1,4 +1,4 @@
-"""Snapshots that are sent, beside those that a node takes itself."""
+"""Snapshots fetched from the leader, and those that a node generates."""
 
 from __future__ import annotations
 

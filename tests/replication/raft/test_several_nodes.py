@@ -64,7 +64,7 @@ def test_another_node_takes_over_from_crashed_leader() -> None:
 
 @pytest.mark.parametrize("voters", [3, 5])
 def test_killed_leader_is_replaced_at_once(voters: int) -> None:
-    """Its host refuses connections, which a fetch that times out need not tell."""
+    """Its host refuses connections, so followers do not wait for the fetch timeout."""
 
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
@@ -227,13 +227,13 @@ def test_listeners_get_the_same_deltas_on_every_node() -> None:
             await quorum.commit(name)
         await quorum.level()
         for life in quorum.up():
-            told = [
+            reported = [
                 record.name
                 for delta in life.deltas
                 for record in delta.records
                 if record.__class__.__name__ == "ConfigRecord" and record.name in "abcde"
             ]
-            assert told == list("abcde"), life.id
+            assert reported == list("abcde"), life.id
             steps = [(each.before.offset, each.image.offset) for each in life.deltas]
             assert all(before < after for before, after in steps)
         assert leader.metadata.is_active
@@ -317,7 +317,7 @@ def test_idle_controller_writes_no_op_records_if_followed() -> None:
         before, deltas = leader.metadata.image.offset, len(leader.deltas)
         await quorum.pass_time(5)
         assert 8 <= leader.metadata.image.offset - before <= 10
-        assert len(leader.deltas) == deltas, "nothing to hear of"
+        assert len(leader.deltas) == deltas, "no new records"
 
     play(story, max_idle_ms=500)
 
@@ -359,13 +359,13 @@ def test_follower_with_full_disk_catches_up_when_there_is_space(
         await quorum.commit("a")
         full = next(each for each in quorum.up() if each is not leader)
         mount = full.node.disk.mount_of(ROOT)
-        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
+        space, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
         for name in "bcd":
             await quorum.commit(name)
         assert set(configs(full.metadata.image)) == {"a"}
         await quorum.pass_time(1)
         assert sum("cannot be appended" in each.message for each in caplog.records) == 1
-        mount.capacity_bytes = room
+        mount.capacity_bytes = space
         await quorum.level()
         assert full.metadata.failure is None
 
@@ -385,16 +385,16 @@ def test_snapshot_is_fetched_when_there_is_space(
         size = leader.node.files.file_size(
             LOG_DIRECTORY / names(leader.node.files, ".checkpoint")[-1]
         )
-        room_bytes = {"none": 0, "one": 700, "all but the last": size - 1}[pieces]
+        space_bytes = {"none": 0, "one": 700, "all but the last": size - 1}[pieces]
         assert size > 1000
         full = quorum.start(away, disk)
         await quorum.until(lambda: full.is_up)
         mount = full.node.disk.mount_of(ROOT)
-        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes + room_bytes
+        space, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes + space_bytes
         await quorum.pass_time(3)
         assert full.metadata.failure is None
         assert sum("cannot be appended" in each.message for each in caplog.records) == 1
-        mount.capacity_bytes = room
+        mount.capacity_bytes = space
         await quorum.level()
         assert full.metadata._log.start_offset > 0
         assert names(full.node.files, ".part") == []
@@ -402,15 +402,15 @@ def test_snapshot_is_fetched_when_there_is_space(
     play(story, settings=SMALL, quorum_settings=QuorumSettings(fetch_snapshot_max_bytes=500))
 
 
-@pytest.mark.parametrize("lacking", ["room", "descriptors"])
+@pytest.mark.parametrize("lacking", ["space", "descriptors"])
 def test_active_controller_with_full_disk_resigns(lacking: str) -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         await quorum.level()
         leader = await quorum.leader()
         mount = leader.node.disk.mount_of(ROOT)
-        room = mount.capacity_bytes
-        if lacking == "room":
+        space = mount.capacity_bytes
+        if lacking == "space":
             mount.capacity_bytes = mount.used_bytes
         else:
             leader.node.disk.fail("*", errno.EMFILE, {"create", "open"})
@@ -425,15 +425,15 @@ def test_active_controller_with_full_disk_resigns(lacking: str) -> None:
         await quorum.commit("c")
         assert (await quorum.leader()) is not leader
         assert leader.metadata.failure is None
-        mount.capacity_bytes = room
+        mount.capacity_bytes = space
         leader.node.disk.heal()
         await quorum.level()
 
     play(story, settings=MetadataLogSettings(segment_bytes=4_000))
 
 
-@pytest.mark.parametrize("room_bytes", [0, 150, 400, 700])
-def test_election_on_full_disks_stops_no_node(room_bytes: int) -> None:
+@pytest.mark.parametrize("space_bytes", [0, 150, 400, 700])
+def test_election_on_full_disks_stops_no_node(space_bytes: int) -> None:
     """The nodes of one host have one disk, maybe."""
 
     async def story(quorum: Nodes) -> None:
@@ -441,16 +441,16 @@ def test_election_on_full_disks_stops_no_node(room_bytes: int) -> None:
         await quorum.level()
         leader = await quorum.leader()
         mounts = [each.node.disk.mount_of(ROOT) for each in quorum.up()]
-        room = mounts[0].capacity_bytes
+        space = mounts[0].capacity_bytes
         for mount in mounts:
-            mount.capacity_bytes = mount.used_bytes + room_bytes
+            mount.capacity_bytes = mount.used_bytes + space_bytes
         quorum.cut_off = {leader.id}
         await quorum.pass_time(5)
         quorum.cut_off = set()
         await quorum.pass_time(5)
         assert [each.metadata.failure for each in quorum.up()] == [None] * 3
         for mount in mounts:
-            mount.capacity_bytes = room
+            mount.capacity_bytes = space
         await quorum.commit("b")
         await quorum.level()
 
@@ -463,11 +463,11 @@ def test_node_waiting_for_disk_space_can_be_stopped() -> None:
         await quorum.commit("a")
         full = next(each for each in quorum.up() if each is not leader)
         mount = full.node.disk.mount_of(ROOT)
-        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
+        space, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
         await quorum.restart(leader.id)
         await quorum.commit("b")
         disk = await quorum.stop(full.id)
-        mount.capacity_bytes = room
+        mount.capacity_bytes = space
         quorum.start(full.id, disk)
         await quorum.level()
 
@@ -476,7 +476,7 @@ def test_node_waiting_for_disk_space_can_be_stopped() -> None:
 
 @pytest.mark.parametrize("chosen", ["leader", "follower", "observer"])
 def test_node_without_file_descriptors_retries(chosen: str) -> None:
-    """As a partition's log is: there are too many connections, say."""
+    """As for a partition's log, for example with too many connections."""
 
     async def story(quorum: Nodes) -> None:
         quorum.start(7, may_vote=False)
@@ -484,9 +484,9 @@ def test_node_without_file_descriptors_retries(chosen: str) -> None:
         await quorum.level()
         leader = await quorum.leader()
         follower = next(each for each in quorum.up() if each is not leader)
-        patient = {"leader": leader, "follower": follower, "observer": quorum.lives[7]}[chosen]
-        patient.node.disk.fail("*", errno.EMFILE, {"create", "open"})
-        patient.node.disk.fail(str(LOG_DIRECTORY), errno.EMFILE, {"sync"})
+        waiting = {"leader": leader, "follower": follower, "observer": quorum.lives[7]}[chosen]
+        waiting.node.disk.fail("*", errno.EMFILE, {"create", "open"})
+        waiting.node.disk.fail(str(LOG_DIRECTORY), errno.EMFILE, {"sync"})
         quorum.cut_off = {leader.id}
         await quorum.pass_time(5)
         quorum.cut_off = set()
@@ -494,10 +494,10 @@ def test_node_without_file_descriptors_retries(chosen: str) -> None:
             for number in range(100):
                 await quorum.commit(f"{number} {'x' * 200}")
         await quorum.pass_time(5)
-        patient.node.disk.heal()
+        waiting.node.disk.heal()
         await quorum.commit("b")
         await quorum.level()
-        assert patient.metadata.failure is None
+        assert waiting.metadata.failure is None
 
     play(story, settings=SMALL)
 

@@ -1,4 +1,4 @@
-"""Voters that come, go, move and lose their disks while the quorum goes on (KIP-853)."""
+"""Voters that are added, removed, moved, or lose their disks (KIP-853)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.replication.raft.test_several_nodes import play
 
 
 async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) -> Response:
-    """The leader, until it can tell: the first times another change may be under way."""
+    """Send a request to the leader; retried while another change is in progress."""
     while True:
         leader = await quorum.leader()
         response: Response = await quorum.during(partial(leader.metadata.respond, request))
@@ -104,13 +104,13 @@ def test_voter_with_new_disk_is_removed_and_added_again() -> None:
         lost = next(each for each in quorum.voters if each != leader.id)
         await quorum.crash(lost)
         quorum.lost_disks.add(lost)
-        anew = quorum.start(lost)
+        restarted = quorum.start(lost)
         await quorum.until(
             lambda: (
-                anew.is_up
+                restarted.is_up
                 and any(
-                    each.id == lost and each.directory_id == anew.metadata._member.directory_id
-                    for each in anew.metadata.quorum.voters
+                    each.id == lost and each.directory_id == restarted.metadata._member.directory_id
+                    for each in restarted.metadata.quorum.voters
                 )
             )
         )
@@ -121,7 +121,7 @@ def test_voter_with_new_disk_is_removed_and_added_again() -> None:
 
 
 def test_single_voter_grows_to_three_and_shrinks_again() -> None:
-    """It leads before anybody else is there, and does not stop."""
+    """A single voter leads, and continues while others join."""
 
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
@@ -149,7 +149,7 @@ def test_static_quorum_is_upgraded_to_dynamic() -> None:
         leader = await quorum.leader()
         with pytest.raises(QuorumRefused):
             await quorum.during(partial(leader.metadata.upgrade_quorum, 7))
-        await quorum.pass_time(5)  # the others have told their directories
+        await quorum.pass_time(5)  # the others have reported their directory ids
         assert stored(leader).data_version == 0
         assert stored(leader).current_voters == (1, 2, 3)
         await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
@@ -175,11 +175,11 @@ def test_static_quorum_is_upgraded_to_dynamic() -> None:
 def test_voter_change_on_full_disk_is_rejected_until_there_is_space(static: bool) -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
-        await quorum.pass_time(5)  # what voters tell of themselves is told
+        await quorum.pass_time(5)  # all UpdateRaftVoter requests are complete
         leader = await quorum.leader()
         other = next(each for each in quorum.voters if each != leader.id)
         mount = leader.node.disk.mount_of(ROOT)
-        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
+        space, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
         if static:
             with pytest.raises(QuorumRefused, match="disk of the metadata log is full"):
                 await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
@@ -189,7 +189,7 @@ def test_voter_change_on_full_disk_is_rejected_until_there_is_space(static: bool
         assert await quorum.leader() is leader
         assert leader.metadata.failure is None
         assert set(voters(quorum)) == {(1, 2, 3)}
-        mount.capacity_bytes = room
+        mount.capacity_bytes = space
         await quorum.commit("b")
         if static:
             await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
@@ -204,7 +204,7 @@ def test_voter_change_on_full_disk_is_rejected_until_there_is_space(static: bool
 
 def test_same_seed_is_the_same_run() -> None:
     def run() -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
         world = VirtualWorld(11)
 
         async def main() -> None:
@@ -212,10 +212,10 @@ def test_same_seed_is_the_same_run() -> None:
                 for round in range(3):
                     leader = await quorum.leader()
                     await quorum.commit(f"c{round}")
-                    told.append(f"{world.clock.monotonic()} {quorum.described(leader)}")
+                    reported.append(f"{world.clock.monotonic()} {quorum.described(leader)}")
                     await quorum.restart(leader.id)
 
         world.run(main)
-        return told
+        return reported
 
     assert run() == run()

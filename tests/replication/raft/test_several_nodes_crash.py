@@ -73,7 +73,7 @@ def test_power_loss_at_every_sync(role: str) -> None:
         world.run(main)
 
 
-MISFORTUNES = ["crash", "cut off", "decapitate", "snapshot", "start anew", "voters", "work"]
+MISFORTUNES = ["crash", "cut off", "decapitate", "snapshot", "restart", "voters", "work"]
 
 
 async def misfortune(quorum: Nodes, source: random.Random) -> None:
@@ -86,7 +86,7 @@ async def misfortune(quorum: Nodes, source: random.Random) -> None:
                 await quorum.restart(life.id)
         case "cut off":
             quorum.cut_off = {victim}
-        case "start anew":
+        case "restart":
             disks = {each: await quorum.crash(each) for each in list(quorum.lives)}
             for each, disk in disks.items():
                 quorum.start(each, disk)
@@ -99,7 +99,7 @@ async def misfortune(quorum: Nodes, source: random.Random) -> None:
 
 
 async def change_voters(quorum: Nodes, about: int) -> None:
-    """Whatever the leader says to it. One of those that are left may be cut off: three must be."""
+    """Remove a voter, with any response. At least three voters must remain."""
     leader = await quorum.leader()
     voters = [each.id for each in leader.metadata.quorum.voters]
     request: AddVoterRequest | RemoveVoterRequest = AddVoterRequest(voter=voter_of(about))

@@ -34,7 +34,7 @@ from tests.replication.raft.machines import key, machine, reply, sent, voter
 from tests.replication.raft.quorum_log import Entry, MemoryLog
 
 ELSEWHERE = (VoterEndpoint("NOT-THE-QUORUMS", "h", 1),)
-TOLD = ApiVersionsResponse(kraft_versions=(0, 1))
+REPORTED = ApiVersionsResponse(kraft_versions=(0, 1))
 
 
 class Led:
@@ -109,7 +109,7 @@ def test_voter_is_added_after_it_has_caught_up() -> None:
     asked = sent(quorum.receives(ADD_4))[-1]
     assert (asked.to, asked.endpoints) == (4, voter(4).endpoints)
     assert isinstance(asked.request, ApiVersionsRequest)
-    (appends,) = quorum.responses(asked.number, TOLD)
+    (appends,) = quorum.responses(asked.number, REPORTED)
     assert appends == AppendVoters(1, tuple(voter(each) for each in (1, 2, 3, 4)))
     quorum.append_voters(appends)
     assert quorum.machine.voters.ids == (1, 2, 3, 4)
@@ -125,15 +125,15 @@ def test_add_voter_without_ack_when_committed_responds_after_append() -> None:
     quorum = Led(2, 3)
     quorum.fetch(4)
     asked = sent(quorum.receives(replace(ADD_4, ack_when_committed=False)))[-1]
-    (appends,) = quorum.responses(asked.number, TOLD)
+    (appends,) = quorum.responses(asked.number, REPORTED)
     assert replies(quorum.append_voters(appends)) == [AddVoterResponse()]
     assert [type(each) for each in replies(quorum.all_fetch())].count(AddVoterResponse) == 0
 
 
 @pytest.mark.parametrize(
-    ("fetches", "told", "error"),
+    ("fetches", "reported", "error"),
     [
-        (False, TOLD, ErrorCode.request_timed_out),  # has not caught up
+        (False, REPORTED, ErrorCode.request_timed_out),  # has not caught up
         (True, ApiVersionsResponse(kraft_versions=(0, 0)), ErrorCode.invalid_request),
         (True, ApiVersionsResponse(), ErrorCode.invalid_request),
         (True, ApiVersionsResponse(error=ErrorCode.invalid_request), ErrorCode.request_timed_out),
@@ -141,16 +141,16 @@ def test_add_voter_without_ack_when_committed_responds_after_append() -> None:
     ],
 )
 def test_unsuitable_voter_is_rejected(
-    fetches: bool, told: ApiVersionsResponse | None, error: ErrorCode
+    fetches: bool, reported: ApiVersionsResponse | None, error: ErrorCode
 ) -> None:
     quorum = Led(2, 3)
     if fetches:
         quorum.fetch(4)
     asked = sent(quorum.receives(ADD_4))[-1]
-    if told is None:
+    if reported is None:
         actions = quorum.machine.handle_request_failure(asked.number, quorum.now)
     else:
-        actions = quorum.responses(asked.number, told)
+        actions = quorum.responses(asked.number, reported)
     assert reply(actions).error is error
     assert quorum.machine.voters.ids == (1, 2, 3)
     assert quorum.machine.leadership is not None
@@ -260,7 +260,7 @@ def test_leader_that_removed_itself_leads_until_commit() -> None:
     assert quorum.machine.role is Role.LEADER, "it does not count itself"
     actions = quorum.fetch(3)
     assert RemoveVoterResponse() in replies(actions)
-    assert quorum.machine.role is Role.LEADER, "so that who waits for a fetch hears of it"
+    assert quorum.machine.role is Role.LEADER, "waiting fetches are completed"
     assert quorum.machine.deadline_ms == quorum.now
     actions = quorum.machine.tick(quorum.now)
     assert quorum.machine.role is Role.RESIGNED
@@ -305,8 +305,8 @@ def test_static_quorum_becomes_dynamic() -> None:
     assert refusal is not None
     assert "[2, 3]" in refusal.message, "their directories are not known"
     for each in (2, 3):
-        told = reply(quorum.receives(UpdateVoterRequest(voter=voter(each), epoch=1)))
-        assert told.error is ErrorCode.none
+        reported = reply(quorum.receives(UpdateVoterRequest(voter=voter(each), epoch=1)))
+        assert reported.error is ErrorCode.none
     refusal, actions = machine.upgrade(1, quorum.now)
     assert refusal is None
     named = tuple(voter(each) for each in (1, 2, 3))
@@ -318,8 +318,8 @@ def test_static_quorum_becomes_dynamic() -> None:
     assert refusal is not None
 
 
-def follower_says(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> Request | None:
-    """What it asks its leader, 2, for once its time to tell about itself has come."""
+def follower_request(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> Request | None:
+    """Request about itself that follower sends to leader 2 when its update timeout expires."""
     history = VoterHistory(
         (), [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=voters)]
     )
@@ -338,22 +338,22 @@ def test_voter_request_about_itself() -> None:
     known = (voter(1), *two)
     moved, wiped = voter(1, 9095), replace(voter(1), directory_id=UUID(int=77))
     joins = AddVoterRequest(voter=voter(1), ack_when_committed=False, timeout_ms=2000)
-    assert follower_says(voter(1), voters=known, auto_join=True) is None
-    assert follower_says(moved, voters=known, auto_join=False) == UpdateVoterRequest(
+    assert follower_request(voter(1), voters=known, auto_join=True) is None
+    assert follower_request(moved, voters=known, auto_join=False) == UpdateVoterRequest(
         voter=moved, epoch=3
     )
-    assert follower_says(voter(1), voters=two, auto_join=False) is None
-    assert follower_says(voter(1), voters=two, auto_join=True) == joins
-    assert follower_says(wiped, voters=known, auto_join=True) == RemoveVoterRequest(voter=key(1))
+    assert follower_request(voter(1), voters=two, auto_join=False) is None
+    assert follower_request(voter(1), voters=two, auto_join=True) == joins
+    assert follower_request(wiped, voters=known, auto_join=True) == RemoveVoterRequest(voter=key(1))
 
 
 def test_order_of_endpoints_does_not_cause_an_update() -> None:
     """Kafka's keeps them by name."""
     two = (*voter(1).endpoints, VoterEndpoint("SECURE", "h1", 9094))
     known = (replace(voter(1), endpoints=two[::-1]), voter(2), voter(3))
-    assert follower_says(replace(voter(1), endpoints=two), voters=known, auto_join=False) is None
+    assert follower_request(replace(voter(1), endpoints=two), voters=known, auto_join=False) is None
     fewer = replace(voter(1), endpoints=two[:1])
-    assert follower_says(fewer, voters=known, auto_join=False) == UpdateVoterRequest(
+    assert follower_request(fewer, voters=known, auto_join=False) == UpdateVoterRequest(
         voter=fewer, epoch=3
     )
 
