@@ -72,8 +72,8 @@ class PartitionCoordinatorLog:
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> int:
-        found = self._partition(partition)
-        appended = found.append(
+        local = self._partition(partition)
+        appended = local.append(
             memoryview(batch),
             acks=ACKS_ALL,
             now_ms=now_ms,
@@ -87,10 +87,10 @@ class PartitionCoordinatorLog:
         return self._partition(partition).log.high_watermark > offset
 
     async def wait_committed(self, partition: int, offset: int) -> None:
-        found = self._partition(partition)
-        while found.log.high_watermark <= offset:
-            found.check_leader()
-            await ChangeWatcher.wait([found])
+        local = self._partition(partition)
+        while local.log.high_watermark <= offset:
+            local.check_leader()
+            await ChangeWatcher.wait([local])
 
     def start_offset(self, partition: int) -> int:
         return self._partition(partition).log.log_start_offset
@@ -106,12 +106,12 @@ class PartitionCoordinatorLog:
 
     def _read(self, partition: int, offset: int, max_bytes: int) -> Buffer:
         log = self._partition(partition).log
-        found = log.read(offset, max_bytes, limit=log.end_offset)
-        if found.slice is None:
+        log_read = log.read(offset, max_bytes, limit=log.end_offset)
+        if log_read.slice is None:
             return b""
         try:
-            return found.slice.read()
+            return log_read.slice.read()
         except OSError as error:
             raise log.handle_io_error(error) from error
         finally:
-            found.slice.file.unpin()
+            log_read.slice.file.unpin()

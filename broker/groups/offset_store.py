@@ -151,17 +151,17 @@ class OffsetStore:
     ) -> FetchedTopic:
         """Offsets of these partitions; -1 for none, and for one of a deleted topic of the same name."""
         held = self._groups.get(group_id, {}).get(topic, {})
-        found = []
+        fetched = []
         for partition in partitions:
             offset = held.get(partition)
             if require_stable and self.is_unstable(group_id, topic, partition):
                 unstable = ErrorCode.unstable_offset_commit
-                found.append(FetchedOffset(partition, NO_OFFSET, unstable))
+                fetched.append(FetchedOffset(partition, NO_OFFSET, unstable))
             elif offset is None or _is_of_deleted_topic(offset, topic_id):
-                found.append(FetchedOffset(partition, NO_OFFSET))
+                fetched.append(FetchedOffset(partition, NO_OFFSET))
             else:
-                found.append(FetchedOffset(partition, offset))
-        return FetchedTopic(topic, topic_id, tuple(found))
+                fetched.append(FetchedOffset(partition, offset))
+        return FetchedTopic(topic, topic_id, tuple(fetched))
 
     def fetch_all(self, group_id: str, *, require_stable: bool) -> list[FetchedTopic]:
         return [
@@ -196,19 +196,19 @@ class OffsetStore:
 
     def keys_of_topic(self, topic: str, topic_id: UUID) -> list[OffsetKey]:
         """Keys of the offsets that any group committed for this topic id, or without a topic id."""
-        found = [
+        keys = [
             OffsetKey(group_id, topic, partition)
             for group_id, topics in self._groups.items()
             for partition, offset in topics.get(topic, {}).items()
             if offset.topic_id in (None, topic_id)
         ]
-        seen = set(found)
+        seen = set(keys)
         for pending in self._transactions.values():
             for key, offset in pending.items():
                 if key.topic == topic and offset.topic_id in (None, topic_id) and key not in seen:
                     seen.add(key)
-                    found.append(key)
-        return found
+                    keys.append(key)
+        return keys
 
 
 def _is_of_deleted_topic(offset: CommittedOffset, topic_id: UUID | None) -> bool:

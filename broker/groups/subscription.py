@@ -15,13 +15,13 @@ CONSUMER_PROTOCOL = "consumer"
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
     """Topics that members with this metadata subscribe to; None if any metadata is invalid."""
-    found: set[str] = set()
+    names: set[str] = set()
     try:
         for each in metadata:
-            found.update(_topics(each))
+            names.update(_topics(each))
     except ValueError:  # UnicodeDecodeError is one
         return None
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _topics(metadata: bytes) -> list[str]:

@@ -89,10 +89,10 @@ async def verify_partitions(
     coordinator = ctx.services.transaction_partitions
     ((producer_id, epoch),) = producers
     verification = _Verification(coordinator, transactional_id, producer_id, epoch, support)
-    found = await _verify_until_decided(verification, batches, ctx)
+    results = await _verify_until_decided(verification, batches, ctx)
     if not is_enabled:
-        found = {**unguarded, **{k: v for k, v in found.items() if isinstance(v, KafkaError)}}
-    return {**found, **refused}
+        results = {**unguarded, **{k: v for k, v in results.items() if isinstance(v, KafkaError)}}
+    return {**results, **refused}
 
 
 def _header(records: memoryview | None) -> Batch | None:
@@ -113,7 +113,7 @@ class _Verification:
     async def verify(
         self, batches: Sequence[_TransactionalBatch], ctx: RequestContext
     ) -> dict[RequestPartition, VerificationGuard | ErrorCode]:
-        found: dict[RequestPartition, VerificationGuard | ErrorCode] = {}
+        results: dict[RequestPartition, VerificationGuard | ErrorCode] = {}
         wanted: dict[TopicPartition, RequestPartition] = {}
         for each in batches:
             partition = each.partition
@@ -125,10 +125,10 @@ class _Verification:
                     adds_partitions=self.support.adds_partitions,
                 )
             except KafkaError as error:
-                found[each.key] = error.code
+                results[each.key] = error.code
                 continue
             if guard is not None:
-                found[each.key] = guard
+                results[each.key] = guard
                 wanted[TopicPartition(partition.topic, partition.index)] = each.key
         if wanted:
             await ctx.flush()  # earlier responses must not wait for another broker
@@ -142,8 +142,8 @@ class _Verification:
             )
             for partition_name, code in errors.items():
                 if code is not ErrorCode.none:
-                    found[wanted[partition_name]] = code
-        return found
+                    results[wanted[partition_name]] = code
+        return results
 
 
 async def _verify_until_decided(
@@ -155,8 +155,8 @@ async def _verify_until_decided(
     max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
     give_up_at = clock.monotonic() + max_ms / 1000
     while True:
-        found = await verification.verify(batches, ctx)
-        is_busy = ErrorCode.concurrent_transactions in found.values()
+        results = await verification.verify(batches, ctx)
+        is_busy = ErrorCode.concurrent_transactions in results.values()
         if not (
             is_busy and verification.support.adds_partitions and clock.monotonic() < give_up_at
         ):
@@ -164,7 +164,7 @@ async def _verify_until_decided(
         await clock.sleep(config.get_int("add.partitions.to.txn.retry.backoff.ms") / 1000)
     return {
         key: _as_producer(each, verification.support) if isinstance(each, ErrorCode) else each
-        for key, each in found.items()
+        for key, each in results.items()
     }
 
 

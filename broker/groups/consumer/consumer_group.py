@@ -269,9 +269,9 @@ class ConsumerGroup:
         if not bump and self._is_topic_metadata_current():
             return
         state = update.state
-        found = self.environment.topics.metadata_hash(state.subscribed_topics())
-        if bump or found != state.metadata_hash:
-            update.write(records.group_epoch(self.group_id, state.epoch + 1, found))
+        metadata_hash = self.environment.topics.metadata_hash(state.subscribed_topics())
+        if bump or metadata_hash != state.metadata_hash:
+            update.write(records.group_epoch(self.group_id, state.epoch + 1, metadata_hash))
         self._metadata_epoch = update.state.epoch
         self._metadata_version = self.environment.topics.version
         if state.has_partition_metadata:
@@ -366,8 +366,8 @@ class ConsumerGroup:
         left = update.state.regex_counts()
         for expression in [each for each in update.state.regexes if not left[each]]:
             update.write(records.regular_expression_tombstone(self.group_id, expression))
-        found = self.environment.topics.metadata_hash(update.state.subscribed_topics())
-        update.write(records.group_epoch(self.group_id, update.state.epoch + 1, found))
+        metadata_hash = self.environment.topics.metadata_hash(update.state.subscribed_topics())
+        update.write(records.group_epoch(self.group_id, update.state.epoch + 1, metadata_hash))
 
     def apply_resolved_regular_expressions(
         self, update: ConsumerGroupUpdate, resolved: dict[str, ResolvedRegularExpression]
@@ -375,12 +375,14 @@ class ConsumerGroup:
         """Add the records of resolved expressions. Expressions that no member uses are ignored."""
         counts = update.state.regex_counts()
         bump = False
-        for expression, found in resolved.items():
+        for expression, resolved_expression in resolved.items():
             if not counts[expression]:
                 continue
             held = update.state.regexes.get(expression)
-            bump = bump or found.topics != (held.topics if held is not None else frozenset())
-            update.write(records.regular_expression(self.group_id, expression, found))
+            bump = bump or resolved_expression.topics != (
+                held.topics if held is not None else frozenset()
+            )
+            update.write(records.regular_expression(self.group_id, expression, resolved_expression))
         found_hash = self.environment.topics.metadata_hash(update.state.subscribed_topics())
         if bump or found_hash != update.state.metadata_hash:
             update.write(records.group_epoch(self.group_id, update.state.epoch + 1, found_hash))
@@ -496,8 +498,8 @@ def _existing(count: int, partitions: frozenset[int]) -> frozenset[int]:
 
 def _assigned_in(member: ConsumerGroupMember, topic: UUID, partition: int) -> int | None:
     """Epoch in which the partition was assigned to the member; None if the member does not own it."""
-    found = member.assigned.get(topic, {}).get(partition)
-    return member.revoking.get(topic, {}).get(partition) if found is None else found
+    epoch = member.assigned.get(topic, {}).get(partition)
+    return member.revoking.get(topic, {}).get(partition) if epoch is None else epoch
 
 
 def _stale(member: ConsumerGroupMember) -> ErrorCode:
@@ -526,12 +528,12 @@ def check_instance(
 
 
 def _named(topics: TopicMetadata, *parts: AssignedPartitions | Partitions) -> NamedPartitions:
-    found: dict[UUID, list[int]] = {}
+    partitions_by_topic: dict[UUID, list[int]] = {}
     for part in parts:
         for topic, partitions in part.items():
-            found.setdefault(topic, []).extend(partitions)
+            partitions_by_topic.setdefault(topic, []).extend(partitions)
     return tuple(
         (topic, name, tuple(sorted(partitions)))
-        for topic, partitions in found.items()
+        for topic, partitions in partitions_by_topic.items()
         if (name := topics.name_of(topic)) is not None
     )

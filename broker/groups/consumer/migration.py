@@ -52,29 +52,29 @@ def upgrade(
         raise CannotUpgrade(group_id, "the group size exceeds the consumer group maximum size.")
     try:
         members = [
-            _to_consumer_member(each, classic, environment)
-            for each in classic.members.by_id.values()
+            _to_consumer_member(member, classic, environment)
+            for member in classic.members.by_id.values()
         ]
     except InvalidFrame:
         raise CannotUpgrade(group_id, "the embedded consumer protocol is malformed.") from None
-    owned = [partition for each in members for partition in each.holdings()]
+    owned = [partition for member in members for partition in member.holdings()]
     if len(set(owned)) < len(owned):
         raise CannotUpgrade(group_id, "a partition is assigned to more than one member.")
     group = ConsumerGroup(group_id, environment)
     update = ConsumerGroupUpdate(group.state)
     update.records.append(Record(GroupKey(group_id), None))
-    update.write_all(records.member_subscription(group_id, each) for each in members)
+    update.write_all(records.member_subscription(group_id, member) for member in members)
     metadata_hash = environment.topics.metadata_hash(update.state.subscribed_topics())
     update.write(records.group_epoch(group_id, classic.generation, metadata_hash))
-    for each in members:
-        target = {topic: frozenset(partitions) for topic, partitions in each.assigned.items()}
-        update.write(records.target_assignment(group_id, each.member_id, target))
+    for member in members:
+        target = {topic: frozenset(partitions) for topic, partitions in member.assigned.items()}
+        update.write(records.target_assignment(group_id, member.member_id, target))
     update.write(records.target_assignment_epoch(group_id, classic.generation, 0))
-    update.write_all(records.current_assignment(group_id, each) for each in members)
-    for each in members:
-        assert each.classic is not None
-        at_ms = now.monotonic_ms + each.classic.session_timeout_ms
-        group.deadlines.set(each.member_id, MemberTimeout.SESSION, at_ms)
+    update.write_all(records.current_assignment(group_id, member) for member in members)
+    for member in members:
+        assert member.classic is not None
+        at_ms = now.monotonic_ms + member.classic.session_timeout_ms
+        group.deadlines.set(member.member_id, MemberTimeout.SESSION, at_ms)
     return group, update
 
 
@@ -118,10 +118,12 @@ def _to_consumer_member(
 def is_downgraded_without(group: ConsumerGroup, leaving: Collection[str]) -> bool:
     """Whether only members of the classic protocol remain without `leaving`, and the policy allows a
     downgrade."""
-    remaining = [each for each in group.state.members.values() if each.member_id not in leaving]
+    remaining = [
+        member for member in group.state.members.values() if member.member_id not in leaving
+    ]
     return (
         bool(remaining)
-        and all(each.is_classic for each in remaining)
+        and all(member.is_classic for member in remaining)
         and _allows_downgrade(group, len(remaining))
     )
 

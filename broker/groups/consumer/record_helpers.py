@@ -183,17 +183,17 @@ def _current_key(group_id: str, member_id: str) -> ConsumerGroupCurrentMemberAss
 
 
 def _current(assigned: AssignedPartitions) -> tuple[CurrentTopicPartitions, ...]:
-    found = []
+    encoded = []
     for topic, partitions in assigned.items():
         ordered = sorted(partitions.items())
-        found.append(
+        encoded.append(
             CurrentTopicPartitions(
                 topic_id=topic,
                 partitions=tuple(partition for partition, _ in ordered),
                 assignment_epochs=tuple(each for _, each in ordered),
             )
         )
-    return tuple(found)
+    return tuple(encoded)
 
 
 def read_current_assignment(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[str, Any]:
@@ -220,13 +220,13 @@ def no_current_assignment() -> dict[str, Any]:
 
 def _read_assigned(topics: Iterable[CurrentTopicPartitions], epoch: int) -> AssignedPartitions:
     """Records of Kafka before 4.3 have no assignment epochs; the member epoch is used."""
-    found: dict[UUID, dict[int, int]] = {}
+    assigned: dict[UUID, dict[int, int]] = {}
     for each in topics:
         epochs = each.assignment_epochs
         if epochs is None or len(epochs) != len(each.partitions):
             epochs = (max(epoch, 0),) * len(each.partitions)
-        found[each.topic_id] = dict(zip(each.partitions, epochs, strict=True))
-    return found
+        assigned[each.topic_id] = dict(zip(each.partitions, epochs, strict=True))
+    return assigned
 
 
 # Regular expressions

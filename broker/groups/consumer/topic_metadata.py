@@ -50,8 +50,8 @@ class TopicMetadata:
 
     def ids_of(self, names: Iterable[str]) -> frozenset[UUID]:
         """Ids of those topics that exist."""
-        found = (self.image.topics_by_name.get(name) for name in names)
-        return frozenset(topic.id for topic in found if topic is not None)
+        images = (self.image.topics_by_name.get(name) for name in names)
+        return frozenset(topic.id for topic in images if topic is not None)
 
     def partition_count(self, topic_id: UUID) -> int:
         """Number of partitions; 0 for a topic that does not exist."""
@@ -71,9 +71,9 @@ class TopicMetadata:
         if held is not None and held[0] is topic:
             return held[1]
         racks = {broker.id: broker.rack for broker in self.image.brokers.values()}
-        found = _topic_hash(topic, racks)
-        self._hashes[name] = (topic, found)
-        return found
+        topic_hash = _topic_hash(topic, racks)
+        self._hashes[name] = (topic, topic_hash)
+        return topic_hash
 
 
 def _topic_hash(topic: TopicImage, racks: Mapping[int, str | None]) -> int:
@@ -84,16 +84,16 @@ def _topic_hash(topic: TopicImage, racks: Mapping[int, str | None]) -> int:
     """Encoded racks by replicas, which are the same for many partitions."""
     for index in sorted(topic.partitions):
         replicas = topic.partitions[index].replicas
-        found = known.get(replicas)
-        if found is None:
-            found = known[replicas] = _racks(replicas, racks)
-        parts.append(_INT.pack(index) + found)
+        encoded_racks = known.get(replicas)
+        if encoded_racks is None:
+            encoded_racks = known[replicas] = _racks(replicas, racks)
+        parts.append(_INT.pack(index) + encoded_racks)
     return _xxh3(b"".join(parts))
 
 
 def _racks(replicas: Iterable[int], racks: Mapping[int, str | None]) -> bytes:
-    found = sorted(rack for each in replicas if (rack := racks.get(each)) is not None)
-    return b"".join(_INT.pack(len(rack)) + _text(rack) for rack in found)
+    rack_names = sorted(rack for each in replicas if (rack := racks.get(each)) is not None)
+    return b"".join(_INT.pack(len(rack)) + _text(rack) for rack in rack_names)
 
 
 @lru_cache(maxsize=1024)
