@@ -1,1 +1,1 @@
-"""One partition's log, in Apache Kafka's own files (`partition_log.py` is the door)."""
+"""Log of one partition in Apache Kafka's file formats; `partition_log.py` contains the main class."""

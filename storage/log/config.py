@@ -1,8 +1,7 @@
-"""The topic configs that a log obeys, typed.
+"""Typed topic configs of a log.
 
-The names are Kafka's topic configs with '.' as '_'; names, meanings and defaults are those of Kafka
-4.3's LogConfig. Validation of text is not done here: the table of configs has refused what is bad
-before anything is made from it.
+Field names are Kafka's config names with '.' as '_'; meanings and defaults are those of Kafka 4.3's
+LogConfig. The values are validated before by the config definitions.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class _WithRoom:
 
 @value_class
 class LogConfig(_WithRoom):
-    """One topic's configs; times in milliseconds, sizes in bytes, -1 is "no limit" where allowed.
+    """Configs of one topic; times in ms, sizes in bytes, -1 means no limit where allowed.
 
-    `preallocate` is known and changes nothing: a segment's file grows with what is appended.
+    `preallocate` has no effect: segment files grow with each append.
     """
 
     cleanup_policy: tuple[str, ...] = ("delete",)
@@ -89,7 +88,7 @@ class LogConfig(_WithRoom):
 
     @cached_property
     def inspects_records(self) -> bool:
-        """Whether a batch is more to an append than its header and its CRC."""
+        """Whether an append needs more of a batch than its header and CRC."""
         return (
             self.compact
             or self.compression_type != "producer"
@@ -98,7 +97,7 @@ class LogConfig(_WithRoom):
 
     @cached_property
     def local_limits(self) -> tuple[int, int]:
-        """What a tiered log may keep on its disk: bytes and ms (T-15; -2 is what is kept in all)."""
+        """Limits of the local log of a tiered topic: bytes and ms (T-15; -2 means the total limit)."""
         size_bytes, age_ms = self.local_retention_bytes, self.local_retention_ms
         return (
             self.retention_bytes if size_bytes == -2 else size_bytes,
@@ -111,14 +110,15 @@ class LogConfig(_WithRoom):
 
     @cached_property
     def max_segment_bytes(self) -> int:
-        """`segment.bytes`, or the tests' door `internal.segment.bytes`."""
+        """`segment.bytes`, or `internal.segment.bytes` in tests."""
         if self.internal_segment_bytes is not None:
             return self.internal_segment_bytes
         return self.segment_bytes
 
     @cached_property
     def max_segment_ms(self) -> int:
-        """How long a segment may stay active; a compacted one no longer than its compaction lag."""
+        """Time after which the active segment is rolled; at most the compaction lag for a compacted
+        log."""
         if self.compact and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms

@@ -1,12 +1,11 @@
-"""Which leader epoch began at which offset (KIP-101, KIP-279), and its checkpoint file.
+"""Leader epoch cache: start offset of each leader epoch (KIP-101, KIP-279), and its checkpoint file.
 
-Epochs and start offsets both only grow along the list. The file (`leader-epoch-checkpoint`: `0`, the
-number of entries, then `epoch startOffset` a line) may lag behind, in one direction only: it is
-written before the recovery point passes the batches that began an epoch (`save`, from flush), and
-at once when entries go at the end (truncation). So an epoch that the file lacks is found again by
-recovery in the batches past the recovery point; entries past the end or below the start of the log
-are dropped when it is loaded. Kafka writes the file at every new epoch; we do not, as 4,000
-partitions that get a leader at once would be 8,000 syncs.
+Epochs and start offsets increase along the list. The file (`leader-epoch-checkpoint`: `0`, the number of
+entries, then `epoch startOffset` per line) may be older than the cache: it is written before the
+recovery point passes the first batch of an epoch (`save`, from flush), and at once after a truncation.
+Recovery finds a missing epoch in the batches past the recovery point; entries outside of the log are
+removed when the file is loaded. Kafka writes the file at every new epoch; for 4,000 partitions that get
+a leader together this would be 8,000 syncs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NO_OFFSET = -1
 
 @value_class
 class EpochEnd:
-    """An epoch and the offset where it ends (exclusive); (-1, -1) if nothing is known."""
+    """An epoch and its end offset (exclusive); (-1, -1) if unknown."""
 
     epoch: int
     end_offset: int
@@ -38,11 +37,11 @@ class EpochStart:
 
 
 class CorruptEpochs(Exception):
-    """The checkpoint file is not one."""
+    """The leader epoch checkpoint file is invalid."""
 
 
 class LeaderEpochCache:
-    """See the module. `end_offset` tells the log's end."""
+    """Leader epochs of one log. `end_offset` returns the log end offset."""
 
     def __init__(
         self,
@@ -65,15 +64,13 @@ class LeaderEpochCache:
 
     @classmethod
     def load(cls, files: Files, directory: Path, end_offset: Callable[[], int]) -> LeaderEpochCache:
-        """From the file, if there is one. Raises CorruptEpochs, OSError."""
+        """Load the checkpoint file, if it exists. Raises CorruptEpochs, OSError."""
         path = directory / EPOCHS
         try:
             data = files.read(path)
         except FileNotFoundError:
             return cls(files, directory, end_offset)
         return cls(files, directory, end_offset, parse_checkpoint(data))
-
-    # What is known
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
@@ -85,17 +82,17 @@ class LeaderEpochCache:
         return entries[0] if entries else None
 
     def epoch_for(self, offset: int) -> int | None:
-        """The epoch of the batch at `offset`; None if it lies before the first known."""
+        """Epoch of the batch at `offset`; None if it is before the first known epoch."""
         entries = self._entries
         slot = bisect_right(entries, offset, key=lambda entry: entry.start_offset)
         return entries[slot - 1].epoch if slot else None
 
     def end_offset_for(self, epoch: int) -> EpochEnd:
-        """The largest known epoch at or below `epoch` and where it ends: where the next one starts,
-        or the log does.
+        """Largest known epoch at or below `epoch`, and its end: the start of the next one, or the log
+        end offset.
 
-        An epoch before all known ones ends where they start; one past all known is (-1, -1), for
-        then the asker knows more than we do (KIP-101, KIP-279).
+        An epoch before all known ones ends at their start; for one after all known ones the result is
+        (-1, -1) (KIP-101, KIP-279).
         """
         entries = self._entries
         if entries and epoch == entries[-1].epoch:
@@ -107,15 +104,15 @@ class LeaderEpochCache:
         return EpochEnd(found, entries[slot].start_offset)
 
     def entries_in(self, start: int, end: int) -> tuple[EpochStart, ...]:
-        """The epochs of [start, end), as the checkpoint of a segment copied elsewhere."""
+        """Epochs of offsets [start, end), for the checkpoint of a copied segment."""
         return _without_end(_without_start(self._entries, start), end)
 
     # Changes
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """`epoch` begins at `start_offset`, unless it has begun before.
+        """Record that `epoch` begins at `start_offset`, unless it is known.
 
-        Entries that contradict it (a later epoch, or a start at or past this one) go.
+        Conflicting entries (a later epoch, or a start at or past this one) are removed.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} cannot start at offset {start_offset}")
@@ -132,18 +129,18 @@ class LeaderEpochCache:
         self._set((*entries[:kept], EpochStart(epoch, start_offset)))
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that start at or past `end_offset`."""
+        """Remove the epochs that start at or past `end_offset`."""
         self._set(_without_end(self._entries, end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget what ends before `start_offset`; the epoch it lies in begins there now."""
+        """Remove the epochs that end before `start_offset`; the epoch that contains it begins there."""
         self._set(_without_start(self._entries, start_offset))
 
     def clear(self) -> None:
         self._set(())
 
     def restore(self, entries: tuple[EpochStart, ...]) -> None:
-        """Take back changes that could not be saved."""
+        """Set the entries, for example to undo changes that could not be saved."""
         self._set(entries)
 
     def _set(self, entries: tuple[EpochStart, ...]) -> None:
@@ -155,15 +152,15 @@ class LeaderEpochCache:
     # The file
 
     def move_to(self, directory: Path, saved: tuple[EpochStart, ...] | None = None) -> None:
-        """The file is in another directory now. `saved`: what the one there says; by default what
-        ours did, being the same file."""
+        """Continue with the file in another directory. `saved` is the content of the file there; by
+        default it is the same file."""
         with self._saving:
             self.directory = directory
             if saved is not None:
                 self._dirty = saved != self._entries
 
     def save(self) -> None:
-        """Make the file durable if it lags behind. Raises OSError."""
+        """Write the file durably if it is out of date. Raises OSError."""
         with self._saving:
             if not self._dirty:
                 return
@@ -205,7 +202,7 @@ def parse_checkpoint(data: bytes) -> list[EpochStart]:
         if any(entry.epoch < 0 or entry.start_offset < 0 for entry in entries):
             raise CorruptEpochs(f"a negative epoch or offset in {EPOCHS}")
     except (ValueError, TypeError) as error:
-        raise CorruptEpochs(f"{EPOCHS} makes no sense: {error}") from error
+        raise CorruptEpochs(f"{EPOCHS} is invalid: {error}") from error
     if len(entries) != wanted:
-        raise CorruptEpochs(f"{EPOCHS} says {count} entries and has {len(entries)}")
+        raise CorruptEpochs(f"{EPOCHS} has {len(entries)} entries instead of {count}")
     return entries

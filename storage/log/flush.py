@@ -1,4 +1,4 @@
-"""Making what was written durable, and closing. A failed sync is never tried again: LogFailed."""
+"""Flush and clean close of a log. A failed sync is never retried: it raises LogFailed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from odradek.storage.log.state import LogState, offline_on_failure
 
 
 def flush(log: LogState, up_to: int | None = None) -> None:
-    """Make all below `up_to` (default: the end as of now) durable. Off the loop, beside appends.
+    """Make everything below `up_to` (default: the log end offset) durable; in a worker thread,
+    concurrently with appends.
 
     1. Each segment from the recovery point on: data, then indexes.
-    2. Producer snapshots; the leader epochs, if the file lags behind.
-    3. The directory, if names were added to it.
-    4. `recovery_point`, unless a truncation came in between. (The log directory's checkpoint follows
-       when it may: an older one only scans more.)
+    2. Producer snapshots; the leader epoch checkpoint if it is out of date.
+    3. The directory, if files were created.
+    4. `recovery_point`, unless a truncation ran meanwhile. The directory's checkpoint follows later: an
+       older one only makes recovery scan more.
 
-    A crash at any point: the recovery point is the old one, all past it is scanned.
+    After a crash at any point the old recovery point applies, and everything past it is scanned.
     """
     with log.flushing:
         generation = log.generation
@@ -28,9 +29,9 @@ def flush(log: LogState, up_to: int | None = None) -> None:
 
 
 def flush_gap(log: LogState) -> None:
-    """The log has come to have a gap between two segments that its leader's has, too: below the recovery
-    point, and that durable, it is not taken for the end of a segment that was lost. On the loop, but
-    once in 2^31 offsets at most. Raises LogFailed."""
+    """Make a gap between two segments, which the leader's log has too, part of the durable log: below
+    the recovery point, recovery does not treat it as a loss. Runs on the loop, at most once in
+    2^31 offsets. Raises LogFailed."""
     end = log.tip.end_offset
     with offline_on_failure(log):
         while log.recovery_point < end:  # unless a swap came in between
@@ -40,7 +41,7 @@ def flush_gap(log: LogState) -> None:
 
 
 def _sync(log: LogState, start: int, end: int) -> None:
-    """Sync the segments that have offsets of [start, end), and what belongs to the log."""
+    """Sync the segments with offsets in [start, end), the snapshots, the epochs and the directory."""
     try:
         for segment in log.segment_list.from_offset(start):
             if segment.base_offset < end:
@@ -53,7 +54,9 @@ def _sync(log: LogState, start: int, end: int) -> None:
     except OSError as error:
         raise log.handle_io_error(error, undone=True) from error
     if log.directory_needs_sync:
-        log.directory_needs_sync = False  # before, so that what is added from here on counts
+        log.directory_needs_sync = (
+            False  # cleared first, so that files created meanwhile set it again
+        )
         try:
             log.files.sync_directory(log.directory)
         except OSError as error:
@@ -75,10 +78,10 @@ def _sync_segment(log: LogState, segment: Segment) -> None:
 
 
 def close_cleanly(log: LogState) -> None:
-    """Leave the files as a clean shutdown does: indexes trimmed, the largest timestamp in the time
-    index, a producer snapshot at the end; then all durable. The mark of it is the directory's.
+    """Write what a clean shutdown leaves: trimmed indexes, the largest timestamp in the time index, a
+    producer snapshot at the log end; then sync everything.
 
-    A crash at any point: there is no mark, so all past the recovery point is scanned.
+    After a crash there is no clean shutdown mark, so everything past the recovery point is scanned.
     """
     try:
         log.segment_list.active.seal()
@@ -87,6 +90,6 @@ def close_cleanly(log: LogState) -> None:
         raise log.handle_io_error(error) from error
     with log.flushing:
         log.directory_needs_sync = True
-        # The active segment even where nothing of it lies past the recovery point: it was sealed.
+        # Includes the active segment, which was sealed, even if all of it is below the recovery point.
         _sync(log, min(log.recovery_point, log.tip.segment.base_offset), 1 << 63)
         log.recovery_point = log.tip.end_offset

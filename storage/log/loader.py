@@ -1,8 +1,9 @@
-"""From a directory to the parts of a log: what is there is found, finished, believed or recovered.
+"""Loading of a log from its directory: incomplete file operations are finished or undone, then it is
+opened or recovered.
 
-A cleanly closed log is opened by its directory's listing, two small files, and the end of its last
-segment; the rest when it is needed. One that was not goes through recovery.py, and
-so does a tiered one whose epochs are lost.
+A cleanly closed log is opened from its directory listing, two small files, and the end of its last
+segment; the rest is loaded on demand. A log that was not closed cleanly is recovered (recovery.py), and
+so is a tiered log whose epochs are lost.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def clear_leftovers(files: Files, directory: Path) -> list[str]:
-    """Do as the table says; the names that are in the directory now. Raises OSError."""
+    """Finish or undo interrupted file operations; the remaining file names. Raises OSError."""
     names = files.list(directory)
     kept = _settle(files, directory, names)
     if kept != names:
@@ -57,7 +58,7 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
     first_cleaned = min((offset_of(name) or 0 for name in cleaned), default=None)
     if first_cleaned is not None:
         unfinished = [name for name in swaps if (offset_of(name) or 0) >= first_cleaned]
-        # Before the `.cleaned` ones, or the next start would take these for finished.
+        # Removed before the `.cleaned` files: without those the next start would consider them complete.
         _remove(files, directory, unfinished)
         doomed += unfinished
         swaps = [name for name in swaps if name not in unfinished]
@@ -74,8 +75,8 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
 
 
 def _take_over(files: Files, directory: Path, names: list[str], swaps: list[str]) -> list[str]:
-    """Remove the segments that the finished replacements cover, then put these in their places."""
-    # Of one without a record it can't be told how far it reaches: it replaces the one at its own offset.
+    """Remove the segments that complete `.swap` segments replace, and rename these."""
+    # A segment without records replaces only the segment at its own offset.
     replaced = [
         range(offset, max(_next_offset(files, directory, offset), offset + 1))
         for name in swaps
@@ -101,7 +102,7 @@ def _next_offset(files: Files, directory: Path, offset: int) -> int:
         files, directory, offset, index_interval_bytes=1 << 31, created_ms=0, suffix=SWAP
     )
     try:
-        # By the data alone: its index may have taken its place already.
+        # From the data only: its index may have been renamed already.
         return segment.next_offset(indexed=False)
     except KafkaError:
         return offset
@@ -116,7 +117,7 @@ def _remove(files: Files, directory: Path, names: list[str]) -> None:
 
 @state_class
 class LoadedLog:
-    """What a log starts with. `producers` is None where they need not be known yet."""
+    """Parts of a loaded log. `producers` is None if they are loaded on demand."""
 
     segments: list[Segment]
     epochs: LeaderEpochCache
@@ -203,7 +204,11 @@ class Loader:
                 snapshots.keep_only(segment.base_offset for segment in segments)
         assert end is not None
         if end < options.required_end_offset:
-            raise DamagedLog(end, options.required_end_offset, f"{self.directory} ends too soon")
+            raise DamagedLog(
+                end,
+                options.required_end_offset,
+                f"{self.directory} ends before its required offset",
+            )
         if segments and end < log_start_offset:
             self._drop_all(segments, snapshots)
             producers = None
@@ -225,11 +230,11 @@ class Loader:
         )
 
     def _clean_end(self, last: Segment) -> int | None:
-        """Where a cleanly closed log ends; None if it cannot have been closed cleanly."""
+        """Log end offset of a cleanly closed log; None if it was not closed cleanly."""
         try:
             return last.next_offset()
         except KafkaError as error:
-            _log.warning("%s was not closed cleanly after all: %s", last, error)
+            _log.warning("%s was not closed cleanly: %s", last, error)
             last.close()
             return None
 
@@ -256,11 +261,11 @@ class Loader:
             return LeaderEpochCache.load(self.files, self.directory, self._end_offset)
         except CorruptEpochs as error:
             # Not ours: ours is replaced at once. What is past the recovery point is found again.
-            _log.warning("%s: %s; its epochs are forgotten", self.directory, error)
+            _log.warning("%s: %s; ignoring the leader epoch checkpoint", self.directory, error)
             return LeaderEpochCache(self.files, self.directory, self._end_offset)
 
     def _drop_all(self, segments: list[Segment], snapshots: ProducerSnapshots) -> None:
-        """The log ends before it starts: its files were taken away. Nothing of it counts."""
+        """Delete the files of a log that ends before its start."""
         while segments:
             segments.pop().remove()
         for offset in snapshots.offsets:

@@ -1,8 +1,8 @@
-"""Reading: from an offset to a slice of a segment's file, without reading the records.
+"""Read: find the slice of a segment's file for an offset, without reading the records.
 
-The caller gets at least the first batch whole, if it asks so (KIP-74), else only where that fits: of a
-part of it nobody can make anything, and it would take the place of what comes behind. The batches after it
-are cut wherever that is; never a byte of one at or past `limit`. A slice lies in one segment.
+If the caller requests it (KIP-74), the first batch is returned completely even if it is too large;
+otherwise only if it fits, because a part of it would be useless. Later batches may be incomplete at the
+end. No byte is at or past `limit`. A slice is in one segment.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from odradek.storage.log.segments import Segments
 
 
 class LogRead(NamedTuple):
-    """What a read found from `offset` (as asked) on: a slice the caller must unpin, or None.
+    """Result of a read from `offset` on: a slice that the caller must unpin, or None.
 
-    The first batch has `first_batch_size` bytes, which may be more than were asked for: there is no slice
-    then. `base_offset` is that batch's: at most `offset`, unless compaction left a gap.
+    The first batch has `first_batch_size` bytes; if that is more than requested, there may be no slice.
+    `base_offset` is that batch's: at most `offset`, unless compaction left a gap.
     """
 
     offset: int
@@ -29,7 +29,7 @@ class LogRead(NamedTuple):
 
 
 class Tip(NamedTuple):
-    """The log's end, of one moment: the next offset is `position` bytes into `segment`."""
+    """End of the log: the next offset is written at `position` of `segment`."""
 
     end_offset: int
     segment: Segment
@@ -46,9 +46,10 @@ def read_segments(
     at_least_one: bool,
     nowait: bool,
 ) -> LogRead:
-    """See the module. Raises OffsetOutOfRange, WouldBlock (only with `nowait`), CorruptRecords."""
+    """Slice for a read; see `PartitionLog.read`. Raises OffsetOutOfRange, WouldBlock (with `nowait`),
+    CorruptRecords."""
     if offset > tip.end_offset:
-        raise OffsetOutOfRange(f"offset {offset} is past the end, {tip.end_offset}")
+        raise OffsetOutOfRange(f"offset {offset} is past the log end offset {tip.end_offset}")
     if offset >= limit or offset == tip.end_offset:
         return LogRead(offset)
     found = None
@@ -73,7 +74,7 @@ def read_segments(
 
 
 def _end_position(segment: Segment, tip: Tip, limit: int, nowait: bool) -> int:
-    """Where in `segment` the batches below `limit` end."""
+    """End position in `segment` of the batches below `limit`."""
     if limit >= tip.end_offset:
         return tip.position if segment is tip.segment else segment.size
     found = segment.locate(limit, nowait=nowait)

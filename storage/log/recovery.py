@@ -69,8 +69,8 @@ _log = logging.getLogger(__name__)
 
 @value_class
 class ScanStart:
-    """The first batch to check is at `position` and begins at or past `offset`; `builder` has seen
-    those before it, and says how many index entries of theirs are kept."""
+    """Start of a scan: the batch at `position` is the first to check and is at or past `offset`;
+    `builder` has the kept index entries of the batches before."""
 
     position: int
     offset: int
@@ -78,14 +78,14 @@ class ScanStart:
 
 
 def untrusted(segment: Segment) -> ScanStart:
-    """From the start, with no entry kept."""
+    """Scan from the start of the segment, without index entries."""
     segment.open_raw_indexes()
     return ScanStart(0, segment.base_offset, _new_builder(segment))
 
 
 def trusted_prefix(segment: Segment, recovery_point: int) -> ScanStart:
-    """Keep the index entries of batches below `recovery_point`, if the batches are where they say;
-    and follow the headers from the last of them to the point."""
+    """Keep the index entries below `recovery_point` if they match the batches, and read the headers
+    from the last of them to the recovery point."""
     if recovery_point <= segment.base_offset:
         return untrusted(segment)
     segment.open_raw_indexes()
@@ -114,7 +114,7 @@ def _new_builder(segment: Segment) -> IndexBuilder:
 
 
 def _keep_offsets(segment: Segment, builder: IndexBuilder, recovery_point: int) -> int:
-    """Count the entries to keep; the offset of the last."""
+    """Count the offset index entries to keep; the offset of the last."""
     file = segment.offset_index.file
     size = offset_index.ENTRY.size
     data = file.read_at(0, file.size // size * size)
@@ -131,7 +131,7 @@ def _keep_offsets(segment: Segment, builder: IndexBuilder, recovery_point: int) 
 
 
 def _keep_times(segment: Segment, builder: IndexBuilder, last_offset: int) -> None:
-    """Count the entries to keep: those at or before the last batch that the offset index keeps."""
+    """Count the time index entries to keep: at or before the last kept offset index entry."""
     file = segment.time_index.file
     size = time_index.ENTRY.size
     data = file.read_at(0, file.size // size * size)
@@ -154,7 +154,7 @@ CHUNK_BYTES = 4 << 20
 
 @state_class
 class Recovery:
-    """One log's recovery. `run` leaves `segments` with those that remain."""
+    """Recovery of one log. `run` leaves the remaining segments in `segments`."""
 
     files: Files
     segments: list[Segment]
@@ -175,7 +175,8 @@ class Recovery:
     """Where the last gap between segments was let be, past the recovery point."""
 
     def run(self) -> int:
-        """Recover; the log's end offset. Raises OSError, and DamagedLog before anything is cut."""
+        """Recover the log; its log end offset. Raises OSError, and DamagedLog before anything is
+        removed."""
         if not self.segments:
             return self.log_start_offset
         first = self._first_to_scan()
@@ -203,14 +204,15 @@ class Recovery:
         return end_offset
 
     def _load_producers(self, offset: int) -> None:
-        """The producers as they were when the log ended at `offset`."""
+        """Producer state when the log ended at `offset`."""
         self.snapshots.load(
             self.producers, up_to=offset, start=self.log_start_offset, now_ms=self.now_ms
         )
         replay(self.producers, self.segments, self.log_start_offset, offset)
 
     def _take_snapshot(self) -> None:
-        """It saves time later, nothing more: a full disk does not keep a log from opening."""
+        """Write a producer snapshot, which only saves time later: a full disk does not prevent the
+        start."""
         try:
             self.snapshots.take(self.producers)
         except OSError as error:
@@ -224,7 +226,7 @@ class Recovery:
         return number
 
     def _is_lost(self, segment: Segment, end_offset: int) -> bool:
-        """Whether `segment` cannot be what was written after `end_offset`."""
+        """Whether a loss precedes `segment`: it does not follow `end_offset`."""
         begins_at = segment.base_offset
         if begins_at == end_offset:
             return False
@@ -239,16 +241,16 @@ class Recovery:
             raise DamagedLog(end_offset, self.required_end_offset, why)
 
     def _remove_from(self, number: int) -> None:
-        """The newest first, so that what is left is whole whenever this is cut short."""
+        """Remove segments, the newest first, so that the log is consistent after a crash."""
         for segment in reversed(self.segments[number:]):
-            _log.warning("recovery removes %s: the log before it ends too soon", segment)
+            _log.warning("recovery removes %s: records before it are missing", segment)
             segment.remove()
             self.snapshots.remove(segment.base_offset)
             self.segments_removed += 1
         del self.segments[number:]
 
     def _recover(self, segment: Segment, start: ScanStart, *, is_last: bool) -> tuple[bool, int]:
-        """Scan one segment from `start`: whether it was whole, and the offset where it ends."""
+        """Scan one segment from `start`: whether it was completely valid, and its end offset."""
         offset = start.offset
         if offset == segment.base_offset:
             self.producers.map_end = offset
@@ -259,7 +261,9 @@ class Recovery:
         cut_bytes = segment.size - end
         if cut_bytes:
             self._refuse_loss(end_offset, f"{segment.path(LOG)} is damaged at byte {end}")
-            _log.warning("recovery cuts %d bytes off %s at %d", cut_bytes, segment, end)
+            _log.warning(
+                "recovery truncates %d bytes of %s at position %d", cut_bytes, segment, end
+            )
             segment.cut_file(end)
             segment.file.sync()
             self.bytes_cut += cut_bytes
@@ -271,7 +275,7 @@ class Recovery:
     def _scan(
         self, segment: Segment, position: int, offset: int, builder: IndexBuilder
     ) -> tuple[int, int]:
-        """Check every batch from `position` on; where the last good one ends: position, offset."""
+        """Check every batch from `position` on; the position and the offset after the last valid one."""
         file, size, base_offset = segment.file, segment.size, segment.base_offset
         latest_epoch = self._latest_epoch()
         unpack, add = HEADER.unpack_from, builder.add

@@ -1,7 +1,8 @@
-"""A log's files under another name, or in another directory, while it is in use.
+"""Relocation of a log's files while it is in use: renaming of its directory, or a switch to another
+directory.
 
-Readers and writers keep the log they have: what changes is where its files are. Slices handed out
-before are pinned and stay what they were. On the loop, between two appends.
+Readers and writers keep their log object. Slices pinned before keep their content. Runs on the loop,
+between two appends.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from odradek.storage.log.state import LogState
 
 
 def rename(log: LogState, new: Path) -> None:
-    """The directory gets another name, and every file handle follows; not durable yet.
+    """Rename the directory; open files stay open. The rename is not durable yet.
 
-    Raises OSError, and then nothing changed.
+    Raises OSError with nothing changed.
     """
     with log.replacing():
         log.files.rename(log.directory, new)
@@ -40,10 +41,10 @@ def switch(
     epochs: tuple[EpochStart, ...],
     recovery_point: int,
 ) -> None:
-    """Go on in `directory`, in files of the same content; the old ones are let go of.
+    """Continue in `directory`, with files of the same content; the old files are closed.
 
-    `epochs` is what the checkpoint there says, `recovery_point` below which all there is durable.
-    Does not touch the disk.
+    `epochs` is the content of the checkpoint there; everything below `recovery_point` is durable there.
+    No disk access.
     """
     with log.replacing():
         old_segments, old_snapshots, old_deletions = log.segment_list, log.snapshots, log.deletions

@@ -1,12 +1,12 @@
-"""Which segments may go (Kafka's UnifiedLog.deleteOldSegments): values in, a number out.
+"""Retention (Kafka's UnifiedLog.deleteOldSegments): the decision is a function without I/O.
 
-Always from the oldest on, never past the high watermark, and never the last segment while it is
-empty. With cleanup.policy=compact (or none) only what lies below the log's start goes: the active
-segment too, where all of it does, which Kafka keeps (on a full disk it may be all there is).
+Segments are deleted from the oldest on, never past the high watermark, and never an empty active
+segment. Without cleanup.policy=delete only segments below the log start offset are deleted: the active
+one too if it is completely below, unlike in Kafka, because it may use all space of a full disk.
 
-Where segments are copied to the remote tier (KIP-405), `local.retention.*` says what the disk may
-keep, and of that nothing goes before its copy is finished (T-15, T-30). The active segment is never
-copied: once its turn has come it is rolled, so that it can be.
+If segments are copied to the remote tier (KIP-405), `local.retention.*` limits the local log, and no
+segment is deleted before its copy is finished (T-15, T-30). The active segment is never copied: when it
+expires it is rolled, so that it can be.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Candidate(Protocol):
-    """A segment, as retention sees it; sizes and timestamps are asked for only where they count."""
+    """A segment; sizes and timestamps are read only if needed."""
 
     @property
     def base_offset(self) -> int: ...
@@ -40,7 +40,7 @@ class Candidate(Protocol):
 
 @value_class
 class ExpiredSegments:
-    """How many of the oldest segments may be deleted now, and whether the active one is to be rolled."""
+    """Number of the oldest segments to delete now, and whether the active segment must be rolled."""
 
     count: int
     rolls: bool = False
@@ -56,10 +56,11 @@ def find_expired(
     now_ms: int,
     safe_to: int | None = None,
 ) -> ExpiredSegments:
-    """See the module. `safe_to`: below that offset all is in the remote tier; None where nothing is to
-    go there.
+    """Apply the retention rules. Everything below `safe_to` is in the remote tier; None: segments are
+    not copied.
 
-    A segment without timestamps is as old as `created_ms` says: since when this process has it.
+    The age of a segment without timestamps is measured from `created_ms`, when this process created or
+    found it.
     """
     is_copied = safe_to is not None
     ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
@@ -108,16 +109,16 @@ def _age_ms(segment: Candidate, now_ms: int) -> int:
 
 
 def delete_expired(log: LogState, now_ms: int) -> int:
-    """Rename the segments that retention lets go; how many.
+    """Rename the expired segments to `.deleted`; their number.
 
-    1. If all may go, or the active one is to be copied: a new active segment (see `roll`).
-    2. The log's start moves up. (Its checkpoint is only needed where it lies within a segment.) Not so
-       where the segments are in the remote tier: the log begins there, and stays.
-    3. The segments and their snapshots, the oldest first. A crash: the log, or the part of it that is
-       on the disk, starts at the first that is left.
+    1. If all segments expired, or the active one must be copied: roll (see `roll`).
+    2. The log start offset rises, except in a tiered log, whose start stays in the remote tier. Its
+       checkpoint is needed only if the start is inside a segment.
+    3. The segments and their snapshots are renamed, the oldest first. After a crash the local log starts
+       at the first remaining segment.
 
-    A copied segment goes only if it is below the recovery point too: then the epochs' file has those
-    of its batches, which could not be found here again. What is not, a flush is asked for.
+    A copied segment is deleted only below the recovery point, because then the leader epoch checkpoint
+    contains the epochs of its batches. Otherwise a flush is requested.
 
     Raises OSError, NoDescriptors, LogFailed.
     """
@@ -139,7 +140,7 @@ def delete_expired(log: LogState, now_ms: int) -> int:
         try:
             roll(log, log.tip.end_offset)
         except DiskFull:
-            count = min(count, len(segments) - 1)  # the others make room
+            count = min(count, len(segments) - 1)  # the other segments free space
     if count:
         segments = log.segment_list.all
         if not is_copied:
@@ -151,21 +152,22 @@ def delete_expired(log: LogState, now_ms: int) -> int:
                 for segment in segments[:count]:
                     log.deletions.add(segment, log.snapshots, at_ms)
                     gone += 1
-            finally:  # those that are left are the log's, and found again by the next round
+            finally:  # remaining segments are deleted by the next run
                 log.segment_list.replace(segments[gone:])
                 log.set_log_start(log.log_start_offset)
     return count
 
 
 def advance_log_start(log: LogState, offset: int, reason: str) -> bool:
-    """Forget what is below `offset`; True if the start moved. Raises OffsetOutOfRange."""
+    """Raise the log start offset; True if it changed. Raises OffsetOutOfRange past the high
+    watermark."""
     if offset > log.high_watermark:
         raise OffsetOutOfRange(
-            f"the log cannot start at {offset}, past the high watermark {log.high_watermark}"
+            f"log start offset {offset} is past the high watermark {log.high_watermark}"
         )
     if offset <= log.log_start_offset:
         return False
-    _log.info("%s starts at %d now: %s", log.directory, offset, reason)
+    _log.info("%s: log start offset raised to %d: %s", log.directory, offset, reason)
     log.needs_clean_close = True
     log.set_log_start(offset)
     log.epochs.truncate_from_start(offset)

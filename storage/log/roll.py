@@ -1,7 +1,7 @@
-"""Sealing the active segment and beginning the next: when (Kafka's LogSegment.shouldRoll), and how.
+"""Roll: seal the active segment and create the next one (Kafka's LogSegment.shouldRoll).
 
-By whichever comes first: what is to be appended does not fit `segment.bytes`; the segment spans
-`segment.ms` less its jitter; an index is full; an offset does not fit the indexes' 32 bits.
+A roll is due if the batches to append do not fit `segment.bytes`, if the segment spans `segment.ms` less
+its jitter, if an index is full, or if an offset does not fit the 32 bits of the indexes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from odradek.storage.log.time_index import ENTRY as TIME_ENTRY
 
 
 class Active(Protocol):
-    """The active segment, as the decision sees it."""
+    """The active segment, as `should_roll` needs it."""
 
     base_offset: int
     created_ms: int
@@ -35,7 +35,7 @@ class Active(Protocol):
     def time_entries(self) -> int: ...
 
     def first_batch_timestamp(self) -> int:
-        """-1: none."""
+        """Largest timestamp of the first batch; -1: none."""
         ...
 
 
@@ -47,10 +47,10 @@ def should_roll(
     max_timestamp: int,
     now_ms: int,
 ) -> bool:
-    """Whether what is to be appended (up to `last_offset`) goes to a new segment.
+    """Whether the batches to append (up to `last_offset`) need a new segment.
 
-    Time is measured from the first batch's timestamp to the new one's; by the clock, from the
-    segment's creation, where there are no timestamps.
+    Time is measured from the first batch's timestamp to the new one's; without timestamps, by the clock
+    from the creation of the segment.
     """
     size = active.size
     if size > config.max_segment_bytes - append_bytes:
@@ -72,21 +72,21 @@ def should_roll(
 
 
 class RollLimits(NamedTuple):
-    """Up to where an append to `active` under `config` needs no `should_roll`; inclusive."""
+    """Limits (inclusive) up to which an append to `active` under `config` needs no `should_roll`."""
 
     active: Active | None = None
     config: LogConfig | None = None
     position: int = -1
-    """Where the append ends in the segment."""
+    """End position of the append in the segment."""
     max_timestamp: int = -1
     last_offset: int = -1
 
 
 def roll_limits(active: Active, config: LogConfig) -> RollLimits:
-    """There are none where the clock decides, or the first batch's timestamp is not there yet.
+    """Limits of the active segment; none if the clock decides, or if the segment has no timestamp yet.
 
-    An index gets no more than one entry for each `index_interval_bytes`: it is not full before so many
-    bytes were appended as it has room for.
+    An index gets at most one entry per `index_interval_bytes`, so its free entries determine the number
+    of bytes until it is full.
     """
     if not active.size or active.first_batch_timestamp() <= NO_TIMESTAMP:
         return RollLimits()
@@ -106,22 +106,22 @@ def roll_limits(active: Active, config: LogConfig) -> RollLimits:
 
 
 def roll(log: LogState, base_offset: int) -> Segment:
-    """Seal the active segment, open the next at `base_offset`; nothing if the active one is empty.
+    """Seal the active segment and create the next at `base_offset`; no effect if the active one is
+    empty.
 
-    On the loop, so nothing of the log is synced here; `flush` does:
+    Runs on the loop, so nothing is synced here; `flush` does that:
 
-    0. Where the log is compacted, and no checkpoint has named its recovery point yet (in its first minute):
-       one that does. From here on there is a next segment, and recovery is to know that a gap before it
-       would be a loss.
-    1. The new segment's files, empty. A crash: an empty last segment, or (its name was lost) none.
-       A full disk: they are removed, the roll is refused.
-    2. The producer snapshot, unless no records are left before the new segment: loading would drop it, and a
-       disk that is full of deleted records may not have room for it. A crash: torn, its CRC fails; an older
-       one is used.
-    3. The old one's last time index entry, its indexes trimmed. A crash before the flush: it lies
-       past the recovery point, its indexes are made anew.
-    4. Visible, and a flush asked for: data, indexes, snapshot, names, in this order, and the
-       recovery point last. Until then recovery scans both.
+    0. If the log is compacted and no checkpoint contains its recovery point yet, a checkpoint is
+       written: with a second segment, recovery must know that a gap before it is a loss.
+    1. The new segment's empty files. After a crash there is an empty last segment, or none. If the disk
+       is full, they are removed and the roll fails.
+    2. The producer snapshot, unless no records remain before the new segment: loading would remove it,
+       and a full disk may have no space for it. After a crash its CRC may be invalid, and an older one
+       is used.
+    3. The last time index entry of the old segment; its indexes are trimmed. After a crash before the
+       flush they are rebuilt, because they are past the recovery point.
+    4. The new segment becomes visible, and a flush is requested: data, indexes, snapshot, directory, and
+       the recovery point last. Until then recovery scans both segments.
 
     Raises DiskFull, NoDescriptors, LogFailed.
     """
@@ -144,7 +144,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
         with offline_on_failure(log):
             fresh.remove()
         raise log.handle_io_error(error, undone=True) from error
-    log.directory_needs_sync = True  # the snapshot's, after the segment's
+    log.directory_needs_sync = True  # for the snapshot, too
     log.segment_list.add(fresh)
     log.tip = Tip(log.tip.end_offset, fresh, 0)
     if log.on_flush_due is not None:

@@ -1,15 +1,15 @@
 """A segment: consecutive batches in one data file, with its indexes.
 
-- Nothing is opened or asked for (not even the size) before it is needed: 40,000 segments of a
-  broker that starts are 40,000 names.
-- Only the last segment of a log is appended to. What is below `size` never changes; a truncation
-  makes a new `Segment` (truncation.py), so that whoever still reads the old one finds it whole.
-- Order of an append: room in the indexes, then the data, then the entries. A full disk is met by
-  the first two, which leave everything as it was.
-- Reads may run on another thread than the appends (`nowait=False`); they take `size`, the tail and
-  the index's last entry as of some moment, each read once.
-- The batch that was located last is remembered: who reads on asks for the one right behind it, whose
-  header is then all that is read. As what is below `size` never changes, it can't be wrong.
+- Files are opened on demand, and even the size is read on demand: at start 40,000 segments are 40,000
+  file names.
+- Only the active segment is appended to. Bytes below `size` never change; a truncation creates a new
+  `Segment` (truncation.py), so that readers of the old one are not affected.
+- Order of an append: space in the indexes, then the data, then the index entries. A full disk fails one
+  of the first two steps, which leave everything unchanged.
+- Reads may run in other threads than appends (`nowait=False`); they use a snapshot of `size`, the tail
+  and the last index entry.
+- The last located batch is remembered: a sequential read asks for the next one, and then only its header
+  is read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Segment(SegmentHandles):
-    """See the module. `suffix` is the one of files not in place yet (`.cleaned`, `.swap`)."""
+    """One segment. `suffix` is that of files that are not in place yet (`.cleaned`, `.swap`)."""
 
     # fmt: off
     __slots__ = (
@@ -105,7 +105,7 @@ class Segment(SegmentHandles):
         roll_jitter_ms: int = 0,
         suffix: str = "",
     ) -> Segment:
-        """A new, empty segment; files that are in the way go. If one cannot be made, none is."""
+        """Create an empty segment; existing files are replaced. After a failure no file remains."""
         segment = cls(
             files,
             directory,
@@ -139,8 +139,6 @@ class Segment(SegmentHandles):
     def __repr__(self) -> str:
         return f"Segment({self.path(LOG)}, {self._size} bytes)"
 
-    # What it has
-
     @property
     def file(self) -> File:
         """The data file. Raises ValueError once the segment is closed."""
@@ -158,13 +156,14 @@ class Segment(SegmentHandles):
             return file
 
     def _check_open(self) -> None:
-        """A reader that a truncation or deletion has overtaken must not open files anew."""
+        """Raise ValueError if the segment is closed: a reader must not open the files again after a
+        truncation or deletion."""
         if self._is_closed:
             raise ValueError(f"{self} is closed")
 
     @property
     def size(self) -> int:
-        """Bytes of the data file."""
+        """Size of the data file in bytes."""
         if self._size < 0:
             _ = self.file
         return self._size
@@ -194,9 +193,9 @@ class Segment(SegmentHandles):
             return index
 
     def _load_indexes(self, *, nowait: bool = False) -> tuple[OffsetIndex, TimeIndex]:
-        """Open both; make them anew, from the headers, if one is missing or makes no sense.
+        """Open both indexes; rebuild them from the headers if one is missing or corrupt.
 
-        That takes long for a large segment: with `nowait` WouldBlock is raised instead.
+        Rebuilding takes long for a large segment: `nowait` raises WouldBlock instead.
         """
         size, file = self.size, self.file
         indexes = self._open_indexes(size)
@@ -226,13 +225,13 @@ class Segment(SegmentHandles):
                         offset_index.close()
                         time_index.close()
                         return None
-                    _log.warning("the indexes of %s are made anew: %s", self, error)
+                    _log.warning("rebuilding the indexes of %s: %s", self, error)
                     write_indexes(offset_index, time_index, made)
                 self._offset_index, self._time_index = offset_index, time_index
             return offset_index, time_index
 
     def open_raw_indexes(self) -> None:
-        """Open (or create) the indexes without believing what is in them (recovery)."""
+        """Open (or create) the indexes without checking their content, for recovery."""
         self._offset_index, self._time_index = self._new_indexes()
         self._offset_index.open_raw()
         self._time_index.open_raw()
@@ -245,14 +244,14 @@ class Segment(SegmentHandles):
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in it; -1 if there is none."""
+        """Largest timestamp of the segment; -1 if there is none."""
         if self._max_timestamp is None:
             self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last
         return self._max_timestamp
 
     @property
     def offset_of_max_timestamp(self) -> int:
-        """The last offset of the first batch that has the largest timestamp."""
+        """Last offset of the first batch with the largest timestamp."""
         _ = self.max_timestamp
         return self._offset_of_max_timestamp
 
@@ -269,12 +268,12 @@ class Segment(SegmentHandles):
     # Appending
 
     def write(self, data: Buffer, batch_count: int) -> int:
-        """Write `data`, `batch_count` batches with offsets and epochs in place; where it begins.
+        """Write `data`, `batch_count` batches with offsets and epochs; the position of the first.
+        `added` must follow.
 
-        Raises OSError; if that is about space or descriptors (not another error of cutting off what
-        was written in part), the segment is as before, on the disk too: a loss of power must not bring
-        back some of those bytes under what is written there next. Of the same batch, from the next leader,
-        that would be the leader epoch of the one before, which no CRC covers. `added` must follow.
+        Raises OSError. If the disk is full or no descriptor is free, the segment is unchanged, on the
+        disk too: after a power failure no bytes may remain below later writes, because no CRC covers the
+        leader epoch of a batch.
         """
         if not self._ready:
             self.prepare()
@@ -295,8 +294,8 @@ class Segment(SegmentHandles):
             raise
 
     def added(self, batches: Sequence[Batch], position: int) -> None:
-        """Index what was written at `position`. An OSError here leaves the indexes incomplete; for want
-        of a descriptor entries are left out, and no error raised."""
+        """Index batches written at `position`. After an OSError the indexes are incomplete; without a
+        file descriptor, entries are skipped without an error."""
         tail, max_timestamp = self._tail, self.max_timestamp
         offsets: list[tuple[int, int]] = []
         times: list[tuple[int, int]] = []
@@ -327,10 +326,10 @@ class Segment(SegmentHandles):
                 _log.warning("no descriptor for entries in the indexes of %s", self)
 
     def prepare(self) -> None:
-        """Before the first append after a start: go on as if there had been none.
+        """Prepare the first append after a start: the result is the same as without the restart.
 
-        The time index forgets the entry that closing wrote, so that it stays the one that a rebuild
-        makes; what it said is remembered.
+        The time index entry that the clean close wrote is removed, as a rebuilt index would not have it;
+        its timestamp is kept in memory.
         """
         if self._ready:
             return
@@ -342,10 +341,10 @@ class Segment(SegmentHandles):
     # Reading
 
     def locate(self, offset: int, *, nowait: bool = False) -> Located | None:
-        """The first batch that ends at or past `offset`, None if the segment ends before.
+        """First batch that ends at or past `offset`; None if the segment ends before.
 
-        `nowait` is for the loop: WouldBlock if the headers are not in memory, or so many would have
-        to be read as when an index is of no use.
+        `nowait`, for calls on the loop, raises WouldBlock if headers are not in memory, or if an index
+        is corrupt.
         """
         tail = self._tail
         if tail and offset >= tail[0][3]:
@@ -365,14 +364,14 @@ class Segment(SegmentHandles):
         return found
 
     def next_offset(self, *, indexed: bool = True) -> int:
-        """The offset after the last batch; the base offset if there is none."""
+        """Offset after the last batch; the base offset of an empty segment."""
         last = self.base_offset
         for batch in headers(self.file, self.offset_index.last[1] if indexed else 0, self.size):
             last = batch.last_offset + 1
         return last
 
     def first_batch_timestamp(self) -> int:
-        """The first batch's largest timestamp; -1 if it is empty or has none."""
+        """Largest timestamp of the first batch; -1 if there is none."""
         if self.first_timestamp is None:
             for batch in headers(self.file, 0, self.size):
                 self.first_timestamp = batch.max_timestamp
@@ -382,7 +381,8 @@ class Segment(SegmentHandles):
     # Rebuilding
 
     def restore_indexes(self, builder: IndexBuilder, *, sealed: bool) -> None:
-        """Write what recovery's `builder` made; `sealed` adds the largest timestamp's entry."""
+        """Write the index entries of recovery's `builder`; `sealed` adds the entry of the largest
+        timestamp."""
         if sealed:
             builder.seal()
         self.offset_index.rebuild(builder.kept_offsets, builder.offsets)
@@ -392,7 +392,7 @@ class Segment(SegmentHandles):
         self._ready = False
 
     def cut_file(self, size: int) -> None:
-        """Cut the data file, in place (recovery, when nobody reads yet)."""
+        """Truncate the data file in place, for recovery, when there are no readers."""
         self.file.truncate(size)
         self._size = size
         self._tail = []
@@ -400,9 +400,9 @@ class Segment(SegmentHandles):
         self.first_timestamp = None
 
     def truncated(self, offset: int, position: int, file: File, now_ms: int) -> Segment:
-        """The segment of our batches below `offset`, which are the first `position` bytes of `file`.
+        """The segment of the batches below `offset`, which are the first `position` bytes of `file`.
 
-        Its indexes' files take the place of ours. We stay readable, but for what was cut off.
+        Its index files replace the old ones. The old segment stays readable below `offset`.
         """
         fresh = self.relative(self.directory)
         fresh.created_ms = self.created_ms if position else now_ms
@@ -457,13 +457,13 @@ class Segment(SegmentHandles):
                 timestamp, offset = batch.max_timestamp, batch.last_offset
         self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset
 
-    # Its end
+    # Seal, rename, close
 
     def seal(self) -> None:
-        """No more appends: the largest timestamp gets its entry, the indexes give back their room.
+        """End appends: write the time index entry of the largest timestamp and trim the indexes.
 
-        Also on closing: with it the largest timestamp is known without a scan. The entry's room
-        was taken before the data was written.
+        Also called on closing, so that the largest timestamp is known without a scan. The space of the
+        entry was reserved before the data was written.
         """
         time_index = self.time_index
         if self.max_timestamp > time_index.last[0]:
@@ -475,15 +475,14 @@ class Segment(SegmentHandles):
         self._ready = False
 
     def sync(self) -> None:
-        """Make durable what was written; the data first."""
+        """Sync the data, then the indexes."""
         self.file.sync()
         self.sync_indexes()
 
     def rename(self, suffix: str) -> None:
-        """Give all its files another suffix, the data file first: without it the rest is debris.
+        """Change the suffix of all files, the data file first.
 
-        Raises OSError, and then they have the names that they had; where one cannot be taken back, the
-        disk's (EIO), whatever it was.
+        Raises OSError after the renames were undone; EIO if one could not be undone.
         """
         with self._opening:
             old = {kind: self.path(kind) for kind in SEGMENT_FILES}
@@ -497,23 +496,23 @@ class Segment(SegmentHandles):
             self._moved()
 
     def move_to(self, directory: Path) -> None:
-        """The directory was renamed."""
+        """Use the files in a renamed directory."""
         with self._opening:
             self.directory = directory
             self._moved()
 
     def disown_file(self) -> None:
-        """The data file's handle belongs to another segment now (`truncated`)."""
+        """Leave the data file open: it belongs to another segment now (`truncated`)."""
         self._file = None
 
     def close(self) -> None:
-        """Give up all handles, for good; nothing is written. A pinned slice keeps its own."""
+        """Close all files for good; nothing is written. A pinned slice keeps its file."""
         with self._opening:
             self._is_closed = True
             self._let_go()
 
     def remove(self) -> None:
-        """Close it and unlink its files."""
+        """Close the segment and unlink its files."""
         self.close()
         for kind in (LOG, *INDEX_FILES):
             self._files.remove(self.path(kind), missing_ok=True)

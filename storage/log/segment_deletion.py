@@ -1,7 +1,7 @@
-"""Segments on their way out: renamed to `.deleted` now, unlinked after `file.delete.delay.ms`.
+"""Deletion of segments: renamed to `.deleted` now, unlinked after `file.delete.delay.ms`.
 
-In between, reads that began before go on. A crash leaves `.deleted` files, which are unlinked when
-the log is opened (leftovers.py). Slices that are pinned outlive even the unlinking.
+Reads in progress continue meanwhile. After a crash the `.deleted` files are unlinked when the log is
+opened (loader.py). Pinned slices stay readable after the unlinking.
 """
 
 from __future__ import annotations

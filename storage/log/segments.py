@@ -1,6 +1,6 @@
-"""The segments of a log in the order of their base offsets.
+"""Segments of a log, ordered by base offset.
 
-The list is replaced, never changed: whoever reads on another thread keeps the one it took.
+The list is replaced and never modified, so that readers in other threads keep a consistent list.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from odradek.storage.log.transaction_index import AbortedTransaction
 
 
 class Segments:
-    """Never empty once a log is open; the last one is the active one."""
+    """Segment list of a log; not empty once the log is open. The last segment is active."""
 
     __slots__ = ("_all", "_sealed")
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
-        # Offsets and segments in one tuple, so that both are of the same moment.
+        # Offsets and segments are in one tuple, so that they are always consistent.
         self._all: tuple[tuple[int, ...], tuple[Segment, ...]] = ((), ())
         self._sealed: tuple[Sequence[Segment], int] = ((), 0)
         self.replace(segments)
@@ -28,7 +28,7 @@ class Segments:
         self._all = (tuple(segment.base_offset for segment in ordered), tuple(ordered))
 
     def add(self, segment: Segment) -> None:
-        """At the end."""
+        """Append a segment."""
         offsets, segments = self._all
         assert not offsets or segment.base_offset > offsets[-1]
         self._all = ((*offsets, segment.base_offset), (*segments, segment))
@@ -56,7 +56,7 @@ class Segments:
         return sealed_bytes + segments[-1].size
 
     def past(self, offset: int) -> Sequence[Segment]:
-        """From the one with `offset` on; all, if they begin after it."""
+        """Segments from the one that contains `offset` on; all if they begin after it."""
         offsets, segments = self._all
         return segments[max(bisect_right(offsets, offset) - 1, 0) :]
 
@@ -71,13 +71,13 @@ class Segments:
         return iter(self._all[1])
 
     def floor(self, offset: int) -> Segment | None:
-        """The segment that `offset` is in, if it is in any."""
+        """Segment that contains `offset`, if any."""
         offsets, segments = self._all
         slot = bisect_right(offsets, offset)
         return segments[slot - 1] if slot else None
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
-        """The segment that `offset` is in, and all after it."""
+        """Segment that contains `offset`, and all later ones."""
         offsets, segments = self._all
         return segments[max(0, bisect_right(offsets, offset) - 1) :]
 

@@ -1,12 +1,12 @@
-"""Transactions that a log was not written in yet, while their coordinator is asked (KIP-890).
+"""Transaction verification: transactions whose coordinator is being asked about a partition (KIP-890).
 
-The first batch of a transaction in a partition is appended with a guard, which was given before the
-coordinator was asked whether the partition is in the transaction. Whatever ends or begins a
-transaction of that producer takes the guard away, so that an answer that comes too late opens
-nothing. A producer has one guard however often it asks.
+The first batch of a transaction in a partition is appended with a guard, which was created before the
+coordinator was asked whether the partition is in the transaction. Whatever begins or ends a transaction
+of that producer invalidates the guard, so that a late response starts no transaction. A producer has one
+guard.
 
-The lowest sequence that asked is kept: where it has to be sent again, none after it may overtake it.
-Nothing here is durable, nor needs to be: after a restart whoever waited asks again.
+The lowest verified sequence is kept: no later batch may be appended before it. The state is not durable:
+after a restart producers retry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from odradek.storage.errors import OutOfOrderSequence
 
 
 class VerificationGuard:
-    """Says nothing but which asking it is of."""
+    """Identifies one verification."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ VERIFICATION_DISABLED = VerificationGuard()
 
 
 class Verification:
-    """One producer's asking."""
+    """Verification state of one producer."""
 
     __slots__ = ("adds_partitions", "began_ms", "epoch", "guard", "lowest_sequence")
 
@@ -61,7 +61,7 @@ class Verification:
 
 
 class Verifications:
-    """Those of one log, by producer id."""
+    """Verification states of one log, by producer id."""
 
     __slots__ = ("pending",)
 
@@ -74,7 +74,7 @@ class Verifications:
     def begin(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
     ) -> VerificationGuard:
-        """The guard to append with, once the coordinator has agreed."""
+        """The guard to append with after the coordinator has confirmed the transaction."""
         found = self.pending.get(producer_id)
         if found is None:
             found = Verification(epoch, sequence, adds_partitions=adds_partitions, began_ms=now_ms)
@@ -104,7 +104,7 @@ class Verifications:
             del self.pending[batch.producer_id]
 
     def expire(self, now_ms: int, after_ms: int) -> None:
-        """Forget those that nothing came of."""
+        """Remove verifications that were not completed."""
         for producer_id, found in list(self.pending.items()):
             if now_ms - found.began_ms >= after_ms:
                 del self.pending[producer_id]

@@ -1,14 +1,13 @@
-"""Cutting a log off, without changing a byte that a slice still covers.
+"""Truncation of a log without changing bytes that a pinned slice covers.
 
-`File.truncate` zeroes the rest of the last page in place, and what is appended then takes the
-places of what was cut: a slice that was handed out before would send neither what it meant nor
-anything whole. So if the data file is pinned, its first part is **copied** to a new file that takes
-the old one's name; the pinned slices keep the old one until they are sent. Otherwise the file is cut
-in place. (Truncation follows a change of leader; a slice past the cut is then rare, and the copy,
-which may take a second for a large segment, rarer. It is why truncation goes through offload.)
+`File.truncate` zeroes the rest of the last page in place, and later appends reuse the removed range: a
+slice pinned before would send corrupt data. So if the data file is pinned, its first part is copied to a
+new file with the same name, and the pinned slices keep the old file. Otherwise the file is truncated in
+place. Truncation follows a change of leader, and the copy of a large segment, which may take a second,
+is rare; therefore truncation runs in a worker thread.
 
-What fails before anything is cut leaves the log as it was; what fails later takes it offline, for it
-would go on with offsets of two histories.
+A failure before the first removal leaves the log unchanged; a later one takes it offline, because the
+log would contain offsets of two histories.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _CHUNK_BYTES = 1 << 20
 
 @value_class
 class EmptyLogStart:
-    """How an empty log begins: where, and what is known of the time before, which lies in another tier
-    (KIP-405) from `log_start_offset` on. `producers` None: nothing is known of any."""
+    """Start of an empty log: its offset, and the epochs and producers of the earlier records in the
+    remote tier (KIP-405) from `log_start_offset` on. `producers` None: no producer state."""
 
     offset: int
     log_start_offset: int
@@ -44,27 +43,28 @@ class EmptyLogStart:
 
     @classmethod
     def at(cls, offset: int) -> EmptyLogStart:
-        """Nothing lies before it."""
+        """Start at `offset`, without earlier records."""
         return cls(offset, offset)
 
 
 def truncate_to(log: LogState, offset: int) -> None:
-    """Cut off all at or past `offset`, which is not below the first segment, and below the end.
+    """Truncate to `offset`, which is between the first segment and the log end.
 
-    A batch that `offset` lies within goes whole, and the log ends where the last one that is left does
-    (Kafka would leave a gap, that no leader could fill), as the next start would find it.
+    A batch that contains `offset` is removed completely, and the log ends after the last remaining
+    batch, as the next start would find it. (Kafka would leave a gap that no leader could fill.)
 
-    1. The recovery point, not past `offset`, durably: what is appended after the cut is not taken
-       for synced. A crash: the log is as it was, the replica truncates again.
-    2. The epochs that began past it, durably. A crash: recovery finds them in the batches again, for
-       they lie past the recovery point. (A full disk is still answered by leaving all as it is.)
-    3. The end, for readers: no slice from here on reaches past the cut.
-    4. The later segments and snapshots, the newest first. A crash: fewer of them.
-    5. The segment that `offset` lies in: indexes, then data. A crash: the scan from the recovery
-       point on makes the indexes anew.
-    6. Data and directory synced, before anything is appended.
+    1. The recovery point is lowered to `offset`, durably, so that later appends do not count as synced.
+       After a crash the log is unchanged, and the replica truncates again.
+    2. Later epochs are removed, durably. After a crash recovery finds them in the batches. A full disk
+       still leaves everything unchanged.
+    3. The log end is lowered for readers: no new slice is past it.
+    4. Later segments and snapshots are removed, the newest first. After a crash there are fewer of them.
+    5. The segment that contains `offset` is truncated: indexes, then data. After a crash recovery
+       rebuilds the indexes.
+    6. Data and directory are synced before the next append.
 
-    Raises OSError, DiskFull and NoDescriptors up to 2, when nothing was done; LogFailed from 3 on.
+    Raises OSError, DiskFull and NoDescriptors up to step 2 with nothing changed; LogFailed from step 3
+    on.
     """
     now_ms = log.clock.wall_ms()
     producers = log.producers
@@ -75,7 +75,7 @@ def truncate_to(log: LogState, offset: int) -> None:
     segment = segments[number]
     found = segment.locate(offset)
     position = segment.size if found is None else found.position
-    # Not below the log's start, which may lie within a batch too.
+    # Not below the log start offset, which may be inside a batch.
     offset = max(_end_before(segment, position), min(offset, log.log_start_offset))
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
@@ -105,30 +105,31 @@ def truncate_to(log: LogState, offset: int) -> None:
 
 
 def _end_before(segment: Segment, position: int) -> int:
-    """The offset after the last batch before `position`; the base offset if there is none."""
+    """Offset after the last batch before `position`; the base offset if there is none."""
     last = segment.base_offset
     try:
         start = segment.offset_index.floor_of_position(position - 1)
         for batch in headers(segment.file, start, position):
             last = batch.last_offset + 1
-    except KafkaError:  # the index is of no use
+    except KafkaError:  # the index is corrupt
         for batch in headers(segment.file, 0, position):
             last = batch.last_offset + 1
     return last
 
 
 def truncate_fully(log: LogState, beginning: EmptyLogStart) -> None:
-    """Delete everything; the log is empty, and goes on from `beginning`.
+    """Delete all records; the empty log continues from `beginning`.
 
-    1. The recovery point, not past where it goes on nor the old start, durably.
-    2. All segments and snapshots, the newest first. A crash: a shorter log, in the end an empty one
-       at the checkpointed start; the replica finds itself out of range and does it again.
-    3. What is known of the time before: epochs, the producers' snapshot, durably. A crash: the empty
-       log, which ends before all that, and drops it.
-    4. The new segment, the directory. A crash: as it is to be; where it lies in two tiers, with the
-       start that the checkpoint has, until the leader says better (its caller writes it after this).
+    1. The recovery point is lowered to at most its offset and the old start, durably.
+    2. All segments and snapshots are removed, the newest first. After a crash the log is shorter, or
+       empty at the checkpointed start; the replica is out of range and repeats this.
+    3. The epochs and the producer snapshot of the remote records are written, durably. After a crash the
+       log ends before them, and they are removed.
+    4. The new segment is created and the directory synced. After a crash a tiered log has the
+       checkpointed start until it learns a better one from its leader; the caller writes the checkpoint
+       after this.
 
-    Raises OSError and NoDescriptors before 2, when nothing was done; LogFailed from there on.
+    Raises OSError and NoDescriptors before step 2 with nothing changed; LogFailed from there on.
     """
     offset = beginning.offset
     now_ms = log.clock.wall_ms()
@@ -164,7 +165,8 @@ def _forget_epochs(log: LogState, offset: int) -> None:
 
 
 def _lower_recovery_point(log: LogState, offset: int) -> None:
-    """Durably, or not at all: whoever tries again must find it high, or he would not write it down."""
+    """Lower the recovery point durably or not at all: a retry must find the old value, or it would
+    not write the new one."""
     log.needs_clean_close = True
     before = log.cleaned_to, log.recovery_point
     if log.cleaned_to is not None:
@@ -186,7 +188,8 @@ def _set_aside(log: LogState, segments: Sequence[Segment], now_ms: int) -> None:
 
 
 def _cut(files: Files, segment: Segment, offset: int, position: int, now_ms: int) -> Segment:
-    """What remains of `segment` below `offset`, which is at `position`; it must not be used on."""
+    """The remaining part of `segment` below `offset`, which is at `position`; `segment` must not be
+    used afterwards."""
     file = segment.file
     if file.pins:
         part = _copy(files, segment, position)
