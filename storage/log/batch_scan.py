@@ -1,4 +1,4 @@
-"""Walking over the batches of a segment's file by their headers, without reading the records."""
+"""Scan of the batches of a segment's file by their headers, without reading the records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.storage.log.offset_index import OffsetIndex
 
 _log = logging.getLogger(__name__)
 
-# Base offset, length, magic and last offset delta: what it takes to go on to the next batch.
+# Base offset, length, magic and last offset delta: needed to find the next batch.
 _HOP = Struct(">qi4xb6xi")
 _CHUNK_BYTES = 4096
 _HEADER_CHUNK_BYTES = 512
@@ -33,10 +33,10 @@ class Located(NamedTuple):
 def locate(
     file: File, offset: int, start: int, end: int, *, nowait: bool, ends_at: int | None = None
 ) -> Located | None:
-    """The first batch in [start, end) that ends at or past `offset`; `start` is a batch's start.
+    """First batch in [start, end) that ends at or past `offset`; `start` is the start of a batch.
 
-    `ends_at` is the last offset of the batch at `start`, as an index says; CorruptRecords too if
-    that is not so. Raises WouldBlock (with `nowait`) and CorruptRecords.
+    `ends_at` is the last offset of the batch at `start` according to an index. Raises WouldBlock (with
+    `nowait`) and CorruptRecords, also if `ends_at` is wrong.
     """
     if ends_at is not None and start >= end:
         raise CorruptRecords(f"{start} is past the end of {file.path}")
@@ -68,7 +68,8 @@ def locate(
 def locate_by_index(
     file: File, index: OffsetIndex, offset: int, end: int, *, nowait: bool
 ) -> Located | None:
-    """As `locate`, from where the index says; with `nowait` WouldBlock too if it is of no use."""
+    """`locate` from the position of an index entry; with `nowait`, raises WouldBlock if the index is
+    corrupt."""
     entry_offset, start = index.lookup(offset, mapped=nowait)
     if start:
         try:

@@ -1,7 +1,7 @@
-"""The names of the files in a partition's directory (REQUIREMENTS C, Kafka's LogFileUtils).
+"""Names of the files in a partition's directory (Kafka's LogFileUtils).
 
-A segment's files are its base offset in 20 digits and a suffix; a second suffix says that the file
-is on its way out (`.deleted`), not finished (`.cleaned`) or about to replace others (`.swap`).
+A segment's file name is its base offset in 20 digits and a suffix; a second suffix marks a file that is
+deleted later (`.deleted`), incomplete (`.cleaned`), or about to replace others (`.swap`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Makes the entries of a segment's offset and time index from its batches, in memory.
+"""Builds the offset and time index entries of a segment from its batches, in memory.
 
-Fed every batch in order, it yields exactly what appending them one by one would have written. It
-can go on from entries that are kept: those for batches below some offset.
+From all batches in order it makes the same entries as appending them one by one. It can continue after
+kept entries, those of batches below some offset.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IndexBuilder:
         self.times = bytearray()
 
     def add(self, last_offset: int, max_timestamp: int, position: int) -> None:
-        """The next batch: it ends at `last_offset` and starts at `position`."""
+        """Add the next batch, which ends at `last_offset` and starts at `position`."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset
@@ -62,7 +62,7 @@ class IndexBuilder:
             self._add_time()
 
     def seal(self) -> None:
-        """The entry that a sealed segment's time index ends with."""
+        """Add the last entry of a sealed segment's time index."""
         self._add_time()
 
     def _add_time(self) -> None:
@@ -74,8 +74,8 @@ class IndexBuilder:
 
 
 def build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
-    """The entries that a sealed segment of these bytes has; the data is believed as far as there are batches
-    in it: who asks for what lies behind is told that it is damaged. Raises OSError."""
+    """Entries of a sealed segment with this data. If a batch is corrupt, the index ends there; reads
+    past it report the corruption. Raises OSError."""
     builder = IndexBuilder(base_offset, interval_bytes)
     try:
         for batch in headers(file, 0, size):
@@ -89,7 +89,7 @@ def build(file: File, size: int, base_offset: int, interval_bytes: int) -> Index
 
 
 def write_indexes(offsets: OffsetIndex, times: TimeIndex, made: IndexBuilder) -> None:
-    """Write both files, durably. Raises OSError."""
+    """Write both index files, durably. Raises OSError."""
     offsets.open_raw()
     offsets.rebuild(0, made.offsets)
     offsets.sync()

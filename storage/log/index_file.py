@@ -1,19 +1,18 @@
-"""A file of entries of one size that only grows: what offset and time index have in common.
+"""File of fixed-size entries that only grows: the common part of offset index and time index.
 
-- The file is opened when first used. Entries are read through a read-only map of the entries alone
-  (a store or a hole on a full disk would kill the process), and written with `write_at`.
-- Room is taken in steps of 4 KiB, or the whole entries that fit in (`reserve`), **before** the data
-  that an entry points to is written: a full disk shows itself while there is nothing to undo. Kafka
-  takes `segment.index.bytes` at once, as a hole; really taken, 4,000 partitions would need 80 GB.
-  Past the last entry the file holds zeros, as Kafka's does, until it is trimmed (roll, close).
-- Bytes that a map may cover are never changed or cut off in place: a truncation writes the entries
-  it keeps to a new file that replaces the old (`take_place`), and whoever still looks into the old
-  one finds it whole. Only `restore` cuts in place; it is for recovery, when nobody reads yet.
-- Room is given back (`trim`) in a thread, too, where a log is closed, while the loop looks entries up:
-  neither may find the other half way, a map of what is being cut off or a view that keeps it from
-  going. So `search` and `trim` of the same file exclude each other.
-- After a crash the number of entries is not known from the size. Whoever opens a log that was not
-  closed cleanly finds it out from the entries (recovery.py).
+- The file is opened on demand. Entries are read through a read-only map of the entries (a store, or a
+  hole on a full disk, would kill the process), and written with `write_at`.
+- Space is reserved in steps of 4 KiB (`reserve`) before the data of an entry is written, so that a full
+  disk is detected while there is nothing to undo. Kafka reserves `segment.index.bytes` as a hole; really
+  allocated, 4,000 partitions would need 80 GB. The file contains zeros after the last entry, as Kafka's
+  does, until it is trimmed (roll, close).
+- Bytes that a map may cover are never changed or removed in place: a truncation writes the kept entries
+  to a new file that replaces the old one (`take_place`), which readers may continue to use. Only
+  `restore` truncates in place, for recovery, when there are no readers.
+- `trim` may run in a worker thread while the loop searches: `search` and `trim` of one file exclude each
+  other.
+- After a crash the number of entries does not follow from the size; recovery.py determines it from the
+  entries.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ STEP_BYTES = 4096
 
 
 class CorruptIndex(Exception):
-    """An index contradicts itself or its segment: it is rebuilt."""
+    """An index is inconsistent with itself or its segment, and must be rebuilt."""
 
 
 def replace_file(files: Files, path: Path, parts: Sequence[Buffer]) -> File:
-    """A new file of `parts`, synced, that takes the place of the one at `path` at once."""
+    """Write a new file of `parts`, sync it, and atomically replace the file at `path`."""
     fresh_path = path.with_name(path.name + CLEANED)
     files.remove(fresh_path, missing_ok=True)
     fresh = files.open(fresh_path, create=True)
@@ -65,14 +64,14 @@ class IndexFile:
 
     @property
     def file(self) -> File:
-        """The file, which `create`, `open` or `open_raw` has opened. Raises ValueError once closed."""
+        """The open file. Raises ValueError once closed."""
         file = self._file  # which may be closed from another thread meanwhile: so here, and below
         if file is None:
             raise ValueError(f"{self.path} is closed")
         return file
 
     def create(self) -> None:
-        """A new, empty file, instead of one that may be there."""
+        """Create an empty file, replacing an existing one."""
         self._files.remove(self.path, missing_ok=True)
         self._use(self._files.open(self.path, create=True), 0)
 
@@ -86,7 +85,7 @@ class IndexFile:
         self.count = count
 
     def open_raw(self) -> None:
-        """Open a file, whatever is in it, with no entries as yet; a missing one is created."""
+        """Open or create a file without reading its entries."""
         if self._file is None:
             if not self._files.exists(self.path):
                 return self.create()
@@ -99,9 +98,9 @@ class IndexFile:
         self.capacity = file.size // self.entry_size
 
     def search(self, find: Callable[[Buffer], T], *, mapped: bool) -> T:
-        """What `find` makes of the entries, which it must not keep.
+        """Result of `find` over the entries, to which it must not keep a reference.
 
-        Mapped on the loop; read where another thread asks: it would hold the loop up.
+        `mapped`, for the loop, uses the map; other threads read the file, to avoid blocking the loop.
         """
         size_bytes = self.count * self.entry_size
         if not mapped:
@@ -113,7 +112,7 @@ class IndexFile:
         return self.file.read_at(number * self.entry_size, self.entry_size)
 
     def reserve(self, count: int) -> None:
-        """Take room for `count` more entries. Raises OSError (ENOSPC) and changes nothing."""
+        """Reserve space for `count` more entries. Raises OSError (ENOSPC) with nothing changed."""
         needed = self.count + count
         if needed > self.capacity:
             room_bytes = -(-needed * self.entry_size // STEP_BYTES) * STEP_BYTES
@@ -122,14 +121,15 @@ class IndexFile:
             self.capacity = capacity
 
     def add(self, entries: bytes) -> None:
-        """Write whole entries behind those there are; room must have been reserved."""
+        """Write entries after the existing ones; their space must be reserved."""
         self.file.write_at(self.count * self.entry_size, entries)
         self.count += len(entries) // self.entry_size
 
     def catch_up(self, other: IndexFile) -> None:
-        """Add the entries that `other`, of which ours are a prefix, has and we do not.
+        """Add the entries that `other` has in addition; this index is a prefix of it.
 
-        Raises OSError of ours, SourceFailed."""
+        Raises OSError for this file, SourceFailed for the other.
+        """
         count = other.count
         missing = count - self.count
         if missing > 0:
@@ -144,11 +144,11 @@ class IndexFile:
         self._read_last()
 
     def _read_last(self) -> None:
-        """Learn what the last entry says."""
+        """Read the last entry."""
         raise NotImplementedError
 
     def trim(self) -> None:
-        """Give back the room past the last entry."""
+        """Free the reserved space after the last entry."""
         size_bytes = self.count * self.entry_size
         if self.file.size != size_bytes:
             with self._mapping:
@@ -156,15 +156,16 @@ class IndexFile:
         self.capacity = self.count
 
     def take_place(self, entries: Buffer) -> None:
-        """Begin with `entries`, in a new file that takes the place of the one at `path` at once.
+        """Start with `entries`, in a new file that atomically replaces the one at `path`.
 
-        Synced before: recovery believes what is below its point, which the old file held.
+        It is synced before, because recovery trusts entries below the recovery point.
         """
         fresh = replace_file(self._files, self.path, (entries,))
         self._use(fresh, len(entries) // self.entry_size)
 
     def restore(self, keep: int, entries: Buffer) -> None:
-        """Keep the first `keep` entries, write `entries` after them, and end there (recovery)."""
+        """Keep the first `keep` entries, write `entries` after them, and truncate the file
+        (recovery)."""
         kept_bytes = keep * self.entry_size
         self.file.unmap()
         if self.file.size != kept_bytes:
@@ -174,7 +175,7 @@ class IndexFile:
         self._use(self.file, keep + len(entries) // self.entry_size)
 
     def sync(self) -> None:
-        """Raises OSError, and ValueError where it is closed meanwhile."""
+        """Sync the file. Raises OSError, and ValueError if it is closed meanwhile."""
         file = self._file
         if file is not None:
             file.sync()

@@ -131,7 +131,7 @@ class LoadedLog:
 
 @value_class
 class RecoveryOptions:
-    """What the checkpoints of the log directory say about a log, and how it was closed."""
+    """Offsets of a log from the checkpoints of its directory, and how it was closed."""
 
     clean: bool
     """Whether the directory was shut down cleanly: then nothing is scanned."""
@@ -260,7 +260,7 @@ class Loader:
         try:
             return LeaderEpochCache.load(self.files, self.directory, self._end_offset)
         except CorruptEpochs as error:
-            # Not ours: ours is replaced at once. What is past the recovery point is found again.
+            # Written by another program, because this file is replaced atomically. Recovery finds later epochs.
             _log.warning("%s: %s; ignoring the leader epoch checkpoint", self.directory, error)
             return LeaderEpochCache(self.files, self.directory, self._end_offset)
 

@@ -1,13 +1,13 @@
-"""The offset index: from an offset to a position in the segment (Kafka's `.index`).
+"""Offset index: from an offset to a position in the segment (Kafka's `.index`).
 
-An entry of 8 bytes (relative offset i32, position i32) stands for a batch: its **last** offset and
-where it starts. There is one for the first batch that starts more than `index.interval.bytes` after
-the batch of the last entry (or after the segment's start), so that the index follows from the
-segment alone: one that is rebuilt is equal, whatever restarts and truncations lay in between.
-No entry is at position 0, so that zeros are never taken for one.
+An entry of 8 bytes (relative offset i32, position i32) describes a batch: its last offset and its start.
+There is an entry for the first batch that starts more than `index.interval.bytes` after the previous
+entry's batch (or the start of the segment). So the index follows from the segment: a rebuilt index is
+equal, independent of restarts and truncations. No entry has position 0, so that zeros are never read as
+one.
 
-Lookups may run on another thread than the appends: they see `last` and `count` as of some moment,
-and entries below `count` never change.
+Lookups may run in other threads than appends: they use a snapshot of `last` and `count`, and entries
+below `count` never change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ RELATIVE_MAX = (1 << 31) - 1
 
 
 class OffsetIndex(IndexFile):
-    """See the module. `last` is the last entry's (offset, position); (base, 0) if there is none."""
+    """Offset index of a segment. `last` is the last entry's (offset, position); (base, 0) if there is
+    none."""
 
     __slots__ = ("base_offset", "last")
 
@@ -55,7 +56,7 @@ class OffsetIndex(IndexFile):
             self.last = (self.base_offset + relative, position)
 
     def append(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Add entries (last offset, position), in one write; room must have been reserved."""
+        """Add entries (last offset, position) in one write; their space must be reserved."""
         base_offset = self.base_offset
         self.add(
             b"".join([ENTRY.pack(offset - base_offset, position) for offset, position in entries])
@@ -63,7 +64,7 @@ class OffsetIndex(IndexFile):
         self.last = entries[-1]
 
     def lookup(self, offset: int, *, mapped: bool = True) -> tuple[int, int]:
-        """The last entry at or below `offset`: where to look from. (base, 0) if there is none."""
+        """Last entry at or below `offset`; (base, 0) if there is none."""
         last = self.last
         if offset >= last[0]:
             return last
@@ -91,7 +92,7 @@ class OffsetIndex(IndexFile):
         return low
 
     def upper_bound(self, position: int, *, mapped: bool = True) -> int | None:
-        """The offset of the first entry at or past `position`: all batches before end below it.
+        """Offset of the first entry at or past `position`: all batches before it end below that offset.
 
         None if the index ends before.
         """
@@ -112,8 +113,8 @@ class OffsetIndex(IndexFile):
         return self.search(find, mapped=mapped)
 
     def floor_of_position(self, position: int) -> int:
-        """Where the last batch that has an entry, and begins at or below `position`, begins; 0 if
-        none does. Entry by entry, for who may not hold a map."""
+        """Start of the last indexed batch at or below `position`; 0 if there is none. Reads the
+        entries one by one, without a map."""
         low, high = -1, self.count
         while high - low > 1:
             middle = (low + high) // 2
@@ -125,7 +126,8 @@ class OffsetIndex(IndexFile):
         return found
 
     def truncated(self, offset: int) -> OffsetIndex:
-        """A new index of the entries for batches that end below `offset`; its file replaces ours."""
+        """A new index with the entries of batches that end below `offset`; its file replaces this
+        one."""
         entries = self.file.read_at(0, self.count * ENTRY.size)
         fresh = OffsetIndex(self._files, self.path, self.base_offset)
         fresh.take_place(entries[: (self._slot(entries, offset - 1) + 1) * ENTRY.size])
@@ -133,6 +135,6 @@ class OffsetIndex(IndexFile):
         return fresh
 
     def rebuild(self, keep: int, entries: bytes | bytearray) -> None:
-        """Keep the first `keep` entries, write these after them (recovery)."""
+        """Keep the first `keep` entries and write these after them (recovery)."""
         self.restore(keep, entries)
         self._read_last()

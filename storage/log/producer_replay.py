@@ -1,4 +1,4 @@
-"""Bringing producer state forward over batches that are in the log: by the headers alone."""
+"""Replay of producer state from the batches of a log, by their headers."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _replay_segment(states: ProducerStates, segment: Segment, position: int, up_
 
 
 def apply_leniently(states: ProducerStates, batch: Batch) -> CompletedTransaction | None:
-    """Apply a batch that is in the log for good, whatever a control record in it may say."""
+    """Apply a batch of the log; an invalid control record is only logged."""
     try:
         return states.apply(batch)
     except KafkaError as error:
-        _log.warning("control batch at offset %d is passed over: %s", batch.base_offset, error)
+        _log.warning("ignoring the control batch at offset %d: %s", batch.base_offset, error)
         return None
 
 

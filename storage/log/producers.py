@@ -1,13 +1,12 @@
-"""What a log knows of its producers: sequences, epochs, ongoing transactions (KIP-98, KIP-360).
+"""Producer state of a log (Kafka's ProducerStateManager): sequences, epochs, ongoing transactions
+(KIP-98, KIP-360).
 
-Per producer the last five batches are kept, so that a batch sent twice is answered with the offsets
-it got the first time, and one that leaves a gap is refused. Everything here follows from the log:
-the state at `map_end` is the result of applying all batches below it to nothing, except that a
-producer idle for `producer.id.expiration.ms` is forgotten. Snapshots of it (producer_snapshots.py)
-only save reading the log from its start.
+The last five batches of each producer are kept: a duplicate batch gets the offsets of the first append,
+and a batch that leaves a gap is rejected. All state follows from the log: the state at `map_end` is the
+result of applying all batches below it, except that producers idle for `producer.id.expiration.ms` are
+removed. Snapshots (producer_snapshots.py) only save reading the whole log.
 
-`check` decides and changes nothing; `apply` is called for every batch once it is in the log, and
-again in recovery.
+`check` decides without changes; `apply` is called for every batch after it is written, and in recovery.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ TRANSACTION_VERSION_2 = 2
 
 
 class BatchMetadata(NamedTuple):
-    """One of a producer's last batches; offsets and sequences inclusive."""
+    """One of the last batches of a producer; offsets and sequences are inclusive."""
 
     last_sequence: int
     last_offset: int
@@ -60,7 +59,7 @@ class BatchMetadata(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as its control batch says."""
+    """Content of a transaction marker."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -69,7 +68,7 @@ class Marker(NamedTuple):
 
 @value_class
 class CompletedTransaction:
-    """`last_offset` is its marker's."""
+    """A completed transaction; `last_offset` is that of its marker."""
 
     producer_id: int
     first_offset: int
@@ -78,7 +77,7 @@ class CompletedTransaction:
 
 
 class ProducerEntry:
-    """One producer. Without batches it has been known by markers alone, or by a new epoch."""
+    """State of one producer. Without batches, only markers or a new epoch are known."""
 
     __slots__ = (
         "batches",
@@ -111,7 +110,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, batch: Batch) -> BatchMetadata | None:
-        """The batch that is in the log already, if this is the same once more."""
+        """The earlier append of the same batch, if it is among the last ones."""
         if batch.producer_epoch == self.epoch:
             last_sequence, delta = batch.last_sequence, batch.last_offset_delta
             for kept in self.batches:
@@ -141,12 +140,12 @@ class ProducerEntry:
         self.transaction_start = NO_OFFSET
 
     def is_idle(self, now_ms: int, limit_ms: int) -> bool:
-        """Whether it has no transaction open, and has done nothing for so long."""
+        """Whether the producer has no open transaction and was idle for `limit_ms`."""
         return self.transaction_start < 0 and now_ms - self.last_timestamp >= limit_ms
 
 
 class ProducerStates:
-    """All producers of one log. Offsets in `map_end` and `first_unstable` as in the log."""
+    """State of all producers of one log."""
 
     def __init__(self, name: str, *, expiration_ms: Callable[[], int]) -> None:
         """`expiration_ms`: after how long an idle producer is forgotten, as it is when asked."""
@@ -155,14 +154,12 @@ class ProducerStates:
         self._entries: dict[int, ProducerEntry] = {}
         # First offset of each ongoing transaction, ascending, to its producer.
         self._ongoing: dict[int, int] = {}
-        # First offset to marker, of transactions whose marker lies at or past the high watermark.
+        # First offset to marker, of transactions whose marker is at or past the high watermark.
         self._unreplicated: dict[int, int] = {}
         self._verifications = Verifications()
         self._unverified = self._verifications.pending  # as good as always empty
         self.map_end = 0
         """Every batch below this offset has been applied."""
-
-    # What is known
 
     @property
     def active(self) -> Mapping[int, ProducerEntry]:
@@ -177,7 +174,7 @@ class ProducerStates:
 
     @property
     def first_unstable(self) -> int | None:
-        """The first offset that is undecided, or decided by a marker not yet replicated."""
+        """First offset of a transaction that is open, or whose marker is not replicated yet."""
         if not self._ongoing and not self._unreplicated:
             return None
         first = next(iter(self._ongoing), None)
@@ -191,11 +188,11 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """To be called before a coordinator is asked: what `check` wants to see of the transaction's
-        first batch; None if the transaction is here already. Raises InvalidProducerEpoch.
+        """Guard to pass to `check` with the first batch of a transaction; None if the transaction is
+        known here. Called before the coordinator is asked. Raises InvalidProducerEpoch.
 
-        `adds_partitions` says that asking is adding (Produce v12, TxnOffsetCommit v5), `sequence`
-        is that of the batch.
+        With `adds_partitions` the verification adds the partition (Produce v12, TxnOffsetCommit v5);
+        `sequence` is that of the batch.
         """
         entry = self._entries.get(producer_id)
         if entry is not None:
@@ -355,8 +352,8 @@ class ProducerStates:
         return None
 
     def ended_in_epoch(self, batch: Batch) -> None:
-        """The marker `batch`, which is in the log now, is of a coordinator that lets the epoch be
-        (transaction.version below 2): what only the leader is told, and only who asks there needs."""
+        """Register a marker of transaction.version below 2, which keeps the epoch: it ends
+        verifications in that epoch. Needed on the leader only."""
         if self._unverified:
             self._verifications.ended(batch)
 
@@ -393,7 +390,7 @@ class ProducerStates:
     # From and to snapshots
 
     def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), *, now_ms: int = 0) -> None:
-        """Start anew: what a snapshot at `offset` says, or nothing."""
+        """Reset the state to a snapshot at `offset`, or to an empty one."""
         limit_ms = self._expiration_ms()
         self._entries = {
             entry.producer_id: entry for entry in entries if not entry.is_idle(now_ms, limit_ms)
@@ -407,8 +404,8 @@ class ProducerStates:
         self.map_end = offset
 
     def replace_with(self, other: ProducerStates) -> None:
-        """Take over what `other` knows; whoever reads on another thread sees no transaction closed
-        in between. What is being asked of coordinators stays."""
+        """Take over the state of `other`, so that readers in other threads never see a transaction
+        closed in between. Verifications are kept."""
         self._entries = other._entries
         self._ongoing = other._ongoing
         self._unreplicated = other._unreplicated
@@ -416,9 +413,9 @@ class ProducerStates:
 
 
 def read_marker(batch: Batch) -> Marker | None:
-    """What the control batch of a producer says; None if compaction took its record.
+    """Marker in a control batch; None if compaction has removed its record.
 
-    Raises CorruptBatch for what is no end of a transaction.
+    Raises CorruptBatch if it is not a transaction marker.
     """
     if not batch.record_count:
         return None

@@ -80,9 +80,9 @@ class Segment(SegmentHandles):
         self.has_transaction_index = has_transaction_index
         """Whether it had one when it was found."""
         self._opening = threading.Lock()
-        """Held while its files are opened, renamed or closed: a reader off the loop may want them at that
-        moment, and what it opened would keep a name that is another's by now, or never be closed. Nobody
-        waits for another segment's: that may be on a slow disk."""
+        """Held while files are opened, renamed or closed: a reader in another thread could otherwise
+        open a file under an old name, or after the close. There is one lock per segment, because
+        another segment may be on a slow disk."""
         self._is_closed = False
         self._size = -1
         self._max_timestamp: int | None = None
@@ -202,7 +202,7 @@ class Segment(SegmentHandles):
         if indexes is None:
             if nowait:
                 raise WouldBlock
-            # Nobody who renames or closes the segment has to wait for this.
+            # Outside of the lock, so that renames and closes need not wait.
             made = build(file, size, self.base_offset, self.index_interval_bytes)
             indexes = self._open_indexes(size, made)
             assert indexes is not None
@@ -439,7 +439,7 @@ class Segment(SegmentHandles):
         time_index: TimeIndex,
         transaction_index: TransactionIndex,
     ) -> Segment:
-        """One that goes on where we are, in these files, which have the same content as ours."""
+        """A segment that continues with these files, which have the same content."""
         fresh = self.relative(directory)
         fresh._file, fresh._size = file, self._size
         fresh._offset_index, fresh._time_index = offset_index, time_index
@@ -450,7 +450,7 @@ class Segment(SegmentHandles):
         return fresh
 
     def _find_max_timestamp(self) -> None:
-        """What the time index says, and what the batches after its last entry do."""
+        """Largest timestamp, from the time index and the batches after its last entry."""
         timestamp, offset = self.time_index.last
         for batch in headers(self.file, self.offset_index.last[1], self._size):
             if batch.max_timestamp > timestamp:

@@ -1,7 +1,6 @@
-"""The open files of a segment: its data and its indexes, each there once it was needed.
+"""Open files of a segment: its data and its indexes, opened on demand.
 
-What a `Segment` and the copy that a move makes of one have in common. (The copy is no segment: it is
-behind one.)
+Common part of `Segment` and of the copy of one that a move makes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Handle = File | OffsetIndex | TimeIndex | TransactionIndex
 
 
 class SegmentHandles:
-    """See the module. Attributes of its own, not of an object beside it: appends look at them."""
+    """Handles of a segment, as attributes of its own because appends access them."""
 
     __slots__ = ("_file", "_offset_index", "_time_index", "_transaction_index")
 
@@ -30,11 +29,11 @@ class SegmentHandles:
         self._transaction_index: TransactionIndex | None = None
 
     def path(self, kind: str) -> Path:
-        """Of the file of this kind, one of SEGMENT_FILES."""
+        """Path of the file of this kind, one of SEGMENT_FILES."""
         raise NotImplementedError
 
     def _handles(self) -> Iterator[tuple[str, Handle]]:
-        """Those that are there, each with its kind."""
+        """The open files, each with its kind."""
         if self._file is not None:
             yield LOG, self._file
         if self._offset_index is not None:
@@ -45,20 +44,20 @@ class SegmentHandles:
             yield TRANSACTION_INDEX, self._transaction_index
 
     def _moved(self) -> None:
-        """The files have the names that `path` says now."""
+        """Set the current `path` of each open file."""
         for kind, handle in self._handles():
             handle.moved(self.path(kind))
 
     def sync_indexes(self) -> None:
-        """Raises OSError."""
+        """Sync the open indexes. Raises OSError."""
         for index in (self._offset_index, self._time_index, self._transaction_index):
             if index is not None:
                 index.sync()
 
     def _let_go(self) -> None:
-        """Close all that is open; nothing is written. A pinned slice keeps its own handle.
+        """Close all open files; nothing is written. A pinned slice keeps its own handle.
 
-        The transaction index, which knows whether there is a file, is kept: it opens it anew.
+        The transaction index object is kept, because it knows whether its file exists.
         """
         for _, handle in self._handles():
             handle.close()
@@ -66,8 +65,7 @@ class SegmentHandles:
 
 
 def rename_together(files: Files, names: Sequence[tuple[Path, Path]]) -> None:
-    """Rename each from the first to the second, or none. Raises OSError; where one cannot be taken back,
-    the disk's (EIO), whatever it was."""
+    """Rename all files or none. Raises OSError; EIO if a rename could not be undone."""
     done: list[tuple[Path, Path]] = []
     try:
         for old, new in names:

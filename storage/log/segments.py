@@ -28,7 +28,7 @@ class Segments:
         self._all = (tuple(segment.base_offset for segment in ordered), tuple(ordered))
 
     def add(self, segment: Segment) -> None:
-        """Append a segment."""
+        """Append a segment after the last one."""
         offsets, segments = self._all
         assert not offsets or segment.base_offset > offsets[-1]
         self._all = ((*offsets, segment.base_offset), (*segments, segment))

@@ -1,9 +1,9 @@
-"""The time index: from a timestamp to an offset (Kafka's `.timeindex`).
+"""Time index: from a timestamp to an offset (Kafka's `.timeindex`).
 
-An entry of 12 bytes (timestamp i64, relative offset i32) says: the largest timestamp up to here is
-`timestamp`, and the first batch that has it ends at `offset`; every later timestamp comes after it.
-One is written together with an entry of the offset index when the largest timestamp has grown since
-the last, and one when the segment is sealed or closed. Timestamps and offsets only grow.
+An entry of 12 bytes (timestamp i64, relative offset i32) means: `timestamp` is the largest so far, and
+the first batch with it ends at `offset`; every later timestamp comes after it. An entry is written
+together with one of the offset index if the largest timestamp has grown, and when the segment is sealed
+or closed. Timestamps and offsets only increase.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ NO_TIMESTAMP = -1
 
 
 class TimeIndex(IndexFile):
-    """See the module. `last` is the last entry's (timestamp, offset); (-1, base) if none."""
+    """Time index of a segment. `last` is the last entry's (timestamp, offset); (-1, base) if there is
+    none."""
 
     __slots__ = ("base_offset", "last")
 
@@ -33,8 +34,7 @@ class TimeIndex(IndexFile):
     def load(self, segment_bytes: int) -> None:
         """Open a trimmed index and check it: a sealed segment that is not empty has an entry.
 
-        One of zeros is taken for a file that never was written. Raises CorruptIndex,
-        FileNotFoundError.
+        An index of zeros counts as one that was never written. Raises CorruptIndex, FileNotFoundError.
         """
         self.open()
         self._read_last()
@@ -58,8 +58,8 @@ class TimeIndex(IndexFile):
             self.last = (timestamp, self.base_offset + relative)
 
     def append(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Add those entries (timestamp, offset) whose timestamp is past the last one's, in one write; room
-        must have been reserved."""
+        """Add the entries (timestamp, offset) with a larger timestamp than the last one, in one
+        write; their space must be reserved."""
         last, later = self.last, []
         for entry in entries:
             if entry[0] > last[0]:
@@ -70,7 +70,7 @@ class TimeIndex(IndexFile):
             self.last = last
 
     def lookup(self, timestamp: int, *, mapped: bool = True) -> int:
-        """The offset to look from for the first record at or after `timestamp`."""
+        """Offset from which to search for the first record at or after `timestamp`."""
         last_timestamp, last_offset = self.last
         if timestamp >= last_timestamp:
             return last_offset
@@ -88,7 +88,7 @@ class TimeIndex(IndexFile):
         return self.search(find, mapped=mapped)
 
     def _count_below(self, offset: int) -> int:
-        """How many entries lie below `offset`."""
+        """Number of entries below `offset`."""
         relative = offset - self.base_offset
         low, high = -1, self.count
         while high - low > 1:
@@ -100,18 +100,18 @@ class TimeIndex(IndexFile):
         return low + 1
 
     def truncated(self, offset: int) -> TimeIndex:
-        """A new index of the entries below `offset`; its file replaces ours."""
+        """A new index with the entries below `offset`; its file replaces this one."""
         fresh = TimeIndex(self._files, self.path, self.base_offset)
         fresh.take_place(self.file.read_at(0, self._count_below(offset) * ENTRY.size))
         fresh._read_last()
         return fresh
 
     def reopen(self, offset: int) -> None:
-        """Before appends go on: forget the entry that was written on closing, past `offset`."""
+        """Remove the entry that closing wrote, past `offset`, before the first append."""
         self.count = self._count_below(offset + 1)
         self._read_last()
 
     def rebuild(self, keep: int, entries: bytes | bytearray) -> None:
-        """Keep the first `keep` entries, write these after them (recovery)."""
+        """Keep the first `keep` entries and write these after them (recovery)."""
         self.restore(keep, entries)
         self._read_last()

@@ -73,12 +73,12 @@ class TransactionIndex:
         entries.append(aborted)
 
     def catch_up(self, other: TransactionIndex) -> None:
-        """Add the entries that `other`, of which ours are a prefix, has and we do not."""
+        """Add the entries that `other` has in addition; this index is a prefix of it."""
         for each in other.entries[len(self._loaded()) :]:
             self.append(each)
 
     def collect(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Those that overlap [start, end), and whether later segments can have no more of them."""
+        """Entries that overlap [start, end), and whether later segments cannot have more of them."""
         entries, found = self._loaded(), []
         for position in range(bisect_left(entries, start, key=_last_offset), len(entries)):
             each = entries[position]
@@ -89,7 +89,7 @@ class TransactionIndex:
         return found, False
 
     def truncated(self, offset: int) -> TransactionIndex:
-        """A new index of the transactions whose marker is below `offset`; its file replaces ours."""
+        """A new index of the transactions whose marker is below `offset`; its file replaces this one."""
         entries = self._loaded()
         fresh = TransactionIndex(self._files, self.path, exists=self.exists)
         fresh._entries = kept = entries[: bisect_left(entries, offset, key=_last_offset)]
@@ -98,7 +98,7 @@ class TransactionIndex:
         return fresh
 
     def reload(self, offset: int) -> None:
-        """After a crash: keep what is whole and ends below `offset`; zeros are no entry."""
+        """Load the index after a crash: keep complete entries below `offset`, without zeros."""
         self._entries = []
         if self.exists:
             data = self._files.read(self.path)
@@ -117,7 +117,7 @@ class TransactionIndex:
                 self._replace(kept)
 
     def _replace(self, entries: list[AbortedTransaction]) -> None:
-        """A new file takes the old one's place at once, or none if there are no entries."""
+        """Atomically replace the file, or remove it if there are no entries."""
         self.close()
         if entries:
             self._file = replace_file(self._files, self.path, [_pack(each) for each in entries])
@@ -127,8 +127,8 @@ class TransactionIndex:
         self.exists = bool(entries)
 
     def sync(self) -> None:
-        """What there is, also what was written before the file was closed. Raises OSError, and ValueError where
-        it is closed meanwhile."""
+        """Sync the file, including writes before it was closed. Raises OSError, and ValueError if it
+        is closed meanwhile."""
         file = self._file  # which may be closed from another thread meanwhile: that is ValueError
         if file is not None:
             file.sync()

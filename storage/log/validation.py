@@ -1,11 +1,11 @@
-"""What may be appended: Kafka 4.3's LogValidator, by the header alone wherever that is possible.
+"""Validation of appended records (Kafka 4.3's LogValidator), from the batch header alone if possible.
 
-The plain path reads 61 bytes and computes the CRC; no record is decoded, nothing is copied. The
-records are looked at only where the topic's configs ask for it (a compacted topic's keys,
-message.timestamp.before.max.ms, another compression.type than the producer's) or a header makes a
-claim that its size does not bear out. What Kafka learns by decoding every batch, and we do not:
-a producer's header may understate its largest timestamp (it misleads that topic's own time index),
-and records that do not decode are found out by their reader.
+The common case reads 61 bytes and computes the CRC; no record is decoded and nothing is copied. Records
+are decoded only if the topic's configs require it (keys of a compacted topic,
+message.timestamp.before.max.ms, another compression.type than the producer's) or if the header is
+implausible for the size. Unlike Kafka, which decodes every batch, this does not detect a header with a
+too small largest timestamp, which affects only the topic's time index, and records that cannot be
+decoded, which consumers detect.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from odradek.storage.log.producers import read_marker
 
 
 class ValidationTooSlow(Exception):
-    """To look at these records would hold up the loop: that is for a thread."""
+    """Validating these records would block the loop: it belongs in a worker thread."""
 
 
 @value_class
 class ScanBudget:
-    """How much is looked at in a batch: records, their bytes as they came, and as they are
-    decompressed. A few KiB of them may hold hundreds of MiB, and claim millions of records."""
+    """Limits for decoding a batch: records, bytes, and decompressed bytes. A few KiB may contain
+    hundreds of MiB, and claim millions of records."""
 
     records: int
     bytes: int
@@ -85,10 +85,10 @@ LOOP_BUDGET = ScanBudget(2_000, 256 << 10, 1 << 20)
 
 
 def scan_records(batch: Batch, budget: ScanBudget = ALL) -> Iterator[tuple[int, bool]]:
-    """Of each record its timestamp (as the producer set it) and whether it has a key.
+    """Timestamp of each record, as the producer set it, and whether it has a key.
 
-    Raises CorruptBatch if the records are not `record_count` that end with the batch, and what
-    `ScanBudget.check` does.
+    Raises CorruptBatch if the batch does not contain exactly `record_count` records, and the errors of
+    `ScanBudget.check`.
     """
     budget.check(batch)
     body = batch.view[HEADER_SIZE:]
@@ -189,8 +189,7 @@ def _is_batch_there(records: memoryview, position: int = 0) -> bool:
 
 
 def _as_found(records: memoryview, error: CorruptBatch) -> KafkaError:
-    """What is told of bytes that no batch can be read from, as Kafka tells it: that they are none,
-    that there is none, or what is wrong with the one there is."""
+    """Error for bytes that contain no valid batch, as Kafka classifies it."""
     if not _is_batch_there(records):
         return InvalidRecord(f"there is no whole batch in {len(records)} bytes")
     if isinstance(error, UnsupportedMagic):
@@ -199,7 +198,8 @@ def _as_found(records: memoryview, error: CorruptBatch) -> KafkaError:
 
 
 def _check_rest(batch: Batch, records: memoryview) -> None:
-    """The batch has to be whole, and the only one: the beginning of another is cut off, as in Kafka."""
+    """Check that the batch is complete and the only one; an incomplete second batch is ignored, as in
+    Kafka."""
     if batch.size > len(records):
         raise InvalidRecord(f"a batch of {batch.size} bytes is cut off after {len(records)}")
     if _is_batch_there(records, batch.size):
@@ -211,7 +211,7 @@ def _budget(at_once: bool) -> ScanBudget:
 
 
 def _check_budgets(batch: Batch, config: LogConfig, from_client: bool) -> None:
-    """Raises ValidationTooSlow where the header says so: the thread will compute the CRC."""
+    """Check the decoding limits against the header. Raises ValidationTooSlow."""
     if _wanted_compression(batch, config) is not None:
         _REWRITTEN_AT_ONCE.check(batch)
     limits_age = config.message_timestamp_before_max_ms != INT64_MAX and not config.log_append_time
@@ -220,7 +220,7 @@ def _check_budgets(batch: Batch, config: LogConfig, from_client: bool) -> None:
 
 
 def _check_client(batch: Batch, at_once: bool) -> None:
-    """What only clients get wrong."""
+    """Check the rules that apply only to batches of clients."""
     if batch.base_offset != 0:
         raise InvalidRecord(f"the base offset is {batch.base_offset}, a producer's is 0")
     count = batch.record_count
@@ -234,7 +234,7 @@ def _check_client(batch: Batch, at_once: bool) -> None:
         )
     body_bytes = batch.size - HEADER_SIZE
     if count * _RECORD_MIN_BYTES > body_bytes:
-        # Compressed, so many may well be in there, if they are all alike.
+        # A compressed batch may contain that many equal records.
         if batch.compression == NONE:
             raise InvalidRecord(f"{count} records in {body_bytes} bytes")
         if count > body_bytes:
@@ -243,7 +243,7 @@ def _check_client(batch: Batch, at_once: bool) -> None:
 
 
 def _wanted_compression(batch: Batch, config: LogConfig) -> int | None:
-    """The codec that the topic wants in place of the batch's; None if that stays."""
+    """Codec to compress the batch with; None if its own is kept."""
     source, name = batch.compression, config.compression_type
     if name == "producer" or (source == NONE and batch.is_control):
         return None
@@ -330,7 +330,8 @@ def _check_create_time(batch: Batch, config: LogConfig, now_ms: int, at_once: bo
 def check_raft(
     records: memoryview, config: LogConfig, leader_epoch: int, end_offset: int
 ) -> list[Batch]:
-    """The batches of a Raft leader: offsets and epoch were assigned before. Raises as above."""
+    """Validate the batches of a Raft leader, which have offsets and an epoch. Raises the errors of
+    `check_produced`."""
     found = _check_given(records, end_offset, allow_partial=False)
     for batch in found:
         if batch.leader_epoch != leader_epoch:
@@ -345,12 +346,11 @@ def check_raft(
 
 
 def check_replicated(records: memoryview, end_offset: int, leader_epoch: int | None) -> list[Batch]:
-    """The whole batches of a leader's Fetch answer, up to `leader_epoch` (KAFKA-18723).
+    """The complete batches of a leader's Fetch response, up to `leader_epoch` (KAFKA-18723).
 
-    What is cut short at the end is left out, and batches of a later epoch than the one that was
-    asked in: the one who sent them had lost the leadership by then. Their sizes are the leader's affair: it
-    may have taken them when limits were higher (KAFKA-17375). Raises CorruptBatch, CorruptRecords,
-    UnexpectedOffset.
+    An incomplete last batch is skipped, and so are batches of a later epoch than that of the request:
+    the sender was no longer the leader. Sizes are not limited, because the leader may have accepted the
+    batches under larger limits (KAFKA-17375). Raises CorruptBatch, CorruptRecords, UnexpectedOffset.
     """
     found = _check_given(records, end_offset, allow_partial=True)
     if leader_epoch is not None:
@@ -362,7 +362,7 @@ def check_replicated(records: memoryview, end_offset: int, leader_epoch: int | N
 
 
 def _check_given(records: memoryview, end_offset: int, *, allow_partial: bool) -> list[Batch]:
-    """Batches with offsets already: whole, their CRCs right, one after the other from the end on."""
+    """Check batches with offsets: complete, valid CRCs, consecutive from the log end on."""
     found: list[Batch] = []
     next_offset = -1
     for batch in batches(records, check=True, allow_partial=allow_partial):

@@ -119,7 +119,9 @@ async def test_missing_segment_is_detected() -> None:
     node, _ = await ended_node()
     node.files.remove(FIRST_SEGMENT)
     for _ in range(2):
-        with pytest.raises(InvalidMetadata, match=r"ends before its required offset: offsets 0 to .* are lost"):
+        with pytest.raises(
+            InvalidMetadata, match=r"ends before its required offset: offsets 0 to .* are lost"
+        ):
             await started(again(node))
 
 
