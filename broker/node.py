@@ -280,7 +280,7 @@ class Node:
         listener = self.config["odradek.metrics.listener"]
         if listener is None:
             return
-        from odradek.broker.metrics.serving import serve_metrics
+        from odradek.broker.metrics.endpoint import serve_metrics
 
         self.metrics_address = await serve_metrics(self.services, str(listener), nursery)
 

@@ -50,7 +50,7 @@ class Coordinators:
         self._transactions: TransactionCoordinator | None = None
         self._markers: TransactionMarkerWriter | None = None
         self._transaction_partitions: AddPartitionsToTransaction | None = None
-        self._peers: list[BrokerConnections] = []
+        self._broker_connections: list[BrokerConnections] = []
 
     def start(self, nursery: trio.Nursery) -> None:
         """Run the tasks of the coordinators in `nursery`."""
@@ -95,7 +95,7 @@ class Coordinators:
                     lambda: environment.metadata.image,
                     environment.node_id,
                     self.markers,
-                    self._new_peers("markers").request,
+                    self._new_broker_connections("markers").request,
                     self._running_nursery,
                     timeout_s=self._request_timeout_s,
                 ),
@@ -131,28 +131,28 @@ class Coordinators:
                 lambda: environment.metadata.image,
                 environment.node_id,
                 lambda: self.transactions,
-                self._new_peers("verification").request,
+                self._new_broker_connections("verification").request,
                 self._running_nursery,
                 timeout_s=self._request_timeout_s,
             )
         return self._transaction_partitions
 
-    def _new_peers(self, purpose: str) -> BrokerConnections:
+    def _new_broker_connections(self, purpose: str) -> BrokerConnections:
         """Connections for one kind of request. A broker serves the requests of a connection in
         order, and WriteTxnMarkers waits for the replicas: other requests must not queue behind
         it."""
         from odradek.broker.network.broker_connections import BrokerConnections
 
         environment = self._environment
-        peers = BrokerConnections(
+        connections = BrokerConnections(
             environment.seams.network,
             lambda: environment.metadata.image,
             lambda: environment.config.inter_broker_listener,
             client_id=f"broker-{environment.node_id}-{purpose}",
         )
-        peers.start(self._running_nursery)
-        self._peers.append(peers)
-        return peers
+        connections.start(self._running_nursery)
+        self._broker_connections.append(connections)
+        return connections
 
     @property
     def _request_timeout_s(self) -> float:
@@ -205,8 +205,8 @@ class Coordinators:
         if self._groups is not None:
             _notify_groups(self._groups, delta)
         if delta.changed_brokers:
-            for peers in self._peers:
-                peers.brokers_changed()
+            for connections in self._broker_connections:
+                connections.brokers_changed()
 
     async def remove_all_state(self) -> None:
         """Delete all groups, offsets and transactional ids.

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING
 import h11
 import trio
 
+from odradek.broker.config.listeners import parse_address
+from odradek.broker.lifecycle.errors import CannotStart
 from odradek.broker.metrics.exposition import CONTENT_TYPE, exposition
+from odradek.broker.metrics.of_node import register
 from odradek.seams.network import Address, Connection, ConnectionLost, Listener, Network
 
 if TYPE_CHECKING:
     from odradek.broker.metrics.registry import Metrics
+    from odradek.broker.services import Services
 
 log = logging.getLogger("odradek.metrics")
 
@@ -27,10 +31,26 @@ CONNECTIONS_MAX = 16
 TIMEOUT_SECONDS = 60.0
 """Maximum idle time of a connection, and maximum time to send a page."""
 LINES_A_PIECE = 250
-"""Bytes that take about a millisecond to build."""
+"""Lines that take about a millisecond to build."""
 REQUEST_BYTES_MAX = 16 << 10
 RECEIVED_BYTES = 4096
 _PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
+
+
+async def serve_metrics(services: Services, listener: str, nursery: trio.Nursery) -> Address:
+    """Serve the metrics at `listener` (host:port) in the nursery; returns the bound address.
+
+    Raises CannotStart if the address cannot be bound.
+    """
+    register(services)
+    host, port = parse_address("odradek.metrics.listener", listener)
+    endpoint = MetricsEndpoint(services.seams.network, services.metrics, host, port)
+    try:
+        await nursery.start(endpoint.run)
+    except OSError as error:
+        reason = error.strerror or error
+        raise CannotStart(f"can't serve metrics on {listener}: {reason}") from None
+    return endpoint.address
 
 
 class MetricsEndpoint:

@@ -1,7 +1,4 @@
-"""What handlers say to a client that may not: each API's own way of refusing.
-
-The same is compared with Apache Kafka in test_acls_side_by_side.py; this runs without one.
-"""
+"""Authorization of requests by the handlers."""
 
 from __future__ import annotations
 

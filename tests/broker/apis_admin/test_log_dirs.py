@@ -247,7 +247,7 @@ async def test_j01_j18_a_replica_is_moved(client_of: Any, tmp_path: Path, versio
         (moved,) = (await described(client))[str(destination)].topics[0].partitions
         assert (moved.is_future_key, moved.partition_size) == (False, 20 * size)
         assert partition.log.directory.parent == destination
-        # KIP-858: the cluster is told.
+        # KIP-858: the controller is notified.
         id = node.logs.directory_of(partition.log).id
         with trio.fail_after(10):
             while partition.assigned_directory != id:

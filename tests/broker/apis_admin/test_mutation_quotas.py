@@ -1,4 +1,4 @@
-"""KIP-599: how many partitions a client may have made and deleted, and what it is told beyond that."""
+"""Controller mutation quotas (KIP-599)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quota(broker: Any) -> ClientQuotas:
     return made
 
 
-def told(respond: Any, items: Sequence[Any]) -> tuple[list[ErrorCode], float]:
+def throttle_time(respond: Any, items: Sequence[Any]) -> tuple[list[ErrorCode], float]:
     return [each.error_code for each in items], respond.throttle_time.total_seconds()
 
 
@@ -44,7 +44,7 @@ async def create(client: Any, version: int, **partitions: int) -> tuple[list[Err
     respond = await client.ask(
         apis.CREATE_TOPICS, version, topics=wanted, timeout=30_000, validate_only=False
     )
-    return told(respond, respond.topics)
+    return throttle_time(respond, respond.topics)
 
 
 async def test_strict_mutation_quota_rejects_without_tokens(
@@ -102,11 +102,11 @@ async def test_partitions_and_deletions_count_too(
     respond = await client.ask(
         apis.CREATE_PARTITIONS, 3, topics=more, timeout=30_000, validate_only=False
     )
-    assert told(respond, respond.results) == ([DONE, REFUSED], 2.5)
+    assert throttle_time(respond, respond.results) == ([DONE, REFUSED], 2.5)
     broker.seams.clock.advance(2.5)
     by_name = [{"name": name, "topic_id": None} for name in "abc"]
     respond = await client.ask(apis.DELETE_TOPICS, 6, topics=by_name, timeout=30_000)
-    assert told(respond, respond.responses) == ([DONE, REFUSED, REFUSED], 5.0)
+    assert throttle_time(respond, respond.responses) == ([DONE, REFUSED, REFUSED], 5.0)
     assert set(broker.metadata.image.topics_by_name) == {"b", "c"}
 
 

@@ -1,4 +1,4 @@
-"""What older clients say, and corners that clients' suites look into: Apache Kafka 4.3 and us."""
+"""Responses to old versions of requests, compared with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_groups(both: Both) -> None:
 
 
 def test_joining_with_version_2(both: Both) -> None:
-    """A dynamic member gets its id with its first answer, and leads a group of one."""
+    """A dynamic member receives its id in the first response."""
     for broker in both.brokers:
         joined = ask(
             broker,

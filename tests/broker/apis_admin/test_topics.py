@@ -324,7 +324,7 @@ async def test_invalid_cursor_is_rejected(client: Any) -> None:
     for cursor in (("b", 0), ("a", -1)):
         response = await page(client, "a", cursor=cursor)
         assert codes(response.topics) == [("a", "invalid_request")]
-    # a topic deleted between two pages is passed over, as is one that shrank by being made anew
+    # a topic that was deleted or shrank by recreation between two pages is skipped
     await client.create("c")
     assert shown(await page(client, cursor=("b", 7))) == [("c", [0])]
     assert shown(await page(client, cursor=("a", 7))) == [("a", []), ("c", [0])]

@@ -219,8 +219,8 @@ def named_in_code() -> set[str]:
     table = REPOSITORY / "broker" / "config"
     commands = REPOSITORY / "broker" / "cli"
     found: set[str] = set()
-    for floor in ("broker", "storage", "replication"):
-        for path in (REPOSITORY / floor).rglob("*.py"):
+    for layer in ("broker", "storage", "replication"):
+        for path in (REPOSITORY / layer).rglob("*.py"):
             if path.parent not in (table, commands) or path.name in (
                 "server_config.py",
                 "serve.py",

@@ -1,4 +1,4 @@
-"""A node's configs: files, layers, what several configs say together, changes at run time."""
+"""Configs of a node: files, overrides, checks, and dynamic layers."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_configs_of_plugins_and_listeners_are_known() -> None:
 
 
 def test_t04_configs_of_tiered_storage_are_known() -> None:
-    """As docs/remote-storage.md has it; nor is what its clients are told (T-07)."""
-    told = (
+    """As docs/remote-storage.md has it; nor is what its clients are given (T-07)."""
+    given = (
         "remote.log.storage.url=s3://b/p\nremote.log.storage.aws_region=r\n"
         "remote.log.metadata.producer.batch.size=1\nremote.log.storage.manager.clas.name=x"
     )
@@ -153,9 +153,9 @@ def test_t04_configs_of_tiered_storage_are_known() -> None:
         "remote.log.storage.system.enable=true\nremote.log.storage.manager.class.name=odradek.ObjectStore\n"
         "remote.log.metadata.manager.listener.name=PLAINTEXT\n"
     )
-    (warning,) = load(tiered + told).warnings
+    (warning,) = load(tiered + given).warnings
     assert warning.endswith("without effect: remote.log.storage.manager.clas.name")
-    (warning,) = load(told).warnings
+    (warning,) = load(given).warnings
     assert warning.count("remote.log.") == 4
 
 
@@ -331,7 +331,7 @@ def test_several_listeners_with_names_of_their_own() -> None:
         ListenerEndpoint("OUTSIDE", "PLAINTEXT", "example.org", 443),
     )
     assert config.advertised("OUTSIDE") == config.advertised_listeners[0]
-    assert config.advertised("INSIDE") is None  # listened on, and nobody is told
+    assert config.advertised("INSIDE") is None  # listened on, but not advertised
     assert config.inter_broker_listener == "OUTSIDE"
 
 
@@ -504,15 +504,15 @@ def test_dynamic_value_overrides_static_synonyms() -> None:
 
 def test_subscribers_receive_changes_only() -> None:
     config = of()
-    heard: list[frozenset[str]] = []
-    unsubscribe = config.subscribe(heard.append)
+    received: list[frozenset[str]] = []
+    unsubscribe = config.subscribe(received.append)
     config.apply_dynamic({"log.retention.ms": "5", "max.connections": "9"}, {})
     config.apply_dynamic({"log.retention.ms": "5", "max.connections": "9"}, {})
-    assert heard == [{"log.retention.ms", "max.connections"}]
-    assert heard[0] & TOPIC_DEFAULTS == {"log.retention.ms"}
+    assert received == [{"log.retention.ms", "max.connections"}]
+    assert received[0] & TOPIC_DEFAULTS == {"log.retention.ms"}
     unsubscribe()
     config.apply_dynamic({}, {})
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
 def test_invalid_dynamic_configs_are_ignored(caplog: pytest.LogCaptureFixture) -> None:

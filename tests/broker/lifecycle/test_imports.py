@@ -1,5 +1,4 @@
-"""What `odradek serve` does before its first answer to Metadata: it imports nothing that it does not
-use, and compiles no methods of classes of ours that nobody calls."""
+"""Modules and classes that `odradek serve` loads before its first Metadata response."""
 
 from __future__ import annotations
 

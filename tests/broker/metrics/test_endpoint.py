@@ -1,4 +1,4 @@
-"""Prometheus at a broker's door: what it is told, and what others who come there are."""
+"""The metrics endpoint: values, HTTP requests, and errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scrape(broker: Broker) -> dict[str, float]:
             match = LINE.fullmatch(line)
             assert match is not None, line
             name = match[1] + (match[2] or "")
-            assert name not in found, f"{name} is told twice"
+            assert name not in found, f"{name} is reported twice"
             found[name] = float(match[3])
     return found
 
@@ -117,7 +117,7 @@ def test_failed_gauge_does_not_stop_the_endpoint(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(metrics: Metrics) -> None:
-        raise RuntimeError("an error of ours")
+        raise RuntimeError("an unexpected error")
 
     monkeypatch.setattr(Metrics, "look", broken)
     with pytest.raises((HTTPException, OSError)):

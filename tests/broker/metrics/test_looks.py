@@ -1,4 +1,4 @@
-"""What changes while a look is answered, which others have their turns in."""
+"""Partitions that change while metrics are collected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METRICS = {**ONE, "odradek_metrics_listener": "node-1:9404"}
 
 
 def test_partition_that_leaves_during_collection_counts_once() -> None:
-    """A total that fell by it at the next look would be taken for a restart."""
+    """A total that decreased would look like a restart to Prometheus."""
 
     async def main(nodes: Nodes) -> None:
         await nodes.start(1)
@@ -26,8 +26,8 @@ def test_partition_that_leaves_during_collection_counts_once() -> None:
         assert partition.traffic is not None
         partition.traffic.appended(3, 100)
         await node.services.metrics.prepare()
-        doomed = [{"name": "t", "topic_id": None}]
-        await nodes.ask(1, apis.DELETE_TOPICS, {"topics": doomed, "timeout": 5000})
+        deleted = [{"name": "t", "topic_id": None}]
+        await nodes.ask(1, apis.DELETE_TOPICS, {"topics": deleted, "timeout": 5000})
         assert node.partitions.opened("t", 0) is None
         assert f"{MESSAGES} 3\n" in "".join(exposition(node.services.metrics))
         await node.services.metrics.prepare()
@@ -60,16 +60,16 @@ def test_topic_totals_do_not_decrease_when_partitions_leave() -> None:
         while node.partitions.opened("t", 0) is not None:
             await trio.sleep(0.1)
         await node.services.metrics.prepare()
-        told = "".join(exposition(node.services.metrics))
-        assert f'{MESSAGES} 6\n{MESSAGES}{{topic="t"}} 6\n' in told
-        doomed = [{"name": "t", "topic_id": None}]
-        await nodes.ask(1, apis.DELETE_TOPICS, {"topics": doomed, "timeout": 5000})
+        values = "".join(exposition(node.services.metrics))
+        assert f'{MESSAGES} 6\n{MESSAGES}{{topic="t"}} 6\n' in values
+        deleted = [{"name": "t", "topic_id": None}]
+        await nodes.ask(1, apis.DELETE_TOPICS, {"topics": deleted, "timeout": 5000})
         while node.partitions.opened("t", 1) is not None:
             await trio.sleep(0.1)
         await node.services.metrics.prepare()
-        told = "".join(exposition(node.services.metrics))
-        assert f"{MESSAGES} 6\n" in told
-        assert 'topic="t"' not in told
+        values = "".join(exposition(node.services.metrics))
+        assert f"{MESSAGES} 6\n" in values
+        assert 'topic="t"' not in values
 
     more = {"default_replication_factor": "2", "odradek_metrics_listener": ":9404"}
     run(main, {1: BOTH, 2: BROKER}, configs=more)

@@ -1,4 +1,4 @@
-"""What rooms may put into a node's metrics, and what whoever looks is told."""
+"""Meters, timers and gauges of the registry, and collected values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from odradek.broker.metrics.table import Kind, by_name
 
 
 def numbers(metrics: Metrics, name: str) -> dict[Labels, Value | Timer]:
-    told = filter(None, metrics.look())
-    return {metric.name: dict(found) for metric, found in told}.get(name, {})
+    values = filter(None, metrics.look())
+    return {metric.name: dict(found) for metric, found in values}.get(name, {})
 
 
 def test_a_meter_is_the_same_one_for_the_same_labels() -> None:
@@ -100,7 +100,7 @@ async def test_slow_gauges_are_computed_before_each_collection() -> None:
     assert len(asked) == 2
 
 
-def test_t54_t55_and_s04_have_kip_405s_names_beside_kafkas() -> None:
+def test_t54_t55_and_s04_have_names_of_kip_405_and_kafka() -> None:
     also = {str(other) for metric in by_name().values() for other in metric.also}
     assert also >= {
         f"kafka.server:type=BrokerTopicMetrics,name={name}"

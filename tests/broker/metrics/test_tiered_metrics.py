@@ -1,4 +1,4 @@
-"""T-54, T-55, S-04: what a tiered broker tells Prometheus of what it copied, read and has to do."""
+"""Metrics of tiered storage (T-54, T-55, S-04)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOPICS = "kafka_server_brokertopicmetrics_"
 
 
 def wait_for(broker: Broker, name: str, value: float) -> dict[str, float]:
-    """All that is told once that is."""
+    """All metrics, once the condition holds."""
     end = time.monotonic() + PATIENCE_S
     while (found := scrape(broker)).get(name) != value:
         assert time.monotonic() < end, f"{name} is {found.get(name)}"

@@ -1,4 +1,4 @@
-"""Brokers of a test's making that another one asks, and an image that says where they are."""
+"""Brokers of a virtual cluster, for tests of connections between brokers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def a_broker(number: int, address: Address, *, fenced: bool = False) -> BrokerIm
 
 
 def a_topic(name: str, leaders: Mapping[int, int]) -> TopicImage:
-    """Partition to leader; -1 is nobody."""
+    """Leader by partition; -1 is no leader."""
     partitions = {
         index: PartitionImage((1, 2), (UUID(int=1), UUID(int=2)), (1, 2), leader, 0, 0)
         for index, leader in leaders.items()

@@ -50,7 +50,7 @@ async def test_broken_connection_is_reopened() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "error"),
     [
         (lambda world, where: world.forgets(2), "broker 2 is not registered"),
         (lambda world, where: world.knows(a_broker(2, where, fenced=True)), "broker 2 is fenced"),
@@ -62,7 +62,7 @@ async def test_broken_connection_is_reopened() -> None:
     ids=["gone", "fenced", "elsewhere"],
 )
 async def test_request_to_fenced_broker_fails_at_once(
-    change: Callable[[World, Address], None], said: str
+    change: Callable[[World, Address], None], error: str
 ) -> None:
     asked = trio.Event()
 
@@ -87,7 +87,7 @@ async def test_request_to_fenced_broker_fails_at_once(
                 nursery.start_soon(ask, world)
                 await asked.wait()
                 change(world, broker.address)
-        assert [str(each) for each in failures] == [said]
+        assert [str(each) for each in failures] == [error]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_request_to_fenced_broker_fails_at_once(
 async def test_connection_attempt_ends_when_broker_is_fenced(
     change: Callable[[Address], BrokerImage],
 ) -> None:
-    """Nobody answers ApiVersions: the connection is never up."""
+    """The broker does not respond to ApiVersions, so the connection is never open."""
     called = trio.Event()
 
     def script(request: Asked) -> Any:

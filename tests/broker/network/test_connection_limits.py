@@ -39,7 +39,7 @@ class Caller:
         await trio.lowlevel.checkpoint()
 
 
-class Door:
+class ListenerStub:
     """A listener at which all of them stand when it is opened."""
 
     address = Address("10.0.0.9", 9092)
@@ -60,9 +60,9 @@ class Door:
 def test_connections_above_max_connections_are_refused(limit: str) -> None:
     async def let_in(broker: Broker) -> int:
         callers = [Caller() for _ in range(3 * LIMIT)]
-        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", Door.address, None)
+        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", ListenerStub.address, None)
         async with trio.open_nursery() as nursery:
-            opened: Any = [(endpoint, [Door(callers)])]
+            opened: Any = [(endpoint, [ListenerStub(callers)])]
             await nursery.start(Server(broker.node.services).serve, opened)
             await trio.testing.wait_all_tasks_blocked()
             found = sum(not each.is_over.is_set() for each in callers)

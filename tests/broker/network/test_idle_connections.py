@@ -1,4 +1,4 @@
-"""connections.max.idle.ms: who neither sends nor reads has to leave; who waits for an answer stays."""
+"""Idle timeouts of client connections (connections.max.idle.ms)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read_slowly(sock: socket.socket) -> bytes:
 def test_waiting_fetch_after_response_is_not_closed(
     broker: Broker,
 ) -> None:
-    """Both came together; the first was answered when a record came."""
+    """Both requests arrived together; the first was completed by an append."""
     with connect(broker) as sock, connect(broker) as producer:
         long_ms = int(3000 * IDLE_SECONDS)
         sock.sendall(fetch(1, 0, long_ms, topic="few") + fetch(2, 1, long_ms, topic="few"))

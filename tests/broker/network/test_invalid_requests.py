@@ -1,9 +1,4 @@
-"""Garbage on the wire costs the sender its connection, and nobody else anything.
-
-The broker runs in a thread with its own loop; raw sockets send it random bytes, and valid requests of
-every API and version with bytes changed, cut off or repeated. Afterwards a well-behaved client is
-still answered, and the memory held has not grown with what was sent.
-"""
+"""Invalid requests close their connection and affect no other connection."""
 
 from __future__ import annotations
 
@@ -39,7 +34,7 @@ def connect(broker: Broker) -> socket.socket:
 
 
 def read_frame(sock: socket.socket) -> bytes:
-    """One answer; b'' where the broker closed the connection."""
+    """One response; empty if the broker closed the connection."""
     data = b""
     try:
         while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
@@ -53,7 +48,7 @@ def read_frame(sock: socket.socket) -> bytes:
 
 
 def is_served(broker: Broker) -> bool:
-    """A polite client asks for the versions, and is answered without an error."""
+    """Request the supported versions with another client."""
     with connect(broker) as sock:
         body = request_header(apis.API_VERSIONS, 0, 99, "polite")
         sock.sendall(struct.pack(">i", len(body)) + body)

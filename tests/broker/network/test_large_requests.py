@@ -1,4 +1,4 @@
-"""Between two large requests, everybody else who is ready runs."""
+"""Large requests are queued: small requests are handled between them."""
 
 from __future__ import annotations
 

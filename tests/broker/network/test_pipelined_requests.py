@@ -1,4 +1,4 @@
-"""Requests that are answered as they come, among others that have to wait, on the same connection."""
+"""Pipelined requests, and requests that are handled without a task."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def metadata(number: int) -> bytes:
 
 
 def numbers(sock: socket.socket, count: int) -> list[int]:
-    """Of the requests that the next answers are to."""
+    """Correlation ids of the next responses."""
     found = []
     for _ in range(count):
         (size,) = struct.unpack(">i", exactly(sock, 4))
@@ -105,7 +105,7 @@ def end_offset(broker: Broker) -> int:
     return broker._call(end)
 
 
-def test_answers_keep_the_order_of_pipelined_requests(broker: Broker) -> None:
+def test_responses_keep_the_order_of_pipelined_requests(broker: Broker) -> None:
     requests = mixed()
     with connect(broker) as sock:
         sock.sendall(b"".join(requests))
@@ -133,7 +133,7 @@ def test_requests_that_come_in_pieces(broker: Broker) -> None:
 
 
 def test_client_that_reads_late_gets_all_responses(broker: Broker) -> None:
-    """More answers than the sockets hold."""
+    """More responses than the socket buffers hold."""
     count = 400
     with connect(broker) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -192,7 +192,7 @@ def test_request_during_waiting_fetch_is_handled_in_order(broker: Broker) -> Non
 
 
 async def test_completed_fetch_takes_one_task_step() -> None:
-    """For its next request, not for the answer."""
+    """Time until the next request, not until the response."""
     async with Broker(topics={"t": 1}) as broker:
         consumer = await TcpNetwork().connect(broker.host, broker.port)
         producer = await TcpNetwork().connect(broker.host, broker.port)

@@ -88,7 +88,7 @@ def test_memory_that_frames_have_taken_is_given_back_when_asked(frames: list[byt
         buffer.give_back()
         room[:5] = framed(b"x")
         buffer.received(5)
-        assert buffer.next_frame() == b"x", "the room that was given out before stays good"
+        assert buffer.next_frame() == b"x", "the space that was returned before stays valid"
     assert resident_bytes() - before < taken / 10
 
 

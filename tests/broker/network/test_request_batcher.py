@@ -12,7 +12,7 @@ from odradek.client.errors import ClientError, Unreachable
 
 
 class Peer:
-    """Answers in capitals, when it may."""
+    """Responds in capitals, when it is allowed to."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, list[str]]] = []
@@ -39,8 +39,8 @@ async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str
         except ClientError as error:
             responses[question] = str(error)
 
-    async with trio.open_nursery() as house:
-        gathering = RequestBatcher[str, str](peer.ask, house)
+    async with trio.open_nursery() as nursery:
+        gathering = RequestBatcher[str, str](peer.ask, nursery)
         async with trio.open_nursery() as nursery:
             for each in questions:
                 nursery.start_soon(one, gathering, *each)
@@ -72,8 +72,8 @@ async def test_request_has_one_item_per_key_in_order() -> None:
 async def test_a_request_has_a_limit() -> None:
     peer = Peer()
     peer.may_response.set()
-    async with trio.open_nursery() as house:
-        gathering = RequestBatcher[str, str](peer.ask, house)
+    async with trio.open_nursery() as nursery:
+        gathering = RequestBatcher[str, str](peer.ask, nursery)
         async with trio.open_nursery() as nursery:
             for number in range(2 * QUESTIONS_MAX + 1):
                 nursery.start_soon(gathering.ask, 2, number, str(number))
@@ -82,25 +82,25 @@ async def test_a_request_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "expected"),
     [(Unreachable("nobody there"), "nobody there"), (KeyError("x"), "could not be reached")],
 )
 async def test_a_request_that_fails_fails_those_in_it(
-    failure: Exception, said: str, caplog: pytest.LogCaptureFixture
+    failure: Exception, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = Peer()
     peer.failure = failure
     responses = await ask_all(peer, (2, "k", "a"), (2, "l", "b"))
-    assert all(said in text for text in responses.values())
+    assert all(expected in text for text in responses.values())
     assert len(peer.requests) == 2
 
 
 async def test_cancelled_caller_does_not_affect_others() -> None:
     peer = Peer()
-    async with trio.open_nursery() as house:
-        gathering = RequestBatcher[str, str](peer.ask, house)
-        with trio.move_on_after(0) as impatient:
+    async with trio.open_nursery() as nursery:
+        gathering = RequestBatcher[str, str](peer.ask, nursery)
+        with trio.move_on_after(0) as cancelled:
             await gathering.ask(2, "k", "a")
-        assert impatient.cancelled_caught
+        assert cancelled.cancelled_caught
         peer.may_response.set()
         assert await gathering.ask(2, "l", "b") == "B"

@@ -83,7 +83,7 @@ def decode_response(sock: socket.socket) -> bytes:
 
 
 def numbers_in(respond: bytes) -> list[int]:
-    """The values of an answer, each checked byte by byte."""
+    """Values of a response, checked byte by byte."""
     from odradek.protocol.records.records import decode
 
     view = memoryview(respond)

@@ -1,4 +1,4 @@
-"""KIP-612: how many connections an address may make, and what becomes of one more."""
+"""Connection creation rates by address (KIP-612)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients with quotas of a running broker: told for how long they are throttled, and left alone so long."""
+"""Throttling of clients with quotas on a running broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def client(broker: Broker) -> Iterator[RawClient]:
 
 
 def limit(client: RawClient, **values: float) -> None:
-    """The quotas of whoever has no name, and no others."""
+    """Quotas of the anonymous user."""
     everything = (
         "producer_byte_rate",
         "consumer_byte_rate",
@@ -173,7 +173,7 @@ def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None
     for _ in range(8):
         produce(client, 8_000, topic="small")
     limit(client, consumer_byte_rate=QUOTA)
-    begun = time.monotonic()  # the broker's wait begins before its answer is here
+    begun = time.monotonic()  # the broker mutes the connection before the response arrives
     wait_ms, size_bytes = fetch(client, "small")
     assert 0 < size_bytes <= QUOTA
     again_ms, _ = fetch(client, "small")

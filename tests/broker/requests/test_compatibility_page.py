@@ -1,4 +1,4 @@
-"""The page says what the broker serves."""
+"""docs/compatibility.md matches the table of APIs."""
 
 from __future__ import annotations
 

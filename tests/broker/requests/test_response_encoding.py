@@ -1,4 +1,4 @@
-"""Answers of many items: the same bytes as in one piece, and others have their turns meanwhile."""
+"""Responses of many items: equal bytes, and passes of the event loop."""
 
 from __future__ import annotations
 

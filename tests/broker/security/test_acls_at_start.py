@@ -1,4 +1,4 @@
-"""A controller answers before its node has started: by the ACLs of the log, or not yet."""
+"""Authorization by a controller before its ACLs are loaded."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SlowNode(Node):
 
 
 async def alter(address: Address) -> ErrorCode:
-    """What a controller says to whoever would create an ACL."""
+    """Response of a controller to CreateTopics of a client."""
     wanted: Mapping[str, Any] = {
         "resource_type": AclResource.TOPIC,
         "resource_name": "t",
