@@ -17,12 +17,12 @@ INT64_MAX = (1 << 63) - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-class _WithRoom:
+class _WithDict:
     """For what `cached_property` keeps."""
 
 
 @value_class
-class LogConfig(_WithRoom):
+class LogConfig(_WithDict):
     """Configs of one topic; times in ms, sizes in bytes, -1 means no limit where allowed.
 
     `preallocate` has no effect: segment files grow with each append.
@@ -67,9 +67,10 @@ class LogConfig(_WithRoom):
     def from_topic_configs(
         cls, configs: Mapping[str, str], *, base: LogConfig | None = None
     ) -> LogConfig:
-        """From already validated text by Kafka's names; what is missing is `base`'s or the default.
+        """Create the config from validated values by Kafka's names; missing ones are taken from `base`
+        or the defaults.
 
-        Names that are no topic configs are passed over: a broker may know more than a log needs.
+        Other names are ignored: a broker may have configs that a log does not use.
         """
         values: dict[str, Any] = {
             field: _PARSER_OF[field](text)

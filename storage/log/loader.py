@@ -48,7 +48,7 @@ def clear_leftovers(files: Files, directory: Path) -> list[str]:
 
 
 def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
-    doomed = [
+    to_delete = [
         name
         for name in names
         if name.endswith(DELETED) and not name.endswith(RAFT_SNAPSHOT_DELETED)
@@ -60,10 +60,10 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
         unfinished = [name for name in swaps if (offset_of(name) or 0) >= first_cleaned]
         # Removed before the `.cleaned` files: without those the next start would consider them complete.
         _remove(files, directory, unfinished)
-        doomed += unfinished
+        to_delete += unfinished
         swaps = [name for name in swaps if name not in unfinished]
-    _remove(files, directory, [name for name in doomed + cleaned if name not in swaps])
-    kept = [name for name in names if name not in {*doomed, *cleaned}]
+    _remove(files, directory, [name for name in to_delete + cleaned if name not in swaps])
+    kept = [name for name in names if name not in {*to_delete, *cleaned}]
     if swaps:
         kept = _take_over(files, directory, kept, swaps)
     logs = {name.removesuffix(LOG) for name in kept if name.endswith(LOG)}

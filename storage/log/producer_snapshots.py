@@ -1,12 +1,12 @@
 """Snapshots of a log's producer state (Kafka's `.snapshot` files).
 
-The file's name is the offset up to which (exclusive) it speaks. Version i16 = 1, CRC-32C u32 of all
-from byte 6 on, count i32, then 46 bytes a producer, of whom only the last batch is kept. There is
-one for each of the latest segments, at its base offset, taken when it was begun, and one at the
-log's end after a clean shutdown.
+The file name is the offset (exclusive) up to which the snapshot is valid. Format: version i16 = 1,
+CRC-32C u32 of everything from byte 6 on, count i32, then 46 bytes per producer with its last batch only.
+There is one for each of the latest segments, at its base offset, taken when the segment was created, and
+one at the log end after a clean shutdown.
 
-A snapshot is written without a sync (that is for `flush`, through offload): one that a crash tore
-fails its CRC, is removed, and an older one is taken.
+A snapshot is written without a sync (`flush` does that in a worker thread): one that is incomplete after
+a crash has an invalid CRC, is removed, and an older one is used.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def read_segments(
         return LogRead(offset)
     end = _end_position(segment, tip, limit, nowait)
     if end <= found.position:
-        return LogRead(offset)  # the limit lies within the first batch
+        return LogRead(offset)  # the limit is inside the first batch
     first_batch_size = found.end - found.position
     size = min(end - found.position, max(max_bytes, first_batch_size if at_least_one else 0))
     if size < first_batch_size:

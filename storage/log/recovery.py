@@ -1,37 +1,36 @@
-"""Recovery of a log that was not closed cleanly: what is past the recovery point is read and checked.
+"""Log recovery after an unclean shutdown: everything past the recovery point is read and checked.
 
-What lies below the recovery point was synced before the point was written down (`PartitionLog.flush`
-says in which order) and is believed. The decisions:
+Data below the recovery point was synced before the point was written (see `flush.py`) and is trusted.
 
-| segment                                  | done                                                 |
-|------------------------------------------|------------------------------------------------------|
-| ends at or below the recovery point      | nothing                                              |
-| the recovery point lies in it, or it is  | index entries below the point are kept if they fit   |
-| the last                                 | the data, and the rest is scanned from the point on; |
-|                                          | if they do not, it is scanned from its start         |
-| begins at or past the recovery point     | scanned from its start                               |
+| segment                                   | action                                                |
+|-------------------------------------------|-------------------------------------------------------|
+| ends at or below the recovery point       | none                                                  |
+| contains the recovery point, or is the    | index entries below the point are kept if they match  |
+| last one                                  | the data, and the rest is scanned from the point on;  |
+|                                           | otherwise it is scanned from its start                |
+| begins at or past the recovery point      | scanned from its start                                |
 
-| a scan finds                             | done                                                 |
-|------------------------------------------|------------------------------------------------------|
-| whole batches to the end                 | indexed; epochs, producers, transactions follow      |
-| a batch cut short, of a wrong CRC, magic | the segment is cut there, all later ones are removed |
-| or length, or whose offsets go back      |                                                      |
-| the next segment begins past the end of  | unless it begins at or below `accepted_gaps_end`, or the log's |
-| this one                                 | start: the end of this one was lost, all later       |
-|                                          | segments are removed                                 |
+| result of a scan                          | action                                                |
+|-------------------------------------------|-------------------------------------------------------|
+| valid batches to the end                  | indexed; epochs, producers and transactions updated   |
+| an incomplete batch, an invalid CRC,      | the segment is truncated there, all later segments    |
+| magic or length, or decreasing offsets    | are removed                                           |
+| the next segment begins past the end of   | the end of this one was lost: all later segments are  |
+| this one                                  | removed, unless the next one begins at or below       |
+|                                           | `accepted_gaps_end` or the log start offset           |
 
-Compaction leaves gaps below the recovery point alone, which is durable by then
-(`compaction/one_pass.py`). A gap that a follower takes over from its leader's log lies within a segment:
-the next begins where the log ends (`PartitionLog`). Where no segment spans it the recovery point is past
-it at once. So `accepted_gaps_end` is the recovery point, where that is known.
+Compaction leaves gaps only below the recovery point (`compaction/one_pass.py`). A gap that a follower
+replicates from its leader is inside a segment, because a new segment begins at the log end offset
+(`roll.py`). If no segment spans it, the recovery point is raised past it at once. So `accepted_gaps_end` is
+the recovery point, where that is known.
 
-So the log is a prefix of what was written, and holds all that was synced. A segment's indexes are
-written anew past what was kept; the producers start from the latest snapshot at or below the point
-and follow the headers from there. The recovery point stays (or falls to the log's end), and a crash
-in the middle leaves the same work to do. Synced is only what the next recovery must not see again:
-that bytes were cut off, that segments were removed, and index entries below the point made anew.
+The recovered log is a prefix of what was written and contains everything that was synced. The indexes of a
+segment are rewritten after the kept entries; the producer state starts from the latest snapshot at or below
+the recovery point and follows the headers from there. The recovery point stays, or falls to the log end
+offset, so a crash during recovery leaves the same work. Recovery syncs only what the next one must not see
+again: truncations, removed segments, and rebuilt index entries below the recovery point.
 
-Read by `read_at`, never through a map; no record is decoded but those of transaction markers.
+Data is read with `read_at`, never through a map; only the records of transaction markers are decoded.
 """
 
 from __future__ import annotations
@@ -162,9 +161,9 @@ class Recovery:
     log_start_offset: int
     now_ms: int
     accepted_gaps_end: int
-    """A segment that begins at or below it may begin past the end of the one before."""
+    """A segment that begins at or below this offset may begin past the end of the previous one."""
     required_end_offset: int
-    """Nothing below it is cut off: that is damage, for whoever has the log to decide about."""
+    """Nothing below this offset is removed: that raises DamagedLog, and the caller decides."""
     epochs: LeaderEpochCache
     producers: ProducerStates
     snapshots: ProducerSnapshots
@@ -172,7 +171,7 @@ class Recovery:
     bytes_cut: int = 0
     segments_removed: int = 0
     last_accepted_gap_end: int = 0
-    """Where the last gap between segments was let be, past the recovery point."""
+    """End of the last accepted gap between segments past the recovery point."""
 
     def run(self) -> int:
         """Recover the log; its log end offset. Raises OSError, and DamagedLog before anything is

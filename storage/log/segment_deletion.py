@@ -25,10 +25,10 @@ class _PendingDeletion:
 class PendingDeletions:
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._doomed: deque[_PendingDeletion] = deque()
+        self._to_delete: deque[_PendingDeletion] = deque()
 
     def __len__(self) -> int:
-        return len(self._doomed)
+        return len(self._to_delete)
 
     def add(self, segment: Segment, snapshots: ProducerSnapshots | None, at_ms: int) -> None:
         """Rename the segment's files and its snapshot, to be unlinked at `at_ms`. Raises OSError.
@@ -43,26 +43,26 @@ class PendingDeletions:
             if snapshots is not None and aside is not None:
                 snapshots.take_back(segment.base_offset, aside)
             raise
-        self._doomed.append(_PendingDeletion(at_ms, segment, aside))
+        self._to_delete.append(_PendingDeletion(at_ms, segment, aside))
 
     def remove_due(self, now_ms: int) -> int:
         """Unlink those whose time has come; how many segments. Raises OSError."""
         count = 0
-        while self._doomed and self._doomed[0].at_ms <= now_ms:
-            doomed = self._doomed[0]
-            doomed.segment.remove()
-            if doomed.snapshot is not None:
-                self._files.remove(doomed.snapshot, missing_ok=True)
-            self._doomed.popleft()
+        while self._to_delete and self._to_delete[0].at_ms <= now_ms:
+            to_delete = self._to_delete[0]
+            to_delete.segment.remove()
+            if to_delete.snapshot is not None:
+                self._files.remove(to_delete.snapshot, missing_ok=True)
+            self._to_delete.popleft()
             count += 1
         return count
 
     def move_to(self, directory: Path) -> None:
-        for doomed in self._doomed:
-            doomed.segment.move_to(directory)
-            if doomed.snapshot is not None:
-                doomed.snapshot = directory / doomed.snapshot.name
+        for to_delete in self._to_delete:
+            to_delete.segment.move_to(directory)
+            if to_delete.snapshot is not None:
+                to_delete.snapshot = directory / to_delete.snapshot.name
 
     def close(self) -> None:
-        for doomed in self._doomed:
-            doomed.segment.close()
+        for to_delete in self._to_delete:
+            to_delete.segment.close()

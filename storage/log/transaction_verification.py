@@ -16,7 +16,7 @@ from odradek.storage.errors import OutOfOrderSequence
 
 
 class VerificationGuard:
-    """Identifies one verification."""
+    """Identifies one verification of a transaction."""
 
     __slots__ = ()
 
@@ -45,7 +45,8 @@ class Verification:
             self.epoch, self.lowest_sequence = epoch, sequence
 
     def check_sequence(self, batch: Batch, *, is_known: bool) -> None:
-        """`is_known` says that a batch of the producer is known. Raises OutOfOrderSequence."""
+        """Check the sequence of the first batch; `is_known` means that a batch of the producer is
+        known. Raises OutOfOrderSequence."""
         sequence = batch.base_sequence
         if self.adds_partitions and sequence != 0 and not is_known:
             raise OutOfOrderSequence(
@@ -84,10 +85,10 @@ class Verifications:
         return found.guard
 
     def written(self, batch: Batch) -> None:
-        """A batch in a transaction, or the end of one, is in the log.
+        """Register a transactional batch or a marker that was appended.
 
-        A marker of the epoch that asks, or of one before it (one that came once more), ended an earlier
-        transaction: there each has an epoch of its own, and its marker's is that of the next.
+        A marker of the epoch under verification, or of the one before it, ended an earlier transaction
+        if each transaction has its own epoch: its marker has the next epoch.
         """
         found = self.pending.get(batch.producer_id)
         if found is None:
@@ -97,8 +98,8 @@ class Verifications:
         del self.pending[batch.producer_id]
 
     def ended(self, batch: Batch) -> None:
-        """A marker of whoever lets the epoch be: what is asked in that epoch was of the transaction that is
-        over, by whichever version of its requests (a producer may mix them)."""
+        """Register a marker that keeps the epoch: verifications in that epoch were for the completed
+        transaction, whichever version its requests have (a producer may mix them)."""
         found = self.pending.get(batch.producer_id)
         if found is not None and batch.producer_epoch >= found.epoch:
             del self.pending[batch.producer_id]
