@@ -152,7 +152,8 @@ class TestWithTooFewBrokers:
         response = await client.ask(apis.METADATA, 13, topics=names("new"))
         assert response.topics[0].error_code.name == "unknown_topic_or_partition"
         assert (
-            "auto-creation of 1 topics failed, of new because: Unable to replicate" in caplog.text
+            "auto-creation of 1 topics failed; first error, of new: Unable to replicate"
+            in caplog.text
         )
 
 
