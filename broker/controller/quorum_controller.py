@@ -341,7 +341,7 @@ class QuorumController:
             )
 
     async def _all_of(self, operation: Callable[[MetadataImage], ControllerResult[bool]]) -> None:
-        """Repeat an operation until it reports that nothing is left."""
+        """Repeat an operation until it returns False, so that no work remains."""
         while await self._tried(lambda: self._metadata.perform(operation)):
             await trio.lowlevel.checkpoint()
 

@@ -105,7 +105,7 @@ def _is_content(partition: PartitionImage, election: ElectionType) -> bool:
     return partition.leader != NO_LEADER
 
 
-# By itself
+# Periodic elections
 
 
 def balance_leaders(

@@ -106,7 +106,7 @@ class SnapshotGenerator:
         try:
             await _write_image(writer, image)
             async with self._changes.publishing:
-                if self._is_superseded(snapshot):  # one came from the leader meanwhile
+                if self._is_superseded(snapshot):  # a newer one was fetched from the leader
                     self._log.snapshots.discard(writer)
                     return None
                 await self._blocking(self._log.snapshots.publish, snapshot, writer)
