@@ -54,11 +54,11 @@ class Records:
     """Records of some batches of a page, in order; positions are those in `Page.data`."""
 
     batch: Ints
-    """Which of the page's batches each is in."""
+    """Number of the batch in the page, for each record."""
     start: Ints
     end: Ints
     timestamp_end: Ints
-    """Where the timestamp delta ends: what follows stays if the timestamp is written anew."""
+    """End of the timestamp delta; the rest of the record stays if the timestamp is rewritten."""
     timestamp_delta: Ints
     offset: Ints
     key_start: Ints

@@ -16,7 +16,7 @@ DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 RAFT_SNAPSHOT_DELETED = ".checkpoint.deleted"
-"""Kept by the Raft log in the metadata partition's directory; not ours to remove."""
+"""Kept by the Raft log in the metadata partition's directory; a log does not remove it."""
 
 EPOCHS = "leader-epoch-checkpoint"
 METADATA = "partition.metadata"

@@ -60,7 +60,7 @@ class IndexFile:
         """Held while its map is looked into, and while the file is trimmed."""
         self.count = 0
         self.capacity = 0
-        """How many entries there is room for, those there are included."""
+        """Number of entries that fit into the reserved space."""
 
     @property
     def file(self) -> File:
@@ -115,8 +115,8 @@ class IndexFile:
         """Reserve space for `count` more entries. Raises OSError (ENOSPC) with nothing changed."""
         needed = self.count + count
         if needed > self.capacity:
-            room_bytes = -(-needed * self.entry_size // STEP_BYTES) * STEP_BYTES
-            capacity = room_bytes // self.entry_size
+            reserved_bytes = -(-needed * self.entry_size // STEP_BYTES) * STEP_BYTES
+            capacity = reserved_bytes // self.entry_size
             self.file.preallocate(capacity * self.entry_size)
             self.capacity = capacity
 

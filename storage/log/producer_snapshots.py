@@ -212,7 +212,7 @@ class ProducerSnapshots:
         return aside
 
     def take_back(self, offset: int, aside: Path) -> None:
-        """Undo `set_aside`. Raises OSError, the disk's (EIO) whatever it was: it is nobody's then."""
+        """Undo `set_aside`. Raises OSError; always EIO, because the file then has no owner."""
         try:
             self._files.rename(aside, self.path(offset))
         except OSError as error:

@@ -299,7 +299,7 @@ class ProducerStates:
             return
         epoch = batch.producer_epoch
         if transaction_version >= TRANSACTION_VERSION_2:
-            # Each marker has an epoch of its own; an equal one is that marker sent once more,
+            # Each marker has an epoch of its own; an equal one is a duplicate of that marker,
             # harmless if the transaction has ended. An epoch at its maximum cannot grow.
             is_old = epoch <= entry.epoch and not (
                 epoch == entry.epoch and (entry.transaction_start < 0 or epoch == 32767)

@@ -119,9 +119,9 @@ _RECORD_MIN_BYTES = 7
 _LENGTH_AT, _MAGIC_AT = 8, 16
 _LENGTH = Struct(">i")
 _LENGTH_MIN = 14
-"""Of the shortest message there has ever been, magic 0's; what the length field counts of it."""
+"""Smallest value of the length field: that of an empty message with magic 0."""
 _REWRITTEN = ScanBudget(200_000, 1 << 31, MAX_DECOMPRESSED_BYTES, is_final=True)
-"""Records that are decoded, and compressed again: as much of them as anybody can read."""
+"""Limits for records that are decoded and compressed again: the most that clients can read."""
 _REWRITTEN_AT_ONCE = ScanBudget(200, 64 << 10, 64 << 10)
 """About 2 ms."""
 
