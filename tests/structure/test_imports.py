@@ -17,7 +17,6 @@ from tests.structure.import_graph import (
 from tests.structure.sources import functions, read_modules
 
 
-@pytest.mark.xfail(strict=True, reason="there are eleven cycles, the largest around broker/node.py")
 def test_no_modules_import_each_other() -> None:
     """Imports inside functions and under TYPE_CHECKING count as well."""
     modules = read_modules()
