@@ -137,7 +137,7 @@ async def test_describe_log_dirs_of_offline_directory(
         lost = await node.partitions.get("t", None, 1)
         directory = node.logs.directory_of(lost.log)
         directory.fail(OSError(5, "Input/output error"))
-        assert "1 partitions offline; OfflineLogDirectoryCount is 1 of 2" in caplog.text
+        assert "1 partitions are offline; OfflineLogDirectoryCount is 1 of 2" in caplog.text
         client = client_of(node.services)
         results = await described(client)
         assert results[str(directory.path)].error_code.name == "kafka_storage_error"
