@@ -1,1 +1,1 @@
-"""Tiering between nodes (KIP-405): the topic of the metadata, and what becomes of deleted topics' segments."""
+"""Tiered storage between nodes (KIP-405): the metadata topic, auxiliary state, and deleted topics."""

@@ -1,11 +1,10 @@
-"""What a follower takes from the remote tier in place of records (KIP-405, Kafka's TierStateMachine).
+"""Auxiliary state that a follower reads from the remote tier instead of records (KIP-405, Kafka's TierStateMachine).
 
-Its leader has the log on its disks from the local start on. Whoever holds what lies before is the
-remote segment with the record before that (T-42): the leader epochs up to its end, and the producers'
-state there, came with it when it was copied. With these the follower's log goes on behind that segment,
-as if it had replicated all before itself; the records stay where they are.
+The leader has the log on disk from its local log start offset. The remote log segment with the record before that offset
+(T-42) has the leader epochs up to its end and the producer snapshot at its end. With these, the follower restarts its log
+after that segment, as if it had replicated all earlier records.
 
-Nothing here changes the log, so nothing is lost where the tier does not answer.
+Nothing here changes the log, so an unavailable store loses nothing.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStora
 log = logging.getLogger("odradek.fetching")
 
 READING_S = 1.0
-"""How long what is in the tier may still be read, before the leader is asked again what is wanted of it."""
+"""Timeout for reading the metadata, in seconds. After it, the follower requests the leader's offsets again."""
 
 Built = Callable[[str, bool], None]
-"""Told of each attempt: the topic's name, and whether it failed."""
+"""Called after each attempt with the topic's name and whether it failed."""
 
 
 class AuxiliaryState:
-    """The `RemoteTier` of a node that has one. See the module."""
+    """`RemoteTier` of a node with tiered storage: reads leader epochs and producer snapshots."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class AuxiliaryState:
     async def beginning(
         self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
     ) -> EmptyLogStart:
-        """As `RemoteTier.beginning`. Raises RemoteStorageError."""
+        """Implement `RemoteTier.beginning`. Raises RemoteStorageError."""
         try:
             found = await self._beginning(partition_log, change)
         except KafkaError:
@@ -90,27 +89,35 @@ class AuxiliaryState:
     async def _segment_before(
         self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
     ) -> RemoteLogSegmentMetadata:
-        """The one with the record before the leader's local start."""
+        """Find the segment with the record before the leader's local log start offset."""
         name, offset = (
             f"{partition_log.topic}-{partition_log.partition}",
             change.local_start_offset - 1,
         )
         if not partition_log.is_tiered or partition_log.topic_id is None:
-            raise RemoteStorageError(f"{name} is not in the remote tier as far as is known here")
+            raise RemoteStorageError(f"{name} has no remote log metadata on this broker")
         partition = TopicIdPartition(
             partition_log.topic_id, partition_log.topic, partition_log.partition
         )
-        with trio.move_on_after(READING_S), suppress(RemoteResourceNotFound):  # no replica any more
+        with (
+            trio.move_on_after(READING_S),
+            suppress(RemoteResourceNotFound),
+        ):  # the broker no longer has a replica
             await self._metadata.wait_ready(partition)
         if not self._metadata.is_ready(partition):
-            raise RemoteNotReady(f"what is in the remote tier of {name} is still being read")
+            raise RemoteNotReady(f"the remote log metadata of {name} is still being read")
         found = self._metadata.segment_for(partition, change.epoch, offset)
         if found is None:
             raise RemoteResourceNotFound(
-                f"the remote tier has no segment of {name} with offset {offset} of epoch"
-                f" {change.epoch}, though its leader's disks begin behind it"
+                f"the remote tier has no segment of {name} with offset {offset} of leader epoch"
+                f" {change.epoch}, but the leader's local log starts after it"
             )
-        log.info("%s: what lies before %d is in %s", name, change.local_start_offset, found.id)
+        log.info(
+            "%s: offsets before %d are in remote log segment %s",
+            name,
+            change.local_start_offset,
+            found.id,
+        )
         return found
 
     async def _fetch(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
@@ -120,20 +127,22 @@ class AuxiliaryState:
 def history(
     data: Buffer, start: int, end: int, segment: RemoteLogSegmentMetadata
 ) -> tuple[EpochStart, ...]:
-    """The leader epochs of [start, end), of the checkpoint that came with `segment`. Raises
-    CorruptRemoteData where it is none, or contradicts itself."""
+    """Parse the leader epochs of [start, end) from the checkpoint of a remote log segment.
+
+    Raises CorruptRemoteData if it is invalid or inconsistent.
+    """
     try:
         entries = parse_checkpoint(bytes(data))
     except CorruptEpochs as error:
         raise CorruptRemoteData(f"the leader epochs of {segment.id}: {error}") from error
     for before, after in pairwise(entries):
         if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
-            raise CorruptRemoteData(f"the leader epochs of {segment.id} go back: {entries}")
+            raise CorruptRemoteData(f"the leader epochs of {segment.id} decrease: {entries}")
     kept: list[EpochStart] = []
     for each in entries:
         if each.start_offset >= end:
             break
-        if each.start_offset <= start:  # the last of these is the one that the log starts in
+        if each.start_offset <= start:  # the last of these is the epoch of the log start offset
             kept = [EpochStart(each.epoch, start)]
         else:
             kept.append(each)
@@ -141,8 +150,8 @@ def history(
 
 
 def producers_of(data: Buffer, segment: RemoteLogSegmentMetadata) -> list[ProducerEntry]:
-    """Raises CorruptRemoteData."""
+    """Parse the producer snapshot of a remote log segment. Raises CorruptRemoteData."""
     try:
         return decode_snapshot(bytes(data))
     except CorruptSnapshot as error:
-        raise CorruptRemoteData(f"the producers' snapshot of {segment.id}: {error}") from error
+        raise CorruptRemoteData(f"the producer snapshot of {segment.id}: {error}") from error

@@ -1,10 +1,9 @@
-"""Leader epochs that this disk has lost, of what is in the remote tier alone.
+"""Recovery of leader epochs that this disk has lost, for offsets that are only in the remote tier.
 
-They are in `leader-epoch-checkpoint`, and nowhere else here: what is on the disk tells its epochs itself,
-when it is read again, but what lies before is read by them. They were copied along with every segment,
-though: the history that came with one of the first epoch that the disk still knows is the log's own, up to
-where that begins; a segment with the record before it will do where there is none. (Of several epochs that
-have that record the latest: after an unclean election another's would be a guess as good.)
+The epochs are in `leader-epoch-checkpoint`. Epochs of local segments are rebuilt from their batches, but earlier ones are
+needed to read the remote tier. Every remote log segment has a copy of the checkpoint. The copy of a segment of the first epoch
+that the disk still has is the log's own lineage up to the start of that epoch. Without such a segment, a segment with the
+preceding record is used; of several epochs with that record, the latest.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStora
 log = logging.getLogger("odradek.tiered")
 
 SOURCES_MAX: Final = 8
-"""So many copies are tried, if one after the other has no history that can be read."""
+"""Number of segments that are tried if their leader epoch checkpoints cannot be read."""
 
 
 def lacks_leader_epochs(partition_log: PartitionLog) -> bool:
-    """Whether the log begins in the remote tier with epochs that are not known."""
+    """Whether the log lacks the leader epochs of offsets that are only in the remote tier."""
     start = partition_log.log_start_offset
     return (
         start < partition_log.local_log_start_offset
@@ -47,7 +46,7 @@ def lacks_leader_epochs(partition_log: PartitionLog) -> bool:
 
 
 class LeaderEpochRecovery:
-    """Restores them. The metadata of the partition is read to the end."""
+    """Restores leader epochs of a log from the remote tier, after its metadata is read completely."""
 
     def __init__(
         self, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, offload: Offload
@@ -57,8 +56,10 @@ class LeaderEpochRecovery:
         self._offload = offload
 
     async def restore(self, partition_log: PartitionLog, id: TopicIdPartition) -> None:
-        """Durably; nothing where the remote tier does not know either. Raises OSError, and
-        RemoteStorageError, of no copy that can be read too: what is given up here is gone for good."""
+        """Restore the epochs durably. Does nothing if the remote tier does not have them.
+
+        Raises OSError, and RemoteStorageError, also if no copy can be read now.
+        """
         failure: RemoteStorageError | None = None
         for segment in islice(self._sources(partition_log, id), SOURCES_MAX):
             try:
@@ -66,16 +67,18 @@ class LeaderEpochRecovery:
                 return
             except (RemoteResourceNotFound, CorruptRemoteData) as error:
                 failure = failure or error
-                log.info("%s: not by %s: %s", id, segment.id, error)
+                log.info("%s: cannot use remote log segment %s: %s", id, segment.id, error)
         if failure is not None:
             raise failure
         if self._is_there(partition_log, id):
-            log.error("%s: the leader epochs of what left the disk are lost", id)
-        else:  # it has expired: a start was forgotten with the kill that came before its checkpoint
-            log.info("%s: nothing of what left the disk is in the remote tier any more", id)
+            log.error(
+                "%s: the leader epochs of offsets that are only in the remote tier are lost", id
+            )
+        else:  # the segments have expired: a crash preceded the checkpoint of the new log start offset
+            log.info("%s: the remote tier has no segments before the local log", id)
 
     def _is_there(self, partition_log: PartitionLog, id: TopicIdPartition) -> bool:
-        """Whether the remote tier has anything of what left the disk, of whatever lineage."""
+        """Whether the remote tier has segments before the local log, of any leader epoch lineage."""
         end = _end(partition_log)
         before = takewhile(lambda each: each.start_offset < end, self._metadata.segments(id))
         return any(
@@ -100,7 +103,7 @@ class LeaderEpochRecovery:
     def _sources(
         self, partition_log: PartitionLog, id: TopicIdPartition
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Those that came with one of them, the best first."""
+        """Segments whose checkpoints may contain the epochs, the best one first."""
         end, earliest = _end(partition_log), partition_log.epochs.earliest
         if earliest is not None and earliest.start_offset <= end:
             for segment in self._metadata.segments(id, earliest.epoch):
@@ -114,7 +117,7 @@ class LeaderEpochRecovery:
 
 
 def _end(partition_log: PartitionLog) -> int:
-    """Up to where the history is to be found: what is on the disk is known by its records."""
+    """End offset of the missing epochs: the start of the epochs that local segments have."""
     earliest, local = partition_log.epochs.earliest, partition_log.local_log_start_offset
     return local if earliest is None else min(local, earliest.start_offset)
 
@@ -122,6 +125,6 @@ def _end(partition_log: PartitionLog) -> int:
 def _joined(
     before: tuple[EpochStart, ...], after: tuple[EpochStart, ...]
 ) -> tuple[EpochStart, ...]:
-    """An epoch that is in both began when the first says."""
+    """Join two lists of epochs. The first one determines the start of a common epoch."""
     latest = before[-1].epoch if before else -1
     return (*before, *(each for each in after if each.epoch > latest))

@@ -1,10 +1,8 @@
-"""The configs of the topic-based RemoteLogMetadataManager, as it is handed them (T-05 to T-08).
+"""Settings of the topic-based RemoteLogMetadataManager (T-05 to T-08).
 
-It gets properties, names to texts: `remote.log.metadata.*` of the broker's, and those under
-`remote.log.metadata.manager.impl.prefix` with the prefix taken off. Its clients are configured by
-`remote.log.metadata.common.client.*`, and over that by `remote.log.metadata.producer.*`, `.consumer.*`
-and `.admin.*`. Of the clients' configs it obeys those in the tables below; any other is named in the
-log, since to be silent about it would let somebody believe that it works.
+The manager gets properties: `remote.log.metadata.*`, and those under `remote.log.metadata.manager.impl.prefix` without the
+prefix. `remote.log.metadata.common.client.*` configures its clients; `remote.log.metadata.producer.*`, `.consumer.*` and
+`.admin.*` override it. Only the clients' properties in the tables below have an effect. The manager logs the names of others.
 """
 
 from __future__ import annotations
@@ -38,49 +36,49 @@ OBEYED: Final[Mapping[str, frozenset[str]]] = {
     ),
     ADMIN: frozenset({BOOTSTRAP, REQUEST_TIMEOUT}),
 }
-"""Which configs of its clients have an effect. The rest of what it needs is fixed, as in Kafka: acks
-from all, idempotence, reading from the earliest offset, no groups."""
+"""Client properties with an effect. Others are fixed as in Kafka: acks=all, idempotence, earliest offset, no groups."""
 
 FETCH_BYTES: Final = 32 << 10
-"""As much is read at once, unless it is configured: a few hundred records, so that the loop is not
-kept by decoding them."""
+"""Default fetch size: several hundred records, so that decoding them does not block the event loop."""
 
 
 @value_class
 class MetadataManagerSettings:
-    """What the manager is configured with; times in seconds."""
+    """Settings of the manager; times are in seconds."""
 
     topic: MetadataTopic = MetadataTopic()
     bootstrap: str = ""
-    """Where the cluster is found that has the topic ("host:port[,…]")."""
+    """Bootstrap servers of the cluster that has the topic ("host:port[,…]")."""
     node_id: int = -1
     consume_wait_s: float = 120.0
-    """How long what was published may take until this node has read it."""
+    """Timeout for reading a published record on this node."""
     retry_interval_s: float = 0.1
     retry_max_s: float = 120.0
-    """For how long the topic is tried to be made or found; then it cannot be used."""
+    """How long the manager tries to find or create the topic."""
     request_timeout_s: float = 30.0
     producer: ProducerOptions = ProducerOptions()
     consumer: ReaderOptions = ReaderOptions(max_bytes=FETCH_BYTES, partition_bytes=FETCH_BYTES)
 
     def client_id(self, of: str) -> str:
-        """As Kafka's: of "producer", "consumer", "admin"."""
+        """Client id as in Kafka, for "producer", "consumer" or "admin"."""
         return f"__remote_log_metadata_client_{self.node_id}_{of}"
 
 
 def read_settings(
     properties: Mapping[str, str], *, node_id: int, bootstrap: str
 ) -> MetadataManagerSettings:
-    """`bootstrap` is where this node's own listener for it is (T-06); a config may name another.
+    """Parse the properties; `bootstrap` is the address of this node's listener for the topic (T-06).
 
-    Raises ValueError with the config's name.
+    Raises ValueError with the name of the invalid property.
     """
     wanted = _Properties(properties)
     producer, consumer, admin = (wanted.of_client(kind) for kind in (PRODUCER, CONSUMER, ADMIN))
     request_timeout = admin.number(REQUEST_TIMEOUT, 30_000, 1) / 1000
     retention = wanted.number(f"{PREFIX}topic.retention.ms", -1, -1)
     if retention == 0:
-        raise ValueError(f"{PREFIX}topic.retention.ms is 0: it is -1, for ever, or more than 0")
+        raise ValueError(
+            f"{PREFIX}topic.retention.ms is 0; it must be -1 (unlimited) or greater than 0"
+        )
     return MetadataManagerSettings(
         MetadataTopic(
             partitions=wanted.number(f"{PREFIX}topic.num.partitions", 50, 1),
@@ -124,21 +122,21 @@ def _reader_options(given: _Properties) -> ReaderOptions:
 
 
 class _Properties:
-    """Texts by name, under a prefix."""
+    """Properties with a common prefix."""
 
     def __init__(self, found: Mapping[str, str], prefix: str = "") -> None:
         self._found = found
         self.prefix = prefix
 
     def of_client(self, kind: str) -> _Properties:
-        """What a client is given: the common configs, and over them its own (T-07)."""
+        """Properties of a client: the common ones, overridden by its own (T-07)."""
         found: dict[str, str] = {}
         for prefix in (COMMON, kind):
             for name, value in self._found.items():
                 if name.startswith(prefix):
                     found[name.removeprefix(prefix)] = value
                     if not _is_obeyed(prefix, name.removeprefix(prefix)):
-                        log.warning("config %s has no effect here", name)
+                        log.warning("property %s is ignored", name)
         return _Properties(found, kind)
 
     def text(self, name: str, default: str) -> str:

@@ -1,20 +1,17 @@
-"""What a node has read of the metadata topic, kept over restarts (T-47, T-48).
+"""Snapshots of remote log metadata on disk (T-47, T-48).
 
-A file for each partition has its segments and the offset of the metadata topic up to which they are
-known; `_rlmm_committed_offsets` says for each metadata partition up to where all those files hold, changed
-since or not. A partition is opened at the larger of both. So a restart reads what was published since,
-not all that ever was, and a snapshot is as large as what there is now. `_rlmm_topic_id` says of which
-topic these offsets are: of another one of the same name, made when it was deleted, they say nothing, but
-the segments are known all the same.
+A file per partition has its segments and the offset of the metadata partition up to which they are valid.
+`_rlmm_committed_offsets` has, per metadata partition, the offset up to which all these files are valid, whether they changed
+or not. A partition is opened at the larger of both offsets, so a restart reads only newer records. `_rlmm_topic_id` has
+the id of the topic to which the offsets belong. For a recreated topic the offsets are invalid, but the segments are valid.
 
-    written, one round:   remove files of who is not read for → write those that changed → sync
+    a round:              remove files of partitions that are not read → write changed files → sync
                           → `_rlmm_committed_offsets`
-    of another topic:     all have changed                    → `_rlmm_topic_id`, last
+    recreated topic:      all files have changed              → `_rlmm_topic_id` last
 
-A crash on the way leaves older offsets beside newer files, which costs reading some records again. What
-must never be is a newer offset beside a file that was not kept up: that is why the files of those who are
-not read for go first. A file that is damaged or missing is done without: its partition is read from
-the start. None of them is Kafka's; they are plain files, which Kafka passes over in a log directory.
+A crash leaves older offsets with newer files, which only costs reading some records again. A newer offset with an old file
+would be an error; therefore the files of partitions that are not read are removed first. If a file is damaged or missing, the
+partition is read from the start. Kafka ignores these files.
 """
 
 from __future__ import annotations
@@ -49,9 +46,9 @@ log = logging.getLogger("odradek.tiered")
 
 PREFIX: Final = "_rlmm_"
 ROUND_S: Final = 60.0
-"""How often what has changed is written, at most."""
+"""Minimum interval between rounds, in seconds."""
 PAUSES_A_ROUND: Final = 20
-"""Many partitions that change all the time: a round takes a twentieth of the time, not more."""
+"""Writing may take at most a twentieth of the time if many partitions change."""
 LAST_ROUND_S: Final = 2.0
 
 T = TypeVar("T")
@@ -60,8 +57,7 @@ Ts = TypeVarTuple("Ts")
 
 @value_class
 class LoadedSnapshot:
-    """A partition's segments, and the offset of its metadata partition that is read next: of the topic
-    with that id, None if nobody knows which that is."""
+    """Segments of a partition, the next offset of its metadata partition, and the topic's id (None: unknown)."""
 
     metadata: RemoteLogMetadataCache
     offset: int
@@ -70,7 +66,7 @@ class LoadedSnapshot:
 
 @value_class
 class SubscribedPartition:
-    """A partition that is read for: all below `offset` of its metadata partition is in `metadata`."""
+    """A partition that is read; `metadata` contains all records below `offset` of its metadata partition."""
 
     metadata: RemoteLogMetadataCache
     metadata_partition: int
@@ -80,7 +76,7 @@ class SubscribedPartition:
 
 @value_class
 class SubscribedPartitions:
-    """Of the topic with that id, for these."""
+    """Partitions that are read from the metadata topic with an id."""
 
     topic_id: UUID
     partitions: Sequence[SubscribedPartition]
@@ -91,7 +87,7 @@ def file_name(partition: TopicIdPartition) -> str:
 
 
 class MetadataSnapshots:
-    """See the module. `directory` is a log directory; what goes wrong there only costs time."""
+    """Writes and loads snapshots in a log directory. Its errors only cost time."""
 
     def __init__(self, seams: Seams, directory: Path, *, round_s: float = ROUND_S) -> None:
         self._seams = seams
@@ -101,17 +97,17 @@ class MetadataSnapshots:
         self._on_disk: set[str] | None = None
         self._committed: dict[int, int] = {}
         self._topic_id: UUID | None = None
-        """Of the topic that offsets on the disk are of."""
+        """Id of the topic to which the offsets on disk belong."""
         self._writing = trio.Lock()
 
     def changed(self, partition: TopicIdPartition) -> None:
-        """Its file is behind from now on."""
+        """Mark the file of a partition as outdated."""
         self._changed.add(partition)
 
     async def load(
         self, partition: TopicIdPartition, metadata_partition: int
     ) -> LoadedSnapshot | None:
-        """What there is of a partition that is about to be read for; None if that is nothing."""
+        """Load the snapshot of a partition; None if there is none."""
         async with self._writing:
             try:
                 names = await self._names()
@@ -121,7 +117,7 @@ class MetadataSnapshots:
                 while snapshot.load():
                     await trio.lowlevel.checkpoint()
             except (OSError, CorruptRemoteData) as error:
-                log.warning("done without the snapshot of %s: %s", partition, error)
+                log.warning("ignoring the metadata snapshot of %s: %s", partition, error)
                 self._changed.add(partition)
                 return None
             committed = self._committed.get(metadata_partition, 0)
@@ -129,9 +125,9 @@ class MetadataSnapshots:
         return LoadedSnapshot(snapshot.metadata, max(snapshot.next_offset, committed), topic_id)
 
     async def run(self, reading: Callable[[], Awaitable[SubscribedPartitions | None]]) -> None:
-        """Write a round every so often, and one at the end; until cancelled.
+        """Write rounds periodically, and one at the end; run until cancelled.
 
-        `reading` tells who is read for; None while some of them are not open yet, or the topic is not known.
+        `reading` returns the partitions that are read; None while some are not open, or the topic is unknown.
         """
         clock = self._seams.clock
         pause_s = self._round_s
@@ -146,14 +142,14 @@ class MetadataSnapshots:
                 await self.write(await reading())
 
     async def write(self, reading: SubscribedPartitions | None) -> None:
-        """One round, in the order above; one that fails is made up for by the next."""
+        """Write a round in the order of the module's docstring. The next round repeats a failed one."""
         if reading is None:
             return
         async with self._writing:
             try:
                 await self._write(reading)
             except OSError as error:
-                log.warning("the remote log metadata is not written to disk: %s", error)
+                log.warning("cannot write remote log metadata to disk: %s", error)
 
     async def _write(self, reading: SubscribedPartitions) -> None:
         names = await self._names()
@@ -195,22 +191,24 @@ class MetadataSnapshots:
             raise
 
     async def _names(self) -> set[str]:
-        """The files there are; looked up once."""
+        """Names of the files; listed once."""
         if self._on_disk is None:
             names, committed, topic_id = await self._blocking(self._look)
             self._on_disk = names
             try:
                 self._committed = decode_offsets(committed)
             except CorruptRemoteData as error:
-                # Whoever has not changed since its file was written is read again from there.
-                log.warning("done without %s: %s", COMMITTED_OFFSETS, error)
+                # A partition without changes since its file was written is read from the offset in the file.
+                log.warning("ignoring %s: %s", COMMITTED_OFFSETS, error)
             try:
                 self._topic_id = decode_topic_id(topic_id) if topic_id else None
             except CorruptRemoteData as error:
-                log.warning("done without %s, all is read again: %s", TOPIC_ID, error)
+                log.warning(
+                    "ignoring %s, the metadata topic is read from the start: %s", TOPIC_ID, error
+                )
         return self._on_disk
 
-    # What may block
+    # Blocking operations
 
     def _look(self) -> tuple[set[str], bytes, bytes]:
         files = self._seams.files
@@ -229,7 +227,7 @@ class MetadataSnapshots:
         self._seams.files.remove(self._directory / name, missing_ok=True)
 
     def _write_file(self, name: str, data: bytes) -> None:
-        """Its name becomes durable with those of the others, before the offsets are written."""
+        """Write a file. Its name becomes durable with the others, before the offsets are written."""
         files = self._seams.files
         temporary = self._directory / f"{name}.tmp"
         files.remove(temporary, missing_ok=True)

@@ -1,22 +1,20 @@
-"""What a node reads of the metadata topic, for whom, and how far: decisions without I/O (T-49).
+"""Decisions without I/O about which metadata partitions a node reads, for which subjects, and from which offset (T-49).
 
-Who is read for is a *subject*: a partition that this node leads, follows or removes, or the census of a
-whole metadata partition that it leads. Each has a lane; a lane has at most one cursor in a metadata
-partition, the offset that is read next for all of its subjects there.
+A *subject* is a partition that this node leads, follows or removes, or the inventory of a metadata partition that this node
+leads. Each subject is in a lane. A lane has at most one cursor per metadata partition: the next offset for all its subjects.
 
-    LIVE          those that have read to the end, or begin together
-    CATCHING_UP   newcomers, while somebody in LIVE would be held up if all were read again for them
-    CENSUS        censuses, which can wait
+    LIVE          subjects that have caught up, or that start together
+    CATCHING_UP   new subjects, if re-reading for them would delay subjects in LIVE
+    CENSUS        inventories, which have the lowest priority
 
-A lane that reaches the LIVE cursor of its metadata partition is merged into it. A subject may join a
-cursor that is behind where it begins itself (it has a snapshot, or has read that already): what is below
-its `applied` is not for it. It is ready once it has read to where the metadata partition ended when
-that was asked on its behalf; it stays ready after that.
+A lane that reaches the cursor of LIVE is merged into it. A subject may join a cursor below its own start, because it has a
+snapshot or has read that part; records below its `applied` offset are not passed to it. A subject is ready when it has
+read to the end offset of the metadata partition at the time of its subscription, and it stays ready.
 
-Offsets are those of one topic, by its id: of another one of the same name all is read.
+Offsets belong to one topic id. If the topic is recreated, everything is read again.
 
-A cursor may be set back while something read from it is under way: whoever reads says where that
-began, and what does not begin at the cursor any more is read again.
+A cursor may be moved back while a read from it is in progress. The reader passes the offset where its read began, and a
+read that no longer begins at the cursor is repeated.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ from odradek.storage.tiered.metadata import TopicIdPartition
 class Lane(Enum):
     LIVE = "live"
     CATCHING_UP = "catching up"
-    INVENTORY = "census"
+    INVENTORY = "inventory"
 
 
 @value_class
 class InventoryOf:
-    """The census of a metadata partition, as a subject."""
+    """Subject: the inventory of a metadata partition."""
 
     metadata_partition: int
 
@@ -49,19 +47,19 @@ Subject: TypeAlias = TopicIdPartition | InventoryOf
 
 @dataclass(slots=True)
 class _Subscription:
-    """How far a subject is; see `MetadataSubscriptions.position`."""
+    """Progress of a subject (`MetadataSubscriptions.position`)."""
 
     metadata_partition: int
     lane: Lane
     applied: int
     target: int | None = None
     is_asked: bool = False
-    """Whether it is being asked where its metadata partition ends."""
+    """Whether the end offset of its metadata partition is being requested."""
     ready: bool = False
 
 
 class MetadataSubscriptions:
-    """See the module. Offsets are those of the metadata topic's partitions."""
+    """Subjects and cursors of a node. Offsets are those of the metadata topic's partitions."""
 
     def __init__(self) -> None:
         self._subjects: dict[Subject, _Subscription] = {}
@@ -69,19 +67,17 @@ class MetadataSubscriptions:
         self._cursors: dict[Lane, dict[int, int]] = {lane: {} for lane in Lane}
         self._newly_ready: list[Subject] = []
         self.topic_id: UUID | None = None
-        """Of the topic that all offsets are of; None before anything is known of it."""
+        """Id of the topic to which all offsets belong; None while it is unknown."""
 
     # Which topic it is
 
     def start_in(self, topic_id: UUID | None, offset: int) -> int:
-        """Where to go on with what was read of the topic with this id up to `offset`: there, if it is this
-        one."""
+        """Return `offset` if it belongs to the current topic id, otherwise 0."""
         self.topic_id = self.topic_id or topic_id
         return offset if topic_id is not None and topic_id == self.topic_id else 0
 
     def topic_is(self, topic_id: UUID) -> bool:
-        """The cluster has the topic under this id; whether it is another one than it was: then all of it is
-        read."""
+        """Set the topic id. Returns whether the topic was recreated; then everything is read again."""
         before, self.topic_id = self.topic_id, topic_id
         if before in (None, topic_id):
             return False
@@ -95,7 +91,7 @@ class MetadataSubscriptions:
                 reading.is_asked = False
         return True
 
-    # Who is read for
+    # Subjects
 
     def __contains__(self, subject: Subject) -> bool:
         return subject in self._subjects
@@ -104,8 +100,7 @@ class MetadataSubscriptions:
         return iter(self._subjects)
 
     def follow(self, subject: Subject, metadata_partition: int, start: int = 0) -> None:
-        """Read for it from `start` on; all below it has, or there is none. No effect if it is read
-        for already."""
+        """Add a subject that has all records below `start`. Does nothing if it is already a subject."""
         if subject in self._subjects:
             return
         lane = self._lane_for(subject, metadata_partition, start)
@@ -115,7 +110,7 @@ class MetadataSubscriptions:
         self._in_partition.setdefault(metadata_partition, {})[subject] = reading
 
     def forget(self, subject: Subject) -> None:
-        """It is read for no more."""
+        """Remove a subject and its cursors."""
         reading = self._subjects.pop(subject, None)
         if reading is None:
             return
@@ -139,12 +134,12 @@ class MetadataSubscriptions:
         return Lane.CATCHING_UP
 
     def _is_anyone_ready(self, partition: int) -> bool:
-        """Whether setting LIVE back would hold somebody up."""
+        """Whether moving the cursor of LIVE back would delay a ready subject."""
         here = self._in_partition.get(partition, {}).values()
         return any(each.ready and each.lane is Lane.LIVE for each in here)
 
     def _begin(self, lane: Lane, partition: int, start: int) -> None:
-        """A lane's cursor goes back to `start`, unless it is there or before."""
+        """Move a lane's cursor back to `start` unless it is lower."""
         cursor = self._cursors[lane].get(partition)
         if cursor is None:
             self._cursors[lane][partition] = start
@@ -157,12 +152,12 @@ class MetadataSubscriptions:
         here = self._in_partition.get(partition, {}).values()
         return [each for each in here if each.lane is lane]
 
-    # Where metadata partitions end
+    # End offsets of metadata partitions
 
     def ends_wanted(self) -> dict[int, list[Subject]]:
-        """Metadata partitions whose end has to be asked for, with those on whose behalf.
+        """Return the metadata partitions whose end offset is needed, with the subjects that need it.
 
-        It must be asked after this call: what is published before a subject is followed is its.
+        Request the end offsets after this call, because a subject needs all records published before it was added.
         """
         wanted: dict[int, list[Subject]] = {}
         for subject, reading in self._subjects.items():
@@ -172,8 +167,10 @@ class MetadataSubscriptions:
         return wanted
 
     def ends_found(self, metadata_partition: int, subjects: Iterable[Subject], end: int) -> bool:
-        """It ended at `end` when that was asked for these; whether LIVE has somebody new. Who left meanwhile
-        and came again has to be asked for again: more may have been published in between."""
+        """Set the end offset for subjects; return whether LIVE has a new subject.
+
+        A subject that was removed and added in the meantime needs a new end offset.
+        """
         for subject in subjects:
             reading = self._subjects.get(subject)
             if reading is not None and reading.is_asked and reading.target is None:
@@ -183,7 +180,7 @@ class MetadataSubscriptions:
     # Reading
 
     def cursors(self, lane: Lane) -> Mapping[int, int]:
-        """What a lane reads next: an offset of each metadata partition."""
+        """Return the next offset of each metadata partition of a lane."""
         return self._cursors[lane]
 
     def is_for(self, subject: Subject, lane: Lane, metadata_partition: int, offset: int) -> bool:
@@ -197,22 +194,20 @@ class MetadataSubscriptions:
         )
 
     def advanced(self, lane: Lane, metadata_partition: int, begun_at: int, to: int) -> bool:
-        """What a lane read from `begun_at` on was told to whom it is for; it goes on at `to`. Whether
-        LIVE has somebody new by that."""
+        """Advance a lane that read from `begun_at` to `to`. Returns whether LIVE has a new subject."""
         cursors = self._cursors[lane]
-        assert cursors.get(metadata_partition) == begun_at, "it was set back meanwhile"
+        assert cursors.get(metadata_partition) == begun_at, "the cursor was moved back"
         cursors[metadata_partition] = to
         return self._settle(metadata_partition)
 
     def reset(
         self, lane: Lane, metadata_partition: int, begun_at: int, start: int, end: int
     ) -> bool:
-        """A lane that read at `begun_at` was told that this is out of range, and the metadata partition holds
-        `start` to `end`, exclusive, as asked after that; whether LIVE has somebody new by that.
+        """Handle OFFSET_OUT_OF_RANGE at `begun_at`; the metadata partition has offsets [start, end).
 
-        Records below `start` are lost to whoever has not read them. A cursor beyond the end means
-        that it is not the partition it was (cut): all of it is read again. Of other lanes, which have gone
-        on while that was asked, it tells nothing.
+        Records below `start` are lost for subjects that have not read them. A cursor above the end means that the
+        partition was truncated: it is read again from the start. Other lanes are not affected. Returns whether LIVE
+        has a new subject.
         """
         is_another = begun_at > end
         if self._cursors[lane].get(metadata_partition) != begun_at:
@@ -229,10 +224,10 @@ class MetadataSubscriptions:
             self._cursors[lane][metadata_partition] = start
         return self._settle(metadata_partition)
 
-    # How far
+    # Progress
 
     def position(self, subject: Subject) -> int:
-        """All below this offset was read for the subject. KeyError if it is not followed."""
+        """Offset below which all records were read for a subject. Raises KeyError if it is not a subject."""
         reading = self._subjects[subject]
         return max(reading.applied, self._cursors[reading.lane][reading.metadata_partition])
 
@@ -241,12 +236,12 @@ class MetadataSubscriptions:
         return reading is not None and reading.ready
 
     def take_newly_ready(self) -> list[Subject]:
-        """Who became ready since this was last asked."""
+        """Return the subjects that became ready since the last call."""
         ready, self._newly_ready = self._newly_ready, []
         return ready
 
     def _settle(self, partition: int) -> bool:
-        """See who is ready now, and whose lane ends; whether one does."""
+        """Update which subjects are ready, and merge lanes; return whether a lane was merged."""
         for subject, reading in self._in_partition.get(partition, {}).items():
             if reading.ready or reading.target is None:
                 continue

@@ -1,14 +1,12 @@
-"""Reading the metadata topic: fetches as `subscriptions.py` says, one task for each lane and leader.
+"""Reader of the metadata topic: one task per lane and leader fetches what `metadata_subscriptions.py` requires.
 
-A lane's partitions that one broker leads are read together, and wait for news together; those of another
-broker are not held up by that. What comes is told in steps of a few records, with turns of others in
-between. A broker that is away, a leader that moves, a topic that is deleted under it: each of them is
-waited out, for ever. So is a batch that is damaged on its leader's disk, and that partition alone, which is
-asked for less often meanwhile: another replica may have it whole, and what it says may be all that is known of
-a segment.
+The metadata partitions of a lane that one broker leads are read by one task, so that brokers do not delay each other. Records are
+passed on in steps of a few records, with checkpoints in between. The reader retries forever if a broker is unavailable, a leader
+moves, or the topic is deleted. A corrupt batch on a leader stops its metadata partition only, and is retried with backoff:
+another replica may have the batch intact, and it may be the only record of a segment.
 
-Each lane has a client of its own, and so its own connections: brokers answer a connection's requests
-one after the other, and a fetch that waits for news would hold up what others ask.
+Each lane has its own client with its own connections, because brokers process the requests of a connection in order and a waiting
+fetch would delay other requests.
 """
 
 from __future__ import annotations
@@ -43,36 +41,36 @@ WAIT_S: Final = 0.5
 RECORDS_A_STEP: Final = 32
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
-PATIENCE_S: Final = 15.0
-"""How long nothing may be read before the log says why, and says so again."""
+LOG_AFTER_S: Final = 15.0
+"""Interval of log messages while nothing can be read, in seconds."""
 REMIND_S: Final = 60.0
-"""How often the log says that a batch is damaged."""
+"""Interval of log messages about a corrupt batch, in seconds."""
 ENDS_TIMEOUT_S: Final = 5.0
-CENSUS_REST: Final = 2.0
-"""For each second that a census takes of the loop, so many for others: nobody waits for it."""
+INVENTORY_REST: Final = 2.0
+"""For each second that a inventory takes of the loop, so many for others: nobody waits for it."""
 
 Tell = Callable[[Lane, int, int, bytes | None], None]
-"""Told of a record: the lane, the metadata partition, the offset, the value. It must not raise."""
+"""Called with a record: the lane, the metadata partition, the offset, the value. It must not raise."""
 
 
 @dataclass(slots=True)
 class _Damage:
-    """A batch that a leader's disk has damaged. Times are the loop's, in seconds."""
+    """A corrupt batch on a leader. Times are monotonic seconds."""
 
     node_id: int
     offset: int
-    said_at: float
+    logged_at: float
     pause_s: float = PAUSE_S
     again_at: float = 0.0
 
     def put_off(self, now: float) -> None:
-        """It was met once more: it is asked for after a while, which doubles."""
+        """Delay the next read of the batch; the delay doubles each time."""
         self.again_at = now + self.pause_s
         self.pause_s = min(2 * self.pause_s, PAUSE_MAX_S)
 
 
 class MetadataTopicConsumer:
-    """See the module. `progressed` is called with a metadata partition whenever one of its cursors
+    """Reads the metadata topic. `progressed` is called with a metadata partition whenever one of its cursors
     moved or its end became known; `ensure_topic` is awaited when the topic is found missing."""
 
     def __init__(
@@ -100,7 +98,7 @@ class MetadataTopicConsumer:
 
     @property
     def damaged_partitions(self) -> int:
-        """How many are not read on, since a batch is damaged."""
+        """Number of metadata partitions that are stopped by a corrupt batch."""
         cursors = self._subscriptions.cursors
         return len(
             {
@@ -111,22 +109,22 @@ class MetadataTopicConsumer:
         )
 
     def changed(self) -> None:
-        """Somebody is read for now, or no more."""
+        """Handle a change of the subjects."""
         self._ends_wanted.set()
         for lane in Lane:
             self._changed[lane].set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with trio.open_nursery() as nursery:
             for lane in Lane:
                 nursery.start_soon(self._keep_readers, lane, nursery)
             nursery.start_soon(self._find_ends)
 
-    # Who is read
+    # Leaders
 
     async def _keep_readers(self, lane: Lane, nursery: trio.Nursery) -> None:
-        """See that each leader of what the lane reads has its task."""
+        """Start a task for each leader of the lane's metadata partitions."""
         pause = PAUSE_S
         while True:
             self._changed[lane] = trio.Event()
@@ -138,13 +136,13 @@ class MetadataTopicConsumer:
                 pause = PAUSE_S
                 await self._changed[lane].wait()
                 continue
-            with trio.move_on_after(pause):  # some have no leader now
+            with trio.move_on_after(pause):  # some metadata partitions have no leader
                 await self._changed[lane].wait()
             pause = min(2 * pause, PAUSE_MAX_S)
             self._clusters[lane].forget(METADATA_TOPIC)
 
     async def _leaders(self, lane: Lane) -> dict[int, int]:
-        """Who leads what the lane reads, as far as there is somebody."""
+        """Return the leaders of the lane's metadata partitions."""
         cursors = self._subscriptions.cursors(lane)
         if not cursors:
             return {}
@@ -157,11 +155,11 @@ class MetadataTopicConsumer:
         return {where: each.leader for where, each in found.items() if each and each.leader >= 0}
 
     async def _topic(self, lane: Lane) -> Topic:
-        """As a lane's cluster knows it, or is told now. Raises KafkaError, ClientError."""
+        """Return the topic from a lane's metadata, refreshed if necessary. Raises KafkaError and ClientError."""
         cluster = self._clusters[lane]
         topic = cluster.topics.get(METADATA_TOPIC) or await cluster.topic(METADATA_TOPIC)
         if topic.topic_id is not None and self._subscriptions.topic_is(topic.topic_id):
-            log.warning("topic %s was made anew: all of it is read again", METADATA_TOPIC)
+            log.warning("topic %s was recreated: reading all of it again", METADATA_TOPIC)
             self._ends_wanted.set()
             for other in self._clusters.values():
                 other.forget(METADATA_TOPIC)
@@ -176,7 +174,7 @@ class MetadataTopicConsumer:
                 self._complain(failure)
 
     async def _read_from(self, lane: Lane, node_id: int) -> None:
-        """Read what this broker leads, until that is nothing."""
+        """Read the metadata partitions that a broker leads, until it leads none."""
         reader = Reader(self._clusters[lane], self._options)
         try:
             while True:
@@ -219,7 +217,7 @@ class MetadataTopicConsumer:
             return
         self._failing_since = None
         for damaged in reader.damaged:
-            self._tell_damaged(lane, node_id, damaged)
+            self._log_corrupt(lane, node_id, damaged)
         read_at = trio.current_time()
         ends = reader.positions
         by_partition: dict[int, list[ConsumedRecord]] = {}
@@ -229,15 +227,14 @@ class MetadataTopicConsumer:
             of_it = by_partition.get(each.partition, [])
             await self._take(lane, each.partition, begun_at, of_it, ends[each])
         if lane is Lane.INVENTORY and records:
-            await trio.sleep(min(CENSUS_REST * (trio.current_time() - read_at), PAUSE_MAX_S))
+            await trio.sleep(min(INVENTORY_REST * (trio.current_time() - read_at), PAUSE_MAX_S))
 
-    # What was read
+    # Records
 
     async def _take(
         self, lane: Lane, where: int, begun_at: int, records: Sequence[ConsumedRecord], end: int
     ) -> None:
-        """Tell of what was read from `begun_at` to `end`, some at a time, unless the cursor was set
-        back meanwhile: then the rest is read again."""
+        """Pass on the records from `begun_at` to `end` in steps, unless the cursor was moved back."""
         at = begun_at
         for first in range(0, len(records), RECORDS_A_STEP):
             if self._subscriptions.cursors(lane).get(where) != at:
@@ -247,12 +244,12 @@ class MetadataTopicConsumer:
                 self._tell(lane, where, record.offset, record.value)
             at = self._advance(lane, where, at, step[-1].offset + 1)
             await trio.lowlevel.checkpoint()
-        if self._subscriptions.cursors(lane).get(where) == at < end:  # what has no records ends it
+        if self._subscriptions.cursors(lane).get(where) == at < end:  # a range without records
             self._advance(lane, where, at, end)
 
     def _advance(self, lane: Lane, where: int, at: int, to: int) -> int:
         if to > at and self._damaged.pop((lane, where), None) is not None:
-            log.warning("%s-%d is read on from offset %d", METADATA_TOPIC, where, at)
+            log.warning("reading %s-%d from offset %d", METADATA_TOPIC, where, at)
         self._settled(where, self._subscriptions.advanced(lane, where, at, to))
         return to
 
@@ -262,7 +259,7 @@ class MetadataTopicConsumer:
         self._progressed(where)
 
     async def _reset(self, lane: Lane, wanted: Mapping[TopicPartition, int]) -> None:
-        """One of these is not where the partition has records any more; see which."""
+        """Find the metadata partitions whose cursor is out of range, and reset it."""
         cluster = self._clusters[lane]
         try:
             starts = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
@@ -276,11 +273,10 @@ class MetadataTopicConsumer:
             is_new_in_live = self._subscriptions.reset(lane, where, begun_at, start, end)
             self._settled(where, is_new_in_live)
 
-    # Where it ends
+    # End offsets
 
     async def _find_ends(self) -> None:
-        """Ask where metadata partitions end, on behalf of newcomers (KIP-207: a new leader does not
-        say so before it knows)."""
+        """Request the end offsets for new subjects. A new leader returns an error until it knows its end offset (KIP-207)."""
         while True:
             self._ends_wanted = trio.Event()
             wanted = self._subscriptions.ends_wanted()
@@ -296,8 +292,7 @@ class MetadataTopicConsumer:
                     await self._ends_wanted.wait()
 
     async def _ends_of(self, wanted: Mapping[int, Sequence[Subject]]) -> dict[int, int]:
-        """As far as they answer. They are asked by the topic's name: it has to be the same one, by its id,
-        before and after that."""
+        """Return the end offsets that brokers return. The topic's id must be the same before and after the requests."""
         lane = Lane.CATCHING_UP
         try:
             before = await self._topic(lane)
@@ -310,7 +305,7 @@ class MetadataTopicConsumer:
         return found if after.topic_id == before.topic_id else {}
 
     async def _responded_ends(self, cluster: Cluster, wanted: Sequence[int]) -> dict[int, int]:
-        """All at once, or where some do not answer, each by itself."""
+        """Request all end offsets at once, or one by one if some brokers do not respond."""
         found: dict[int, int] = {}
         everywhere = [TopicPartition(METADATA_TOPIC, where) for where in wanted]
         for some in (everywhere, *([each] for each in everywhere)):
@@ -333,7 +328,7 @@ class MetadataTopicConsumer:
         return code == ErrorCode.unknown_topic_or_partition
 
     def _rests(self, lane: Lane, where: int, node_id: int, offset: int) -> bool:
-        """Whether this broker's batch there was damaged just now."""
+        """Whether the batch of this broker was corrupt a short time ago."""
         damage = self._damaged.get((lane, where))
         return (
             damage is not None
@@ -341,29 +336,29 @@ class MetadataTopicConsumer:
             and trio.current_time() < damage.again_at
         )
 
-    def _tell_damaged(self, lane: Lane, node_id: int, error: DamagedBatch) -> None:
-        """At once, and once a minute while it lasts."""
+    def _log_corrupt(self, lane: Lane, node_id: int, error: DamagedBatch) -> None:
+        """Log a corrupt batch at once, and every minute while it exists."""
         key, now = (lane, error.where.partition), trio.current_time()
         known = self._damaged.get(key)
         is_new = known is None or (known.node_id, known.offset) != (node_id, error.offset)
         if known is None or is_new:
-            known = self._damaged[key] = _Damage(node_id, error.offset, said_at=now)
+            known = self._damaged[key] = _Damage(node_id, error.offset, logged_at=now)
         known.put_off(now)
-        if is_new or now - known.said_at > REMIND_S:
-            known.said_at = now
+        if is_new or now - known.logged_at > REMIND_S:
+            known.logged_at = now
             log.error(
-                "damaged on broker %d: %s: nothing behind it is known here until another replica leads, and"
-                " has it whole",
+                "corrupt batch on broker %d: %s: reading of this metadata partition stops until another replica"
+                " leads and has the batch intact",
                 node_id,
                 error.message,
             )
 
     def _complain(self, error: Exception) -> None:
-        """Of what does not pass soon, and not at every attempt: leaders move, brokers start and stop."""
+        """Log an error that lasts longer than a leader change, not every attempt."""
         now = trio.current_time()
         if self._failing_since is None:
             self._failing_since = self._complained_at = now
-        if now - self._complained_at > PATIENCE_S:
+        if now - self._complained_at > LOG_AFTER_S:
             self._complained_at = now
             lasting_s = now - self._failing_since
-            log.warning("reading %s: for %.0f s now: %s", METADATA_TOPIC, lasting_s, error)
+            log.warning("unable to read %s for %.0f s: %s", METADATA_TOPIC, lasting_s, error)

@@ -1,37 +1,31 @@
-"""The RemotePartitionRemover (T-51): on the leader of a metadata partition, one task for each partition
-in its census whose topic was deleted, doing what `remover.py` says until the census has it no more.
+"""RemotePartitionRemover (T-51): deletes the remote log segments of deleted topics on the leader of their metadata partition.
 
-It looks after each change of the cluster that deletes topics, when a census is complete, and every so
-often (T-09). A step that fails is tried again, later and later, for as long as this node leads; what was
-done stays done. A topic of the same name that lives meanwhile has another id, and nothing to do with it
-(T-52).
+One task per deleted partition runs the steps of the table below until the inventory no longer has the partition. The remover
+runs after each metadata change that deletes topics, when an inventory is complete, and periodically (T-09). It retries a failed
+step with backoff while this node leads the metadata partition. A recreated topic has another id and is not affected (T-52).
 
-What is done to a deleted partition's segments in the remote tier, step by step (T-27, T-51).
+Steps (T-27, T-51):
 
     (none) → MARK → START → REMOVE_SEGMENTS → FINISH
 
-| its deletion is | segments are left | step |
+| state of the deletion | segments remain | step |
 |---|---|---|
 | not marked | either | MARK |
 | DELETE_PARTITION_MARKED | either | START |
 | DELETE_PARTITION_STARTED | yes | REMOVE_SEGMENTS |
 | DELETE_PARTITION_STARTED | no | FINISH |
-| DELETE_PARTITION_FINISHED | yes | REMOVE_SEGMENTS: somebody who had not heard of it copied one more |
-| DELETE_PARTITION_FINISHED | no | FINISH, again: it was, and is over when the census has it no more |
+| DELETE_PARTITION_FINISHED | yes | REMOVE_SEGMENTS: a leader copied a segment after the deletion |
+| DELETE_PARTITION_FINISHED | no | FINISH again: the removal is complete when the inventory no longer has the partition |
 
-Where a removal stands is read from the metadata topic alone, so that whoever comes after a crash or a
-change of leader goes on where the one before stopped; two who remove at once publish the same states,
-and each state may follow itself. A segment is removed as one that has expired (`segment_steps.py`).
+The state comes from the metadata topic only, so a new leader continues where the old one stopped. Two nodes that remove at the
+same time publish the same states, and each state may follow itself. A segment is deleted like an expired one
+(`storage/tiered/segment_state_machine.py`).
 
-KIP-405 has the controller publish the mark. Here it is the remover, on the leader of the metadata
-partition, as soon as it sees that the cluster has no such topic: nothing is lost if nobody did at the
-time. (Apache Kafka 4.x publishes no such records, but reads them.)
+In KIP-405 the controller publishes the mark. Here the remover publishes it when the cluster no longer has the topic. (Apache
+Kafka 4.x publishes no such records, but reads them.)
 
-Whether a topic that the remote tier has something of was deleted, or is not known here yet.
-
-That the cluster's image has no topic of an id may mean either: images lag, and what a lagging node took
-for deleted would be gone for good. So it takes evidence: this node saw the deletion, or its image is of
-a time well after the first record about the topic, and must have had it if it lived.
+A missing topic in the metadata image is not sufficient evidence of a deletion, because images lag and a deletion is final. Either
+this node has processed the deletion, or its image is sufficiently newer than the first record about the topic.
 """
 
 from __future__ import annotations
@@ -67,24 +61,24 @@ from odradek.storage.tiered.segment_state_machine import (
 )
 
 SKEW_MS: Final = 60_000
-"""By how much the clocks of two nodes may differ."""
+"""Maximum difference between the clocks of two nodes, in ms."""
 REMEMBERED: Final = 10_000
 
 
 class TopicState(Enum):
     EXISTS = "lives"
     DELETED = "deleted"
-    UNKNOWN = "too early to tell"
+    UNKNOWN = "unknown"
 
 
 class DeletedTopics:
-    """See the module."""
+    """Distinguishes deleted topics from topics that this node does not know yet."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[UUID, None] = OrderedDict()
 
     def metadata_changed(self, delta: MetadataDelta) -> bool:
-        """Whether topics were deleted."""
+        """Record the topics that a delta deletes; return whether there are any."""
         for topic_id in delta.deleted_topics:
             self._seen[topic_id] = None
         while len(self._seen) > REMEMBERED:
@@ -94,8 +88,11 @@ class DeletedTopics:
     def topic_state(
         self, image: MetadataImage, topic_id: UUID, first_ms: int, *, now_ms: int | None
     ) -> TopicState:
-        """`first_ms` is when the topic was first heard of in the remote tier. `now_ms` is the time on
-        the active controller, whose image is of the present; None anywhere else."""
+        """Return the state of a topic.
+
+        `first_ms` is the time of the first record about the topic. `now_ms` is the current time on the active
+        controller, whose image is current; None on other nodes.
+        """
         if topic_id in image.topics_by_id:
             return TopicState.EXISTS
         if topic_id in self._seen:
@@ -108,7 +105,7 @@ _P = PartitionDeleteState
 
 
 class RemovalStep(Enum):
-    """The next step."""
+    """Steps of a removal."""
 
     MARK = "publish DELETE_PARTITION_MARKED"
     START = "publish DELETE_PARTITION_STARTED"
@@ -126,7 +123,7 @@ STEPS: Final[Mapping[tuple[PartitionDeleteState | None, bool], RemovalStep]] = {
     (_P.DELETE_PARTITION_FINISHED, True): RemovalStep.REMOVE_SEGMENTS,
     (_P.DELETE_PARTITION_FINISHED, False): RemovalStep.FINISH,
 }
-"""By the state of the deletion, and whether segments are left."""
+"""Next step by the state of the deletion and whether segments remain."""
 
 PUBLISHES: Final[Mapping[RemovalStep, PartitionDeleteState]] = {
     RemovalStep.MARK: _P.DELETE_PARTITION_MARKED,
@@ -142,14 +139,14 @@ def next_step(state: PartitionDeleteState | None, *, segments_left: bool) -> Rem
 log = logging.getLogger("odradek.tiered")
 
 BREATH_S: Final = 0.05
-"""Between two looks at all censuses, while much changes."""
+"""Minimum time between checks of all inventories, in seconds."""
 TOO_EARLY_S: Final = 15.0
 PARTITIONS_A_STEP: Final = 500
 
 
 @value_class
 class RemoverSettings:
-    """Times in seconds; `jitter` is the part of a pause that is left to chance."""
+    """Settings in seconds; `jitter` is the random fraction of a pause."""
 
     interval_s: float = 3600.0
     backoff_s: float = 0.5
@@ -160,8 +157,7 @@ class RemoverSettings:
 
 
 class RemotePartitionRemover:
-    """See the module. `topic_state` says whether a partition's topic was deleted, given when (ms) it was
-    first heard of."""
+    """Removes deleted partitions. `topic_state` returns the state of a topic, given the time (ms) of its first record."""
 
     def __init__(
         self,
@@ -188,21 +184,20 @@ class RemotePartitionRemover:
 
     @property
     def removing(self) -> list[TopicIdPartition]:
-        """What is being removed, or waits for its turn."""
+        """Partitions that are being removed or wait."""
         return list(self._removing)
 
     def wake(self) -> None:
-        """Something changed: look."""
+        """Check the inventories, because something changed."""
         self._woken.set()
 
     def topics_deleted(self, ids: Iterable[UUID]) -> None:
-        """The cluster has just deleted these. Told before their replicas end, so that what is known of
-        their segments need not be read again."""
+        """Handle deleted topics. Call it before their replicas end, so that their metadata is not read again."""
         deleted = dict.fromkeys(ids)
         found = [
             partition
-            for _, census in self._manager.inventories()
-            for partition in census.of_topics(deleted)
+            for _, inventory in self._manager.inventories()
+            for partition in inventory.of_topics(deleted)
         ]
         for partition in found:
             self._hold(partition)
@@ -216,7 +211,7 @@ class RemotePartitionRemover:
             self._manager.hold(partition)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
@@ -228,15 +223,15 @@ class RemotePartitionRemover:
                     await self._woken.wait()
 
     async def _look(self, nursery: trio.Nursery) -> bool:
-        """Begin what is to be removed, end what is not ours any more; whether all could be told."""
+        """Start removals, and end those of other leaders; return whether the state of all topics is known."""
         inventories = dict(self._manager.inventories())
         for partition, scope in self._removing.items():
             if self._manager.place_of(partition) not in inventories:
                 scope.cancel()
         is_certain = True
         looked = 0
-        for census in inventories.values():
-            for partition, first_ms in census:
+        for inventory in inventories.values():
+            for partition, first_ms in inventory:
                 topic_state = self._topic_state(partition, first_ms)
                 is_certain = is_certain and topic_state is not TopicState.UNKNOWN
                 if topic_state is TopicState.DELETED:
@@ -249,7 +244,7 @@ class RemotePartitionRemover:
             nursery.start_soon(self._remove_when_due, partition)
         return is_certain
 
-    # One partition
+    # Removal of one partition
 
     async def _remove_when_due(self, partition: TopicIdPartition) -> None:
         scope = self._removing[partition]
@@ -260,28 +255,32 @@ class RemotePartitionRemover:
             del self._removing[partition]
             self._manager.release(partition)
             if scope.cancel_called:
-                self.wake()  # its census may be here again, and was looked at while this went on
+                self.wake()  # the inventory may have been checked while this task was running
 
     async def _remove(self, partition: TopicIdPartition) -> None:
-        """Until nothing is left of it, or somebody else leads its metadata partition."""
-        log.info("%s was deleted: its segments in the remote tier go too", partition)
+        """Remove a partition until nothing remains or another node leads its metadata partition."""
+        log.info("%s was deleted: deleting its remote log segments", partition)
         pauses, trouble = self._pauses(), ""
         while self._manager.is_in_inventory(partition):
             try:
                 await self._manager.wait_ready(partition)
-                async with self._partitions:  # who waits keeps no place: it may be for ever
+                async with (
+                    self._partitions
+                ):  # a waiting task does not count against the limit, because it may wait forever
                     await self._step(partition)
                 pauses = self._pauses()
             except RemoteStorageError as error:
-                if str(error) != trouble:  # once, not at every attempt
+                if str(error) != trouble:  # log it once, not for every attempt
                     trouble = str(error)
                     log.warning(
-                        "removing %s from the remote tier, again and again: %s", partition, error
+                        "Failed to delete the remote log segments of %s, retrying: %s",
+                        partition,
+                        error,
                     )
                 await self._seams.clock.sleep(next(pauses))
 
     async def _step(self, partition: TopicIdPartition) -> None:
-        """Raises RemoteStorageError if it is to be repeated."""
+        """Run the next step. Raises RemoteStorageError if it must be repeated."""
         manager = self._manager
         segments_left = any(True for _ in manager.segments(partition))
         step = next_step(manager.partition_delete_state(partition), segments_left=segments_left)
@@ -296,10 +295,10 @@ class RemotePartitionRemover:
             RemotePartitionDeleteMetadata(partition, self._node_id, self._now(), PUBLISHES[step])
         )
         if step is RemovalStep.FINISH:
-            log.info("%s is gone from the remote tier", partition)
+            log.info("the remote log segments of %s are deleted", partition)
 
     async def _remove_segments(self, partition: TopicIdPartition) -> None:
-        """Several at once, as long as not too many fail. Raises what the first failure was."""
+        """Delete segments concurrently; stop after several failures and raise the first one."""
         failures: list[RemoteStorageError] = []
 
         async def remove(segment: RemoteLogSegmentMetadata) -> None:
@@ -313,7 +312,7 @@ class RemotePartitionRemover:
         async with trio.open_nursery() as nursery:
             for segment in self._manager.segments(partition):
                 await self._segments.acquire_on_behalf_of(segment.id)
-                if len(failures) > self._settings.segments_at_once:  # the store is away
+                if len(failures) > self._settings.segments_at_once:  # the store is unavailable
                     self._segments.release_on_behalf_of(segment.id)
                     break
                 nursery.start_soon(remove, segment)
@@ -340,7 +339,7 @@ class RemotePartitionRemover:
         return self._seams.clock.wall_ms()
 
     def _pauses(self) -> Iterator[float]:
-        """T-12: longer and longer, with jitter."""
+        """Yield pauses that grow, with jitter (T-12)."""
         settings, pause = self._settings, self._settings.backoff_s
         while True:
             spread = settings.jitter * pause

@@ -1,21 +1,14 @@
-"""The RemoteLogMetadataManager over `__remote_log_metadata` (T-03, T-44 to T-49).
+"""RemoteLogMetadataManager based on the topic `__remote_log_metadata` (T-03, T-44 to T-49).
 
-What is published goes to the topic, acknowledged by all in sync, and is done once this node's own view
-has read it; if the view passes it over (somebody else's state came first), whoever published it is told
-so, as everybody else's view passes it over too. The view has the partitions that this node leads or
-follows, and those it removes; of the metadata partitions that it leads itself, there is a census.
+A record is published with acks=all. The publication is complete when this node has read the record. If the record is not a valid
+successor, because another broker's record came first, all brokers ignore it and the publisher gets an error. The cache has the
+partitions that this node leads, follows or removes. For metadata partitions that this node leads, there is also an inventory of
+all their partitions, with the time of the first record of each, until its deletion is finished (T-51). It finds deleted topics
+that every remover missed, and segments that were published after a deletion.
 
-    partitions_changed → announced → opened (snapshot, or nothing) → read → ready
+    partitions_changed → announced → opened (from a snapshot, if there is one) → read → ready
 
-A partition is opened by a task, since its snapshot is a file; all else happens where it is called. One
-bad record never ends the reading: it is passed over with a word in the log.
-
-Which partitions have anything in the remote tier, by one partition of the metadata topic.
-
-Whoever leads the metadata partition reads all of it for that (T-51), and keeps of each partition that
-occurs only when it was first heard of, until its deletion is finished. So what was missed is found
-whoever missed it: a topic deleted while nobody led, or by a broker that knows no remover, and segments
-that were announced after the deletion was over.
+A task opens partitions, because snapshots are files. All other changes are synchronous. An invalid record is logged and skipped.
 """
 
 from __future__ import annotations
@@ -74,7 +67,7 @@ from odradek.storage.tiered.remote_partition_metadata_store import RemotePartiti
 
 
 class PartitionInventory:
-    """See the module. `apply` is told every record of the metadata partition, in order."""
+    """Partitions in a metadata partition. `apply` gets all its records in order."""
 
     def __init__(self) -> None:
         self._first_ms: dict[TopicIdPartition, int] = {}
@@ -84,14 +77,14 @@ class PartitionInventory:
         return partition in self._first_ms
 
     def __iter__(self) -> Iterator[tuple[TopicIdPartition, int]]:
-        """Each partition, with the time (ms) of the first record about it that was read."""
+        """Yield each partition with the time (ms) of its first record."""
         return iter(tuple(self._first_ms.items()))
 
     def __len__(self) -> int:
         return len(self._first_ms)
 
     def of_topics(self, topic_ids: Mapping[UUID, object]) -> list[TopicIdPartition]:
-        """Their partitions that are in here; soon found where there are few of either."""
+        """Return the partitions of topics that are in the inventory."""
         known = self._of_topic
         few = known if len(known) < len(topic_ids) else topic_ids
         return [
@@ -102,14 +95,14 @@ class PartitionInventory:
         ]
 
     def apply(self, event: RemoteEvent) -> bool:
-        """Whether a partition was heard of for the first time."""
+        """Apply a record; return whether its partition is new."""
         partition = event.partition
         if isinstance(event, RemotePartitionDeleteMetadata):
             if event.state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
                 self._remove(partition)
                 return False
         elif event.state is SegmentState.DELETE_SEGMENT_FINISHED:
-            return False  # of a partition whose earlier records are cut away: nothing is left of it
+            return False  # earlier records of the partition were deleted: nothing remains of it
         if partition in self._first_ms:
             return False
         self._first_ms[partition] = event.event_timestamp_ms
@@ -127,25 +120,24 @@ class PartitionInventory:
 log = logging.getLogger("odradek.tiered")
 
 PARTITIONS_A_STEP: Final = 50
-PATIENCE_S: Final = 10.0
-"""How long the topic may be missing before the log says so."""
+LOG_AFTER_S: Final = 10.0
+"""How long the topic may be missing before that is logged, in seconds."""
 
 PUBLISHING_S: Final = 10.0
-"""Whoever waits longer until something is published keeps others from waiting, too."""
+"""If a publication takes longer, further ones to the same metadata partition fail at once, in seconds."""
 
 _STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
 
 
 class Interest(Enum):
-    """Why a partition's metadata is read."""
+    """Reasons to read the metadata of a partition."""
 
     REPLICA = "this node leads or follows it"
     REMOVAL = "this node removes it"
 
 
 class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
-    """See the module, and RemoteLogMetadataManager for what is asked of it. `run` must be running for
-    anything to become ready, and to be published."""
+    """RemoteLogMetadataManager over the metadata topic. `run` reads and publishes; without it nothing is ready."""
 
     def __init__(
         self, seams: Seams, settings: MetadataManagerSettings, snapshots: MetadataSnapshots
@@ -161,22 +153,22 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._inventories: dict[int, PartitionInventory] = {}
         self._on_inventory_changed: Callable[[], None] = lambda: None
         self._publishing: dict[int, dict[object, float]] = {}
-        """By metadata partition, who publishes there, the first to come first, and since when."""
+        """Running publications per metadata partition in order, with their start times."""
         self._refusing: set[int] = set()
-        """The metadata partitions where that failed last."""
+        """Metadata partitions whose last publication failed."""
         self._passed_over: dict[tuple[int, int], RemoteStorageError] = {}
         self._moved: dict[int, trio.Event] = {}
         self._reading: MetadataTopicConsumer | None = None
         self._producer: Producer | None = None
         self.records_read = 0
-        """Of partitions that are read for, since the start; censuses do not count."""
+        """Records applied to partitions since the start, without inventories."""
 
     @property
     def damaged_partitions(self) -> int:
-        """How many partitions of the topic are read no further, since their leaders have damaged batches."""
+        """Number of metadata partitions whose reading is stopped by a corrupt batch on the leader."""
         return 0 if self._reading is None else self._reading.damaged_partitions
 
-    # What this node is a replica of, and what it removes
+    # Replicas of this node, and partitions that it removes
 
     def partitions_changed(
         self, leads: Iterable[TopicIdPartition], follows: Iterable[TopicIdPartition]
@@ -189,7 +181,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
             self._not_interested(partition, Interest.REPLICA)
 
     def hold(self, partition: TopicIdPartition) -> None:
-        """Read its metadata whoever its replicas are, for this node removes it; until `release`."""
+        """Read the metadata of a partition that this node removes, until `release`."""
         self._interested(partition, Interest.REMOVAL)
 
     def release(self, partition: TopicIdPartition) -> None:
@@ -213,31 +205,30 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._wake(self.place_of(partition))
         self._reading_changed()
 
-    # What this node leads of the topic itself
+    # Metadata partitions that this node leads
 
     def lead_metadata(self, index: int) -> None:
-        """This node leads a partition of the metadata topic now: take its census."""
+        """Start the inventory of a metadata partition that this node leads now."""
         if index not in self._inventories:
             self._inventories[index] = PartitionInventory()
             self._subscriptions.follow(InventoryOf(index), index)
             self._reading_changed()
 
     def resign_metadata(self, index: int) -> None:
-        """It does not any more."""
+        """End the inventory of a metadata partition that this node no longer leads."""
         if self._inventories.pop(index, None) is not None:
             self._subscriptions.forget(InventoryOf(index))
             self._reading_changed()
             self._on_inventory_changed()
 
     def inventories(self) -> Iterator[tuple[int, PartitionInventory]]:
-        """Those that are complete, by metadata partition."""
-        for index, census in sorted(self._inventories.items()):
+        """Return the complete inventories by metadata partition."""
+        for index, inventory in sorted(self._inventories.items()):
             if self._subscriptions.is_ready(InventoryOf(index)):
-                yield index, census
+                yield index, inventory
 
     def is_in_inventory(self, partition: TopicIdPartition) -> bool:
-        """Whether the remote tier may have something of it. False too where that is not this node's
-        to know (any more, or yet)."""
+        """Whether the remote tier may have segments of a partition. False if this node has no inventory of it."""
         place = self.place_of(partition)
         return (
             self._subscriptions.is_ready(InventoryOf(place))
@@ -245,18 +236,18 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         )
 
     def on_inventory_changed(self, callback: Callable[[], None]) -> None:
-        """Call back when a census is complete or ends, or somebody new is in it."""
+        """Register a callback for complete, ended and extended inventories."""
         self._on_inventory_changed = callback
 
     def place_of(self, partition: TopicIdPartition) -> int:
-        """Which metadata partition has it."""
+        """Return the metadata partition of a partition."""
         return metadata_partition(partition, self._settings.topic.partitions)
 
     # Publishing
 
     async def add_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         if metadata.state is not _STARTED:
-            raise InvalidRemoteState(f"{metadata.id} cannot begin as {metadata.state.name}")
+            raise InvalidRemoteState(f"{metadata.id} cannot start in state {metadata.state.name}")
         await self._publish(metadata)
 
     async def update_segment(self, update: RemoteLogSegmentMetadataUpdate) -> None:
@@ -266,13 +257,15 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         await self._publish(metadata)
 
     async def _publish(self, event: RemoteEvent) -> None:
-        """Done once the view has it. Raises what the view has against it, before or after, and
-        RemoteMetadataUnavailable if nobody can tell."""
+        """Publish an event, and wait until this node has applied it.
+
+        Raises the error of an invalid event, and RemoteMetadataUnavailable if the result is unknown.
+        """
         self.check(event)
         place = self.place_of(event.partition)
         producer = self._producer
         if producer is None:
-            raise RemoteMetadataUnavailable(f"topic {METADATA_TOPIC} cannot be reached yet")
+            raise RemoteMetadataUnavailable(f"topic {METADATA_TOPIC} is not available yet")
         with self._publishes_at(place):
             value = metadata_records.encode(event)
             try:
@@ -288,13 +281,15 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
 
     @contextmanager
     def _publishes_at(self, place: int) -> Iterator[None]:
-        """While somebody does, what the view passes over there is kept for him. Where that is in vain one
-        tries at a time, for each keeps others from copying or deleting: RemoteMetadataUnavailable."""
+        """Keep rejected records of a metadata partition while publications run.
+
+        After a failure, only one publication at a time is tried; others raise RemoteMetadataUnavailable.
+        """
         publishing, now = self._publishing.setdefault(place, {}), trio.current_time()
         first = next(iter(publishing.values()), now)
         if publishing and (place in self._refusing or now - first > PUBLISHING_S):
             raise RemoteMetadataUnavailable(
-                f"{METADATA_TOPIC}-{place} takes nothing, for {now - first:.0f} s now"
+                f"{METADATA_TOPIC}-{place} has accepted no record for {now - first:.0f} s"
             )
         me = object()
         publishing[me] = now
@@ -318,20 +313,27 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 if self._subscriptions.position(partition) > offset:
                     return
                 await self._moved.setdefault(place, trio.Event()).wait()
-            raise RemoteResourceNotFound(f"{partition} is not announced here any more")
+            raise RemoteResourceNotFound(f"{partition} is no longer on this broker")
         raise RemoteMetadataUnavailable(
-            f"{partition}: what was published at {offset} of {METADATA_TOPIC}-{place} was not read "
-            f"back in {limit_s:g} s"
+            f"{partition}: the record at offset {offset} of {METADATA_TOPIC}-{place} was not read "
+            f"within {limit_s:g} s"
         )
 
-    # What is read
+    # Records
 
     def _tell(self, lane: Lane, where: int, offset: int, value: bytes | None) -> None:
         try:
             event = metadata_records.decode(value or b"")
         except RemoteStorageError as error:
             level = logging.ERROR if isinstance(error, CorruptRemoteData) else logging.WARNING
-            log.log(level, "%s-%d at %d is passed over: %s", METADATA_TOPIC, where, offset, error)
+            log.log(
+                level,
+                "skipping the record of %s-%d at offset %d: %s",
+                METADATA_TOPIC,
+                where,
+                offset,
+                error,
+            )
             return
         if self._subscriptions.is_for(event.partition, lane, where, offset):
             self._apply(event, where, offset)
@@ -347,7 +349,13 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         try:
             self.apply(event)
         except RemoteStorageError as error:
-            log.info("%s-%d at %d is passed over: %s", METADATA_TOPIC, where, offset, error)
+            log.info(
+                "skipping the record of %s-%d at offset %d: %s",
+                METADATA_TOPIC,
+                where,
+                offset,
+                error,
+            )
             if where in self._publishing:
                 self._passed_over[where, offset] = error
 
@@ -368,13 +376,13 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         if self._reading is not None:
             self._reading.changed()
 
-    # The tasks
+    # Tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Make the topic if it is missing, read and publish; until cancelled.
+        """Create the topic if it is missing, then read and publish until cancelled.
 
-        Raises UnusableMetadataTopic if the topic is not to be had in the time that is configured for
-        it, or is not what the configs say.
+        Raises UnusableMetadataTopic if the topic is not available within the configured time, or has a different
+        number of partitions.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._open_announced)
@@ -385,10 +393,10 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 self._cluster("producer") as publishing,
                 self._cluster("consumer") as live,
                 self._cluster("consumer") as catching_up,
-                self._cluster("consumer") as census,
+                self._cluster("consumer") as inventory,
             ):
                 await self._find_topic(admin)
-                lanes = {Lane.LIVE: live, Lane.CATCHING_UP: catching_up, Lane.INVENTORY: census}
+                lanes = {Lane.LIVE: live, Lane.CATCHING_UP: catching_up, Lane.INVENTORY: inventory}
                 await self._serve(admin, publishing, lanes)
 
     async def _serve(
@@ -419,8 +427,8 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         )
 
     async def _find_topic(self, admin: Cluster) -> None:
-        """Wait for the topic, or make it. Raises UnusableMetadataTopic."""
-        settings, error, said = self._settings, "", ""
+        """Find or create the topic. Raises UnusableMetadataTopic."""
+        settings, error, logged = self._settings, "", ""
         begun = trio.current_time()
         with trio.move_on_after(settings.retry_max_s):
             while True:
@@ -429,24 +437,24 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                     return
                 except (KafkaError, ClientError) as failure:
                     error = str(failure)
-                # While a cluster starts, that there are too few brokers is nothing to speak of.
-                if error != said and trio.current_time() - begun > PATIENCE_S:
-                    said = error
-                    log.warning("no topic %s yet: %s", METADATA_TOPIC, error)
+                # During the start of a cluster, too few brokers are expected, so do not log it yet.
+                if error != logged and trio.current_time() - begun > LOG_AFTER_S:
+                    logged = error
+                    log.warning("topic %s is not available yet: %s", METADATA_TOPIC, error)
                 await trio.sleep(settings.retry_interval_s)
         raise UnusableMetadataTopic(
-            f"topic {METADATA_TOPIC} is not to be had in {settings.retry_max_s:g} s: {error}"
+            f"topic {METADATA_TOPIC} is not available after {settings.retry_max_s:g} s: {error}"
         )
 
     async def _find_again(self, admin: Cluster) -> None:
-        """It was there, and is no more: make it anew. Raises KafkaError, ClientError."""
+        """Create the topic again after it was deleted. Raises KafkaError and ClientError."""
         try:
             await ensure_metadata_topic(admin, self._settings.topic)
         except UnusableMetadataTopic as error:
             log.error("%s", error)
 
     async def _open_announced(self) -> None:
-        """Open what is announced, each from its snapshot if there is one."""
+        """Open announced partitions, from their snapshots if there are any."""
         while True:
             while self._to_open:
                 await self._open(self._to_open[0])
@@ -470,7 +478,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._subscriptions.follow(partition, place, start)
 
     async def _read_for(self) -> SubscribedPartitions | None:
-        """What may be written to disk; None while some are not open, or of which topic offsets are may change."""
+        """Return the partitions whose snapshots may be written; None while some are not open or the topic id may change."""
         topic_id = self._subscriptions.topic_id
         found: list[SubscribedPartition] = []
         for number, (partition, interests) in enumerate(list(self._interests.items()), 1):

@@ -158,10 +158,10 @@ async def test_what_is_wrong_with_the_configs_of_the_store_is_told_at_the_start(
     line: str,
 ) -> None:
     """Not at the first copy; and the broker serves."""
-    said = re.compile(rf"the remote store {line.replace('(', '[(]', 1)}")
+    logged = re.compile(rf"the remote store {line.replace('(', '[(]', 1)}")
     url = url or s3_server.new_store()
     async with tiered_broker(tmp_path, s3_server, url, {}, **options) as tiered:
-        await until(lambda: said.search(caplog.text) is not None)
+        await until(lambda: logged.search(caplog.text) is not None)
         await tiered.node.ensure_topic("orders", 1, 1, {})
         await tiered.produce(VALUES[:1])
         assert await tiered.read() == VALUES[:1]

@@ -126,7 +126,7 @@ async def test_what_was_given_up_is_deleted_by_one_alone(clock: VirtualClock) ->
 
 
 async def test_what_led_publishes_after_all_says_how_it_is_stored(clock: VirtualClock) -> None:
-    """Without what the store said of it, a copy that is compressed or encrypted could not be read."""
+    """Without what the store logged of it, a copy that is compressed or encrypted could not be read."""
     async with tiered_world(clock) as world:
         world.fill(1)
         world.storage.custom = b"in chunks"
@@ -328,7 +328,7 @@ async def test_a_topic_is_tiered_later(clock: VirtualClock) -> None:
 async def test_the_operator_is_told_early(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store is away for long: said once at first, once a minute, and when it is over."""
+    """The store is away for long: logged once at first, once a minute, and when it is over."""
     caplog.set_level(logging.WARNING, "odradek.tiered")
     async with tiered_world(clock) as world:
         world.fill(2)
@@ -439,7 +439,7 @@ async def test_who_has_lost_history_that_no_copy_has_copies_on_and_deletes_nothi
 async def test_who_looks_for_lost_history_says_that_of_the_store_which_is_true(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That segments cannot be copied was said while the metadata was only being read, and while they were
+    """That segments cannot be copied was logged while the metadata was only being read, and while they were
     copied, and the history was looked for beside that."""
     async with tiered_world(clock, config=TAKEN_FROM_DISK) as world:
         await lose_history(world)

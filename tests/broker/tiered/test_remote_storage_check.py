@@ -1,4 +1,4 @@
-"""Whether the store is there that was copied to: what is done, and said, where it is not. On virtual time."""
+"""Whether the store is there that was copied to: what is done, and logged, where it is not. On virtual time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def begin(world: TieredWorld) -> None:
     world.lead(2)
 
 
-def said(caplog: pytest.LogCaptureFixture, text: str) -> int:
+def logged(caplog: pytest.LogCaptureFixture, text: str) -> int:
     return sum(text in each for each in caplog.messages)
 
 
@@ -74,9 +74,9 @@ async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
         world.storage.has_some = False
         await begin(world)
         await world.pass_time(2)
-        assert said(caplog, "the remote store has no object of") == 1
+        assert logged(caplog, "the remote store has no object of") == 1
         await world.pass_time(150)
-        assert 2 <= said(caplog, "the remote store has no object of") <= 3
+        assert 2 <= logged(caplog, "the remote store has no object of") <= 3
         assert await world.gauge("RemoteStoreUnavailable") == 1
         assert world.log.highest_copied_offset == -1  # nothing leaves the disk
         assert world.storage.calls == []
@@ -89,7 +89,7 @@ async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
         await world.pass_time(60)
         assert world.storage.calls == ["copy 3", "copy 6"]
         assert await world.gauge("RemoteStoreUnavailable") == 0
-        assert said(caplog, AGAIN) == 1
+        assert logged(caplog, AGAIN) == 1
 
 
 async def test_while_it_is_away_all_else_goes_on(
@@ -100,14 +100,14 @@ async def test_while_it_is_away_all_else_goes_on(
         world.storage.failing["look"] = RemoteStorageUnavailable("503")
         await begin(world)
         await world.pass_time(0.1)
-        assert said(caplog, "the remote store is unavailable (503)") == 1
+        assert logged(caplog, "the remote store is unavailable (503)") == 1
         await world.pass_time()
         assert world.storage.calls == ["copy 3", "copy 6"]
         assert await world.gauge("RemoteStoreUnavailable") == 1
         world.storage.failing.clear()
         await world.pass_time(60)
         assert await world.gauge("RemoteStoreUnavailable") == 0
-        assert said(caplog, AGAIN) == 1
+        assert logged(caplog, AGAIN) == 1
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
     async with tiered_world(clock) as world:
         world.storage.failing["look"] = error
         await world.pass_time(0.1)
-        assert said(caplog, line) == 1
+        assert logged(caplog, line) == 1
         assert await world.gauge("RemoteStoreUnavailable") == 1
         await world.pass_time(150)
-        assert 2 <= said(caplog, line) <= 3
+        assert 2 <= logged(caplog, line) <= 3
         world.fill(2)
         await world.pass_time()
         assert world.storage.calls == ["copy 0", "copy 3"]
         world.storage.failing.clear()
         await world.pass_time(60)
-        assert said(caplog, AGAIN) == 1
+        assert logged(caplog, AGAIN) == 1
         assert await world.gauge("RemoteStoreUnavailable") == 0
         before = list(caplog.messages)
         await world.pass_time(300)
@@ -171,7 +171,7 @@ async def test_what_is_just_being_deleted_is_not_missed(
                 RemoteLogSegmentMetadataUpdate(segment.id, ME, clock.wall_ms(), state)
             )
         await world.pass_time()
-        assert said(caplog, "the remote store") == 0
+        assert logged(caplog, "the remote store") == 0
         assert world.storage.calls == ["copy 0", "copy 3", "copy 6"]
 
 
@@ -199,7 +199,7 @@ async def test_a_store_that_was_away_may_turn_out_to_be_another(
         world.storage.has_some = False
         del world.storage.failing["look"]
         await world.pass_time(60)
-        assert said(caplog, "the remote store has no object of") >= 1
+        assert logged(caplog, "the remote store has no object of") >= 1
         assert await world.gauge("RemoteStoreUnavailable") == 1
         assert world.log.highest_copied_offset == -1
         del world.storage.failing["copy"]

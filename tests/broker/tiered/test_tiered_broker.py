@@ -185,8 +185,8 @@ async def test_a_broker_without_it_refuses_tiered_topics(tmp_path: Path) -> None
     """T-01: it would lose where they begin; Kafka refuses as well."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
-    said = "topic orders has remote.storage.enable=true.*: start it with that, and with its store"
-    with pytest.raises(CannotStart, match=said):
+    logged = "topic orders has remote.storage.enable=true.*: start it with that, and with its store"
+    with pytest.raises(CannotStart, match=logged):
         async with Broker(data=tmp_path / "data"):
             pass
 
@@ -202,7 +202,7 @@ async def test_a_broker_without_it_refuses_tiered_topics(tmp_path: Path) -> None
 async def test_configs_that_make_no_sense(
     tmp_path: Path, configs: dict[str, str], reason: str
 ) -> None:
-    """T-02 to T-05: said in a word at start."""
+    """T-02 to T-05: logged in a word at start."""
     with pytest.raises(CannotStart, match=reason):
         async with stage(tmp_path, **configs):
             pass

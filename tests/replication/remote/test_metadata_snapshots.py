@@ -295,4 +295,4 @@ def test_disk_that_fails_only_costs_time(caplog: pytest.LogCaptureFixture) -> No
 
     world = VirtualWorld(1)
     world.run(main)
-    assert "not written to disk" in caplog.text
+    assert "cannot write remote log metadata to disk" in caplog.text

@@ -165,14 +165,14 @@ def test_last_of_the_live_leaves_and_newcomers_go_on() -> None:
 def test_census_reads_on_its_own_until_it_has_all() -> None:
     """T-49: a metadata partition that this node leads is read too, for the remover."""
     subscriptions = MetadataSubscriptions()
-    census = InventoryOf(7)
-    subscriptions.follow(census, 7)
+    inventory = InventoryOf(7)
+    subscriptions.follow(inventory, 7)
     assert subscriptions.cursors(Lane.INVENTORY) == {7: 0}
     find_ends(subscriptions, 10)
     read(subscriptions, Lane.INVENTORY, 7, 10)
-    assert subscriptions.is_ready(census)
+    assert subscriptions.is_ready(inventory)
     assert subscriptions.cursors(Lane.INVENTORY) == {}
-    assert subscriptions.is_for(census, Lane.LIVE, 7, 10)
+    assert subscriptions.is_for(inventory, Lane.LIVE, 7, 10)
 
 
 def test_records_cut_away_are_passed_over() -> None:

@@ -56,10 +56,10 @@ async def copy(world: MetadataWorld, partition: TopicIdPartition, count: int) ->
 
 
 async def until_gone(world: MetadataWorld, *partitions: TopicIdPartition) -> None:
-    """No census has them any more, and there is one of each metadata partition."""
+    """No inventory has them any more, and there is one of each metadata partition."""
     while True:
         found = [each for life in world.lives.values() for each in life.manager.inventories()]
-        anybody = any(each in census for _, census in found for each in partitions)
+        anybody = any(each in inventory for _, inventory in found for each in partitions)
         if {index for index, _ in found} == {0, 1, 2} and not anybody:
             return
         await trio.sleep(0.05)

@@ -76,29 +76,29 @@ def of_segment(partition: TopicIdPartition, state: int) -> RemoteLogSegmentMetad
 
 def test_census_has_who_was_heard_of_until_it_is_gone() -> None:
     """T-51, T-52: a topic of the same name is another."""
-    census = PartitionInventory()
-    assert census.apply(started(A, 70))
-    assert not census.apply(started(A, 80))
-    assert census.apply(started(NEW_A, 90))
-    assert dict(census) == {A: 70, NEW_A: 90}
-    assert census.of_topics({A.topic_id: None}) == [A]
+    inventory = PartitionInventory()
+    assert inventory.apply(started(A, 70))
+    assert not inventory.apply(started(A, 80))
+    assert inventory.apply(started(NEW_A, 90))
+    assert dict(inventory) == {A: 70, NEW_A: 90}
+    assert inventory.of_topics({A.topic_id: None}) == [A]
     for state in range(3):
-        assert A in census
-        census.apply(of_partition(A, state))
-    assert dict(census) == {NEW_A: 90}
-    assert census.of_topics({A.topic_id: None}) == []
+        assert A in inventory
+        inventory.apply(of_partition(A, state))
+    assert dict(inventory) == {NEW_A: 90}
+    assert inventory.of_topics({A.topic_id: None}) == []
 
 
 def test_census_finds_what_comes_after_the_end() -> None:
     """T-51: somebody who had not heard of the deletion copied one more."""
-    census = PartitionInventory()
-    census.apply(of_partition(A, 2))
-    assert A not in census
-    assert census.apply(of_segment(A, 1))
-    assert A in census
+    inventory = PartitionInventory()
+    inventory.apply(of_partition(A, 2))
+    assert A not in inventory
+    assert inventory.apply(of_segment(A, 1))
+    assert A in inventory
 
 
 def test_census_does_not_have_who_is_known_by_the_end_of_a_segment_alone() -> None:
-    census = PartitionInventory()
-    assert not census.apply(of_segment(A, 3))
-    assert len(census) == 0
+    inventory = PartitionInventory()
+    assert not inventory.apply(of_segment(A, 3))
+    assert len(inventory) == 0
