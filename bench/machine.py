@@ -8,10 +8,12 @@ child that ended in between.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,3 +195,37 @@ def describe() -> dict[str, str]:
         "TCP": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "python": platform.python_version(),
     }
+
+
+TOOTH_PAGES = 32
+"""Linux reports no block of fewer pages on the machines that this was seen on (order 5)."""
+LEFT_ALONE_BYTES = 384 << 20
+"""Free memory that is not touched, for whoever needs some in the meantime. Large blocks in it go cold
+whenever they are free, and the page cache takes large blocks first: little is better."""
+AT_ONCE_BYTES = 64 << 20
+"""Touched before it is looked again whether others have taken memory since."""
+ALL_FREE_BYTES = 1 << 60
+
+
+@contextmanager
+def warm_memory(size_bytes: int = ALL_FREE_BYTES) -> Iterator[None]:
+    """While the block lasts, up to `size_bytes` of the free memory are warm; less than a thirtieth of
+    it is taken. Takes seconds for each GiB that is cold, and ends early where others need memory meanwhile."""
+    size = min(size_bytes, meminfo_bytes("MemAvailable") - LEFT_ALONE_BYTES)
+    size -= size % (TOOTH_PAGES * mmap.PAGESIZE)
+    if size <= 0:
+        yield
+        return
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        memory.madvise(mmap.MADV_DONTFORK)  # a child would hold on to what is given back
+        touched = 0
+        while touched < size and meminfo_bytes("MemAvailable") > LEFT_ALONE_BYTES:
+            until = min(size, touched + AT_ONCE_BYTES)
+            for offset in range(touched, until, mmap.PAGESIZE):
+                memory[offset] = 1
+            touched = until
+        for offset in range(0, touched, TOOTH_PAGES * mmap.PAGESIZE):
+            gap = offset + mmap.PAGESIZE
+            memory.madvise(mmap.MADV_DONTNEED, gap, (TOOTH_PAGES - 1) * mmap.PAGESIZE)
+        yield

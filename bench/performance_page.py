@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from odradek.bench.goals import CLUSTER_GOALS, GOALS, Goal, standings
 from odradek.bench.page_sections import Section, section_of
 from odradek.bench.results_file import PeerRecord, Results, WorkloadResults
-from odradek.bench.summary import figure, measured_peers, number, ranged, remarks, titled
-from odradek.bench.table import cell
+from odradek.bench.summary import cell, figure, measured_peers, number, ranged, remarks, titled
 
 OF_STAGE = {
     "cluster": "three brokers, controllers too",

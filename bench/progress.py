@@ -14,7 +14,7 @@ from typing import TextIO
 
 from odradek.bench.model import Peer, Workload
 from odradek.bench.results_file import Failure, Results, Sample, State, WorkloadResults
-from odradek.bench.table import workload_lines
+from odradek.bench.summary import workload_lines
 
 CLEAR_LINE = "\r\x1b[K"
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from odradek.bench.build_cache import kept, needed_program, run_build
 from odradek.bench.model import PeerFailed
-from odradek.bench.obtaining import kept, needed_program, run_build
 from odradek.bench.peers.process import free_port
 
 MODULE = "github.com/minio/minio"

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from odradek.bench import machine
-from odradek.bench.arguments import gib
+from odradek.bench.cli.main import gib
+from odradek.bench.machine import warm_memory
 from odradek.bench.model import (
     ClusterPeer,
     Peer,
@@ -35,7 +36,6 @@ from odradek.bench.model import (
     why_not,
 )
 from odradek.bench.peers import PEERS
-from odradek.bench.warm_memory import warm_memory
 from odradek.bench.workloads import WORKLOADS
 
 

@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 
-from odradek.bench.cli.loading import load_results
+from odradek.bench.cli.arguments import load_results
 from odradek.bench.compare import Change, Verdict, compare, other_machine
 from odradek.bench.summary import number, ranged
 from odradek.cli.errors import WrongUsage

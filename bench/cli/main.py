@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 from collections.abc import Callable, Mapping
 
-from odradek.bench.arguments import gib
 from odradek.cli.errors import CommandFailed, WrongUsage
 
 EXTRA = "pip install 'odradek[bench]'"
@@ -22,7 +22,7 @@ examples:
   odradek bench run                                     # everything, against every peer that can be had
   odradek bench run --peers odradek,kafka --workloads 'latency*' --rounds 3 --out new.json
   odradek bench run --bootstrap broker.example:9092 --workloads 'topics*'
-  odradek bench report new.json --html report.html
+  odradek bench report new.json
   odradek bench compare old.json new.json
   odradek bench instructions
 """
@@ -109,7 +109,6 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "virtual machine)",
     )
     parser.add_argument("--out", metavar="FILE", help="results as JSON, with every sample")
-    parser.add_argument("--report", metavar="FILE", help="results as a page with plots")
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +117,6 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS.json")
-    parser.add_argument("--html", metavar="FILE", help="write a page with plots")
     parser.add_argument("--markdown", metavar="FILE", help="write what docs/performance.md is")
     parser.add_argument(
         "--with",
@@ -157,13 +155,18 @@ def _instructions_arguments(parser: argparse.ArgumentParser) -> None:
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "run": ("measure, and say what was found", _run_arguments),
     "list": ("show the workloads, the peers and the limits", _list_arguments),
-    "report": (
-        "results as tables, as a page with plots, or as docs/performance.md",
-        _report_arguments,
-    ),
+    "report": ("print results as tables, or write docs/performance.md", _report_arguments),
     "compare": ("two results against each other: what got worse", _compare_arguments),
     "instructions": (
         "count the instructions of the request path, against stored figures",
         _instructions_arguments,
     ),
 }
+
+
+def gib(text: str) -> int:
+    """Bytes, of an argument in GiB."""
+    size = float(text)
+    if not 0 <= size < math.inf:
+        raise argparse.ArgumentTypeError("it is 0 or more GiB")
+    return int(size * (1 << 30))

@@ -1,27 +1,22 @@
-"""`odradek bench report RESULTS.json`: on the terminal, or as a page, or as docs/performance.md."""
+"""`odradek bench report RESULTS.json`: prints tables, or writes docs/performance.md."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from odradek.bench.cli.loading import load_results
+from odradek.bench.cli.arguments import load_results
 from odradek.bench.page_sections import UnknownSection
 from odradek.bench.performance_page import performance_page
-from odradek.bench.summary import remarks
-from odradek.bench.table import workload_lines
+from odradek.bench.summary import remarks, workload_lines
 from odradek.cli.errors import WrongUsage
 from odradek.cli.output import print_lines
 
 
 def run(args: argparse.Namespace) -> int:
     if args.further and args.markdown is None:
-        raise WrongUsage("--with gives sections to the page of --markdown, which is not asked for")
+        raise WrongUsage("--with requires --markdown")
     results = load_results(args.results)
-    if args.html is not None:
-        from odradek.bench.report import page
-
-        Path(args.html).write_text(page(results), encoding="utf-8")
     if args.markdown is not None:
         further = {Path(each).name: load_results(each) for each in args.further}
         try:
@@ -29,7 +24,6 @@ def run(args: argparse.Namespace) -> int:
         except UnknownSection as error:
             raise WrongUsage(str(error)) from None
         Path(args.markdown).write_text(text, encoding="utf-8")
-    if args.html is not None or args.markdown is not None:
         return 0
     for workload in results.workloads:
         print_lines([*workload_lines(results, workload), ""])

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TextIO
 
 from odradek.bench import machine
-from odradek.bench.choice import NotKnown, choose_limits, choose_peers, choose_workloads
+from odradek.bench.cli.arguments import NotKnown, choose_limits, choose_peers, choose_workloads
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, librdkafka_version
+from odradek.bench.machine import ALL_FREE_BYTES, warm_memory
 from odradek.bench.model import Limit, Peer, Workload
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.given import GivenAddress
@@ -24,7 +25,6 @@ from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import Results, WorkloadResults, check_writable, save
 from odradek.bench.runner import Plan, Runner
 from odradek.bench.summary import remarks
-from odradek.bench.warm_memory import ALL, warm_memory
 from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.output import print_lines
@@ -111,14 +111,12 @@ def _keep(args: argparse.Namespace, found: Sequence[Results]) -> None:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """What stands in the way of the results is said now, not in an hour."""
-    if args.report is not None:
-        import odradek.bench.report  # noqa: F401 - for the libraries it needs
-    for name in (args.out, args.report):
-        if name is not None:
-            try:
-                check_writable(Path(name))
-            except OSError as error:
-                raise CommandFailed(f"{name} can't be written: {error.strerror or error}") from None
+    if args.out is not None:
+        try:
+            check_writable(Path(args.out))
+        except OSError as error:
+            reason = error.strerror or error
+            raise CommandFailed(f"cannot write {args.out}: {reason}") from None
     if args.directory is not None and not Path(args.directory).is_dir():
         raise CommandFailed(f"--directory {args.directory}: there is no such directory")
 
@@ -145,7 +143,7 @@ def _warm_bytes(args: argparse.Namespace) -> int:
     """Memory matters only to what we start ourselves."""
     if args.bootstrap is not None:
         return 0
-    return ALL if args.warm_memory is None else args.warm_memory
+    return ALL_FREE_BYTES if args.warm_memory is None else args.warm_memory
 
 
 def _limits(args: argparse.Namespace, workloads: Sequence[Workload]) -> Sequence[Limit]:
@@ -215,10 +213,6 @@ def _save(results: Results, path: Path) -> None:
 def _end(args: argparse.Namespace, results: Results) -> int:
     """Write what was asked for, then say what there is to know; the exit code."""
     _keep(args, [results])
-    if args.report is not None:
-        from odradek.bench.report import page
-
-        Path(args.report).write_text(page(results), encoding="utf-8")
     print_lines(f"! {line}" for line in remarks(results))
     if results.interrupted:
         return INTERRUPTED

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from odradek.bench.model import PeerFailed, PeerUnavailable, ServerProcess, WorkloadFailed
-from odradek.bench.obtaining import digest, kept, needed_program, run_build
+from odradek.bench.build_cache import digest, kept, needed_program, run_build
+from odradek.bench.model import PeerFailed, PeerUnavailable, ServerProcess, Target, WorkloadFailed
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
@@ -156,3 +156,24 @@ def _cpu_s_at_event(program: subprocess.Popen[str], process: ServerProcess | Non
         program.stdin.write("\n")
         program.stdin.flush()
     return cpu_s
+
+
+FILL_RECORD_BYTES = 1024
+FILL_TIMEOUT_S = 600
+
+
+def fill(target: Target, topic: str, size_mb: int) -> None:
+    """Write so much to the topic's only partition, in records of 1 KiB. WorkloadFailed if it is less."""
+    count = size_mb * 1_000_000 // FILL_RECORD_BYTES
+    load = run_load(
+        [
+            "produce", "--bootstrap", target.bootstrap, "--topic", topic,
+            "--count", str(count),
+            "--size", str(FILL_RECORD_BYTES),
+            "--seconds", str(FILL_TIMEOUT_S),
+        ],
+        target.process,
+        timeout_s=FILL_TIMEOUT_S + 90,
+    )  # fmt: skip
+    if load.said["records"] < count:
+        raise WorkloadFailed(f"{load.said['records']} of {count} records in {FILL_TIMEOUT_S} s")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import trio
+
 from odradek.bench.model import Feature, PeerFailed, Target
 from odradek.bench.peers.clusters import three_brokers, three_tiered_brokers
-from odradek.bench.peers.kafka_jars import java_program, kafka_jars, kafka_version
-from odradek.bench.peers.kafka_nodes import KafkaNodes
+from odradek.bench.peers.jars import java_program, kafka_jars, kafka_version
 from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
+from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 
 # What its kafka-server-start.sh and kafka-run-class.sh give the JVM.
 JVM = (
@@ -114,3 +116,34 @@ def _format(java: list[str], config: Path) -> None:
     )  # fmt: skip
     if done.returncode != 0:
         raise PeerFailed(f"kafka-storage format failed:\n{done.stdout}")
+
+
+class KafkaNodes:
+    """`java` is the command line of a JVM with Kafka's class path, up to the main class."""
+
+    def __init__(self, java: Sequence[str]) -> None:
+        self._java = list(java)
+
+    async def format(self, plan: ClusterPlan) -> None:
+        """Write the configs, and format every node's log directory with Kafka's own tool."""
+        for node in plan.nodes:
+            _write_node_config(plan, node)
+            quorum = ["--initial-controllers", plan.initial_controllers]
+            done = await trio.run_process(
+                [*self._java, "kafka.tools.StorageTool", "format", "-t", plan.cluster_id,
+                 "-c", node.config_file, *(quorum if node.is_controller else [])],
+                check=False, capture_stdout=True, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            if done.returncode != 0:
+                raise RuntimeError(
+                    f"kafka-storage format failed:\n{done.stdout.decode(errors='replace')}"
+                )
+
+    def command(self, node: NodePlan) -> Sequence[str]:
+        return [*self._java, "kafka.Kafka", node.config_file]
+
+
+def _write_node_config(plan: ClusterPlan, node: NodePlan) -> None:
+    Path(node.directory).mkdir(parents=True, exist_ok=True)
+    settings = plan.properties(node).items()
+    Path(node.config_file).write_text("".join(f"{key}={text}\n" for key, text in settings))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from odradek.bench.build_cache import digest, kept, needed_program, run_build
 from odradek.bench.model import Feature, Target
-from odradek.bench.obtaining import digest, kept, needed_program, run_build
 from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 

@@ -21,8 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from odradek.bench import machine
-from odradek.bench.arguments import gib
-from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
+from odradek.bench.cli.arguments import NotKnown, choose_peers, choose_workloads
+from odradek.bench.cli.main import gib
+from odradek.bench.machine import ALL_FREE_BYTES, warm_memory
 from odradek.bench.model import PeerFailed, PeerUnavailable, WorkloadFailed
 from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import Results, check_writable, save
@@ -41,7 +42,6 @@ from odradek.bench.tables.records import (
     content,
 )
 from odradek.bench.tables.workloads import WORKLOADS
-from odradek.bench.warm_memory import ALL, warm_memory
 
 SMALL_SHARE = 0.4
 """Bytes of 100-byte records, for one of JSON."""
@@ -81,7 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--repeats", type=int, default=1, help="of a run that others disturbed, at most (1)"
     )
     parser.add_argument(
-        "--warm-memory", type=gib, default=ALL, metavar="GIB", help="touched before (all but one)"
+        "--warm-memory",
+        type=gib,
+        default=ALL_FREE_BYTES,
+        metavar="GIB",
+        help="touched before (all but one)",
     )
     parser.add_argument("--workloads", nargs="+", metavar="PATTERN", help="of these names alone")
     parser.add_argument("--readers", nargs="+", metavar="NAME", help="these alone")

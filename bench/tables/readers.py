@@ -15,9 +15,8 @@ from typing import Any
 
 from odradek.bench.model import Feature, ServerProcess, Target
 from odradek.bench.peers.odradek import Odradek
-from odradek.bench.peers.spark_connector import (
-    CONNECTOR_VERSION,
-    SPARK_VERSION,
+from odradek.bench.peers.spark_releases import (
+    CONNECTOR_SPARK_VERSION,
     connector_jars,
     pyspark_directory,
     spark_environment,
@@ -103,12 +102,12 @@ class Reader:
 
     def obtain(self) -> None:
         if self.format == CONNECTOR:
-            pyspark_directory()
+            pyspark_directory(CONNECTOR_SPARK_VERSION)
             connector_jars()
 
     def version(self) -> str:
         if self.format == CONNECTOR:
-            return f"connector {CONNECTOR_VERSION} on Spark {SPARK_VERSION}"
+            return f"connector {CONNECTOR_SPARK_VERSION} on Spark {CONNECTOR_SPARK_VERSION}"
         return f"{Odradek().version()} on Spark {version('pyspark')}"
 
     def settings(self) -> Mapping[str, str]:
@@ -126,7 +125,8 @@ class Reader:
             options["tiered.url"] = f"file://{brokers.store}"
         launch = Launch(self.format, directory)
         if self.format == CONNECTOR:
-            launch = Launch(self.format, directory, connector_jars(), spark_environment())
+            environment = spark_environment(CONNECTOR_SPARK_VERSION)
+            launch = Launch(self.format, directory, connector_jars(), environment)
         application = Application(launch, ALL_CORES)
         files = brokers.store if self.from_store else brokers.directory / broker.peer
         reading = Reading(self.format, options, launch, brokers, files, application)

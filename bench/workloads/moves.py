@@ -30,9 +30,9 @@ from pathlib import Path
 
 import trio
 
+from odradek.bench.load import FILL_RECORD_BYTES, fill
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
 from odradek.bench.peers.topics import with_cluster
-from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import stream_beside
 from odradek.client.consumer import TopicPartition
@@ -106,15 +106,13 @@ class Move:
 
     @property
     def title(self) -> str:
-        return (
-            f"{self.size_mb:,} MB to another directory, {RATE * RECORD_BYTES / 1e6:.0f} MB/s beside"
-        )
+        return f"{self.size_mb:,} MB to another directory, {RATE * FILL_RECORD_BYTES / 1e6:.0f} MB/s beside"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         return {
             "size_mb": self.size_mb,
-            "record_bytes": RECORD_BYTES,
+            "record_bytes": FILL_RECORD_BYTES,
             "records_per_s": RATE,
             "before_s": BEFORE_S,
             "rest_s": REST_S,

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from odradek.bench.load import FILL_RECORD_BYTES, fill
 from odradek.bench.model import (
     Feature,
     Metric,
@@ -28,7 +29,6 @@ from odradek.bench.model import (
     Target,
     WorkloadFailed,
 )
-from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import stream_beside
 from odradek.bench.workloads.tiered_topics import LINGER_MS, TieredTopic, tiered_topic
@@ -80,7 +80,7 @@ class Rebuild:
             "gib": self.gib,
             "local_bytes": LOCAL_BYTES,
             "segment_bytes": SEGMENT_BYTES,
-            "record_bytes": RECORD_BYTES,
+            "record_bytes": FILL_RECORD_BYTES,
             "records_per_s": RATE,
             "linger_ms": LINGER_MS,
             "acks": "all",

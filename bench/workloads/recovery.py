@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from odradek.bench.load import FILL_RECORD_BYTES, fill
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
 from odradek.bench.wire import Wire, must_be_none
-from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.requests import PRODUCE_VERSION, one_record
 from odradek.protocol.apis import PRODUCE as PRODUCE_API
 
@@ -47,7 +47,7 @@ class Recovery:
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        return {"size_mb": self.size_mb, "record_bytes": RECORD_BYTES}
+        return {"size_mb": self.size_mb, "record_bytes": FILL_RECORD_BYTES}
 
     def run(self, target: Target) -> Outcome:
         process = target.known_process

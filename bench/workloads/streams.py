@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from odradek.bench.load import Load, run_load
+from odradek.bench.load import FILL_RECORD_BYTES, Load, run_load
 from odradek.bench.model import Target, WorkloadFailed
-from odradek.bench.workloads.filling import RECORD_BYTES
 from odradek.bench.workloads.latency import WARM_UP_S, check_all_came, read_output
 
 
@@ -77,7 +76,7 @@ def stream_beside(
         output = Path(directory) / "latencies"
         command = [
             "latency", "--bootstrap", target.bootstrap, "--topic", topic,
-            "--size", str(RECORD_BYTES),
+            "--size", str(FILL_RECORD_BYTES),
             "--rate", str(rate),
             "--seconds", str(longest_s),
             "--warm-up", str(WARM_UP_S),

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from odradek.bench.load import run_load
+from odradek.bench.load import FILL_RECORD_BYTES, fill, run_load
 from odradek.bench.model import (
     Feature,
     Metric,
@@ -35,7 +35,6 @@ from odradek.bench.model import (
     Target,
     WorkloadFailed,
 )
-from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import stream_beside
 from odradek.bench.workloads.tiered_topics import LINGER_MS, TieredTopic, tiered_topic
@@ -95,7 +94,7 @@ class ProduceWhileTiering:
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         return {
-            "record_bytes": RECORD_BYTES,
+            "record_bytes": FILL_RECORD_BYTES,
             "records_per_s": RATE,
             "linger_ms": LINGER_MS,
             "seconds": SECONDS,

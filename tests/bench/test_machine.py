@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from odradek.bench import machine
-from odradek.bench.warm_memory import (
-    ALL,
+from odradek.bench.machine import (
+    ALL_FREE_BYTES,
     AT_ONCE_BYTES,
     LEFT_ALONE_BYTES,
     TOOTH_PAGES,
@@ -98,9 +98,9 @@ def test_memory_is_warmed_and_hardly_any_of_it_kept() -> None:
 
 def test_others_take_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 640 MiB there are 128 MiB touched, when no more is left than is to be left alone."""
-    left = iter([ALL, ALL, ALL])
+    left = iter([ALL_FREE_BYTES, ALL_FREE_BYTES, ALL_FREE_BYTES])
     monkeypatch.setattr(
-        "odradek.bench.warm_memory.meminfo_bytes", lambda _: next(left, LEFT_ALONE_BYTES)
+        "odradek.bench.machine.meminfo_bytes", lambda _: next(left, LEFT_ALONE_BYTES)
     )
     before = machine.tree_resident_bytes(os.getpid())
     with warm_memory(10 * AT_ONCE_BYTES):

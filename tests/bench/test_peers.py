@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench import obtaining
+from odradek.bench import build_cache as obtaining
 from odradek.bench.model import (
     ClusterPeer,
     Feature,

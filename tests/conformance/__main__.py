@@ -20,8 +20,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
+from odradek.bench.build_cache import cache_directory
 from odradek.bench.model import PeerUnavailable
-from odradek.bench.obtaining import cache_directory
 from tests.conformance import brokers
 from tests.conformance.builds import PAGE, Build, broker_build, results_name
 from tests.conformance.franz_go import FranzGo

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from odradek.bench.peers.kafka_jars import POM, kafka_version
+from odradek.bench.peers.jars import POM, kafka_version
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from odradek.bench.build_cache import kept, needed_program, run_build
 from odradek.bench.model import PeerUnavailable
-from odradek.bench.obtaining import kept, needed_program, run_build
 from tests.conformance.builds import digest_of_build
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
 from tests.conformance.running import Ended, one_line, run_program

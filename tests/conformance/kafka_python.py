@@ -14,8 +14,8 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from odradek.bench.obtaining import kept, run_build
-from odradek.bench.peers.kafka_jars import kafka_version
+from odradek.bench.build_cache import kept, run_build
+from odradek.bench.peers.jars import kafka_version
 from tests.conformance.builds import digest_of_build
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
 from tests.conformance.running import Ended, one_line, run_program

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from odradek.bench.peers.kafka_jars import kafka_version
+from odradek.bench.peers.jars import kafka_version
 from tests.conformance.kafka_scripts import write_scripts
 from tests.conformance.librdkafka_build import PACKAGE, PACKAGE_VERSION, VERSION, built_tests
 from tests.conformance.model import Job, Result, failed, not_applicable, passed

@@ -7,7 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from odradek.bench.obtaining import kept, needed_program, run_build
+from odradek.bench.build_cache import kept, needed_program, run_build
 from tests.conformance.builds import digest_of_build
 
 VERSION = "2.15.1"

@@ -1,6 +1,6 @@
 """Apache Kafka as jars, and our own Java beside them: what the interop tests run.
 
-The jars are those that the bench measures (`bench/peers/kafka_jars.py`); the tests' own `java/*.java`,
+The jars are those that the bench measures (`bench/peers/jars.py`); the tests' own `java/*.java`,
 compiled, are kept in the same cache directory outside the repository, and so are the classes of a
 broker that has started, as a JVM maps them: half of what a start costs is reading them from jars.
 Nothing here is needed to run Odradek.
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from odradek.bench.build_cache import digest, kept, run_build
 from odradek.bench.model import PeerUnavailable
-from odradek.bench.obtaining import digest, kept, run_build
-from odradek.bench.peers.kafka_jars import POM, java_program, kafka_jars
+from odradek.bench.peers.jars import POM, java_program, kafka_jars
 from tests.interop.broker_process import deadline, free_port, properties
 
 JAVA_SOURCES = sorted(Path(__file__).parents[1].glob("**/java/*.java"))

@@ -17,7 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from odradek.bench.peers.spark_connector import connector_jars, spark_environment
+from odradek.bench.peers.spark_releases import (
+    CONNECTOR_SPARK_VERSION,
+    connector_jars,
+    spark_environment,
+)
 
 PROGRAM = Path(__file__).parent / "spark_program.py"
 PATIENCE_SECONDS = 180.0
@@ -44,7 +48,7 @@ class SparkConnector:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=spark_environment(),
+            env=spark_environment(CONNECTOR_SPARK_VERSION),
             start_new_session=True,  # its JVM ends with it, whoever gets the terminal's signals
             text=True,
         )

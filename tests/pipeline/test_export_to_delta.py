@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from odradek.bench.peers.delta import SPARK_VERSION, delta_jars
-from odradek.bench.peers.older_spark import spark_environment
+from odradek.bench.peers.spark_releases import DELTA_SPARK_VERSION, delta_jars, spark_environment
 from odradek.pipeline.jobs.values import NO_JSON
 from odradek.testing import Broker
 from tests.pipeline.replaced_batches import DEAD_LETTERS, ONCE, RECORDS, WIDENED
@@ -35,7 +34,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
             [sys.executable, "-m", "tests.pipeline.exported_delta",
              broker.bootstrap, str(directory), ",".join(delta_jars())],
             cwd=Path(__file__).parents[2],
-            env=spark_environment(SPARK_VERSION),
+            env=spark_environment(DELTA_SPARK_VERSION),
             capture_output=True,
             timeout=PROGRAM_SECONDS,
             check=False,

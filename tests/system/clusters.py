@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from odradek.bench.peers.kafka_nodes import KafkaNodes
+from odradek.bench.peers.kafka import KafkaNodes
 from odradek.broker.local_cluster.nodes import Software
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 from odradek.protocol.records.batch import batches

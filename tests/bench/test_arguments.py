@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.bench.choice import NotKnown, choose_limits, choose_peers, choose_workloads
+from odradek.bench.cli.arguments import NotKnown, choose_limits, choose_peers, choose_workloads
 from odradek.bench.limits import LIMITS
 from odradek.bench.workloads import WORKLOADS as ALL
 from tests.bench.fakes import FakePeer, FakeWorkload

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from odradek.bench.model import Limit, Peer, Workload
+from odradek.bench.results_file import InvalidResults, Results, load
+from odradek.cli.errors import CommandFailed
 
 
 class NotKnown(Exception):
@@ -37,3 +40,13 @@ def choose_limits(known: Sequence[Limit], workloads: Sequence[Workload]) -> list
     """The limits that a metric of these workloads is to be seen against."""
     wanted = {metric.limit_name for workload in workloads for metric in workload.metrics}
     return [each for each in known if each.name in wanted]
+
+
+def load_results(name: str) -> Results:
+    """Raises CommandFailed with what is wrong with the file."""
+    try:
+        return load(Path(name))
+    except InvalidResults as error:
+        raise CommandFailed(str(error)) from None
+    except OSError as error:
+        raise CommandFailed(f"{name} can't be read: {error.strerror or error}") from None
