@@ -74,6 +74,6 @@ def new_metadata(
         member,
         channel=channel,
         settings=settings,
-        on_full=directory.shortage.met,
+        on_full=directory.low_disk_space.write_failed,
         find_partitions=directories.partitions_are_in,
     )

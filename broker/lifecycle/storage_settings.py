@@ -6,7 +6,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.log_manager.services import Intervals
-from odradek.storage.moving.settings import MoverSettings
+from odradek.storage.moving.mover import MoverSettings
 
 
 def intervals(config: ServerConfig) -> Intervals:

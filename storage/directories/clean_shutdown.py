@@ -17,7 +17,7 @@ VERSION = 0
 
 
 @value_class
-class CleanMark:
+class CleanShutdownFile:
     broker_epoch: int | None
     """None: there is a mark, but it does not say."""
 
@@ -28,11 +28,13 @@ def format(broker_epoch: int) -> bytes:
     ).encode("ascii")
 
 
-def parse(data: bytes) -> CleanMark:
+def parse(data: bytes) -> CleanShutdownFile:
     """Never fails: whatever is in it, the mark is there."""
     try:
         content = json.loads(data)
         epoch = content["brokerEpoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return CleanMark(None)
-    return CleanMark(epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else None)
+        return CleanShutdownFile(None)
+    return CleanShutdownFile(
+        epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else None
+    )

@@ -13,14 +13,14 @@ from uuid import UUID
 from odradek.seams.files import DiskUsage, Files, Lock, OutOfDescriptors, Path
 from odradek.storage.directories import checkpoints, clean_shutdown
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint
-from odradek.storage.directories.clean_shutdown import CleanMark
-from odradek.storage.directories.failure import NO_ROOM, takes_offline
+from odradek.storage.directories.clean_shutdown import CleanShutdownFile
+from odradek.storage.directories.disk_space import FREE_BYTES_MIN, DiskSpace, LowDiskSpace
+from odradek.storage.directories.failure import DISK_FULL_ERRNOS, takes_offline
 from odradek.storage.directories.names import TopicPartition, live_name
-from odradek.storage.directories.shortage import ROOM_BYTES, Room, Shortage
 
 log = logging.getLogger(__name__)
 
-TRIAL_NAME = ".room"
+PROBE_NAME = ".room"
 """A file that is made, and removed at once, where a directory was full."""
 
 
@@ -39,7 +39,7 @@ class LogDirectory:
         self.failure: Exception | None = None
         self.on_failure: Callable[[LogDirectory], None] | None = None
         """Called once, by the call that takes the directory offline, in whichever thread."""
-        self.shortage = Shortage(path)
+        self.low_disk_space = LowDiskSpace(path)
         self._lock = lock
 
     def __repr__(self) -> str:
@@ -63,8 +63,8 @@ class LogDirectory:
         """
         if takes_offline(error, undone=undone):
             self.fail(error)
-        elif error.errno in NO_ROOM:
-            self.shortage.met(error)
+        elif error.errno in DISK_FULL_ERRNOS:
+            self.low_disk_space.write_failed(error)
         else:
             log.warning("log directory %s: %s; it stays online", self.path, error)
         return self.failed
@@ -102,7 +102,7 @@ class LogDirectory:
         """As if it had never been written; durable once the directory is synced."""
         self.files.remove(self.path / kind.value, missing_ok=True)
 
-    def take_clean_mark(self) -> CleanMark | None:
+    def remove_clean_shutdown_file(self) -> CleanShutdownFile | None:
         """Read and remove the mark of a clean shutdown; None if there is none.
 
         The removal is durable when this returns: from here on a crash is an unclean shutdown, and
@@ -117,7 +117,7 @@ class LogDirectory:
         self.files.sync_directory(self.path)
         return mark
 
-    def write_clean_mark(self, broker_epoch: int = -1) -> None:
+    def write_clean_shutdown_file(self, broker_epoch: int = -1) -> None:
         """The last write to the directory: all logs in it are closed and checkpointed."""
         self.files.write_new(
             self.path / clean_shutdown.FILE_NAME, clean_shutdown.format(broker_epoch)
@@ -132,14 +132,16 @@ class LogDirectory:
     def usage(self) -> DiskUsage:
         return self.files.disk_usage(self.path)
 
-    def room(self) -> Room:
+    def disk_space(self) -> DiskSpace:
         """How much there is, and whether a file of `ROOM_BYTES` can be made, which is tried. Raises OSError
         for anything but a full disk."""
         usage = self.usage()
-        return Room(usage, usage.free_bytes >= ROOM_BYTES and self._may_grow(ROOM_BYTES))
+        return DiskSpace(
+            usage, usage.free_bytes >= FREE_BYTES_MIN and self._can_allocate(FREE_BYTES_MIN)
+        )
 
-    def _may_grow(self, size_bytes: int) -> bool:
-        path = self.path / TRIAL_NAME
+    def _can_allocate(self, size_bytes: int) -> bool:
+        path = self.path / PROBE_NAME
         self.files.remove(path, missing_ok=True)  # a process was killed while it tried
         try:
             file = self.files.open(path, create=True)
@@ -149,7 +151,7 @@ class LogDirectory:
                 file.close()
                 self.files.remove(path)
         except OSError as error:
-            if isinstance(error, OutOfDescriptors) or error.errno in NO_ROOM:
+            if isinstance(error, OutOfDescriptors) or error.errno in DISK_FULL_ERRNOS:
                 return False
             raise
         return True

@@ -23,8 +23,8 @@ import errno
 
 from odradek.seams.files import OutOfDescriptors
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-ODD = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+WRONG_FILE_TYPE_ERRNOS = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 """What a disk says of a name that is not what it should be."""
 
 
@@ -35,4 +35,4 @@ def takes_offline(error: OSError, *, undone: bool = False) -> bool:
     """
     if isinstance(error, OutOfDescriptors):
         return False
-    return not (undone and error.errno in NO_ROOM)
+    return not (undone and error.errno in DISK_FULL_ERRNOS)

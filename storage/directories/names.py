@@ -37,7 +37,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class State(Enum):
+class PartitionDirectoryState(Enum):
     """What the suffix says of a partition's directory."""
 
     LIVE = ""
@@ -53,7 +53,7 @@ class PartitionDirectory:
     """A directory's name, taken apart. The topic of a deleted or stray one may be cut short."""
 
     topic_partition: TopicPartition
-    state: State
+    state: PartitionDirectoryState
 
 
 class NotAPartition(ValueError):
@@ -66,29 +66,29 @@ def live_name(topic: str, partition: int) -> str:
 
 def deleted_name(topic: str, partition: int, unique: UUID) -> str:
     """Where a deleted partition's directory is renamed to; at most 255 bytes."""
-    return _cut(topic, f"-{partition}.{unique.hex}{State.DELETED.value}")
+    return _cut(topic, f"-{partition}.{unique.hex}{PartitionDirectoryState.DELETED.value}")
 
 
 def stray_name(topic: str, partition: int, unique: UUID) -> str:
     """Where a directory goes whose partition is not assigned to this node; at most 255 bytes."""
-    return _cut(topic, f"-{partition}.{unique.hex}{State.STRAY.value}")
+    return _cut(topic, f"-{partition}.{unique.hex}{PartitionDirectoryState.STRAY.value}")
 
 
 def moving_name(topic: str, partition: int) -> str:
     """The unfinished copy of a partition that moves to another directory (J-05)."""
-    return f"{topic}-{partition}{State.MOVING.value}"
+    return f"{topic}-{partition}{PartitionDirectoryState.MOVING.value}"
 
 
 def moved_away_name(topic: str, partition: int, unique: UUID | None = None) -> str:
     """Where a partition's directory goes that was moved to another one (J-09); `unique` where there
     is such a one already."""
     middle = "" if unique is None else f".{unique.hex}"
-    return f"{topic}-{partition}{middle}{State.MOVED_AWAY.value}"
+    return f"{topic}-{partition}{middle}{PartitionDirectoryState.MOVED_AWAY.value}"
 
 
 def future_name(topic: str, partition: int, unique: UUID) -> str:
     """Kafka's name of an unfinished copy. It is never cut: it must be found again."""
-    return f"{topic}-{partition}.{unique.hex}{State.FUTURE.value}"
+    return f"{topic}-{partition}.{unique.hex}{PartitionDirectoryState.FUTURE.value}"
 
 
 def _cut(topic: str, suffix: str) -> str:
@@ -108,20 +108,26 @@ def parse(name: str) -> PartitionDirectory:
     return PartitionDirectory(TopicPartition(topic, int(number)), state)
 
 
-def _split_state(name: str) -> tuple[str, State]:
-    for state in (State.DELETED, State.STRAY, State.FUTURE):
+def _split_state(name: str) -> tuple[str, PartitionDirectoryState]:
+    for state in (
+        PartitionDirectoryState.DELETED,
+        PartitionDirectoryState.STRAY,
+        PartitionDirectoryState.FUTURE,
+    ):
         if name.endswith(state.value):
             stem, dot, unique = name.removesuffix(state.value).rpartition(".")
             # A live partition cannot end so: after its last dash come digits only.
             if not dot or not _UNIQUE.fullmatch(unique):
                 raise NotAPartition(f"'{name}' lacks the '.<uuid>' before '{state.value}'")
             return stem, state
-    if name.endswith(State.MOVING.value):
-        return name.removesuffix(State.MOVING.value), State.MOVING
-    if name.endswith(State.MOVED_AWAY.value):
-        stem = name.removesuffix(State.MOVED_AWAY.value)
+    if name.endswith(PartitionDirectoryState.MOVING.value):
+        return name.removesuffix(
+            PartitionDirectoryState.MOVING.value
+        ), PartitionDirectoryState.MOVING
+    if name.endswith(PartitionDirectoryState.MOVED_AWAY.value):
+        stem = name.removesuffix(PartitionDirectoryState.MOVED_AWAY.value)
         rest, dot, unique = stem.rpartition(".")
         if dot and re.fullmatch("[0-9a-f]{32}", unique):
-            return rest, State.MOVED_AWAY
-        return stem, State.MOVED_AWAY
-    return name, State.LIVE
+            return rest, PartitionDirectoryState.MOVED_AWAY
+        return stem, PartitionDirectoryState.MOVED_AWAY
+    return name, PartitionDirectoryState.LIVE

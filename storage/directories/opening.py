@@ -127,7 +127,8 @@ def _is_partition(directory: LogDirectory, name: str) -> bool:
     except names.NotAPartition:
         return False
     is_live = (
-        found.state is names.State.LIVE and found.topic_partition.topic != names.METADATA_TOPIC
+        found.state is names.PartitionDirectoryState.LIVE
+        and found.topic_partition.topic != names.METADATA_TOPIC
     )
     return is_live and directory.files.is_directory(directory.path / name)
 

@@ -18,7 +18,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import value_class
-from odradek.storage.directories.failure import ODD, takes_offline
+from odradek.storage.directories.failure import WRONG_FILE_TYPE_ERRNOS, takes_offline
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors, StorageError
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import LeaderEpochCache
@@ -128,7 +128,7 @@ def handle_io_error(log: LogState, error: OSError, *, undone: bool) -> StorageEr
         return DiskFull(f"{log.directory}: {error}")
     if log.failure is None:
         _log.error("%s is offline: %s", log.directory, error)
-        if error.errno in ODD:
+        if error.errno in WRONG_FILE_TYPE_ERRNOS:
             log.take_log_offline(error)
         else:
             log.failure = error

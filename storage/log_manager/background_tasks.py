@@ -72,9 +72,9 @@ async def probe(services: LogServices, directory: LogDirectory) -> None:
 
 async def check_free_space(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
     """Log the end of a disk-full condition, if the directory has one. Raises OSError."""
-    if directory.shortage.is_on:
-        free_bytes = await offload.run(directory.room, lane=directory.lane)
-        directory.shortage.looked(free_bytes, clock.monotonic())
+    if directory.low_disk_space.is_check_due:
+        free_bytes = await offload.run(directory.disk_space, lane=directory.lane)
+        directory.low_disk_space.checked(free_bytes, clock.monotonic())
 
 
 async def watch_free_space(directory: LogDirectory, offload: Offload, clock: Clock) -> None:

@@ -16,7 +16,7 @@ import trio
 from odradek.seams.clock import Clock
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.offload import Offload
-from odradek.storage.directories import placement
+from odradek.storage.directories import replica_placement
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     DiskFull,
@@ -46,7 +46,9 @@ class Creation:
     ) -> None:
         self._registry = registry
         self._clock = clock
-        self._estimate: placement.Estimate[DirectoryLogs] = placement.Estimate()
+        self._estimate: replica_placement.PlacementEstimate[DirectoryLogs] = (
+            replica_placement.PlacementEstimate()
+        )
         self._measuring = trio.Lock()
         self._opener = opener
         self._offload = offload
@@ -117,8 +119,8 @@ class Creation:
         if directory_id is not None and any(each.directory.id == directory_id for each in every):
             return [home for home in self._registry.homes() if home.directory.id == directory_id]
         await self._measure()
-        return placement.best_first(
-            placement.Candidate(
+        return replica_placement.order_candidates(
+            replica_placement.PlacementCandidate(
                 home,
                 self._estimate.size_bytes(home),
                 home.count,
@@ -141,7 +143,7 @@ class Creation:
         directory is tried, and NoDescriptors."""
         directory = home.directory
         home.pending_creations += 1
-        self._estimate.taken(home, self._clock.monotonic())
+        self._estimate.reserved(home, self._clock.monotonic())
         made = False
         try:
             opened = await self._offload.run(
@@ -159,7 +161,7 @@ class Creation:
         finally:
             home.pending_creations -= 1
             if not made:
-                self._estimate.given_back(home)
+                self._estimate.released(home)
         if directory.failed:
             opened.fail(LogFailed(offline_reason(directory)))
             raise LogFailed(offline_reason(directory))

@@ -23,7 +23,7 @@ from odradek.seams.values import value_class
 from odradek.storage.descriptors import RETRY_SECONDS, run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.directory import LogDirectory
-from odradek.storage.directories.failure import NO_ROOM
+from odradek.storage.directories.failure import DISK_FULL_ERRNOS
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed, StorageError
 from odradek.storage.log.partition_log import PartitionLog
@@ -226,7 +226,7 @@ def _write_remaining_checkpoints(home: DirectoryLogs) -> None:
     try:
         home.write_checkpoints()
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in DISK_FULL_ERRNOS:
             raise
         # The disk is full and the deletion frees space. Without the checkpoint files the next
         # start reads more, but no new log gets the entries of a deleted one.
@@ -267,7 +267,7 @@ class DirectoryDeletion:
         does not start with the other name. Errors are logged."""
         for _, _, directory, path in self._queue:
             parsed = names.parse(path.name)
-            if directory.failed or parsed.state is not names.State.MOVED_AWAY:
+            if directory.failed or parsed.state is not names.PartitionDirectoryState.MOVED_AWAY:
                 continue
             new = directory.path / names.deleted_name(*parsed.topic_partition, entropy.uuid())
             try:

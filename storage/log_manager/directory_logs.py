@@ -19,7 +19,7 @@ import trio
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directories.placement import Content
+from odradek.storage.directories.replica_placement import DirectoryUsage
 from odradek.storage.log.partition_log import PartitionLog
 
 
@@ -85,7 +85,7 @@ class DirectoryLogs:
     def count(self) -> int:
         return len(self.logs) + self.pending_creations + len(self.moving_in) - len(self.moving_out)
 
-    async def measure(self) -> Content:
+    async def measure(self) -> DirectoryUsage:
         """Bytes of all logs in the directory; yields to the loop in between."""
         size_bytes = 0
         counted = [log for log in self.logs.values() if log not in self.moving_out]
@@ -94,7 +94,7 @@ class DirectoryLogs:
                 await trio.lowlevel.checkpoint()
             with suppress(OSError, ValueError):  # the log was deleted or closed meanwhile
                 size_bytes += log.size_bytes
-        return Content(size_bytes, self.count)
+        return DirectoryUsage(size_bytes, self.count)
 
     def read_checkpoint(self, kind: Checkpoint) -> dict[TopicPartition, int]:
         """Read a checkpoint file at start; later writes are compared with it."""

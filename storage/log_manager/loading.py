@@ -14,7 +14,7 @@ ms at the median (measured). A worker process would not be faster, and the node 
 | a log that cannot be opened | offline alone; the next shutdown writes no mark |
 | `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
 | `…-stray` | kept for the operator |
-| `…-future`, `….move` | an unfinished move between directories: moving/leftovers.py decides |
+| `…-future`, `….move` | an unfinished move between directories: moving/interrupted_moves.py decides |
 | `__cluster_metadata-0` | ignored: the Raft log opens it |
 | anything else | ignored with one warning (Kafka refuses to start) |
 
@@ -39,10 +39,10 @@ from odradek.seams.values import state_class, value_class
 from odradek.storage.descriptors import RETRY_SECONDS
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.clean_shutdown import CleanMark
-from odradek.storage.directories.directory import TRIAL_NAME
-from odradek.storage.directories.failure import ODD
-from odradek.storage.directories.names import NotAPartition, State, TopicPartition
+from odradek.storage.directories.clean_shutdown import CleanShutdownFile
+from odradek.storage.directories.directory import PROBE_NAME
+from odradek.storage.directories.failure import WRONG_FILE_TYPE_ERRNOS
+from odradek.storage.directories.names import NotAPartition, PartitionDirectoryState, TopicPartition
 from odradek.storage.errors import NoDescriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
@@ -83,13 +83,13 @@ def classify_directories(found: Iterable[str]) -> Found:
         if directory.topic_partition.topic == names.METADATA_TOPIC:
             continue
         match directory.state:
-            case State.LIVE:
+            case PartitionDirectoryState.LIVE:
                 result.live.append(directory.topic_partition)
-            case State.DELETED | State.MOVED_AWAY:
+            case PartitionDirectoryState.DELETED | PartitionDirectoryState.MOVED_AWAY:
                 result.deleted.append(name)
-            case State.FUTURE | State.MOVING:
+            case PartitionDirectoryState.FUTURE | PartitionDirectoryState.MOVING:
                 result.moving.append(name)
-            case State.STRAY:
+            case PartitionDirectoryState.STRAY:
                 result.strays.append(name)
     return result
 
@@ -98,7 +98,7 @@ def classify_directories(found: Iterable[str]) -> Found:
 class DirectoryScan:
     """Result of scanning one log directory: its logs and their checkpoint entries."""
 
-    mark: CleanMark | None
+    mark: CleanShutdownFile | None
     """Of a clean shutdown; None after any other end."""
     found: Found
     recovery_points: dict[TopicPartition, int]
@@ -128,13 +128,13 @@ def survey(files: Files, home: DirectoryLogs) -> DirectoryScan:
     """Read and remove the clean shutdown mark, read the checkpoints, classify the directories. Raises
     OSError."""
     directory = home.directory
-    mark = directory.take_clean_mark()
+    mark = directory.remove_clean_shutdown_file()
     there = files.list(directory.path)
     found = classify_directories(
         name for name in there if _may_be_directory(files, directory.path / name)
     )
-    if TRIAL_NAME in there:
-        files.remove(directory.path / TRIAL_NAME)
+    if PROBE_NAME in there:
+        files.remove(directory.path / PROBE_NAME)
     _warn_about(directory.path, found)
     return DirectoryScan(
         mark,
@@ -150,7 +150,7 @@ def _may_be_directory(files: Files, path: Path) -> bool:
     try:
         return files.is_directory(path)
     except OSError as error:
-        if error.errno not in ODD:
+        if error.errno not in WRONG_FILE_TYPE_ERRNOS:
             raise
         return True  # reported by its name
 
@@ -165,7 +165,7 @@ def _warn_about(path: Path, found: Found) -> None:
             log.warning("in %s, %d directories %s: %s", path, len(which), what, shown)
 
 
-def common_broker_epoch(marks: Sequence[CleanMark | None], directories: int) -> int:
+def common_broker_epoch(marks: Sequence[CleanShutdownFile | None], directories: int) -> int:
     """Broker epoch in the clean shutdown marks of all directories; -1 if one is missing or differs."""
     found = {mark.broker_epoch if mark is not None else None for mark in marks}
     epoch = found.pop() if len(found) == 1 and len(marks) == directories else None
@@ -284,7 +284,7 @@ class DirectoryLoader:
         return Found() if self.scan_result is None else self.scan_result.found
 
     @property
-    def mark(self) -> CleanMark | None:
+    def mark(self) -> CleanShutdownFile | None:
         return None if self.scan_result is None else self.scan_result.mark
 
     async def survey(self) -> None:
@@ -388,7 +388,7 @@ class DirectoryLoader:
         except (OutOfDescriptors, NoDescriptors) as error:
             self.exhausted = error
         except Exception as error:
-            if not isinstance(error, OSError) or error.errno in ODD:
+            if not isinstance(error, OSError) or error.errno in WRONG_FILE_TYPE_ERRNOS:
                 return _damaged(directory.path_of(*name), error)
             directory.report(error)
         return None

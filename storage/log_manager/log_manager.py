@@ -40,7 +40,7 @@ from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.descriptors import run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.clean_shutdown import CleanMark
+from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
@@ -61,9 +61,8 @@ from odradek.storage.log_manager.registry import (
     offline_reason,
 )
 from odradek.storage.log_manager.services import Intervals, LogServices
-from odradek.storage.moving.leftovers import Leftovers
-from odradek.storage.moving.mover import Mover
-from odradek.storage.moving.settings import MoverSettings
+from odradek.storage.moving.interrupted_moves import InterruptedMoves
+from odradek.storage.moving.mover import Mover, MoverSettings
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ class LogManager:
             on_flush_due=self._flush_due,
         )
         self.mover = Mover(services, self.cleaners, mover_settings)
-        self._marks: list[CleanMark | None] = []
+        self._marks: list[CleanShutdownFile | None] = []
         self._exhausted: Exception | None = None
         self._creation = Creation(
             self.registry, self._opener, self.clock, self.offload, self.config_of
@@ -149,7 +148,7 @@ class LogManager:
             self.offload,
             self.mover.cancel,
         )
-        self._leftovers = Leftovers(services, self.mover, self.log_removal)
+        self._interrupted_moves = InterruptedMoves(services, self.mover, self.log_removal)
         self._token: trio.lowlevel.TrioToken | None = None
         for directory in self.directories.every:
             directory.on_failure = self._directory_failed
@@ -203,7 +202,7 @@ class LogManager:
         async with trio.open_nursery() as nursery:
             for loading in loadings:
                 nursery.start_soon(loading.survey)
-        await self._leftovers.judge(loadings)
+        await self._interrupted_moves.find(loadings)
         adoption = LoadedLogs(self.registry, self.offload, is_stray)
         async with trio.open_nursery() as nursery:
             for loading in loadings:
@@ -213,7 +212,7 @@ class LogManager:
         for home, stray in adoption.strays:
             name = TopicPartition(stray.topic, stray.partition)
             await self.log_removal.rename_found_to_stray(home, name, [str(name)], stray)
-        await self._leftovers.see_to()
+        await self._interrupted_moves.resume()
         log.info(
             "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
         )
@@ -229,7 +228,7 @@ class LogManager:
         `is_elsewhere(replica, topic id)`. Called after `load`, once the cluster metadata is known
         and stray logs are renamed. Future replicas with another topic id than the cluster has are
         renamed to `-stray`."""
-        await self._leftovers.promote(is_elsewhere, is_stray)
+        await self._interrupted_moves.promote(is_elsewhere, is_stray)
 
     def _loading(self, home: DirectoryLogs) -> log_loading.DirectoryLoader:
         return log_loading.DirectoryLoader(
@@ -454,7 +453,7 @@ class LogManager:
         The directories stay locked: `directories.close()` unlocks them, after the metadata log in them
         is closed too.
         """
-        await self.mover.park_all()
+        await self.mover.convert_all_for_kafka()
         async with trio.open_nursery() as nursery:
             for home in self.homes():
                 nursery.start_soon(self._close, home, broker_epoch)

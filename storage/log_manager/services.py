@@ -15,7 +15,7 @@ from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
-from odradek.storage.directories.failure import ODD
+from odradek.storage.directories.failure import WRONG_FILE_TYPE_ERRNOS
 from odradek.storage.directories.opening import Directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
@@ -102,7 +102,7 @@ class LogServices:
 
         `undone` means that the files are unchanged.
         """
-        if error.errno in ODD:
+        if error.errno in WRONG_FILE_TYPE_ERRNOS:
             which.handle_io_error(error)
             return
         home = self.registry.logs_by_directory.get(which.directory.parent)

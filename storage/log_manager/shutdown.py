@@ -38,7 +38,7 @@ async def close(home: DirectoryLogs, offload: Offload, workers: int, *, broker_e
     def finish() -> None:
         home.write_checkpoints()
         if home.loaded and home.is_whole:
-            directory.write_clean_mark(broker_epoch)
+            directory.write_clean_shutdown_file(broker_epoch)
 
     try:
         await offload.run(finish, lane=directory.lane)

@@ -11,8 +11,8 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.moving.mirror import Mirror
-from odradek.storage.moving.states import Action, Event, State, step
+from odradek.storage.moving.future_replica import FutureReplica
+from odradek.storage.moving.move_states import MoveAction, MoveEvent, MoveState, next_move_action
 
 
 class MoveStatus(NamedTuple):
@@ -22,7 +22,7 @@ class MoveStatus(NamedTuple):
     source: Path
     """Log directories."""
     destination: Path
-    state: State
+    state: MoveState
     copied_bytes: int
     total_bytes: int
     """Of the replica as it is; it may grow meanwhile."""
@@ -38,23 +38,23 @@ class Move:
     def __init__(
         self,
         name: TopicPartition,
-        which: PartitionLog,
+        partition_log: PartitionLog,
         source: DirectoryLogs,
         destination: DirectoryLogs,
-        mirror: Mirror,
+        future: FutureReplica,
     ) -> None:
         self.name = name
-        self.which = which
+        self.partition_log = partition_log
         self.source = source
         self.destination = destination
-        self.mirror = mirror
-        self.state = State.QUEUED
-        self.action = Action.IGNORE
+        self.future = future
+        self.state = MoveState.QUEUED
+        self.action = MoveAction.IGNORE
         """What the last event that mattered asks for."""
         self.scope = trio.CancelScope()
-        self.last_event: Event | None = None
+        self.last_event: MoveEvent | None = None
         """Of those that mattered: what it ended by, once it is over."""
-        self.is_unwanted = False
+        self.is_cancel_requested = False
         """It was cancelled while it could not be."""
         self.is_started = False
         self.done = trio.Event()
@@ -63,33 +63,33 @@ class Move:
     def __str__(self) -> str:
         return f"{self.name} from {self.source.directory.path} to {self.destination.directory.path}"
 
-    def apply(self, event: Event) -> Action:
+    def apply(self, event: MoveEvent) -> MoveAction:
         """Take the table's step; what is to be done."""
-        state, action = step(self.state, event)
-        if event is Event.CANCEL and action is Action.WAIT:
-            self.is_unwanted = True
-        if self.is_unwanted and action is Action.COPY:
-            state, action = step(state, Event.CANCEL)
-        if action not in (Action.IGNORE, Action.WAIT):
+        state, action = next_move_action(self.state, event)
+        if event is MoveEvent.CANCEL and action is MoveAction.WAIT:
+            self.is_cancel_requested = True
+        if self.is_cancel_requested and action is MoveAction.COPY:
+            state, action = next_move_action(state, MoveEvent.CANCEL)
+        if action not in (MoveAction.IGNORE, MoveAction.WAIT):
             self.state, self.action, self.last_event = state, action, event
         return action
 
     def size_bytes(self) -> int:
         """Of the replica; what was copied, where its files cannot be asked just now."""
         try:
-            return self.which.size_bytes
+            return self.partition_log.size_bytes
         except (OSError, ValueError, StorageError):
-            return self.mirror.copied_bytes
+            return self.future.copied_bytes
 
     def status(self) -> MoveStatus:
-        end_offset = self.mirror.end_offset
+        end_offset = self.future.end_offset
         return MoveStatus(
             self.name,
             self.source.directory.path,
             self.destination.directory.path,
             self.state,
-            self.mirror.copied_bytes,
+            self.future.copied_bytes,
             self.size_bytes(),
             end_offset,
-            max(0, self.which.end_offset - end_offset),
+            max(0, self.partition_log.end_offset - end_offset),
         )

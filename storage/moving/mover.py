@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.seams.files import Files, OutOfDescriptors, Path
-from odradek.seams.values import state_class
+from odradek.seams.values import state_class, value_class
 from odradek.storage.descriptors import RETRY_SECONDS, run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
@@ -37,23 +37,33 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.registry import offline_reason
 from odradek.storage.log_manager.services import LogServices
-from odradek.storage.moving.settings import UNLIMITED, MoverSettings
-from odradek.storage.moving.states import Action, Event, State
+from odradek.storage.moving.move_states import MoveAction, MoveEvent, MoveState
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
     from odradek.storage.compaction.cleaners import Cleaners
-    from odradek.storage.moving.mirror import Mirror
+    from odradek.storage.moving.future_replica import FutureReplica
     from odradek.storage.moving.move import Move, MoveStatus
 
 log = logging.getLogger(__name__)
 
+UNLIMITED = (1 << 63) - 1
 SLICE_BYTES = 32 << 20
 SLICE_BYTES_MIN = 64 << 10
 SLICES_PER_SECOND = 10
 """Where a rate is set: small slices keep it even."""
 CLOSE_BYTES = 4 << 20
 """With less than this to be copied, the swap is tried."""
+
+
+@value_class
+class MoverSettings:
+    """Broker configs of moves between log directories."""
+
+    threads: int | None = None
+    """num.replica.move.threads (J-06); None: the number of log directories."""
+    bytes_per_second: int = UNLIMITED
+    """intra.broker.throttled.rate (J-07), shared by all moves."""
 
 
 @state_class
@@ -79,7 +89,7 @@ class Mover:
         settings: Callable[[], MoverSettings],
     ) -> None:
         self.statistics = MoverStatistics()
-        self.on_moved: Callable[[PartitionLog], None] = lambda which: None
+        self.on_moved: Callable[[PartitionLog], None] = lambda partition_log: None
         """Told of a log that is in another directory now."""
         self._services = services
         self._cleaners = cleaners
@@ -121,17 +131,17 @@ class Mover:
         while self.moving_to(name) not in (None, destination):
             await self.cancel(name)
             await registry.wait_until_free(name)
-        which = registry.get(name)
-        if which is None:
+        partition_log = registry.get(name)
+        if partition_log is None:
             self.remember(name, destination)
             raise ReplicaNotAvailable(f"{name} is not here; it would be created in {destination}")
-        source = registry.home_of(which)
+        source = registry.home_of(partition_log)
         if source is home or name in self._moves:
             return
         if not registry.are_all_online:
             raise LogFailed("no move begins while a log directory is offline: it may have the copy")
         with registry.claim(name), trio.CancelScope(shield=True):
-            await self._track(name, which, source, home)
+            await self._track(name, partition_log, source, home)
 
     def remember(self, name: TopicPartition, destination: Path | None) -> None:
         """Where a replica that is not here is to be created (J-03); None: anywhere."""
@@ -155,45 +165,51 @@ class Mover:
         return home
 
     async def _track(
-        self, name: TopicPartition, which: PartitionLog, source: DirectoryLogs, home: DirectoryLogs
+        self,
+        name: TopicPartition,
+        partition_log: PartitionLog,
+        source: DirectoryLogs,
+        home: DirectoryLogs,
     ) -> None:
         """What fails is taken back: a `.move` that is left would be a move to the next start."""
-        from odradek.storage.moving.mirror import Mirror
+        from odradek.storage.moving.future_replica import FutureReplica
         from odradek.storage.moving.move import Move
 
         directory = home.directory
-        mirror = Mirror(self._services.files, which, directory.path / names.moving_name(*name))
+        future = FutureReplica(
+            self._services.files, partition_log, directory.path / names.moving_name(*name)
+        )
         refusal: StorageError | None = None
         try:
-            await self._services.offload.run(mirror.begin, lane=directory.lane)
+            await self._services.offload.run(future.begin, lane=directory.lane)
         except OutOfDescriptors as error:
             refusal = NoDescriptors(f"{name} cannot be moved: {error}")
         except OSError as error:
             kind = LogFailed if directory.report(error, undone=True) else DiskFull
             refusal = kind(f"{name} cannot be moved to {directory.path}: {error}")
-        if refusal is None and (which.failure is not None or directory.failed):
+        if refusal is None and (partition_log.failure is not None or directory.failed):
             refusal = LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
         if refusal is not None:
-            await self.discard(name, home, mirror.current)
+            await self.discard(name, home, future.current)
             raise refusal
-        self._add(Move(name, which, source, home, mirror))
+        self._add(Move(name, partition_log, source, home, future))
 
     def resume(self, name: TopicPartition, destination: DirectoryLogs, found: Path) -> None:
         """A start has found an unfinished copy of a log that is served from elsewhere (J-13)."""
-        from odradek.storage.moving.mirror import Mirror
+        from odradek.storage.moving.future_replica import FutureReplica
         from odradek.storage.moving.move import Move
 
         registry = self._services.registry
-        which = registry.logs[name]
+        partition_log = registry.logs[name]
         path = destination.directory.path / names.moving_name(*name)
-        mirror = Mirror(self._services.files, which, path, found=found)
-        self._add(Move(name, which, registry.home_of(which), destination, mirror))
+        future = FutureReplica(self._services.files, partition_log, path, found=found)
+        self._add(Move(name, partition_log, registry.home_of(partition_log), destination, future))
 
     def _add(self, move: Move) -> None:
         self._moves[move.name] = move
-        move.which.on_truncated = move.mirror.cut
-        move.source.moving_out.add(move.which)
-        move.destination.moving_in.add(move.which)
+        move.partition_log.on_truncated = move.future.source_truncated
+        move.source.moving_out.add(move.partition_log)
+        move.destination.moving_in.add(move.partition_log)
         log.info("moving %s", move)
         self._changed.set()
 
@@ -204,7 +220,7 @@ class Mover:
         """
         wanted = [self._moves[name] for name in partitions if name in self._moves]
         for move in wanted:
-            move.apply(Event.CANCEL)
+            move.apply(MoveEvent.CANCEL)
             await self._stop(move)
         for move in wanted:
             await move.done.wait()
@@ -244,46 +260,46 @@ class Mover:
             except Exception:
                 log.exception("the move of %s failed, by an error of its own", move)
                 # Out of the swap the source may have come as `.delete`: then `.move` is needed.
-                in_swap = move.state is State.CROSSING
-                move.action = Action.LEAVE if in_swap else Action.DISCARD
-                move.state, move.last_event = State.FAILED, None
+                in_swap = move.state is MoveState.SWAPPING
+                move.action = MoveAction.LEAVE if in_swap else MoveAction.DISCARD
+                move.state, move.last_event = MoveState.FAILED, None
         await self._end(move)
 
     async def _advance(self, move: Move) -> None:
         """From one state to the next, until it is over."""
         if self._cleaners is not None:
-            await self._cleaners.pause(move.which)
-        event = Event.THREAD_FREE
-        while (action := move.apply(event)) in (Action.START, Action.COPY, Action.CROSS):
+            await self._cleaners.pause(move.partition_log)
+        event = MoveEvent.THREAD_FREE
+        while (action := move.apply(event)) in (MoveAction.START, MoveAction.COPY, MoveAction.SWAP):
             event = await self._do(move, action)
 
-    async def _do(self, move: Move, action: Action) -> Event:
-        from odradek.storage.moving.blame import judge
+    async def _do(self, move: Move, action: MoveAction) -> MoveEvent:
+        from odradek.storage.moving.move_errors import classify_move_error
 
         try:
-            if action is Action.CROSS:
-                return await self._cross(move)
-            if not move.mirror.is_begun:
+            if action is MoveAction.SWAP:
+                return await self._swap(move)
+            if not move.future.is_begun:
                 lane = move.destination.directory.lane
-                await self._services.offload.run(move.mirror.begin, lane=lane)
+                await self._services.offload.run(move.future.begin, lane=lane)
             return await self._copy(move)
         except (OSError, StorageError) as error:
-            event = judge(error, move.source.directory, move.destination.directory)
-        if event is Event.BEHIND:
+            event = classify_move_error(error, move.source.directory, move.destination.directory)
+        if event is MoveEvent.BEHIND:
             await self._services.clock.sleep(RETRY_SECONDS)
         return event
 
-    async def _copy(self, move: Move) -> Event:
+    async def _copy(self, move: Move) -> MoveEvent:
         """One slice, in a thread, and its time."""
-        mirror, lane = move.mirror, move.destination.directory.lane
+        future, lane = move.future, move.destination.directory.lane
         copied, remaining = await self._services.offload.run(
-            _slice, mirror, self._slice_bytes(), lane=lane
+            _slice, future, self._slice_bytes(), lane=lane
         )
         self.statistics.copied_bytes += copied
         await self._throttle.pay(copied)
         if remaining <= min(CLOSE_BYTES, self._settings().bytes_per_second // SLICES_PER_SECOND):
-            return Event.CAUGHT_UP
-        return Event.BEHIND
+            return MoveEvent.CAUGHT_UP
+        return MoveEvent.BEHIND
 
     def _slice_bytes(self) -> int:
         rate = self._settings().bytes_per_second
@@ -291,19 +307,24 @@ class Mover:
             return SLICE_BYTES
         return max(SLICE_BYTES_MIN, min(SLICE_BYTES, rate // SLICES_PER_SECOND))
 
-    async def _cross(self, move: Move) -> Event:
-        from odradek.storage.moving.crossing import Crossing
+    async def _swap(self, move: Move) -> MoveEvent:
+        from odradek.storage.moving.replica_swap import ReplicaSwap
 
-        crossing = Crossing(
-            self._services, self._entropy, move.name, move.which, move.mirror, move.destination
+        swap = ReplicaSwap(
+            self._services,
+            self._entropy,
+            move.name,
+            move.partition_log,
+            move.future,
+            move.destination,
         )
-        copied = move.mirror.copied_bytes
-        event = await crossing.run()
+        copied = move.future.copied_bytes
+        event = await swap.run()
         # Not paid for here: nothing is awaited between the switch and the table's step.
-        self._throttle.owe(max(0, move.mirror.copied_bytes - copied))
-        if event is Event.SWITCHED:
-            self.statistics.last_pause_seconds = crossing.longest_turn_seconds
-        elif event is Event.BEHIND:
+        self._throttle.owe(max(0, move.future.copied_bytes - copied))
+        if event is MoveEvent.SWITCHED:
+            self.statistics.last_pause_seconds = swap.longest_turn_seconds
+        elif event is MoveEvent.BEHIND:
             await self._services.clock.sleep(RETRY_SECONDS)
         return event
 
@@ -313,24 +334,24 @@ class Mover:
         """Do what the table says of a move that is over."""
         with trio.CancelScope(shield=True):
             try:
-                if move.action is Action.DISCARD:
-                    await self.discard(move.name, move.destination, move.mirror.current)
-                elif move.action is Action.PARK:
-                    await self._park(move)
+                if move.action is MoveAction.DISCARD:
+                    await self.discard(move.name, move.destination, move.future.current)
+                elif move.action is MoveAction.CONVERT:
+                    await self._convert(move)
             finally:
                 self._forget(move)
         self._count(move)
-        if move.state is State.MOVED:
-            self.on_moved(move.which)
+        if move.state is MoveState.MOVED:
+            self.on_moved(move.partition_log)
 
     def _forget(self, move: Move) -> None:
-        if move.state is not State.MOVED:
-            move.mirror.close()
-        move.which.on_truncated = None
-        move.source.moving_out.discard(move.which)
-        move.destination.moving_in.discard(move.which)
+        if move.state is not MoveState.MOVED:
+            move.future.close()
+        move.partition_log.on_truncated = None
+        move.source.moving_out.discard(move.partition_log)
+        move.destination.moving_in.discard(move.partition_log)
         if self._cleaners is not None:
-            self._cleaners.resume(move.which)
+            self._cleaners.resume(move.partition_log)
         del self._moves[move.name]
         move.done.set()
         self._changed.set()
@@ -338,7 +359,7 @@ class Mover:
     def _count(self, move: Move) -> None:
         seconds = self._services.clock.monotonic() - move.began
         match move.state:
-            case State.MOVED:
+            case MoveState.MOVED:
                 self.statistics.moved += 1
                 self.statistics.last_move_seconds = seconds
                 size = move.size_bytes()
@@ -351,10 +372,10 @@ class Mover:
                     size / 1e6 / max(seconds, 1e-3),
                     self.statistics.last_pause_seconds * 1e3,
                 )
-            case State.CANCELLED:
+            case MoveState.CANCELLED:
                 self.statistics.cancelled += 1
                 log.info("the move of %s was cancelled", move)
-            case State.FAILED:
+            case MoveState.FAILED:
                 self.statistics.failed += 1
                 why = "an error of its own" if move.last_event is None else move.last_event.value
                 log.error("the move of %s failed (%s): the replica stays where it is", move, why)
@@ -375,30 +396,30 @@ class Mover:
         else:
             services.directory_deletion.schedule(directory, aside, 0)
 
-    async def park_all(self) -> None:
+    async def convert_all_for_kafka(self) -> None:
         """At a clean shutdown: copies become Kafka's `-future`, cleanly closed, and sources
         that were moved away Kafka's `-delete`; none is copied now."""
         for move in tuple(self._moves.values()):
             failed = move.source.directory.failed or move.destination.directory.failed
-            if move.state is State.CROSSING:
-                move.apply(Event.BEHIND)
-            move.apply(Event.DESTINATION_FAILED if failed else Event.STOP)
+            if move.state is MoveState.SWAPPING:
+                move.apply(MoveEvent.BEHIND)
+            move.apply(MoveEvent.DESTINATION_FAILED if failed else MoveEvent.STOP)
             await self._end(move)
         await self._services.directory_deletion.rename_moved_for_kafka(self._entropy)
 
-    async def _park(self, move: Move) -> None:
+    async def _convert(self, move: Move) -> None:
         directory = move.destination.directory
-        future = directory.path / names.future_name(*move.name, self._entropy.uuid())
-        mirror = move.mirror
+        future_path = directory.path / names.future_name(*move.name, self._entropy.uuid())
+        future = move.future
 
         def rename_moved_for_kafka() -> None:
-            if mirror.is_parked:
+            if future.is_converted:
                 return
-            if mirror.is_begun:
-                mirror.rename_moved_for_kafka()
+            if future.is_begun:
+                future.rename_moved_for_kafka()
             else:
-                mirror.park_unseen()
-            self._services.files.rename(mirror.current, future)
+                future.convert_unchecked_copy()
+            self._services.files.rename(future.current, future_path)
             self._services.files.sync_directory(directory.path)
 
         try:
@@ -413,12 +434,12 @@ class Mover:
     def directory_failed(self, path: Path) -> None:
         """A log directory is offline: moves from and to it stop (J-11). A swap sees for itself."""
         for move in tuple(self._moves.values()):
-            if move.state is State.CROSSING:
+            if move.state is MoveState.SWAPPING:
                 continue
             if move.source.directory.path == path:
-                move.apply(Event.SOURCE_FAILED)
+                move.apply(MoveEvent.SOURCE_FAILED)
             elif move.destination.directory.path == path:
-                move.apply(Event.DESTINATION_FAILED)
+                move.apply(MoveEvent.DESTINATION_FAILED)
             else:
                 continue
             move.scope.cancel()
@@ -428,9 +449,9 @@ class Mover:
                 self._count(move)
 
 
-def _slice(mirror: Mirror, size: int) -> tuple[int, int]:
+def _slice(future: FutureReplica, size: int) -> tuple[int, int]:
     """In a thread: bytes copied, and bytes left."""
-    return mirror.advance(size), mirror.remaining_bytes
+    return future.advance(size), future.remaining_bytes
 
 
 def _rename_copy(files: Files, copy: Path, aside: Path) -> None:

@@ -45,14 +45,14 @@ class SegmentCopy(SegmentHandles):
         self.source = source
         self.copied = 0
         """Bytes, of whole batches, that are the source's."""
-        self._on_the_way = (0, 0)
+        self._written_out = (0, 0)
         """The piece that the kernel was last told to write out."""
         self.end_offset = source.base_offset
         """Where the copied part ends, as an offset."""
         self.is_finished = False
         """All of a sealed segment is here, with its indexes, and durable."""
         self._files = files
-        self._cuts = 0
+        self._truncations = 0
         self._lock = threading.Lock()
         self.has_transaction_index = False
         self.synced_offset = source.base_offset
@@ -75,14 +75,14 @@ class SegmentCopy(SegmentHandles):
 
     # Data
 
-    def take(self, size: int, tip: Tip, next_base: int | None) -> int:
+    def copy_slice(self, size: int, tip: Tip, next_base: int | None) -> int:
         """Copy (or compare) a slice of about `size` bytes; how many. 0: there is no more now.
 
         `tip` is the log's end, `next_base` where the next segment begins; None if there is none.
         Raises OSError of the destination, SourceFailed; ValueError where the source was replaced.
         """
         with self._lock:
-            source, start, cuts = self.source, self.copied, self._cuts
+            source, start, truncations = self.source, self.copied, self._truncations
         limit = tip.position if source is tip.segment else source.size
         if start >= limit:
             return 0
@@ -90,12 +90,12 @@ class SegmentCopy(SegmentHandles):
         file.pin()
         try:
             end, end_offset = self._end_of_slice(source, start, size, limit, tip, next_base)
-            if not self._is_here(file, start, end):
+            if not self._is_copied_already(file, start, end):
                 self._copy(file, start, end)
         finally:
             file.unpin()
         with self._lock:
-            if cuts != self._cuts:
+            if truncations != self._truncations:
                 return 0
             self.copied, self.end_offset = end, end_offset
         return end - start
@@ -123,7 +123,7 @@ class SegmentCopy(SegmentHandles):
         except OSError as error:
             raise SourceFailed(source.path(LOG), error) from error
 
-    def _is_here(self, file: File, start: int, end: int) -> bool:
+    def _is_copied_already(self, file: File, start: int, end: int) -> bool:
         """Whether what a former life copied is what is to be copied; what is not is cut off."""
         if self.file.size >= end and self._is_same(file, start, end):
             return True
@@ -154,8 +154,8 @@ class SegmentCopy(SegmentHandles):
     def write_out(self) -> None:
         """Have the kernel write what was copied since the last call, and wait until what it was told
         then is written: so no more than two pieces are on the way to the disk. Raises OSError."""
-        before, last = self._on_the_way
-        self._on_the_way = (last, self.copied)
+        before, last = self._written_out
+        self._written_out = (last, self.copied)
         if last < self.copied:
             self.file.write_out(last, self.copied - last, wait=False)
         if before < last:
@@ -170,7 +170,7 @@ class SegmentCopy(SegmentHandles):
 
     # What happens to the source meanwhile
 
-    def cut(self, old: Segment, new: Segment, tip: Tip) -> None:
+    def source_truncated(self, old: Segment, new: Segment, tip: Tip) -> None:
         """In the truncation's thread: what is left of `old` is `new`, the log's last, up to `tip`."""
         with self._lock:
             if self.source is old:
@@ -179,7 +179,7 @@ class SegmentCopy(SegmentHandles):
                     self.copied, self.end_offset = tip.position, tip.end_offset
                 self.synced_offset = min(self.synced_offset, tip.end_offset)
 
-    def replaced(self, new: Segment) -> None:
+    def source_replaced(self, new: Segment) -> None:
         """The source is another segment, of which nothing is known."""
         with self._lock:
             self._restart(new)
@@ -187,7 +187,7 @@ class SegmentCopy(SegmentHandles):
             self.synced_offset = self.base_offset
 
     def _restart(self, new: Segment) -> None:
-        self._cuts += 1
+        self._truncations += 1
         self.source = new
         self.is_finished = False
 
@@ -223,13 +223,13 @@ class SegmentCopy(SegmentHandles):
     def sync(self) -> None:
         """All that is here is durable, but for its names. Raises OSError."""
         with self._lock:
-            cuts, end_offset = self._cuts, self.end_offset
+            truncations, end_offset = self._truncations, self.end_offset
         if self.file.size != self.copied:
             self.file.truncate(self.copied)
         self.file.sync()
         self.sync_indexes()
         with self._lock:
-            if cuts == self._cuts:
+            if truncations == self._truncations:
                 self.synced_offset = end_offset
 
     @property
@@ -241,13 +241,13 @@ class SegmentCopy(SegmentHandles):
     def finish(self) -> None:
         """All of a sealed segment was copied: its indexes, and sync. Raises OSError."""
         with self._lock:
-            cuts = self._cuts
+            truncations = self._truncations
         self.follow_indexes()
         self.trim()
         self.sync()
         self.close()
         with self._lock:
-            self.is_finished = cuts == self._cuts
+            self.is_finished = truncations == self._truncations
 
     def trim(self) -> None:
         """The segment is sealed: its indexes give back their room. Raises OSError."""

@@ -27,7 +27,7 @@ from odradek.storage.directories.names import (
     METADATA_TOPIC,
     NotAPartition,
     PartitionDirectory,
-    State,
+    PartitionDirectoryState,
     TopicPartition,
     parse,
 )
@@ -275,7 +275,8 @@ class Checkers:
             found.topic_partition
             for directory in (DATA, OTHER_DATA)
             for found in _partition_directories(node, directory)
-            if found.state is State.LIVE and found.topic_partition.topic != METADATA_TOPIC
+            if found.state is PartitionDirectoryState.LIVE
+            and found.topic_partition.topic != METADATA_TOPIC
         )
         if there != expected:
             more, less = list(there - expected), list(expected - there)

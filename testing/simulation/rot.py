@@ -19,7 +19,12 @@ from enum import Enum
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import batches
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint, parse
-from odradek.storage.directories.names import METADATA_TOPIC, NotAPartition, State, TopicPartition
+from odradek.storage.directories.names import (
+    METADATA_TOPIC,
+    NotAPartition,
+    PartitionDirectoryState,
+    TopicPartition,
+)
 from odradek.storage.directories.names import parse as parse_name
 from odradek.testing.simulation.cluster import SimulatedCluster
 from odradek.testing.virtual_disk import FileNode, VirtualDisk
@@ -106,7 +111,7 @@ def _of_replicas(disk: VirtualDisk, *names: str) -> Iterator[tuple[Spot, int]]:
         home, directory, _ = spot[0].rsplit("/", 2)
         with suppress(NotAPartition):
             found = parse_name(directory)
-            if found.state is State.LIVE:
+            if found.state is PartitionDirectoryState.LIVE:
                 yield spot, points.get((home, found.topic_partition), 0)
 
 

@@ -20,7 +20,7 @@ from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Truncation
 from odradek.replication.raft import inbound_requests as responding
 from odradek.replication.raft.election_state import OffsetAndEpoch
-from odradek.storage.directories.clean_shutdown import CleanMark
+from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.log import recovery
 from odradek.storage.log.partition_log import PartitionLog
@@ -102,7 +102,9 @@ def recover_what_is_broken(patch: pytest.MonkeyPatch) -> None:
 
 def take_every_stop_for_a_clean_one(patch: pytest.MonkeyPatch) -> None:
     """No log is recovered after a crash."""
-    patch.setattr(LogDirectory, "take_clean_mark", lambda directory: CleanMark(None))
+    patch.setattr(
+        LogDirectory, "remove_clean_shutdown_file", lambda directory: CleanShutdownFile(None)
+    )
 
 
 # Reassignment

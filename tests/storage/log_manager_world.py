@@ -21,7 +21,7 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log_manager.log_manager import Intervals, LogManager, LogServices
 from odradek.storage.log_manager.registry import IsStray, no_stray_logs
-from odradek.storage.moving.settings import MoverSettings
+from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles

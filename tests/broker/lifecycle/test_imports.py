@@ -18,7 +18,7 @@ LATER = {
     "odradek.cli.dump", "odradek.cli.topics", "odradek.client.connection",
     "odradek.protocol.schemas.group_records", "odradek.protocol.schemas.security_records",
     "odradek.replication.controller.topics", "odradek.broker.replicas.topic_creation",
-    "odradek.storage.moving.crossing", "encodings.idna",
+    "odradek.storage.moving.replica_swap", "encodings.idna",
 }  # fmt: skip
 
 SCRIPT = """

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.storage.directories import names
-from odradek.storage.directories.names import NotAPartition, State, TopicPartition, parse
+from odradek.storage.directories.names import (
+    NotAPartition,
+    PartitionDirectoryState,
+    TopicPartition,
+    parse,
+)
 
 UNIQUE = UUID("0123456789abcdef0123456789abcdef")
 
@@ -24,7 +29,7 @@ def test_a_live_name_is_parsed_back_whatever_the_topic_is_called(
 ) -> None:
     parsed = parse(names.live_name(topic, partition))
     assert parsed.topic_partition == TopicPartition(topic, partition)
-    assert parsed.state is State.LIVE
+    assert parsed.state is PartitionDirectoryState.LIVE
 
 
 @given(topic=topics, partition=partitions, unique=st.uuids())
@@ -32,8 +37,8 @@ def test_marked_names_fit_the_file_system_and_keep_the_partition(
     topic: str, partition: int, unique: UUID
 ) -> None:
     for name, state in (
-        (names.deleted_name(topic, partition, unique), State.DELETED),
-        (names.stray_name(topic, partition, unique), State.STRAY),
+        (names.deleted_name(topic, partition, unique), PartitionDirectoryState.DELETED),
+        (names.stray_name(topic, partition, unique), PartitionDirectoryState.STRAY),
     ):
         assert len(name.encode()) <= names.NAME_BYTES_MAX
         parsed = parse(name)
@@ -53,20 +58,22 @@ def test_kafka_form_of_a_deleted_directory() -> None:
 @pytest.mark.parametrize(
     ("name", "topic", "partition", "state"),
     [
-        ("a-0", "a", 0, State.LIVE),
-        ("a-b-c-12", "a-b-c", 12, State.LIVE),
-        ("a.b-0", "a.b", 0, State.LIVE),
-        ("orders-delete-0", "orders-delete", 0, State.LIVE),
-        ("orders.move-0", "orders.move", 0, State.LIVE),
-        (f"a-0.{UNIQUE.hex}-delete", "a", 0, State.DELETED),
-        (f"a-0.{UNIQUE.hex}-stray", "a", 0, State.STRAY),
-        (f"a.b-7.{UNIQUE.hex}-future", "a.b", 7, State.FUTURE),
-        ("a-0.move", "a", 0, State.MOVING),
-        ("a-0.delete", "a", 0, State.MOVED_AWAY),
-        (f"a-0.{UNIQUE.hex}.delete", "a", 0, State.MOVED_AWAY),
+        ("a-0", "a", 0, PartitionDirectoryState.LIVE),
+        ("a-b-c-12", "a-b-c", 12, PartitionDirectoryState.LIVE),
+        ("a.b-0", "a.b", 0, PartitionDirectoryState.LIVE),
+        ("orders-delete-0", "orders-delete", 0, PartitionDirectoryState.LIVE),
+        ("orders.move-0", "orders.move", 0, PartitionDirectoryState.LIVE),
+        (f"a-0.{UNIQUE.hex}-delete", "a", 0, PartitionDirectoryState.DELETED),
+        (f"a-0.{UNIQUE.hex}-stray", "a", 0, PartitionDirectoryState.STRAY),
+        (f"a.b-7.{UNIQUE.hex}-future", "a.b", 7, PartitionDirectoryState.FUTURE),
+        ("a-0.move", "a", 0, PartitionDirectoryState.MOVING),
+        ("a-0.delete", "a", 0, PartitionDirectoryState.MOVED_AWAY),
+        (f"a-0.{UNIQUE.hex}.delete", "a", 0, PartitionDirectoryState.MOVED_AWAY),
     ],
 )
-def test_every_suffix_is_told_apart(name: str, topic: str, partition: int, state: State) -> None:
+def test_every_suffix_is_told_apart(
+    name: str, topic: str, partition: int, state: PartitionDirectoryState
+) -> None:
     assert parse(name) == names.PartitionDirectory(TopicPartition(topic, partition), state)
 
 

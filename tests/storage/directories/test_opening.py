@@ -219,12 +219,12 @@ def test_where_partitions_are_is_told_by_the_names(tmp_path: RealPath) -> None:
 def test_the_clean_mark_is_taken_once(tmp_path: RealPath) -> None:
     directories = opened(tmp_path / "a")
     directory = directories.all[0]
-    assert directory.take_clean_mark() is None
-    directory.write_clean_mark(5)
-    mark = directory.take_clean_mark()
+    assert directory.remove_clean_shutdown_file() is None
+    directory.write_clean_shutdown_file(5)
+    mark = directory.remove_clean_shutdown_file()
     assert mark is not None
     assert mark.broker_epoch == 5
-    assert directory.take_clean_mark() is None
+    assert directory.remove_clean_shutdown_file() is None
     directories.close()
 
 

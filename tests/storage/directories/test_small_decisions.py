@@ -10,24 +10,26 @@ from hypothesis import strategies as st
 
 from odradek.seams.files import OutOfDescriptors
 from odradek.storage.directories import clean_shutdown
-from odradek.storage.directories.clean_shutdown import CleanMark
+from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.failure import takes_offline
 
 
 def test_the_clean_mark_is_kafkas_json() -> None:
     assert clean_shutdown.format(17) == b'{"version":0,"brokerEpoch":17}'
-    assert clean_shutdown.parse(clean_shutdown.format(17)) == CleanMark(17)
-    assert clean_shutdown.parse(b'{"version":9,"brokerEpoch":-1,"more":[]}') == CleanMark(-1)
+    assert clean_shutdown.parse(clean_shutdown.format(17)) == CleanShutdownFile(17)
+    assert clean_shutdown.parse(b'{"version":9,"brokerEpoch":-1,"more":[]}') == CleanShutdownFile(
+        -1
+    )
 
 
 @given(st.binary(max_size=60))
 def test_a_mark_is_a_mark_whatever_is_in_it(data: bytes) -> None:
-    assert isinstance(clean_shutdown.parse(data), CleanMark)
+    assert isinstance(clean_shutdown.parse(data), CleanShutdownFile)
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"brokerEpoch":true}', b"\xff", b"[" * 9999])
 def test_an_unreadable_mark_knows_no_epoch(text: bytes) -> None:
-    assert clean_shutdown.parse(text) == CleanMark(None)
+    assert clean_shutdown.parse(text) == CleanShutdownFile(None)
 
 
 @pytest.mark.parametrize(

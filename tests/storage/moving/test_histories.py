@@ -19,7 +19,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
-from odradek.storage.moving.settings import MoverSettings
+from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append, contents
 from tests.storage.moving.moving_world import QUIET, M

@@ -27,10 +27,10 @@ from odradek.storage.log.producers import BatchMetadata, ProducerEntry
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager.log_manager import LogManager
-from odradek.storage.moving import mirror as mirroring
-from odradek.storage.moving.mirror import Mirror
-from odradek.storage.moving.settings import MoverSettings
-from odradek.storage.moving.states import State
+from odradek.storage.moving import future_replica
+from odradek.storage.moving.future_replica import FutureReplica
+from odradek.storage.moving.move_states import MoveState
+from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
 
@@ -108,7 +108,7 @@ async def test_j02_any_cancels_and_leaves_nothing_behind(world: World) -> None:
         manager.mover.threads_max = 0
         await manager.mover.move(T0, B)
         (status,) = manager.mover.moves()
-        assert (status.state, status.copied_bytes) == (State.QUEUED, 0)
+        assert (status.state, status.copied_bytes) == (MoveState.QUEUED, 0)
         assert status.offset_lag == log.end_offset
         assert (status.source, status.destination) == (A, B)
         await manager.mover.cancel(T0)
@@ -141,7 +141,7 @@ async def test_a_move_is_cancelled_in_the_middle(world: World) -> None:
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
         await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
-        assert manager.mover.moves()[0].state is State.COPYING
+        assert manager.mover.moves()[0].state is MoveState.COPYING
         await manager.mover.cancel(T0)
         assert MOVE not in world.names(B)
         assert log.directory == A / "t-0"
@@ -170,8 +170,8 @@ async def test_j06_moves_wait_for_a_thread(world: World) -> None:
         world.mover = MoverSettings(threads=1, bytes_per_second=1)
         await manager.mover.move(T0, B)
         await manager.mover.move(TopicPartition("u", 0), B)
-        await wait_until(lambda: manager.mover.moves()[0].state is State.COPYING)
-        assert manager.mover.moves()[1].state is State.QUEUED
+        await wait_until(lambda: manager.mover.moves()[0].state is MoveState.COPYING)
+        assert manager.mover.moves()[1].state is MoveState.QUEUED
         world.mover = MoverSettings(threads=2)  # at run time
         manager.update_configs()
         await moved(manager)
@@ -431,19 +431,19 @@ async def test_started_anew_in_the_middle(world: World) -> None:
 async def test_what_is_said_to_be_durable_is_in_the_log(world: World, offset: int) -> None:
     """Also where the log was started anew after all of it was copied and synced."""
     async with running(world) as (_, log):
-        mirror = Mirror(world.files, log, B / MOVE)
-        mirror.begin()
-        mirror.catch_up()
-        mirror.complete()
-        assert mirror.recovery_point == log.end_offset
+        future = FutureReplica(world.files, log, B / MOVE)
+        future.begin()
+        future.catch_up()
+        future.complete()
+        assert future.recovery_point == log.end_offset
         log.truncate_fully_and_start_at(offset)
         await grown(log, 1)
-        mirror.catch_up()
-        mirror.complete()
-        assert mirror.recovery_point == log.end_offset
+        future.catch_up()
+        future.complete()
+        assert future.recovery_point == log.end_offset
         await grown(log, 1)
-        mirror.catch_up()
-        assert mirror.recovery_point < log.end_offset
+        future.catch_up()
+        assert future.recovery_point < log.end_offset
 
 
 async def test_a_snapshot_of_other_producers_takes_the_place_of_the_one_before(
@@ -451,17 +451,17 @@ async def test_a_snapshot_of_other_producers_takes_the_place_of_the_one_before(
 ) -> None:
     """A log that begins anew may have a segment, and a snapshot, where it had one before."""
     async with running(world) as (_, log):
-        mirror = Mirror(world.files, log, B / MOVE)
-        mirror.begin()
-        mirror.catch_up()
-        mirror.complete()
+        future = FutureReplica(world.files, log, B / MOVE)
+        future.begin()
+        future.catch_up()
+        future.complete()
         offset = log.segments[-1].base_offset
         name = log.snapshots.path(offset).name
         assert world.files.exists(B / MOVE / name)
         producer = ProducerEntry(5, 0, -1, 0, -1, [BatchMetadata(3, offset - 1, 0, 0)])
         log.truncate_fully(EmptyLogStart(offset, 0, (), [producer]))
-        mirror.catch_up()
-        mirror.complete()
+        future.catch_up()
+        future.complete()
         wanted = world.files.read(log.snapshots.path(offset))
         assert world.files.read(B / MOVE / name) == wanted
 
@@ -477,11 +477,11 @@ async def test_a_snapshot_within_a_segment_goes_with_what_is_cut(world: World, r
         assert found is not None
         log, end = found, found.end_offset
         assert log.snapshots.latest == end > log.segments[-1].base_offset
-        mirror = Mirror(world.files, log, B / MOVE)
-        log.on_truncated = mirror.cut
-        mirror.begin()
-        mirror.catch_up()
-        mirror.complete()
+        future = FutureReplica(world.files, log, B / MOVE)
+        log.on_truncated = future.source_truncated
+        future.begin()
+        future.catch_up()
+        future.complete()
         assert snapshots(world, B / MOVE) == snapshots(world, log.directory)
         log.truncate_to(end - 1)
         records = [Record(-1, T_MS, None, b"other")] * (end - log.end_offset)
@@ -489,8 +489,8 @@ async def test_a_snapshot_within_a_segment_goes_with_what_is_cut(world: World, r
         log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=T_MS)
         if rolls:
             log.roll()
-        mirror.catch_up()
-        mirror.complete()
+        future.catch_up()
+        future.complete()
         assert snapshots(world, B / MOVE) == snapshots(world, log.directory)
 
 
@@ -583,19 +583,19 @@ async def test_no_descriptor_to_copy_or_write_out_loses_nothing(
     world: World, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the sync before the swap that counts."""
-    monkeypatch.setattr(mirroring, "PIECE_BYTES", 1)
+    monkeypatch.setattr(future_replica, "PIECE_BYTES", 1)
     async with running(world) as (_, log):
-        mirror = Mirror(world.files, log, B / MOVE)
-        mirror.begin()
+        future = FutureReplica(world.files, log, B / MOVE)
+        future.begin()
         fault = world.disk.fail(f"{B}/{MOVE}/*", errno.EMFILE, passes=passes)
         with pytest.raises(OutOfDescriptors):
-            mirror.advance(1000)
+            future.advance(1000)
         assert fault.failed
         world.disk.heal()
-        mirror.catch_up()
-        mirror.complete()
-        assert mirror.recovery_point == log.end_offset
-        assert mirror.copied_bytes == log.size_bytes
+        future.catch_up()
+        future.complete()
+        assert future.recovery_point == log.end_offset
+        assert future.copied_bytes == log.size_bytes
 
 
 async def test_j03_a_place_that_was_asked_for_is_not_forgotten_by_a_failure(world: World) -> None:
@@ -655,10 +655,10 @@ async def test_files_of_the_source_may_be_renamed_before_they_are_opened(
     async with world.running() as manager:  # so that none is open
         log = manager.get("t", 0)
         assert log is not None
-        mirror = Mirror(world.files, log, B / MOVE)
-        mirror.begin()
+        future = FutureReplica(world.files, log, B / MOVE)
+        future.begin()
         if asked == "how much that is":
-            mirror._follow_segments()
+            future._follow_segments()
         open_file = Segment._open_file
 
         def after_a_truncation(segment: Segment) -> File:
@@ -670,9 +670,11 @@ async def test_files_of_the_source_may_be_renamed_before_they_are_opened(
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(Segment, "_open_file", after_a_truncation)
             assert (
-                mirror.remaining_bytes if asked == "how much that is" else mirror.take(1 << 20)
+                future.remaining_bytes
+                if asked == "how much that is"
+                else future.copy_slice(1 << 20)
             ) > 0
         append(log, "life goes on")
-        mirror.catch_up()
-        assert mirror.end_offset == 101
+        future.catch_up()
+        assert future.end_offset == 101
         assert not manager.registry.home_of(log).directory.failed

@@ -21,7 +21,7 @@ from odradek.storage.log.partition_log import (
 )
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.storage.log_manager.log_manager import LogManager
-from odradek.storage.moving.crossing import Crossing
+from odradek.storage.moving.replica_swap import ReplicaSwap
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -185,7 +185,7 @@ async def test_an_error_of_our_own_costs_no_record(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("of our own")
 
     async def act(life: Life) -> None:
-        monkeypatch.setattr(Crossing, "_take_over", broken)
+        monkeypatch.setattr(ReplicaSwap, "_switch", broken)
         await life.move(lambda: life.promised.write(life.log, "in the swap"))
         assert life.log.directory == A / "t-0"
         life.go_on()

@@ -46,7 +46,7 @@ CATCH_UP_BYTES = 64 << 20
 """What is copied in one call to a thread, where a round is to copy all there is."""
 
 
-class Mirror:
+class FutureReplica:
     """See the module. `begin` first. One thread at a time, or the loop, except for `cut`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Mirror:
         self.current = found or directory
         """Where it is by now."""
         self.is_begun = False
-        self.is_parked = found is not None and found != directory
+        self.is_converted = found is not None and found != directory
         """Whether it is as a clean shutdown left it."""
         self._files = files
         self._copies: list[SegmentCopy] = []
@@ -68,7 +68,7 @@ class Mirror:
         """Where the log ended when `complete` made durable what belongs to it."""
         self._epochs: tuple[EpochStart, ...] = ()
         self._snapshots: set[int] = set()
-        self._cut_at: list[int] = []
+        self._truncated_to: list[int] = []
         """Where truncations have ended the log since snapshots were copied last."""
 
     # What there is
@@ -91,7 +91,7 @@ class Mirror:
             lambda: sum(max(0, each.size - known.get(id(each), 0)) for each in self.log.segments)
         )
 
-    def is_close(self, limit_bytes: int) -> bool:
+    def is_nearly_caught_up(self, limit_bytes: int) -> bool:
         """Whether at most so much is left to copy, all of it to the end of the last segment."""
         copies = self._copies
         return (
@@ -137,7 +137,7 @@ class Mirror:
         files, directory = self._files, self.directory
         if self.current != directory:
             files.rename(self.current, directory)
-            self.current, self.is_parked = directory, False
+            self.current, self.is_converted = directory, False
         if not files.is_directory(directory):
             files.make_directory(directory)
         bases = {segment.base_offset for segment in self.log.segments}
@@ -145,7 +145,7 @@ class Mirror:
             is_data = name.endswith(LOG) and offset_of(name) in bases
             if not is_data:
                 files.remove(directory / name)
-        self._say_whose_it_is()
+        self._write_partition_metadata()
         files.sync_directory(directory)
         files.sync_directory(directory.parent)
         self.is_begun = True
@@ -154,7 +154,7 @@ class Mirror:
         """`take` about `size` bytes, each piece of them written out while the next is copied."""
         done = 0
         for _ in range(max(1, size // PIECE_BYTES)):
-            copied = self.take(min(size, PIECE_BYTES))
+            copied = self.copy_slice(min(size, PIECE_BYTES))
             if not copied:
                 break
             done += copied
@@ -169,7 +169,7 @@ class Mirror:
             if copy.copied and not copy.is_finished:
                 copy.write_out()
 
-    def take(self, size: int) -> int:
+    def copy_slice(self, size: int) -> int:
         """Follow the source, then copy about `size` bytes; how many. 0: nothing is left.
 
         Raises OSError of the destination, LogFailed where the source is offline.
@@ -182,7 +182,7 @@ class Mirror:
                     continue
                 is_last = number + 1 == len(self._copies)
                 next_base = None if is_last else self._copies[number + 1].base_offset
-                copied = copy.take(size, tip, next_base)
+                copied = copy.copy_slice(size, tip, next_base)
                 if copied:
                     return copied
                 if not is_last and copy.copied == copy.source.size:
@@ -191,11 +191,11 @@ class Mirror:
         except (SourceFailed, ValueError, FileNotFoundError):
             if self.log.failure is not None:
                 raise LogFailed(f"{self.log.directory} is offline: {self.log.failure}") from None
-            if self._is_as_before() and generation == self.log.settled():
+            if self._is_source_unchanged() and generation == self.log.settled():
                 raise
             return 1  # it was changed meanwhile: the next round sees how
 
-    def _is_as_before(self) -> bool:
+    def _is_source_unchanged(self) -> bool:
         """Whether the source's segments are those that the copy knows."""
         now = self.log.segments
         return [copy.source for copy in self._copies] == list(now)
@@ -216,7 +216,7 @@ class Mirror:
                 self._files, self.directory, segment
             )
             if copy.source is not segment:
-                copy.replaced(segment)
+                copy.source_replaced(segment)
                 # What was said of the producers there, and behind it, was of other records.
                 self._snapshots = {each for each in self._snapshots if each < segment.base_offset}
             copies.append(copy)
@@ -237,26 +237,26 @@ class Mirror:
         """
         log, files = self.log, self._files
         end_offset, epochs = log.end_offset, log.epochs.entries
-        self._drop_snapshots()
+        self._remove_stale_snapshots()
         self._copy_snapshots(sync=True)
         for copy in self._copies:
             if not copy.is_finished:
                 copy.follow_indexes()
                 copy.sync()
         files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
-        self._say_whose_it_is()  # it may have become known meanwhile
+        self._write_partition_metadata()  # it may have become known meanwhile
         files.sync_directory(self.directory)
         self._completed_to, self._epochs = end_offset, epochs
 
-    def _say_whose_it_is(self) -> None:
+    def _write_partition_metadata(self) -> None:
         if self.log.topic_id is not None:
             self._files.write_new(self.directory / METADATA, format_metadata(self.log.topic_id))
 
-    def _drop_snapshots(self) -> None:
+    def _remove_stale_snapshots(self) -> None:
         """Those that the source has no more, or anew: a start would believe what they say of producers."""
         self._snapshots &= set(self.log.snapshots.offsets)
-        while self._cut_at:
-            end_offset = self._cut_at.pop()
+        while self._truncated_to:
+            end_offset = self._truncated_to.pop()
             self._snapshots = {each for each in self._snapshots if each <= end_offset}
         for name in self._files.list(self.directory):
             if name.endswith(SNAPSHOT) and offset_of(name) not in self._snapshots:
@@ -283,10 +283,10 @@ class Mirror:
         """Copy all there is: on the loop, where little is left, or in a thread, where appends go on
         meanwhile, `limit_bytes` at most. Errors as with `take`."""
         copied = 0
-        while copied < limit_bytes and (more := self.take(limit_bytes)):
+        while copied < limit_bytes and (more := self.copy_slice(limit_bytes)):
             copied += more
 
-    def follow(self, data: memoryview) -> None:
+    def append(self, data: memoryview) -> None:
         """On the loop: `data` was just appended to the log. Raises OSError; the copy is a beginning of
         the log then, and can catch up again."""
         self._follow_roll()
@@ -297,13 +297,13 @@ class Mirror:
         if active is not self._copies[-1].source:
             self._copies.append(SegmentCopy(self._files, self.directory, active))
 
-    def cut(self, old: Segment, new: Segment, tip: Tip) -> None:
+    def source_truncated(self, old: Segment, new: Segment, tip: Tip) -> None:
         """In a truncation's thread."""
         for copy in tuple(self._copies):
-            copy.cut(old, new, tip)
-        self._cut_at.append(tip.end_offset)
+            copy.source_truncated(old, new, tip)
+        self._truncated_to.append(tip.end_offset)
 
-    def settle(self) -> None:
+    def complete_indexes(self) -> None:
         """On the loop, in the turn of the switch: the indexes of the active segment, and what rolled
         since `complete`, are brought up to date; a few entries. Raises OSError."""
         self._follow_roll()  # of an append that was refused in the end: `follow` has not heard of it
@@ -314,7 +314,7 @@ class Mirror:
                 if copy is not self._copies[-1]:
                     copy.trim()
 
-    def handed_over(
+    def log_parts(
         self, directory: Path
     ) -> tuple[list[Segment], ProducerSnapshots, tuple[EpochStart, ...], int]:
         """What the log goes on with in `directory`, which is this one's name now: segments,
@@ -333,16 +333,16 @@ class Mirror:
             copy.remove()
         end = finished[-1].end_offset if finished else 0
         bases = {copy.base_offset for copy in finished}
-        self._drop_snapshots()
+        self._remove_stale_snapshots()
         self._copy_snapshots(sync=True)
         for offset in self._snapshots - bases:
             self._files.remove(self.directory / file_name(offset, SNAPSHOT), missing_ok=True)
         epochs = [each for each in self.log.epochs.entries if each.start_offset < end]
         self._files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
-        self._say_whose_it_is()
+        self._write_partition_metadata()
         self._files.sync_directory(self.directory)
 
-    def park_unseen(self) -> None:
+    def convert_unchecked_copy(self) -> None:
         """In a thread: as `rename_moved_for_kafka`, for one that a crash left and nobody has looked at yet: none of it
         is known to be right. Raises OSError."""
         for name in self._files.list(self.current):

@@ -8,32 +8,32 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.storage.directories.placement import (
-    LONGEST_S,
-    PAUSE_S,
-    Candidate,
-    Content,
-    Estimate,
-    best_first,
+from odradek.storage.directories.replica_placement import (
+    MEASUREMENT_SECONDS_MAX,
+    PAUSE_SECONDS,
+    DirectoryUsage,
+    PlacementCandidate,
+    PlacementEstimate,
+    order_candidates,
 )
 
 CONTENTS = st.lists(
-    st.builds(Content, st.integers(0, 10**12), st.integers(1, 50)), min_size=1, max_size=6
+    st.builds(DirectoryUsage, st.integers(0, 10**12), st.integers(1, 50)), min_size=1, max_size=6
 )
 
 
-def place(contents: list[Content], count: int) -> list[int]:
+def place(contents: list[DirectoryUsage], count: int) -> list[int]:
     """Where `count` partitions go that are made in one go; directories are their numbers."""
-    estimate: Estimate[int] = Estimate()
+    estimate: PlacementEstimate[int] = PlacementEstimate()
     estimate.measured(dict(enumerate(contents)), now=0)
     partitions = [each.partitions for each in contents]
     chosen = []
     for _ in range(count):
-        best = best_first(
-            Candidate(number, estimate.size_bytes(number), partitions[number])
+        best = order_candidates(
+            PlacementCandidate(number, estimate.size_bytes(number), partitions[number])
             for number in range(len(contents))
         )[0]
-        estimate.taken(best, now=0)
+        estimate.reserved(best, now=0)
         partitions[best] += 1
         chosen.append(best)
     return chosen
@@ -43,14 +43,16 @@ def place(contents: list[Content], count: int) -> list[int]:
 def test_the_fewest_bytes_then_the_fewest_partitions_then_the_order_of_log_dirs(
     directories: list[tuple[int, int]],
 ) -> None:
-    order = best_first(Candidate(number, *each) for number, each in enumerate(directories))
+    order = order_candidates(
+        PlacementCandidate(number, *each) for number, each in enumerate(directories)
+    )
     assert order == sorted(
         range(len(directories)), key=lambda number: (*directories[number], number)
     )
 
 
 @given(CONTENTS)
-def test_one_goes_where_it_leaves_the_bytes_most_even(contents: list[Content]) -> None:
+def test_one_goes_where_it_leaves_the_bytes_most_even(contents: list[DirectoryUsage]) -> None:
     """By the sum of squares, whatever it will weigh."""
     (chosen,) = place(contents, 1)
     sizes = [each.size_bytes for each in contents]
@@ -64,16 +66,16 @@ def test_one_goes_where_it_leaves_the_bytes_most_even(contents: list[Content]) -
 
 def test_bytes_count_for_more_than_partitions() -> None:
     """Kafka would take the first."""
-    assert place([Content(10**9, 1), Content(10**6, 200)], 1) == [1]
+    assert place([DirectoryUsage(10**9, 1), DirectoryUsage(10**6, 200)], 1) == [1]
 
 
 def test_with_nothing_written_yet_they_alternate() -> None:
-    nothing = [Content(0, 0)] * 3
+    nothing = [DirectoryUsage(0, 0)] * 3
     assert place(nothing, 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
 @given(CONTENTS, st.integers(1, 300))
-def test_those_made_in_one_go_are_spread(contents: list[Content], count: int) -> None:
+def test_those_made_in_one_go_are_spread(contents: list[DirectoryUsage], count: int) -> None:
     """As if each were as large as the average: none could go elsewhere and leave it more even."""
     chosen = place(contents, count)
     total = sum(each.size_bytes for each in contents)
@@ -86,39 +88,45 @@ def test_those_made_in_one_go_are_spread(contents: list[Content], count: int) ->
 
 
 def test_a_directory_that_is_behind_gets_more_until_it_has_caught_up() -> None:
-    chosen = place([Content(100, 5), Content(0, 5)], 20)  # the average is 10
+    chosen = place([DirectoryUsage(100, 5), DirectoryUsage(0, 5)], 20)  # the average is 10
     assert chosen.count(1) == 15
     assert chosen[:10] == [1] * 10
 
 
 def test_cordoned_directories_get_nothing_new_unless_all_are() -> None:
-    candidates = [Candidate("a", 0, 0, cordoned=True), Candidate("b", 9, 9), Candidate("c", 3, 9)]
-    assert best_first(candidates) == ["c", "b"]
-    assert best_first([Candidate("a", 5, 5, True), Candidate("b", 0, 0, True)]) == ["a"]
-    assert best_first([]) == []
+    candidates = [
+        PlacementCandidate("a", 0, 0, cordoned=True),
+        PlacementCandidate("b", 9, 9),
+        PlacementCandidate("c", 3, 9),
+    ]
+    assert order_candidates(candidates) == ["c", "b"]
+    assert order_candidates(
+        [PlacementCandidate("a", 5, 5, True), PlacementCandidate("b", 0, 0, True)]
+    ) == ["a"]
+    assert order_candidates([]) == []
 
 
 def test_it_is_measured_anew_after_a_pause_and_at_last_where_there_is_none() -> None:
-    estimate: Estimate[str] = Estimate()
+    estimate: PlacementEstimate[str] = PlacementEstimate()
     assert estimate.is_stale(0)
-    estimate.measured({"a": Content(50, 5)}, now=10)
-    estimate.taken("a", now=10 + PAUSE_S)
-    assert not estimate.is_stale(10 + 2 * PAUSE_S)
+    estimate.measured({"a": DirectoryUsage(50, 5)}, now=10)
+    estimate.reserved("a", now=10 + PAUSE_SECONDS)
+    assert not estimate.is_stale(10 + 2 * PAUSE_SECONDS)
     assert estimate.size_bytes("a") == 60
-    assert estimate.is_stale(10.1 + 2 * PAUSE_S)
+    assert estimate.is_stale(10.1 + 2 * PAUSE_SECONDS)
     now = 10.0
-    while not estimate.is_stale(now := now + PAUSE_S / 2):
-        estimate.taken("a", now)
-    assert now - 10 > LONGEST_S
-    estimate.measured({"a": Content(70, 6)}, now)
+    while not estimate.is_stale(now := now + PAUSE_SECONDS / 2):
+        estimate.reserved("a", now)
+    assert now - 10 > MEASUREMENT_SECONDS_MAX
+    estimate.measured({"a": DirectoryUsage(70, 6)}, now)
     assert estimate.size_bytes("a") == 70
     assert estimate.size_bytes("a directory that has come back") == 0
 
 
 def test_one_that_could_not_be_made_does_not_count() -> None:
-    estimate: Estimate[str] = Estimate()
-    estimate.measured({"a": Content(50, 5)}, now=0)
-    estimate.taken("a", now=0)
-    estimate.given_back("a")
-    estimate.given_back("a")  # measured meanwhile
+    estimate: PlacementEstimate[str] = PlacementEstimate()
+    estimate.measured({"a": DirectoryUsage(50, 5)}, now=0)
+    estimate.reserved("a", now=0)
+    estimate.released("a")
+    estimate.released("a")  # measured meanwhile
     assert estimate.size_bytes("a") == 50

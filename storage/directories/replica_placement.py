@@ -25,14 +25,14 @@ from odradek.seams.values import value_class
 
 D = TypeVar("D", bound=Hashable)
 
-PAUSE_S = 1.0
+PAUSE_SECONDS = 1.0
 """Partitions that are made with longer pauses than this are not made in one go."""
-LONGEST_S = 60.0
+MEASUREMENT_SECONDS_MAX = 60.0
 """How long a measurement is good for where creation never pauses."""
 
 
 @value_class
-class Content:
+class DirectoryUsage:
     """What is in a directory: bytes, and how many partitions; moves count where they go to."""
 
     size_bytes: int
@@ -40,7 +40,7 @@ class Content:
 
 
 @value_class
-class Candidate(Generic[D]):
+class PlacementCandidate(Generic[D]):
     """A directory that is online, and what speaks for or against it."""
 
     directory: D
@@ -51,7 +51,7 @@ class Candidate(Generic[D]):
     cordoned: bool = False
 
 
-def best_first(candidates: Iterable[Candidate[D]]) -> list[D]:
+def order_candidates(candidates: Iterable[PlacementCandidate[D]]) -> list[D]:
     """The directories in the order in which to try them; `candidates` are in that of `log.dirs`."""
     known = list(candidates)
     ranked = sorted(
@@ -61,11 +61,11 @@ def best_first(candidates: Iterable[Candidate[D]]) -> list[D]:
     return [candidate.directory for candidate in ranked or known[:1]]
 
 
-class Estimate(Generic[D]):
+class PlacementEstimate(Generic[D]):
     """The directories' bytes while partitions are made in one go. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._measured: Mapping[D, Content] = {}
+        self._measured: Mapping[D, DirectoryUsage] = {}
         self._made: Counter[D] = Counter()
         self._average = 1
         self._measured_at = -inf
@@ -73,9 +73,11 @@ class Estimate(Generic[D]):
 
     def is_stale(self, now: float) -> bool:
         """Whether the directories must be measured before the next partition is placed."""
-        return now - self._used_at > PAUSE_S or now - self._measured_at > LONGEST_S
+        return (
+            now - self._used_at > PAUSE_SECONDS or now - self._measured_at > MEASUREMENT_SECONDS_MAX
+        )
 
-    def measured(self, content: Mapping[D, Content], now: float) -> None:
+    def measured(self, content: Mapping[D, DirectoryUsage], now: float) -> None:
         """A measurement of all directories that are online."""
         count = sum(each.partitions for each in content.values())
         size_bytes = sum(each.size_bytes for each in content.values())
@@ -89,11 +91,11 @@ class Estimate(Generic[D]):
         found = self._measured.get(directory)
         return (0 if found is None else found.size_bytes) + self._made[directory] * self._average
 
-    def taken(self, directory: D, now: float) -> None:
+    def reserved(self, directory: D, now: float) -> None:
         """A partition is being made there."""
         self._made[directory] += 1
         self._used_at = now
 
-    def given_back(self, directory: D) -> None:
+    def released(self, directory: D) -> None:
         """It could not be made."""
         self._made[directory] = max(0, self._made[directory] - 1)  # it may have been measured since

@@ -48,9 +48,9 @@ from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.services import LogServices
-from odradek.storage.moving.blame import judge
-from odradek.storage.moving.mirror import Mirror
-from odradek.storage.moving.states import Event
+from odradek.storage.moving.future_replica import FutureReplica
+from odradek.storage.moving.move_errors import classify_move_error
+from odradek.storage.moving.move_states import MoveEvent
 
 log = logging.getLogger(__name__)
 
@@ -64,181 +64,187 @@ ROUNDS = 8
 
 
 @state_class
-class Crossing:
+class ReplicaSwap:
     """One try. `run` never leaves a directory half renamed unless its disk failed."""
 
     services: LogServices
     entropy: Entropy
     name: TopicPartition
-    which: PartitionLog
-    mirror: Mirror
+    partition_log: PartitionLog
+    future: FutureReplica
     destination: DirectoryLogs
     longest_turn_seconds: float = 0.0
     """The pause that others saw."""
-    _missed: Event | None = field(default=None, init=False)
+    _copy_failure: MoveEvent | None = field(default=None, init=False)
     """Why the copy lacks what was appended since the source stepped aside."""
 
-    async def run(self) -> Event:
+    async def run(self) -> MoveEvent:
         """SWITCHED, BEHIND (try again later), or what failed."""
-        source = self.services.registry.home_of(self.which)
-        event = Event.BEHIND
+        source = self.services.registry.home_of(self.partition_log)
+        event = MoveEvent.BEHIND
         with trio.CancelScope(shield=True):
-            async with _both(source, self.destination):
-                event = await self._alone(source)
+            async with _lock_both(source, self.destination):
+                event = await self._run_locked(source)
         return event
 
-    async def _alone(self, source: DirectoryLogs) -> Event:
+    async def _run_locked(self, source: DirectoryLogs) -> MoveEvent:
         registry = self.services.registry
         if registry.is_busy(self.name):
-            return Event.BEHIND  # it is being deleted, or set aside
+            return MoveEvent.BEHIND  # it is being deleted, or set aside
         with registry.claim(self.name):
             try:
-                return await self._cross(source)
+                return await self._swap(source)
             finally:
-                self.which.on_appended = None
+                self.partition_log.on_appended = None
                 self.destination.incoming_logs.pop(self.name, None)
 
-    async def _cross(self, source: DirectoryLogs) -> Event:
+    async def _swap(self, source: DirectoryLogs) -> MoveEvent:
         event = await self._prepare(source)
         if event is not None:
             return event
         began = self._now()
-        event = self._step_aside(source)
-        self._turn_ended(began)
+        event = self._rename_source_to_deleted(source)
+        self._record_turn(began)
         if event is not None:
             return event
-        aside = self.which.directory
+        aside = self.partition_log.directory
         try:
-            event = await self._go_over(source)
+            event = await self._sync_and_switch(source)
         except Exception:  # of our own
-            await self._step_back(source)
+            await self._restore_source(source)
             raise
-        if event is not Event.SWITCHED:
-            await self._step_back(source)
+        if event is not MoveEvent.SWITCHED:
+            await self._restore_source(source)
             return event
-        await self._settle(source, aside)
+        await self._finish_swap(source, aside)
         return event
 
-    async def _go_over(self, source: DirectoryLogs) -> Event:
+    async def _sync_and_switch(self, source: DirectoryLogs) -> MoveEvent:
         """3 and 4. SWITCHED, or what failed: then the copy is as before, but for its content."""
-        await self._sync_names(source)
+        await self._sync_directory(source)
         began = self._now()
-        event = self._take_over(source)
-        self._turn_ended(began)
+        event = self._switch(source)
+        self._record_turn(began)
         return event
 
     # 1
 
-    async def _prepare(self, source: DirectoryLogs) -> Event | None:
+    async def _prepare(self, source: DirectoryLogs) -> MoveEvent | None:
         """None: it may go on."""
-        mirror, destination = self.mirror, self.destination
+        future, destination = self.future, self.destination
         try:
             await self._in_thread(source, self._load_active)
-            self.which.segment_list.active.prepare()
-            await self._in_thread(destination, mirror.catch_up)
-            await self._in_thread(destination, mirror.complete)
-            destination.incoming_logs[self.name] = mirror
+            self.partition_log.segment_list.active.prepare()
+            await self._in_thread(destination, future.catch_up)
+            await self._in_thread(destination, future.complete)
+            destination.incoming_logs[self.name] = future
             await self._in_thread(destination, destination.write_checkpoints)
             for tries in range(ROUNDS):
-                if mirror.is_close(min(TURN_BYTES << tries, TURN_BYTES_MAX)):
+                if future.is_nearly_caught_up(min(TURN_BYTES << tries, TURN_BYTES_MAX)):
                     break
-                await self._in_thread(destination, mirror.catch_up)
+                await self._in_thread(destination, future.catch_up)
             else:
-                return Event.BEHIND
+                return MoveEvent.BEHIND
         except (OSError, StorageError, ValueError) as error:
-            return self._judge(error, source)
+            return self._classify(error, source)
         return self._failed_side(source)
 
     def _load_active(self) -> None:
         """In a thread: its indexes may have to be made anew."""
         try:
-            _ = self.which.segment_list.active.offset_index
+            _ = self.partition_log.segment_list.active.offset_index
         except OSError as error:
-            raise SourceFailed(self.which.directory, error) from error
+            raise SourceFailed(self.partition_log.directory, error) from error
 
-    def _failed_side(self, source: DirectoryLogs) -> Event | None:
+    def _failed_side(self, source: DirectoryLogs) -> MoveEvent | None:
         """None: neither."""
-        if self.which.failure is not None or source.directory.failed:
-            return Event.SOURCE_FAILED
-        return Event.DESTINATION_FAILED if self.destination.directory.failed else None
+        if self.partition_log.failure is not None or source.directory.failed:
+            return MoveEvent.SOURCE_FAILED
+        return MoveEvent.DESTINATION_FAILED if self.destination.directory.failed else None
 
-    def _judge(self, error: Exception, source: DirectoryLogs) -> Event:
-        return judge(error, source.directory, self.destination.directory)
+    def _classify(self, error: Exception, source: DirectoryLogs) -> MoveEvent:
+        return classify_move_error(error, source.directory, self.destination.directory)
 
     # 2
 
-    def _step_aside(self, source: DirectoryLogs) -> Event | None:
+    def _rename_source_to_deleted(self, source: DirectoryLogs) -> MoveEvent | None:
         """The source is `.delete`, and appends go to both; else why nothing was done."""
-        which = self.which
+        partition_log = self.partition_log
         try:
-            self.mirror.catch_up()
+            self.future.catch_up()
         except (OSError, StorageError, ValueError) as error:
-            return self._judge(error, source)
+            return self._classify(error, source)
         directory = source.directory.path
         aside = directory / names.moved_away_name(*self.name)
         try:
             if self.services.files.exists(aside):
                 aside = directory / names.moved_away_name(*self.name, self.entropy.uuid())
-            relocation.rename(which, aside)
+            relocation.rename(partition_log, aside)
         except OSError as error:
             source.directory.report(error)
-            return Event.BEHIND if isinstance(error, OutOfDescriptors) else Event.SOURCE_FAILED
-        which.on_appended = partial(self._apply_to_producers, source)
+            return (
+                MoveEvent.BEHIND if isinstance(error, OutOfDescriptors) else MoveEvent.SOURCE_FAILED
+            )
+        partition_log.on_appended = partial(self._apply_to_producers, source)
         return None
 
     def _apply_to_producers(self, source: DirectoryLogs, data: memoryview) -> None:
         """In an append, which is acknowledged once this returns: no start may take a copy without it
         for the log. Where it cannot be written to the copy, the source has its name back first."""
         try:
-            self.mirror.follow(data)
+            self.future.append(data)
         except Exception as error:
-            self._missed = self._judge(error, source)
-            self._rename_back(source)
+            self._copy_failure = self._classify(error, source)
+            self._rename_source_back(source)
 
     # 4
 
-    def _take_over(self, source: DirectoryLogs) -> Event:
+    def _switch(self, source: DirectoryLogs) -> MoveEvent:
         """SWITCHED, or what failed."""
-        which, mirror, destination = self.which, self.mirror, self.destination.directory
-        event = self._missed or self._failed_side(source)
+        partition_log, future, destination = (
+            self.partition_log,
+            self.future,
+            self.destination.directory,
+        )
+        event = self._copy_failure or self._failed_side(source)
         if event is not None:
             return event
         path = destination.path_of(*self.name)
         try:
-            mirror.settle()
-            self.services.files.rename(mirror.directory, path)
+            future.complete_indexes()
+            self.services.files.rename(future.directory, path)
         except (OSError, StorageError, ValueError) as error:
-            return self._judge(error, source)
-        which.on_appended = which.on_truncated = None
-        relocation.switch(which, path, *mirror.handed_over(path))
-        self.services.registry.relocated(self.name, which, source, self.destination)
-        return Event.SWITCHED
+            return self._classify(error, source)
+        partition_log.on_appended = partition_log.on_truncated = None
+        relocation.switch(partition_log, path, *future.log_parts(path))
+        self.services.registry.relocated(self.name, partition_log, source, self.destination)
+        return MoveEvent.SWITCHED
 
     # Instead of 4
 
-    async def _step_back(self, source: DirectoryLogs) -> None:
+    async def _restore_source(self, source: DirectoryLogs) -> None:
         """The source gets its name back, durably; an error is its directory's end."""
-        self._rename_back(source)
+        self._rename_source_back(source)
         if not source.directory.failed:
-            await self._sync_names(source)
+            await self._sync_directory(source)
 
-    def _rename_back(self, source: DirectoryLogs) -> None:
+    def _rename_source_back(self, source: DirectoryLogs) -> None:
         """On the loop. Not in a directory that has failed: its next start judges (startup.py)."""
-        self.which.on_appended = None
+        self.partition_log.on_appended = None
         path = source.directory.path_of(*self.name)
-        if source.directory.failed or self.which.directory == path:
+        if source.directory.failed or self.partition_log.directory == path:
             return
         try:
-            relocation.rename(self.which, path)
+            relocation.rename(self.partition_log, path)
         except OSError as error:
             source.directory.fail(error)
 
     # 5
 
-    async def _settle(self, source: DirectoryLogs, aside: Path) -> None:
+    async def _finish_swap(self, source: DirectoryLogs, aside: Path) -> None:
         """An error here is its directory's, with the log in its new place."""
         services, destination = self.services, self.destination
-        await self._sync_names(destination)
+        await self._sync_directory(destination)
         try:
             if not destination.directory.failed:
                 await self._in_thread(destination, destination.write_checkpoints)
@@ -250,14 +256,14 @@ class Crossing:
             await self._in_thread(source, source.write_checkpoints)
         except OSError as error:
             source.directory.report(error, undone=True)
-        delay_ms = self.which.config.file_delete_delay_ms
+        delay_ms = self.partition_log.config.file_delete_delay_ms
         services.directory_deletion.schedule(source.directory, aside, delay_ms)
-        if self.which.on_flush_due is not None:
-            self.which.on_flush_due(self.which.end_offset)
+        if self.partition_log.on_flush_due is not None:
+            self.partition_log.on_flush_due(self.partition_log.end_offset)
 
     # Helpers
 
-    async def _sync_names(self, home: DirectoryLogs) -> None:
+    async def _sync_directory(self, home: DirectoryLogs) -> None:
         """Of a log directory; it fails if they cannot be."""
         services, directory = self.services, home.directory
         sync = partial(services.files.sync_directory, directory.path)
@@ -274,12 +280,12 @@ class Crossing:
     def _now(self) -> float:
         return self.services.clock.monotonic()
 
-    def _turn_ended(self, began: float) -> None:
+    def _record_turn(self, began: float) -> None:
         self.longest_turn_seconds = max(self.longest_turn_seconds, self._now() - began)
 
 
 @asynccontextmanager
-async def _both(one: DirectoryLogs, other: DirectoryLogs) -> AsyncIterator[None]:
+async def _lock_both(one: DirectoryLogs, other: DirectoryLogs) -> AsyncIterator[None]:
     """Hold `file_lock` of both, taken in the order of their paths: who waits for the second holds
     none that the other's holder waits for."""
     first, second = sorted((one, other), key=lambda home: home.directory.path)

@@ -19,24 +19,26 @@ import logging
 from odradek.seams.files import OutOfDescriptors
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import NoDescriptors, SourceFailed
-from odradek.storage.moving.states import Event
+from odradek.storage.moving.move_states import MoveEvent
 
 log = logging.getLogger(__name__)
 
 
-def judge(error: Exception, source: LogDirectory, destination: LogDirectory) -> Event:
+def classify_move_error(
+    error: Exception, source: LogDirectory, destination: LogDirectory
+) -> MoveEvent:
     """See the table; the directory is told."""
     is_of_source = isinstance(error, SourceFailed)
     if isinstance(error, SourceFailed):
         error = error.error
     if isinstance(error, (OutOfDescriptors, NoDescriptors)):
-        return Event.BEHIND
+        return MoveEvent.BEHIND
     if not isinstance(error, OSError):
         log.warning("a replica cannot be moved on from %s: %s", source.path, error)
-        return Event.SOURCE_FAILED
+        return MoveEvent.SOURCE_FAILED
     if is_of_source or str(error.filename or "").startswith(f"{source.path}/"):
         source.report(error)
-        return Event.SOURCE_FAILED
+        return MoveEvent.SOURCE_FAILED
     if destination.report(error, undone=True):
-        return Event.DESTINATION_FAILED
-    return Event.NO_ROOM
+        return MoveEvent.DESTINATION_FAILED
+    return MoveEvent.DESTINATION_FULL

@@ -17,66 +17,66 @@ from odradek.seams.values import value_class
 log = logging.getLogger(__name__)
 
 REMIND_SECONDS = 60.0
-ROOM_BYTES = 16 << 20
+FREE_BYTES_MIN = 16 << 20
 """A directory where a file of that size can be made has room: for some batches, and a new segment."""
 
 
 @value_class
-class Room:
+class DiskSpace:
     """What there is in a directory: by the file system, and whether `ROOM_BYTES` could be had."""
 
     usage: DiskUsage
-    has_some: bool
+    is_enough: bool
 
 
-class Shortage:
+class LowDiskSpace:
     """See the module. `met` from any thread, the rest on the loop; times are monotonic, in seconds."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._error: OSError | None = None
-        self._was_met = False
+        self._has_failed_since_check = False
         self._since: float | None = None
-        self._told_at: float | None = None
-        self._is_told = False
+        self._logged_at: float | None = None
+        self._is_logged = False
 
     @property
-    def is_on(self) -> bool:
+    def is_check_due(self) -> bool:
         """Whether there is to be looked for room."""
         return self._error is not None
 
-    def met(self, error: OSError) -> None:
+    def write_failed(self, error: OSError) -> None:
         """Something was refused because of it."""
         self._error = error
-        self._was_met = True
+        self._has_failed_since_check = True
 
-    def looked(self, room: Room, now: float) -> None:
+    def checked(self, disk_space: DiskSpace, now: float) -> None:
         """What was found, while `is_on`. There is room again where nothing was refused since the last
         look, either: a batch may be larger than what was tried."""
-        was_met, self._was_met = self._was_met, False
+        has_failed, self._has_failed_since_check = self._has_failed_since_check, False
         if self._since is None:
             self._since = now
-        if room.has_some and not was_met:
-            self._end(room, now)
-        elif self._told_at is None or now - self._told_at >= REMIND_SECONDS:
-            self._told_at, self._is_told = now, True
+        if disk_space.is_enough and not has_failed:
+            self._end(disk_space, now)
+        elif self._logged_at is None or now - self._logged_at >= REMIND_SECONDS:
+            self._logged_at, self._is_logged = now, True
             log.error(
                 "log directory %s is full%s (%s): %s of %s are free. What needs more is refused, reading and"
                 " deleting go on. Make room, by `odradek topics trim` or on the disk: no restart is needed",
                 self._path,
                 f" for {now - self._since:.0f} s now" if now > self._since else "",
                 self._error,
-                human_bytes(room.usage.free_bytes),
-                human_bytes(room.usage.total_bytes),
+                human_bytes(disk_space.usage.free_bytes),
+                human_bytes(disk_space.usage.total_bytes),
             )
 
-    def _end(self, room: Room, now: float) -> None:
+    def _end(self, disk_space: DiskSpace, now: float) -> None:
         assert self._since is not None
-        if self._is_told:
+        if self._is_logged:
             log.warning(
                 "log directory %s has room again, after %.0f s: %s are free",
                 self._path,
                 now - self._since,
-                human_bytes(room.usage.free_bytes),
+                human_bytes(disk_space.usage.free_bytes),
             )
-        self._error, self._since, self._is_told = None, None, False
+        self._error, self._since, self._is_logged = None, None, False
