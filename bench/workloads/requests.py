@@ -137,7 +137,7 @@ class Requests:
                 target.process,
             )  # fmt: skip
         requests = load.said["requests"]
-        _check_appended(target, topic, load.said["responded"])
+        _check_appended(target, topic, load.said["answered"])
         values = {
             RATE.name: requests / load.seconds,
             P50.name: load.said["p50_us"],

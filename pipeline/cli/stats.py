@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.options import duration_ms
 
     source = {**source_of(args), "subscribe": args.topic}
-    rules = [parsed_rule(text) for text in args.apply_rule]
+    rules = [parsed_rule(text) for text in args.what_if]
     _check_price(args.price, rules)
     if rules:
         return _what_if(args, source, rules)

@@ -168,7 +168,7 @@ def test_where_it_begins_and_ends(broker: Broker) -> None:
         ({"minPartitions": "0"}, "minPartitions=0: must be a whole number of at least 1"),
         ({"kafka.security.protocol": "SASL_SSL"}, "is not for this source: brokers are spoken to in PLAINTEXT"),
         ({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.request.timeout.ms": "500"}, "127.0.0.1:1"),
-        ({"startingOffsets": '{"events":{"0":1}}'}, "not for events-1"),
+        ({"startingOffsets": '{"events":{"0":1}}'}, "an offset is missing for events-1"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_plainly(broker: Broker, given: dict[str, str], said: str) -> None:
