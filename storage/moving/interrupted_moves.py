@@ -136,7 +136,9 @@ class InterruptedMoves:
     async def _resume_or_discard(
         self, name: TopicPartition, served: PartitionLog, leftover: list[MoveLeftover]
     ) -> None:
-        for each, action in decide_startup([served.directory.parent], leftover, any_bad=False):
+        for each, action in decide_startup(
+            [served.directory.parent], leftover, is_any_offline=False
+        ):
             home, path = self._home_of(each), each.directory / each.name
             if home.directory.failed:
                 continue
@@ -150,8 +152,8 @@ class InterruptedMoves:
     def _decide(
         self, lone: Sequence[MoveLeftover], *, is_elsewhere: bool = False
     ) -> list[StartupDecision]:
-        any_bad = not self._services.registry.are_all_online
-        return decide_startup((), lone, any_bad=any_bad, is_elsewhere=is_elsewhere)
+        is_any_offline = not self._services.registry.are_all_online
+        return decide_startup((), lone, is_any_offline=is_any_offline, is_elsewhere=is_elsewhere)
 
     def _register_offline(self, name: TopicPartition, lone: Sequence[_Copy]) -> None:
         topics = {copy.topic_id for copy in lone}

@@ -65,18 +65,18 @@ def decide_startup(
     live: Sequence[Path],
     leftovers: Sequence[MoveLeftover],
     *,
-    any_bad: bool,
+    is_any_offline: bool,
     is_elsewhere: bool = False,
 ) -> list[StartupDecision]:
     """Return one decision for each future replica of a partition, in the order of `leftovers`.
 
-    `live`: the log directories with a current replica. `any_bad`: a log directory is offline.
+    `live`: the log directories with a current replica. `is_any_offline`: a log directory is offline.
     `is_elsewhere`: the cluster metadata assigns the replica to a directory that this node does not have.
     """
     if len(live) > 1:
         return [StartupDecision(leftover, StartupAction.LEAVE) for leftover in leftovers]
     if not live:
-        is_whole = len(leftovers) == 1 and not any_bad and not is_elsewhere
+        is_whole = len(leftovers) == 1 and not is_any_offline and not is_elsewhere
         action = StartupAction.PROMOTE if is_whole else StartupAction.OFFLINE
         return [StartupDecision(leftover, action) for leftover in leftovers]
     decisions = []

@@ -19,7 +19,7 @@ def low_disk_space() -> LowDiskSpace:
     return LowDiskSpace(Path("/data"))
 
 
-def test_it_is_said_at_once_every_minute_and_when_it_is_over(
+def test_full_directory_is_logged_at_once_each_minute_and_at_end(
     low_disk_space: LowDiskSpace, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not low_disk_space.is_check_due
@@ -39,7 +39,7 @@ def test_it_is_said_at_once_every_minute_and_when_it_is_over(
     assert not low_disk_space.is_check_due
 
 
-def test_while_something_is_still_refused_it_is_not_over(
+def test_full_directory_stays_full_while_writes_fail(
     low_disk_space: LowDiskSpace, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A batch may be larger than what was tried; or it is another directory's quota."""
@@ -51,7 +51,7 @@ def test_while_something_is_still_refused_it_is_not_over(
     assert "has room again" in caplog.messages[-1]
 
 
-def test_a_disk_that_is_full_every_now_and_then_fills_no_log(
+def test_repeatedly_full_directory_is_logged_once_a_minute(
     low_disk_space: LowDiskSpace, caplog: pytest.LogCaptureFixture
 ) -> None:
     for second in range(0, 59, 2):

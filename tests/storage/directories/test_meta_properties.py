@@ -38,16 +38,16 @@ def drawing(*ids: UUID) -> Callable[[], UUID]:
     return lambda: next(left)
 
 
-def test_kafkas_file_is_read() -> None:
+def test_kafka_meta_properties_is_parsed() -> None:
     assert meta_properties.parse(KAFKAS) == MetaProperties(1, "5L6g3nShT-eMCtK--X86sw", 1, ONE)
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_written_meta_properties_are_parsed_back() -> None:
     written = MetaProperties(1, "a cluster", 4, TWO)
     assert meta_properties.parse(meta_properties.format(written)) == written
 
 
-def test_version_0_calls_the_node_broker_and_may_lack_everything() -> None:
+def test_version_0_uses_broker_id_and_allows_missing_fields() -> None:
     assert meta_properties.parse(b"version=0\nbroker.id=3\n") == MetaProperties(0, None, 3, None)
     assert meta_properties.parse(b"") == MetaProperties(0, None, None, None)
 
@@ -60,7 +60,7 @@ def test_version_0_calls_the_node_broker_and_may_lack_everything() -> None:
         b"version=1\nnode.\\\n   id=1\ncluster.id=\\u0078\n",
     ],
 )
-def test_javas_ways_to_write_the_same(text: bytes) -> None:
+def test_java_properties_syntax_is_parsed(text: bytes) -> None:
     assert meta_properties.parse(text) == MetaProperties(1, "x", 1, None)
 
 
@@ -74,18 +74,18 @@ def test_javas_ways_to_write_the_same(text: bytes) -> None:
         (b"version=1\ncluster.id=x\nnode.id=1\ndirectory.id=short\n", "directory.id"),
     ],
 )
-def test_a_bad_file_says_what_is_wrong(text: bytes, says: str) -> None:
+def test_invalid_file_error_contains_reason(text: bytes, says: str) -> None:
     with pytest.raises(BadMetaProperties, match=says):
         meta_properties.parse(text)
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_not_crashed_on(data: bytes) -> None:
+def test_random_bytes_raise_only_bad_meta_properties(data: bytes) -> None:
     with contextlib.suppress(BadMetaProperties):
         meta_properties.parse(data)
 
 
-def test_a_first_start_draws_a_cluster_and_an_id_for_each_directory() -> None:
+def test_first_start_generates_cluster_id_and_directory_ids() -> None:
     identity = decide_identity(
         {A: None, B: None}, node_id=1, cluster_id=None, metadata=A, draw=drawing(ONE, TWO, THREE)
     )
@@ -98,7 +98,7 @@ def test_a_first_start_draws_a_cluster_and_an_id_for_each_directory() -> None:
     )
 
 
-def test_a_new_directory_joins_the_cluster_of_the_others() -> None:
+def test_new_directory_gets_cluster_id_of_others() -> None:
     known = MetaProperties(1, "theirs", 1, ONE)
     identity = decide_identity(
         {A: known, B: None},
@@ -112,7 +112,7 @@ def test_a_new_directory_joins_the_cluster_of_the_others() -> None:
     assert identity.to_write == (B,)
 
 
-def test_once_the_node_has_run_what_is_not_formatted_is_left_out() -> None:
+def test_unformatted_directory_after_first_run_is_excluded() -> None:
     """It may be a mount point without its disk; Kafka does not format it either."""
     identity = decide_identity(
         {A: MetaProperties(1, "theirs", 1, ONE), B: None},
@@ -127,7 +127,7 @@ def test_once_the_node_has_run_what_is_not_formatted_is_left_out() -> None:
     assert "mount its disk" in str(identity.left_out[B])
 
 
-def test_version_0_is_written_back_as_version_1() -> None:
+def test_version_0_is_rewritten_as_version_1() -> None:
     identity = decide_identity(
         {A: MetaProperties(0, "c", 1, None)},
         node_id=1,
@@ -160,7 +160,7 @@ Found = dict[Path, MetaProperties | None]
         ({A: None, B: known()}, "c", "the metadata directory /a is new"),
     ],
 )
-def test_a_metadata_directory_that_is_not_the_nodes_is_refused(
+def test_metadata_directory_of_another_node_is_refused(
     found: Found, insist: str | None, says: str
 ) -> None:
     with pytest.raises(WrongDirectory, match=says):
@@ -181,7 +181,7 @@ def test_a_metadata_directory_that_is_not_the_nodes_is_refused(
         ({B: known(), C: known("d", directory=TWO)}, {C: "cluster 'd'"}),
     ],
 )
-def test_others_that_differ_from_it_are_left_out_and_not_touched(
+def test_directories_that_differ_from_metadata_directory_are_excluded(
     found: Found, left_out: dict[Path, str]
 ) -> None:
     metadata = A if A in found else B
@@ -194,7 +194,7 @@ def test_others_that_differ_from_it_are_left_out_and_not_touched(
     assert not left_out.keys() & {*identity.properties, *identity.to_write}
 
 
-def test_the_metadata_directory_gets_its_file_first() -> None:
+def test_metadata_directory_is_written_first() -> None:
     """Else a crash in between would leave one that is new among others that are not."""
     draws = drawing(*(UUID(int=number << 64) for number in range(1, 5)))
     identity = decide_identity(

@@ -24,16 +24,14 @@ partitions = st.integers(0, 2**31 - 1)
 
 
 @given(topic=topics, partition=partitions)
-def test_a_live_name_is_parsed_back_whatever_the_topic_is_called(
-    topic: str, partition: int
-) -> None:
+def test_live_name_is_parsed_for_any_topic(topic: str, partition: int) -> None:
     parsed = parse(names.live_name(topic, partition))
     assert parsed.topic_partition == TopicPartition(topic, partition)
     assert parsed.state is PartitionDirectoryState.LIVE
 
 
 @given(topic=topics, partition=partitions, unique=st.uuids())
-def test_marked_names_fit_the_file_system_and_keep_the_partition(
+def test_deleted_and_stray_names_are_at_most_255_bytes(
     topic: str, partition: int, unique: UUID
 ) -> None:
     for name, state in (
@@ -47,7 +45,7 @@ def test_marked_names_fit_the_file_system_and_keep_the_partition(
         assert topic.startswith(parsed.topic_partition.topic)
 
 
-def test_kafka_form_of_a_deleted_directory() -> None:
+def test_deleted_name_has_kafka_format() -> None:
     assert (
         names.deleted_name("flights", 3, UNIQUE)
         == "flights-3.0123456789abcdef0123456789abcdef-delete"
@@ -71,7 +69,7 @@ def test_kafka_form_of_a_deleted_directory() -> None:
         (f"a-0.{UNIQUE.hex}.delete", "a", 0, PartitionDirectoryState.MOVED_AWAY),
     ],
 )
-def test_every_suffix_is_told_apart(
+def test_each_suffix_is_parsed_to_its_state(
     name: str, topic: str, partition: int, state: PartitionDirectoryState
 ) -> None:
     assert parse(name) == names.PartitionDirectory(TopicPartition(topic, partition), state)
@@ -98,12 +96,12 @@ def test_every_suffix_is_told_apart(
         "topic-0.moved",
     ],
 )
-def test_other_names_are_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(NotAPartition, match="'"):
         parse(name)
 
 
 @given(st.text(max_size=300))
-def test_no_name_crashes_the_parser(name: str) -> None:
+def test_any_name_raises_only_not_a_partition(name: str) -> None:
     with contextlib.suppress(NotAPartition):
         parse(name)

@@ -23,19 +23,19 @@ entries = st.dictionaries(
 )
 
 
-def test_kafkas_layout() -> None:
+def test_checkpoint_has_kafka_format() -> None:
     text = checkpoints.format({TopicPartition("flights", 0): 4711, TopicPartition("b", 12): 0})
     assert text == b"0\n2\nflights 0 4711\nb 12 0\n"
     assert checkpoints.format({}) == b"0\n0\n"
 
 
 @given(entries)
-def test_what_is_written_is_read_back(offsets: dict[TopicPartition, int]) -> None:
+def test_written_checkpoint_is_parsed_back(offsets: dict[TopicPartition, int]) -> None:
     assert checkpoints.parse(checkpoints.format(offsets)) == offsets
 
 
 @pytest.mark.parametrize("text", [b"", b"0\n", b"0\n0\n", b"0\r\n1\r\na  0   5\r\n"])
-def test_what_kafka_reads_too(text: bytes) -> None:
+def test_checkpoint_variants_read_by_kafka_are_parsed(text: bytes) -> None:
     assert checkpoints.parse(text) in ({}, {TopicPartition("a", 0): 5})
 
 
@@ -54,13 +54,15 @@ def test_what_kafka_reads_too(text: bytes) -> None:
         (b"0\n1\na 0 99999999999999999999\n", "line 3"),
     ],
 )
-def test_damage_is_named(text: bytes, says: str) -> None:
+def test_corrupt_checkpoint_error_contains_reason(text: bytes, says: str) -> None:
     with pytest.raises(CorruptCheckpoint, match=says):
         checkpoints.parse(text)
 
 
 @given(st.binary(max_size=200), entries)
-def test_no_damage_crashes_the_parser(data: bytes, offsets: dict[TopicPartition, int]) -> None:
+def test_any_bytes_raise_only_corrupt_checkpoint(
+    data: bytes, offsets: dict[TopicPartition, int]
+) -> None:
     for text in (data, checkpoints.format(offsets) + data, data + checkpoints.format(offsets)):
         with contextlib.suppress(CorruptCheckpoint):
             checkpoints.parse(text)

@@ -33,7 +33,7 @@ def opened(*paths: RealPath, seed: int = 1, **more: object) -> Directories:
     )
 
 
-def test_a_first_start_makes_the_directories_and_says_whose_they_are(tmp_path: RealPath) -> None:
+def test_first_start_creates_and_formats_directories(tmp_path: RealPath) -> None:
     directories = opened(tmp_path / "deep" / "a", tmp_path / "b")
     for directory in directories.all:
         text = meta_properties.parse((RealPath(directory.path) / "meta.properties").read_bytes())
@@ -45,7 +45,7 @@ def test_a_first_start_makes_the_directories_and_says_whose_they_are(tmp_path: R
     directories.close()
 
 
-def test_the_next_start_finds_the_same_identity(tmp_path: RealPath) -> None:
+def test_next_start_reads_same_identity(tmp_path: RealPath) -> None:
     first = opened(tmp_path / "a", tmp_path / "b")
     first.close()
     second = opened(tmp_path / "b", tmp_path / "a", tmp_path / "c")
@@ -55,7 +55,7 @@ def test_the_next_start_finds_the_same_identity(tmp_path: RealPath) -> None:
     second.close()
 
 
-def test_a_node_of_a_larger_cluster_does_not_begin_its_own(tmp_path: RealPath) -> None:
+def test_node_of_a_cluster_does_not_generate_cluster_id(tmp_path: RealPath) -> None:
     with pytest.raises(NotFormatted, match="odradek storage format"):
         opened(tmp_path / "a", tmp_path / "b", may_format=False)
     assert not (tmp_path / "a" / "meta.properties").exists()
@@ -66,7 +66,7 @@ def test_a_node_of_a_larger_cluster_does_not_begin_its_own(tmp_path: RealPath) -
     second.close()
 
 
-def test_a_node_that_has_run_formats_no_directory(tmp_path: RealPath) -> None:
+def test_node_with_metadata_log_formats_no_directory(tmp_path: RealPath) -> None:
     """An unmounted disk is an empty directory: it is offline, and nothing is written to it."""
     first = opened(tmp_path / "a", tmp_path / "b")
     (tmp_path / "a" / "__cluster_metadata-0").mkdir()
@@ -86,7 +86,7 @@ def test_a_node_that_has_run_formats_no_directory(tmp_path: RealPath) -> None:
     again.close()
 
 
-def test_what_has_an_owner_or_should_be_one_is_not_formatted(tmp_path: RealPath) -> None:
+def test_format_like_refuses_directories_with_an_owner(tmp_path: RealPath) -> None:
     a, b, c = (Path(tmp_path / name) for name in "abc")
     opened(tmp_path / "a").close()
 
@@ -106,7 +106,7 @@ def test_what_has_an_owner_or_should_be_one_is_not_formatted(tmp_path: RealPath)
     assert not (tmp_path / "c").exists()
 
 
-def test_a_second_broker_on_a_directory_is_refused_and_takes_no_lock_with_it(
+def test_second_broker_on_a_directory_is_refused_and_releases_locks(
     tmp_path: RealPath,
 ) -> None:
     first = opened(tmp_path / "a")
@@ -117,7 +117,7 @@ def test_a_second_broker_on_a_directory_is_refused_and_takes_no_lock_with_it(
     opened(tmp_path / "a").close()
 
 
-def test_a_directory_of_another_node_is_refused(tmp_path: RealPath) -> None:
+def test_directory_of_another_node_is_refused(tmp_path: RealPath) -> None:
     opened(tmp_path / "a").close()
     with pytest.raises(WrongDirectory, match="belongs to node 1, but this is node 2"):
         opened(tmp_path / "a", node_id=2)
@@ -126,7 +126,7 @@ def test_a_directory_of_another_node_is_refused(tmp_path: RealPath) -> None:
     opened(tmp_path / "a").close()  # the refused ones gave the lock back
 
 
-def test_an_unusable_directory_is_offline_and_takes_nothing_down(tmp_path: RealPath) -> None:
+def test_unusable_directory_is_offline_and_others_are_online(tmp_path: RealPath) -> None:
     (tmp_path / "b").write_text("a file where a directory should be")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "meta.properties").write_text("version=7\n")
@@ -137,7 +137,7 @@ def test_an_unusable_directory_is_offline_and_takes_nothing_down(tmp_path: RealP
     directories.close()
 
 
-def test_one_that_says_too_little_is_completed_and_said_so(
+def test_incomplete_meta_properties_is_completed_and_logged(
     tmp_path: RealPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(tmp_path / "a", tmp_path / "b").close()
@@ -148,7 +148,7 @@ def test_one_that_says_too_little_is_completed_and_said_so(
     directories.close()
 
 
-def test_so_is_one_of_another_cluster_and_a_copy(
+def test_directory_of_another_cluster_or_duplicate_id_is_offline(
     tmp_path: RealPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(tmp_path / "a", tmp_path / "b").close()
@@ -164,7 +164,7 @@ def test_so_is_one_of_another_cluster_and_a_copy(
     directories.close()
 
 
-def test_without_its_metadata_directory_or_any_a_node_does_not_start(tmp_path: RealPath) -> None:
+def test_node_without_metadata_directory_does_not_start(tmp_path: RealPath) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(NoDirectory, match="metadata directory"):
         opened(tmp_path / "a", tmp_path / "b")
@@ -176,7 +176,7 @@ def test_without_its_metadata_directory_or_any_a_node_does_not_start(tmp_path: R
         opened(tmp_path / "b", tmp_path / "b")
 
 
-def test_the_order_of_directories_does_not_change_where_the_metadata_is(
+def test_reordered_log_dirs_with_other_metadata_directory_are_refused(
     tmp_path: RealPath,
 ) -> None:
     """Once started with an empty metadata log, a node would set every partition aside."""
@@ -191,7 +191,7 @@ def test_the_order_of_directories_does_not_change_where_the_metadata_is(
         opened(tmp_path / "a", tmp_path / "b")
 
 
-def test_a_metadata_directory_of_its_own_is_no_place_for_partitions(tmp_path: RealPath) -> None:
+def test_separate_metadata_directory_is_not_a_log_directory(tmp_path: RealPath) -> None:
     directories = opened(tmp_path / "a", metadata_path=Path(tmp_path / "meta"))
     assert [directory.path.name for directory in directories.all] == ["a"]
     assert directories.metadata.path.name == "meta"
@@ -203,7 +203,7 @@ def test_a_metadata_directory_of_its_own_is_no_place_for_partitions(tmp_path: Re
     holder.close()
 
 
-def test_where_partitions_are_is_told_by_the_names(tmp_path: RealPath) -> None:
+def test_partitions_are_found_by_directory_names(tmp_path: RealPath) -> None:
     directories = opened(tmp_path / "a", tmp_path / "b")
     for name in ("__cluster_metadata-0", "lost+found", "t-0.delete", f"t-0.{'0' * 32}-stray"):
         (tmp_path / "b" / name).mkdir()
@@ -216,7 +216,7 @@ def test_where_partitions_are_is_told_by_the_names(tmp_path: RealPath) -> None:
     directories.close()
 
 
-def test_the_clean_mark_is_taken_once(tmp_path: RealPath) -> None:
+def test_clean_shutdown_file_is_removed_when_read(tmp_path: RealPath) -> None:
     directories = opened(tmp_path / "a")
     directory = directories.all[0]
     assert directory.remove_clean_shutdown_file() is None
@@ -228,7 +228,7 @@ def test_the_clean_mark_is_taken_once(tmp_path: RealPath) -> None:
     directories.close()
 
 
-def test_a_damaged_checkpoint_counts_as_missing(
+def test_corrupt_checkpoint_is_treated_as_missing(
     tmp_path: RealPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     directories = opened(tmp_path / "a")
@@ -244,7 +244,7 @@ def test_a_damaged_checkpoint_counts_as_missing(
 
 
 @pytest.mark.parametrize("left", [None, "", "meta"])
-def test_a_metadata_log_whose_owner_is_forgotten_is_given_no_new_one(
+def test_metadata_log_without_meta_properties_is_not_formatted(
     tmp_path: RealPath, left: str | None
 ) -> None:
     opened(tmp_path / "a").close()

@@ -40,7 +40,7 @@ def place(contents: list[DirectoryUsage], count: int) -> list[int]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
-def test_the_fewest_bytes_then_the_fewest_partitions_then_the_order_of_log_dirs(
+def test_order_is_by_bytes_then_replicas_then_log_dirs(
     directories: list[tuple[int, int]],
 ) -> None:
     order = order_candidates(
@@ -52,7 +52,9 @@ def test_the_fewest_bytes_then_the_fewest_partitions_then_the_order_of_log_dirs(
 
 
 @given(CONTENTS)
-def test_one_goes_where_it_leaves_the_bytes_most_even(contents: list[DirectoryUsage]) -> None:
+def test_single_replica_goes_to_directory_with_most_even_result(
+    contents: list[DirectoryUsage],
+) -> None:
     """By the sum of squares, whatever it will weigh."""
     (chosen,) = place(contents, 1)
     sizes = [each.size_bytes for each in contents]
@@ -64,18 +66,18 @@ def test_one_goes_where_it_leaves_the_bytes_most_even(contents: list[DirectoryUs
         assert outcomes[chosen] == min(outcomes)
 
 
-def test_bytes_count_for_more_than_partitions() -> None:
+def test_bytes_take_precedence_over_replica_count() -> None:
     """Kafka would take the first."""
     assert place([DirectoryUsage(10**9, 1), DirectoryUsage(10**6, 200)], 1) == [1]
 
 
-def test_with_nothing_written_yet_they_alternate() -> None:
+def test_empty_directories_alternate() -> None:
     nothing = [DirectoryUsage(0, 0)] * 3
     assert place(nothing, 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
 @given(CONTENTS, st.integers(1, 300))
-def test_those_made_in_one_go_are_spread(contents: list[DirectoryUsage], count: int) -> None:
+def test_replicas_created_together_are_spread(contents: list[DirectoryUsage], count: int) -> None:
     """As if each were as large as the average: none could go elsewhere and leave it more even."""
     chosen = place(contents, count)
     total = sum(each.size_bytes for each in contents)
@@ -87,13 +89,13 @@ def test_those_made_in_one_go_are_spread(contents: list[DirectoryUsage], count: 
         assert sizes[directory] - average <= min(sizes)
 
 
-def test_a_directory_that_is_behind_gets_more_until_it_has_caught_up() -> None:
+def test_emptier_directory_gets_more_replicas_until_even() -> None:
     chosen = place([DirectoryUsage(100, 5), DirectoryUsage(0, 5)], 20)  # the average is 10
     assert chosen.count(1) == 15
     assert chosen[:10] == [1] * 10
 
 
-def test_cordoned_directories_get_nothing_new_unless_all_are() -> None:
+def test_cordoned_directories_are_used_only_if_all_are_cordoned() -> None:
     candidates = [
         PlacementCandidate("a", 0, 0, cordoned=True),
         PlacementCandidate("b", 9, 9),
@@ -106,7 +108,7 @@ def test_cordoned_directories_get_nothing_new_unless_all_are() -> None:
     assert order_candidates([]) == []
 
 
-def test_it_is_measured_anew_after_a_pause_and_at_last_where_there_is_none() -> None:
+def test_usage_is_measured_again_after_pause_or_maximum_age() -> None:
     estimate: PlacementEstimate[str] = PlacementEstimate()
     assert estimate.is_stale(0)
     estimate.measured({"a": DirectoryUsage(50, 5)}, now=10)
@@ -123,7 +125,7 @@ def test_it_is_measured_anew_after_a_pause_and_at_last_where_there_is_none() -> 
     assert estimate.size_bytes("a directory that has come back") == 0
 
 
-def test_one_that_could_not_be_made_does_not_count() -> None:
+def test_failed_creation_releases_reservation() -> None:
     estimate: PlacementEstimate[str] = PlacementEstimate()
     estimate.measured({"a": DirectoryUsage(50, 5)}, now=0)
     estimate.reserved("a", now=0)

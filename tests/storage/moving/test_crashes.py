@@ -33,7 +33,7 @@ async def retry_if_files_replaced() -> tuple[Promised, World, CountingPower]:
     return promised, world, power
 
 
-async def test_a_move_that_nothing_disturbs() -> None:
+async def test_undisturbed_move_completes() -> None:
     promised, world, _ = await retry_if_files_replaced()
     await check_next_life(world.killed(), promised, at_least=promised.acknowledged)
 
@@ -47,7 +47,7 @@ async def test_a_move_that_nothing_disturbs() -> None:
         pytest.param(3, True, id="3-with a bad directory", marks=pytest.mark.slow),
     ],
 )
-async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
+async def test_kill_at_every_disk_operation_loses_nothing(step: int, bad: bool) -> None:
     promised, _, power = await retry_if_files_replaced()
     first, last = promised.move_began + 1, power.uses
     assert last - first > 300
@@ -70,7 +70,7 @@ async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
         pytest.param(True, id="with a bad directory", marks=pytest.mark.slow),
     ],
 )
-async def test_power_cut_at_every_sync(when: str, bad: bool) -> None:
+async def test_power_cut_at_every_sync_keeps_synced_records(when: str, bad: bool) -> None:
     promised, world, _ = await retry_if_files_replaced()
     first, last = promised.syncs_began + 1, world.files.syncs
     assert last - first > 15

@@ -74,7 +74,7 @@ async def one_life(world: World, promised: Promised, bad: Path, code: int, numbe
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE])
 @pytest.mark.parametrize("bad", [A, B])
-async def test_any_operation_fails(bad: Path, code: int) -> None:
+async def test_failure_of_any_operation_loses_nothing(bad: Path, code: int) -> None:
     number, failed = 0, 1
     while failed:
         world, promised = new_world(), Promised()

@@ -161,7 +161,7 @@ class History:
 @example(steps=[("append", 6), ("delete records", 100), ("flush", 0), ("power cut", 0)])
 @given(steps=STEPS)
 @settings(max_examples=50, deadline=None)
-def test_any_history(steps: list[tuple[str, object]]) -> None:
+def test_any_history_matches_model(steps: list[tuple[str, object]]) -> None:
     world = World(
         paths=(M, A, B, C),
         intervals=QUIET,

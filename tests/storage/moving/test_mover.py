@@ -73,7 +73,7 @@ async def moved(manager: LogManager) -> None:
     await wait_until(lambda: not manager.mover.moves())
 
 
-async def test_j05_j09_a_replica_is_moved_and_served_on(world: World) -> None:
+async def test_j05_j09_moved_replica_serves_reads_and_appends(world: World) -> None:
     async with running(world) as (manager, log):
         before = contents(log)
         await manager.mover.move(T0, B)
@@ -102,7 +102,7 @@ async def grown(log: PartitionLog, count: int = 5) -> None:
         append(log, f"grown {number} " + "z" * 60)
 
 
-async def test_j02_any_cancels_and_leaves_nothing_behind(world: World) -> None:
+async def test_j02_cancelled_move_removes_future_replica(world: World) -> None:
     async with running(world) as (manager, log):
         before = contents(log)
         manager.mover.threads_max = 0
@@ -121,7 +121,9 @@ async def test_j02_any_cancels_and_leaves_nothing_behind(world: World) -> None:
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync"])
-async def test_j02_without_a_descriptor_it_is_waited(clock: VirtualClock, operation: str) -> None:
+async def test_j02_cancellation_without_file_descriptors_is_retried(
+    clock: VirtualClock, operation: str
+) -> None:
     """What was left would go on at the next start, or be in nobody's list."""
     world = World(paths=(M, A, B), clock=clock)
     async with running(world) as (manager, _):
@@ -136,7 +138,7 @@ async def test_j02_without_a_descriptor_it_is_waited(clock: VirtualClock, operat
         assert [name for name in world.names(B) if name.startswith("t-0")] == []
 
 
-async def test_a_move_is_cancelled_in_the_middle(world: World) -> None:
+async def test_move_cancelled_while_copying_removes_future_replica(world: World) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -148,7 +150,7 @@ async def test_a_move_is_cancelled_in_the_middle(world: World) -> None:
         assert len(contents(log)) == 60
 
 
-async def test_a_move_to_elsewhere_takes_the_place_of_the_one_before(world: World) -> None:
+async def test_move_to_another_directory_replaces_the_current_move(world: World) -> None:
     world.paths = (A, B, C)
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
@@ -163,7 +165,7 @@ async def test_a_move_to_elsewhere_takes_the_place_of_the_one_before(world: Worl
         assert log.directory.parent == A
 
 
-async def test_j06_moves_wait_for_a_thread(world: World) -> None:
+async def test_j06_moves_beyond_thread_limit_are_queued(world: World) -> None:
     async with running(world) as (manager, log):
         other = await manager.create("u", 0, TWO, directory_id=manager.directories.all[0].id)
         append(other, "x" * 100)
@@ -178,14 +180,14 @@ async def test_j06_moves_wait_for_a_thread(world: World) -> None:
         assert (log.directory.parent, other.directory.parent) == (B, B)
 
 
-def test_j06_as_many_threads_as_directories(world: World) -> None:
+def test_j06_default_thread_count_is_number_of_directories(world: World) -> None:
     world.paths = (A, B, C)
     manager = world.manager()
     assert manager.mover.threads == 3
     manager.directories.close()
 
 
-async def test_j07_all_moves_together_keep_the_rate_within_a_twentieth(clock: VirtualClock) -> None:
+async def test_j07_throttle_limits_all_moves_together_within_5_percent(clock: VirtualClock) -> None:
     world = World(clock=clock)
     async with running(world) as (manager, log):
         other = await manager.create("u", 0, TWO, directory_id=manager.directory_of(log).id)
@@ -203,7 +205,7 @@ async def test_j07_all_moves_together_keep_the_rate_within_a_twentieth(clock: Vi
         assert 19 <= clock.monotonic() - began <= 21
 
 
-async def test_j10_what_was_moved_away_is_removed_later(clock: VirtualClock) -> None:
+async def test_j10_old_directory_is_removed_after_delete_delay(clock: VirtualClock) -> None:
     world = World(clock=clock)
     async with running(world) as (manager, log):
         await manager.mover.move(T0, B)
@@ -224,7 +226,7 @@ async def test_j10_what_was_moved_away_is_removed_later(clock: VirtualClock) -> 
         assert len(contents(log)) == 60
 
 
-async def test_j10_a_clean_stop_leaves_no_name_that_kafka_does_not_know(world: World) -> None:
+async def test_j10_clean_shutdown_leaves_only_names_known_to_kafka(world: World) -> None:
     async with running(world) as (manager, log):
         for where in (B, A, B):
             await manager.mover.move(T0, where)
@@ -242,7 +244,9 @@ async def test_j10_a_clean_stop_leaves_no_name_that_kafka_does_not_know(world: W
         assert len(manager.directory_deletion) == 3
 
 
-async def test_j10_what_an_operator_removed_himself_costs_no_clean_stop(world: World) -> None:
+async def test_j10_old_directory_removed_by_operator_does_not_prevent_clean_shutdown(
+    world: World,
+) -> None:
     async with running(world) as (manager, _):
         await manager.mover.move(T0, B)
         await moved(manager)
@@ -251,7 +255,7 @@ async def test_j10_what_an_operator_removed_himself_costs_no_clean_stop(world: W
 
 
 @pytest.mark.parametrize("bad", [A, B])
-async def test_j11_a_failing_directory_stops_the_move(world: World, bad: Path) -> None:
+async def test_j11_move_stops_when_a_directory_goes_offline(world: World, bad: Path) -> None:
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         before = contents(log)
@@ -272,7 +276,7 @@ async def test_j11_a_failing_directory_stops_the_move(world: World, bad: Path) -
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "create"])
-async def test_j11_the_destination_fails_by_an_error(
+async def test_j11_destination_error_keeps_source_online(
     world: World, operation: str, code: int
 ) -> None:
     """Whatever it is that fails there, the source goes on, under its name."""
@@ -292,7 +296,7 @@ async def test_j11_the_destination_fails_by_an_error(
         assert not manager.registry.logs_by_directory[A].directory.failed
 
 
-async def test_the_source_fails_by_an_error(world: World) -> None:
+async def test_source_error_takes_source_offline(world: World) -> None:
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
@@ -309,7 +313,7 @@ async def test_the_source_fails_by_an_error(world: World) -> None:
         assert log.directory.parent == A
 
 
-async def test_no_descriptors_for_the_source_are_waited_for(world: World) -> None:
+async def test_source_without_file_descriptors_is_retried(world: World) -> None:
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
         await manager.mover.move(T0, B)
@@ -321,7 +325,7 @@ async def test_no_descriptors_for_the_source_are_waited_for(world: World) -> Non
         assert len(contents(log)) == 60
 
 
-async def test_of_two_destinations_at_once_the_last_one_counts(world: World) -> None:
+async def test_last_of_two_concurrent_move_requests_wins(world: World) -> None:
     world.paths = (A, B, C)
     async with running(world) as (manager, _):
         manager.mover.threads_max = 0
@@ -333,7 +337,7 @@ async def test_of_two_destinations_at_once_the_last_one_counts(world: World) -> 
         assert [path for path in (B, C) if MOVE in world.names(path)] == [status.destination]
 
 
-async def test_a_full_destination_cancels_the_move(world: World) -> None:
+async def test_full_destination_fails_move_and_frees_space(world: World) -> None:
     world.disk.mount(B, 6000)
     async with running(world) as (manager, log):
         before = contents(log)
@@ -347,9 +351,7 @@ async def test_a_full_destination_cancels_the_move(world: World) -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename"])
-async def test_what_was_refused_is_not_begun_by_the_next_start(
-    world: World, operation: str
-) -> None:
+async def test_refused_move_is_not_started_by_next_start(world: World, operation: str) -> None:
     """A `.move` is a promise to go on (J-04, J-13): none was made."""
     async with running(world) as (manager, _log):
         fault = world.disk.fail(f"{B}/{MOVE}*/*", errno.ENOSPC, {operation})
@@ -365,9 +367,7 @@ async def test_what_was_refused_is_not_begun_by_the_next_start(
         assert manager.get("t", 0) is not None
 
 
-async def test_a_destination_that_fills_up_is_said_to_be_full(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_full_destination_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
         await manager.mover.move(T0, B)
@@ -379,7 +379,7 @@ async def test_a_destination_that_fills_up_is_said_to_be_full(
         assert (log.directory.parent, MOVE in world.names(B)) == (A, False)
 
 
-async def test_j12_retention_and_deleted_records_reach_the_copy(world: World) -> None:
+async def test_j12_retention_and_delete_records_apply_to_future_replica(world: World) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -400,7 +400,7 @@ async def test_j12_retention_and_deleted_records_reach_the_copy(world: World) ->
 
 
 @pytest.mark.parametrize("offset", [0, 3, 27, 31, 59])
-async def test_j12_truncation_reaches_the_copy(world: World, offset: int) -> None:
+async def test_j12_truncation_applies_to_future_replica(world: World, offset: int) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -414,7 +414,7 @@ async def test_j12_truncation_reaches_the_copy(world: World, offset: int) -> Non
         assert log.directory.parent == B
 
 
-async def test_started_anew_in_the_middle(world: World) -> None:
+async def test_full_truncation_while_copying_restarts_copy(world: World) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -428,7 +428,7 @@ async def test_started_anew_in_the_middle(world: World) -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 1000])
-async def test_what_is_said_to_be_durable_is_in_the_log(world: World, offset: int) -> None:
+async def test_recovery_point_never_exceeds_log_after_truncation(world: World, offset: int) -> None:
     """Also where the log was started anew after all of it was copied and synced."""
     async with running(world) as (_, log):
         future = FutureReplica(world.files, log, B / MOVE)
@@ -446,7 +446,7 @@ async def test_what_is_said_to_be_durable_is_in_the_log(world: World, offset: in
         assert future.recovery_point < log.end_offset
 
 
-async def test_a_snapshot_of_other_producers_takes_the_place_of_the_one_before(
+async def test_producer_snapshot_of_restarted_log_replaces_old_copy(
     world: World,
 ) -> None:
     """A log that begins anew may have a segment, and a snapshot, where it had one before."""
@@ -467,7 +467,9 @@ async def test_a_snapshot_of_other_producers_takes_the_place_of_the_one_before(
 
 
 @pytest.mark.parametrize("rolls", [True, False])
-async def test_a_snapshot_within_a_segment_goes_with_what_is_cut(world: World, rolls: bool) -> None:
+async def test_truncated_producer_snapshot_within_segment_is_replaced(
+    world: World, rolls: bool
+) -> None:
     """A clean shutdown has left it. Other records come to be there, or another snapshot of other producers:
     by the one that was copied a start would know the wrong ones."""
     async with running(world) as (_, log):
@@ -499,7 +501,7 @@ def snapshots(world: World, directory: Path) -> dict[str, bytes]:
     return {name: world.files.read(directory / name) for name in names}
 
 
-async def test_a_partition_is_deleted_while_it_moves(world: World) -> None:
+async def test_partition_deleted_while_moving_is_removed(world: World) -> None:
     async with running(world) as (manager, _):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -526,7 +528,7 @@ def idempotent(log: PartitionLog, sequence: int) -> Appended:
     return log.append_as_leader(memoryview(batch), leader_epoch=3, now_ms=T_MS)
 
 
-async def test_producers_epochs_and_offsets_go_with_it(world: World) -> None:
+async def test_moved_log_keeps_producers_epochs_and_offsets(world: World) -> None:
     async with running(world) as (manager, log):
         log.assign_epoch(3, log.end_offset)
         append(log, "in epoch 3", epoch=3)
@@ -544,7 +546,7 @@ async def test_producers_epochs_and_offsets_go_with_it(world: World) -> None:
         assert again.high_watermark == again.end_offset == 65
 
 
-async def test_what_is_being_sent_is_sent_from_the_old_files(world: World) -> None:
+async def test_response_in_progress_is_sent_from_old_files(world: World) -> None:
     async with running(world) as (manager, log):
         read = log.read(0, 100, limit=log.end_offset)
         assert read.slice is not None
@@ -555,7 +557,7 @@ async def test_what_is_being_sent_is_sent_from_the_old_files(world: World) -> No
         read.slice.file.unpin()
 
 
-async def test_every_refusal(world: World) -> None:
+async def test_invalid_move_requests_are_refused(world: World) -> None:
     world.paths = (M, A, B)
     async with running(world) as (manager, _):
         move = manager.mover.move
@@ -579,7 +581,7 @@ async def test_every_refusal(world: World) -> None:
 
 
 @pytest.mark.parametrize("passes", range(4))
-async def test_no_descriptor_to_copy_or_write_out_loses_nothing(
+async def test_copy_without_file_descriptors_continues_without_loss(
     world: World, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the sync before the swap that counts."""
@@ -598,7 +600,7 @@ async def test_no_descriptor_to_copy_or_write_out_loses_nothing(
         assert future.copied_bytes == log.size_bytes
 
 
-async def test_j03_a_place_that_was_asked_for_is_not_forgotten_by_a_failure(world: World) -> None:
+async def test_j03_requested_directory_is_kept_after_failed_creation(world: World) -> None:
     async with running(world) as (manager, _):
         later = TopicPartition("later", 0)
         with pytest.raises(ReplicaNotAvailable):
@@ -612,7 +614,7 @@ async def test_j03_a_place_that_was_asked_for_is_not_forgotten_by_a_failure(worl
         assert not manager.registry.preferred
 
 
-async def test_j13_a_move_goes_on_after_a_clean_stop(world: World) -> None:
+async def test_j13_move_continues_after_clean_shutdown(world: World) -> None:
     """Parked as Kafka's `-future`: whole segments, cleanly closed."""
     async with running(world) as (manager, log):
         before = contents(log)
@@ -632,7 +634,7 @@ async def test_j13_a_move_goes_on_after_a_clean_stop(world: World) -> None:
     assert not [name for name in world.names(B) if name.endswith("-future")]
 
 
-async def test_compaction_waits(world: World) -> None:
+async def test_compaction_is_paused_while_moving(world: World) -> None:
     async with running(world) as (manager, log):
         assert manager.cleaners is not None
         log.update_config(replace(log.config, cleanup_policy=("compact",)))
@@ -645,7 +647,7 @@ async def test_compaction_waits(world: World) -> None:
 
 
 @pytest.mark.parametrize("asked", ["what is to be copied", "how much that is"])
-async def test_files_of_the_source_may_be_renamed_before_they_are_opened(
+async def test_source_files_renamed_before_open_do_not_fail_directory(
     world: World, asked: str
 ) -> None:
     """By a truncation or by retention, in another thread, once they were listed: the copy follows, no directory is

@@ -102,7 +102,7 @@ async def in_a_life(world: World, act: Callable[[Life], object]) -> Promised:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
-async def test_killed_after_an_append_that_the_copy_did_not_take(code: int) -> None:
+async def test_append_missing_in_future_replica_survives_kill(code: int) -> None:
     """It was acknowledged: what the next start takes for the replica has it."""
 
     async def act(life: Life) -> None:
@@ -120,7 +120,7 @@ async def test_killed_after_an_append_that_the_copy_did_not_take(code: int) -> N
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-async def test_the_destination_fails_and_the_source_goes_on(code: int) -> None:
+async def test_destination_failure_in_swap_restores_source(code: int) -> None:
     async def act(life: Life) -> None:
         def append() -> None:
             life.files.disk.fail(COPY, code, {"write"}, times=1)
@@ -138,7 +138,7 @@ async def test_the_destination_fails_and_the_source_goes_on(code: int) -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "create"])
-async def test_a_lack_of_descriptors_is_waited_out(operation: str) -> None:
+async def test_swap_without_file_descriptors_is_retried(operation: str) -> None:
     """In an append, or when the copy's indexes are brought up to date."""
 
     async def act(life: Life) -> None:
@@ -158,7 +158,7 @@ async def test_a_lack_of_descriptors_is_waited_out(operation: str) -> None:
     await check_next_life(world, promised, at_least=promised.acknowledged)
 
 
-async def test_what_the_source_has_cannot_be_read() -> None:
+async def test_unreadable_snapshot_in_swap_takes_source_offline() -> None:
     """A producers' snapshot that rolled in the swap: the source fails, with its name back."""
 
     async def act(life: Life) -> None:
@@ -178,7 +178,7 @@ async def test_what_the_source_has_cannot_be_read() -> None:
     await check_next_life(world, promised, at_least=promised.acknowledged)
 
 
-async def test_an_error_of_our_own_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_error_in_swap_restores_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever breaks while the source is aside, it gets its name back."""
 
     def broken(*_: object) -> None:
@@ -196,7 +196,7 @@ async def test_an_error_of_our_own_costs_no_record(monkeypatch: pytest.MonkeyPat
     await check_next_life(world, promised, at_least=promised.acknowledged)
 
 
-async def test_killed_in_the_swap_producers_are_known_afterwards() -> None:
+async def test_producer_state_survives_kill_in_swap() -> None:
     """A producer that tries again, having had no answer, is answered with the offset it had."""
 
     def idempotent(log: PartitionLog, sequence: int) -> Appended:
@@ -227,7 +227,7 @@ async def test_killed_in_the_swap_producers_are_known_afterwards() -> None:
         assert not idempotent(log, 6).duplicate
 
 
-async def test_what_was_aborted_in_the_swap_is_known_after_a_power_cut() -> None:
+async def test_transaction_aborted_in_swap_survives_power_cut() -> None:
     """The segment that it is in was sealed before the switch: the copy's is opened anew by who flushes it."""
     aborted: list[AbortedTransaction] = []
 
@@ -259,7 +259,7 @@ async def test_what_was_aborted_in_the_swap_is_known_after_a_power_cut() -> None
             assert log.aborted_transactions(0, log.end_offset) == aborted
 
 
-async def test_a_roll_in_the_swap_whose_append_was_refused() -> None:
+async def test_roll_with_refused_append_in_swap_keeps_log_usable() -> None:
     """The disk of the source was full: all that is there can be read in the new place, and appended to."""
 
     async def act(life: Life) -> None:

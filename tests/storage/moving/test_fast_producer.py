@@ -15,7 +15,7 @@ VALUE = "x" * (400 << 10)
 """More than a turn copies at first."""
 
 
-async def test_a_producer_that_is_always_ahead_is_caught_up_with() -> None:
+async def test_swap_completes_despite_fast_producer() -> None:
     """Each time that something was copied there is more than before: the turns become longer."""
     world = World(default=LogConfig(segment_bytes=8 << 20))
     async with world.running(housekeeping=True) as manager:

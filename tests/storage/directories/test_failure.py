@@ -14,7 +14,7 @@ from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.failure import takes_offline
 
 
-def test_the_clean_mark_is_kafkas_json() -> None:
+def test_clean_shutdown_file_has_kafka_json_format() -> None:
     assert clean_shutdown.format(17) == b'{"version":0,"brokerEpoch":17}'
     assert clean_shutdown.parse(clean_shutdown.format(17)) == CleanShutdownFile(17)
     assert clean_shutdown.parse(b'{"version":9,"brokerEpoch":-1,"more":[]}') == CleanShutdownFile(
@@ -23,12 +23,12 @@ def test_the_clean_mark_is_kafkas_json() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_a_mark_is_a_mark_whatever_is_in_it(data: bytes) -> None:
+def test_clean_shutdown_file_with_any_content_is_accepted(data: bytes) -> None:
     assert isinstance(clean_shutdown.parse(data), CleanShutdownFile)
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"brokerEpoch":true}', b"\xff", b"[" * 9999])
-def test_an_unreadable_mark_knows_no_epoch(text: bytes) -> None:
+def test_unreadable_clean_shutdown_file_has_no_broker_epoch(text: bytes) -> None:
     assert clean_shutdown.parse(text) == CleanShutdownFile(None)
 
 
@@ -46,5 +46,7 @@ def test_an_unreadable_mark_knows_no_epoch(text: bytes) -> None:
         (OutOfDescriptors(errno.EMFILE, "descriptors"), False, False),
     ],
 )
-def test_which_errors_take_a_directory_offline(error: OSError, undone: bool, offline: bool) -> None:
+def test_io_errors_take_directory_offline_with_exceptions(
+    error: OSError, undone: bool, offline: bool
+) -> None:
     assert takes_offline(error, undone=undone) is offline

@@ -26,7 +26,7 @@ ENDINGS = {
 }
 
 
-def test_every_state_meets_every_event() -> None:
+def test_every_state_and_event_has_a_transition_or_raises() -> None:
     for state, event in itertools.product(MoveState, MoveEvent):
         if state.is_over:
             assert next_move_action(state, event) == (state, MoveAction.IGNORE)
@@ -40,7 +40,7 @@ def test_every_state_meets_every_event() -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in MoveState if not state.is_over])
-def test_what_comes_from_outside_can_come_at_any_time(state: MoveState) -> None:
+def test_external_events_are_accepted_in_every_state(state: MoveState) -> None:
     for event in (
         MoveEvent.CANCEL,
         MoveEvent.STOP,
@@ -54,7 +54,7 @@ def test_what_comes_from_outside_can_come_at_any_time(state: MoveState) -> None:
             assert after.is_over
 
 
-def test_only_a_swap_moves() -> None:
+def test_only_a_completed_swap_ends_in_moved() -> None:
     """J-08: nothing but the end of the swap makes the copy the log."""
     ways = [
         (state, event)
@@ -64,7 +64,7 @@ def test_only_a_swap_moves() -> None:
     assert ways == [(MoveState.SWAPPING, MoveEvent.SWITCHED)]
 
 
-def test_a_failed_directory_keeps_what_it_has() -> None:
+def test_failed_directory_leaves_future_replica() -> None:
     """J-11, J-15: `.move` is left for a start that knows more."""
     for (_, event), (_, action) in MOVE_TRANSITIONS.items():
         if event in (MoveEvent.SOURCE_FAILED, MoveEvent.DESTINATION_FAILED):
@@ -78,14 +78,14 @@ def at(*directories: Path) -> list[MoveLeftover]:
 def verdicts(
     live: list[Path], *directories: Path, bad: bool, elsewhere: bool
 ) -> list[StartupAction]:
-    decisions = decide_startup(live, at(*directories), any_bad=bad, is_elsewhere=elsewhere)
+    decisions = decide_startup(live, at(*directories), is_any_offline=bad, is_elsewhere=elsewhere)
     assert [each.leftover for each in decisions] == at(*directories)
     return [each.action for each in decisions]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("bad", [False, True])
-def test_j13_j14_j15_every_start(bad: bool, elsewhere: bool) -> None:
+def test_j13_j14_j15_startup_decision_table(bad: bool, elsewhere: bool) -> None:
     def of(live: list[Path], *copies: Path) -> list[StartupAction]:
         return verdicts(live, *copies, bad=bad, elsewhere=elsewhere)
 

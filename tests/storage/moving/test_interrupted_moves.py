@@ -85,7 +85,7 @@ def left(world: World, path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["t-0.move", FUTURE])
-async def test_j13_the_move_goes_on(name: str) -> None:
+async def test_j13_move_with_source_and_future_replica_continues(name: str) -> None:
     world = await disk_with((A, "t-0"), (B, name))
     async with started(world) as manager:
         log = manager.get("t", 0)
@@ -95,7 +95,7 @@ async def test_j13_the_move_goes_on(name: str) -> None:
     assert (left(world, A), left(world, B)) == ([], ["t-0"])
 
 
-async def test_j13_it_waits_for_a_descriptor_to_go_on() -> None:
+async def test_j13_move_without_file_descriptors_continues_later() -> None:
     world = await disk_with((A, "t-0"), (B, FUTURE))
     fault = world.disk.fail(f"{B}/{FUTURE}", errno.EMFILE, {"rename"}, times=1)
     async with started(world) as manager:
@@ -107,7 +107,7 @@ async def test_j13_it_waits_for_a_descriptor_to_go_on() -> None:
         assert not manager.registry.logs_by_directory[B].directory.failed
 
 
-async def test_j13_what_is_not_the_same_is_not_believed() -> None:
+async def test_j13_future_replica_that_differs_is_copied_again() -> None:
     """The copy is of another life of the log: torn, longer, or with other records."""
     world = await disk_with((A, "t-0"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
@@ -124,7 +124,7 @@ async def test_j13_what_is_not_the_same_is_not_believed() -> None:
         assert contents(log) == VALUES
 
 
-async def test_j14_a_lone_copy_on_a_disk_that_fails_meanwhile_is_not_served(
+async def test_j14_future_replica_without_current_on_failing_disk_is_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
@@ -144,7 +144,7 @@ async def test_j14_a_lone_copy_on_a_disk_that_fails_meanwhile_is_not_served(
 
 
 @pytest.mark.parametrize("name", ["t-0.move", FUTURE])
-async def test_j14_a_lone_copy_is_the_replica(name: str) -> None:
+async def test_j14_future_replica_without_current_is_promoted(name: str) -> None:
     world = await disk_with((A, "t-0.delete"), (B, name))
     async with world.running() as manager:
         with pytest.raises(LogFailed):  # not before the metadata is asked
@@ -163,7 +163,7 @@ async def test_j14_a_lone_copy_is_the_replica(name: str) -> None:
         assert contents(log) == [*VALUES, "life goes on"]
 
 
-async def test_j14_not_where_the_replica_is_on_a_disk_that_is_not_here() -> None:
+async def test_j14_future_replica_assigned_to_missing_directory_is_offline() -> None:
     """An unmounted disk is an empty directory, and in good order."""
     world = await disk_with((B, "t-0.move"))
     async with started(world, elsewhere=True) as manager:
@@ -178,7 +178,9 @@ async def test_j14_not_where_the_replica_is_on_a_disk_that_is_not_here() -> None
 
 
 @pytest.mark.parametrize("name", ["t-0.move", FUTURE])
-async def test_j15_a_lone_copy_is_left_alone_while_a_directory_is_bad(name: str) -> None:
+async def test_j15_future_replica_without_current_is_offline_while_a_directory_is_offline(
+    name: str,
+) -> None:
     world = await disk_with((B, name))
     fault = world.disk.fail("/c*")
     async with started(world) as manager:
@@ -194,7 +196,7 @@ async def test_j15_a_lone_copy_is_left_alone_while_a_directory_is_bad(name: str)
 
 
 @pytest.mark.parametrize("name", ["t-0.delete", f"t-0.{UUID(int=8).hex}-delete"])
-async def test_j16_what_was_to_be_deleted_is(name: str) -> None:
+async def test_j16_deleted_directories_are_removed(name: str) -> None:
     world = await disk_with((A, "t-0"), (B, name))
     async with started(world) as manager:
         assert len(manager.directory_deletion) == 1
@@ -203,7 +205,7 @@ async def test_j16_what_was_to_be_deleted_is(name: str) -> None:
         assert log.directory == A / "t-0"
 
 
-async def test_a_copy_beside_its_source_leads_nowhere() -> None:
+async def test_future_replica_in_directory_of_current_replica_is_removed() -> None:
     world = await disk_with((A, "t-0"), (A, "t-0.move"))
     async with started(world) as manager:
         log = manager.get("t", 0)
@@ -212,7 +214,7 @@ async def test_a_copy_beside_its_source_leads_nowhere() -> None:
     assert left(world, A) == ["t-0"]
 
 
-async def test_which_waits_for_a_descriptor_to_go() -> None:
+async def test_removal_of_future_replica_without_file_descriptors_is_retried() -> None:
     world = await disk_with((A, "t-0"), (A, "t-0.move"))
     fault = world.disk.fail(f"{A}/t-0.move", errno.EMFILE, {"rename"}, times=1)
     async with started(world):
@@ -220,7 +222,7 @@ async def test_which_waits_for_a_descriptor_to_go() -> None:
     assert left(world, A) == ["t-0"]
 
 
-async def test_of_two_copies_one_goes_on() -> None:
+async def test_first_of_two_future_replicas_continues() -> None:
     world = await disk_with((A, "t-0"), (B, "t-0.move"), (C, "t-0.move"))
     async with started(world) as manager:
         log = manager.get("t", 0)
@@ -229,7 +231,9 @@ async def test_of_two_copies_one_goes_on() -> None:
     assert (left(world, A), left(world, B), left(world, C)) == ([], ["t-0"], [])
 
 
-async def test_two_lone_copies_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_future_replicas_without_current_are_kept_offline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = await disk_with((B, "t-0.move"), (C, "t-0.move"))
     async with started(world) as manager:
         assert manager.offline == (T0,)
@@ -238,7 +242,7 @@ async def test_two_lone_copies_are_left_alone(caplog: pytest.LogCaptureFixture) 
     assert (left(world, B), left(world, C)) == (["t-0.move"], ["t-0.move"])
 
 
-async def test_a_new_topic_of_the_name_of_a_lone_copy() -> None:
+async def test_recreated_topic_turns_future_replica_into_stray() -> None:
     """The old one's copy is nobody's then, and does not come in the way."""
     world = await disk_with((B, "t-0.move"))
     async with started(world, elsewhere=True) as manager:
@@ -253,7 +257,9 @@ async def test_a_new_topic_of_the_name_of_a_lone_copy() -> None:
 
 
 @pytest.mark.parametrize("there", [(A, "t-0"), (A, "t-0.delete")])
-async def test_a_log_of_another_topic_is_not_moved_over_a_copy(there: tuple[Path, str]) -> None:
+async def test_log_of_another_topic_does_not_overwrite_future_replica(
+    there: tuple[Path, str],
+) -> None:
     """Cut short in the swap, `.move` is all there is of the replica."""
     world = await disk_with(there, (B, "t-0.move"))
     await bring_back(world, "t-0")
@@ -265,7 +271,9 @@ async def test_a_log_of_another_topic_is_not_moved_over_a_copy(there: tuple[Path
     assert stray.endswith("-stray")
 
 
-async def test_nor_while_a_directory_is_bad() -> None:
+async def test_log_of_another_topic_does_not_overwrite_future_replica_while_a_directory_is_offline() -> (
+    None
+):
     world = await disk_with((B, "t-0.move"))
     await bring_back(world, "t-0")
     fault = world.disk.fail(f"{A}/*")
@@ -281,7 +289,7 @@ async def test_nor_while_a_directory_is_bad() -> None:
         assert contents(log) == VALUES
 
 
-async def test_a_log_of_another_topic_beside_a_copy_is_not_in_its_way() -> None:
+async def test_checkpoints_of_another_topic_do_not_apply_to_future_replica() -> None:
     """Nor do its checkpoints say anything of the copy: where it begins, for one."""
     world = await disk_with((A, "t-0.delete"), (C, "t-0.move"))
     await bring_back(world, "t-0")
@@ -294,7 +302,7 @@ async def test_a_log_of_another_topic_beside_a_copy_is_not_in_its_way() -> None:
 
 
 @pytest.mark.parametrize("where", [B, C], ids=["in another directory", "beside it"])
-async def test_nor_where_it_is_damaged(where: Path) -> None:
+async def test_damaged_log_of_another_topic_does_not_prevent_promotion(where: Path) -> None:
     world = await disk_with((A, "t-0.delete"), (where, "t-0.move"))
     await bring_back(world, "t-0")
     files = VirtualFiles(world.disk)
@@ -307,7 +315,9 @@ async def test_nor_where_it_is_damaged(where: Path) -> None:
     assert [name for name in left(world, C) if name.endswith("-stray")]
 
 
-async def test_it_is_withheld_while_a_directory_is_bad() -> None:
+async def test_future_replica_next_to_another_topic_is_offline_while_a_directory_is_offline() -> (
+    None
+):
     world = await disk_with((C, "t-0.move"))
     await bring_back(world, "t-0")
     fault = world.disk.fail(f"{A}/*")
@@ -324,7 +334,7 @@ async def test_it_is_withheld_while_a_directory_is_bad() -> None:
 
 
 @pytest.mark.parametrize("where", ["t-0", "t-0.delete"])
-async def test_a_copy_of_another_topic_moves_nothing(where: str) -> None:
+async def test_future_replica_of_another_topic_becomes_stray(where: str) -> None:
     world = await disk_with((A, where), *([(B, "t-0.move")] if where != "t-0" else []))
     await bring_back(world, "t-0.move")
     async with started(world, known=ONE) as manager:
@@ -336,7 +346,7 @@ async def test_a_copy_of_another_topic_moves_nothing(where: str) -> None:
     assert stray.endswith("-stray")
 
 
-async def test_a_copy_of_a_topic_that_is_gone_is_nobodys_while_a_directory_is_bad() -> None:
+async def test_future_replica_of_deleted_topic_becomes_stray_while_a_directory_is_offline() -> None:
     world = await disk_with((B, "t-0.move"))
     world.disk.fail(f"{C}/*")
     async with started(world, known=TWO) as manager:
@@ -345,7 +355,7 @@ async def test_a_copy_of_a_topic_that_is_gone_is_nobodys_while_a_directory_is_ba
     assert [name for name in left(world, B) if name.endswith("-stray")]
 
 
-async def test_a_copy_goes_on_whose_log_was_in_two_directories() -> None:
+async def test_move_continues_after_removal_of_empty_duplicate_log() -> None:
     """One of them never had a record."""
     world = await disk_with((A, "t-0"), (B, "t-0.move"))
     VirtualFiles(world.disk).make_directory(C / "t-0")
@@ -376,7 +386,7 @@ async def crash_in_the_swap(world: World, manager: LogManager, seed: int) -> Wor
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_an_empty_log_that_was_removed_does_not_come_back_beside_a_copy(seed: int) -> None:
+async def test_removed_empty_log_does_not_return_after_power_cut_in_swap(seed: int) -> None:
     """By a power cut in the swap: the copy, which is all there is of the log by then, would follow it."""
     world = await disk_with((A, "t-0"))
     files = VirtualFiles(world.disk)
@@ -393,7 +403,7 @@ async def test_an_empty_log_that_was_removed_does_not_come_back_beside_a_copy(se
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_nor_does_one_that_could_not_be_made(seed: int) -> None:
+async def test_log_of_failed_creation_does_not_return_after_power_cut_in_swap(seed: int) -> None:
     world = World(paths=(M, A, B, C), seed=seed)
     manager = world.manager()
     await manager.load()
@@ -409,7 +419,7 @@ async def test_nor_does_one_that_could_not_be_made(seed: int) -> None:
 
 
 @pytest.mark.parametrize("is_copy", [False, True])
-async def test_a_stray_copy_takes_no_checkpoint_with_it_of_what_is_beside_it(is_copy: bool) -> None:
+async def test_stray_log_keeps_checkpoint_of_future_replica(is_copy: bool) -> None:
     """Of a log that is in two directories, or a copy that is withheld: where it begins, for one."""
     world = await disk_with(*([(C, FUTURE)] if is_copy else [(A, "t-0"), (C, "t-0")]))
     await bring_back(world, "t-0.move")
@@ -423,7 +433,7 @@ async def test_a_stray_copy_takes_no_checkpoint_with_it_of_what_is_beside_it(is_
         assert world.read(path) == begins_at_5
 
 
-async def test_j14_a_copy_that_could_not_be_opened_is_recovered_by_the_next_start() -> None:
+async def test_j14_promoted_log_that_failed_to_open_is_recovered_at_next_start() -> None:
     """It has its name by then, and may end as a power cut left it."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
@@ -442,7 +452,7 @@ async def test_j14_a_copy_that_could_not_be_opened_is_recovered_by_the_next_star
 
 
 @pytest.mark.parametrize("where", ["t-0.move", "t-0/*.log"])
-async def test_j14_it_waits_for_a_descriptor(where: str) -> None:
+async def test_j14_promotion_without_file_descriptors_is_retried(where: str) -> None:
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     fault = world.disk.fail(f"{B}/{where}", errno.EMFILE, {"rename", "open"}, times=1)
     async with started(world) as manager:
@@ -452,7 +462,7 @@ async def test_j14_it_waits_for_a_descriptor(where: str) -> None:
         assert contents(log) == VALUES
 
 
-async def test_j14_a_stop_meanwhile_is_no_clean_end_of_the_copys() -> None:
+async def test_j14_clean_shutdown_before_promotion_leaves_future_replica_unclean() -> None:
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     fault = world.disk.fail(f"{B}/t-0/*.log", errno.EMFILE)
     async with world.running(housekeeping=True) as manager:
@@ -470,7 +480,7 @@ async def test_j14_a_stop_meanwhile_is_no_clean_end_of_the_copys() -> None:
         assert contents(log) == VALUES
 
 
-async def test_j14_a_copy_that_breaks_our_code_takes_nothing_else_down(
+async def test_j14_unexpected_error_in_promotion_takes_only_the_partition_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
@@ -490,7 +500,7 @@ async def test_j14_a_copy_that_breaks_our_code_takes_nothing_else_down(
         assert contents(log) == VALUES
 
 
-async def test_j14_a_file_in_the_copys_way_costs_no_more_than_that() -> None:
+async def test_j14_promotion_blocked_by_a_file_takes_only_the_partition_offline() -> None:
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     VirtualFiles(world.disk).write_new(B / "t-0", b"a note")
     async with started(world) as manager:
@@ -503,7 +513,7 @@ async def test_j14_a_file_in_the_copys_way_costs_no_more_than_that() -> None:
         assert contents(log) == VALUES
 
 
-async def test_j14_a_copy_with_an_odd_file_costs_no_more_than_itself() -> None:
+async def test_j14_future_replica_with_wrong_file_type_takes_only_the_partition_offline() -> None:
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
     files.remove(B / "t-0.move" / METADATA)
