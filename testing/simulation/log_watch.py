@@ -45,7 +45,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.storage.log_manager.loading", "%s is offline: "): Cause.DISK,
     ("odradek.storage.directories.directory", "log directory %s is offline: "): Cause.DISK,
     ("odradek.storage.directories.disk_space", "log directory %s is full"): Cause.DISK,
-    ("odradek.storage.log_manager.log_manager", "%s is not closed cleanly: "): Cause.DISK,
+    ("odradek.storage.log_manager.shutdown", "%s is not closed cleanly: "): Cause.DISK,
     (
         "odradek.storage.log_manager.log_manager",
         "%s was the last log directory or the metadata directory: ",
@@ -56,14 +56,20 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.node", "Log directory %s is full: "): Cause.DISK,
     ("odradek.node", "%s"): Cause.DISK,  # that its storage is lost
     ("odradek.metadata", "the metadata log in %s failed: "): Cause.DISK,
-    ("odradek.metadata", "%s; they are fetched again"): Cause.DISK,
+    ("odradek.metadata", "%s; they are fetched from the leader again"): Cause.DISK,
     ("odradek.metadata", "the metadata log cannot be flushed: "): Cause.DISK,
-    ("odradek.metadata", "what was fetched cannot be appended to %s: "): Cause.DISK,
-    ("odradek.metadata", "nothing can be written to %s: "): Cause.DISK,
-    ("odradek.metadata", "this node leads, and can write nothing: "): Cause.DISK,
-    ("odradek.metadata", "this node leads, and cannot take over: "): Cause.DISK,
-    ("odradek.metadata", "the voters cannot be changed: "): Cause.DISK,
-    ("odradek.metadata", "no snapshot of the metadata in %s: "): Cause.DISK,
+    ("odradek.metadata", "fetched records cannot be appended to %s: "): Cause.DISK,
+    ("odradek.metadata", "%s cannot be written, retrying: "): Cause.DISK,
+    (
+        "odradek.metadata",
+        "resigning, because the leader cannot write the metadata log: ",
+    ): Cause.DISK,
+    (
+        "odradek.metadata",
+        "this node leads the quorum but cannot become the active controller: ",
+    ): Cause.DISK,
+    ("odradek.metadata", "cannot append the voter change: "): Cause.DISK,
+    ("odradek.metadata", "could not write a metadata snapshot in %s: "): Cause.DISK,
     ("odradek.tiered", "%s"): Cause.STORE,  # that it is away
 }
 """Loggers, and how messages begin, as they stand in the code."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from odradek.broker.lifecycle.errors import Stopped
 from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
 from odradek.testing.simulation.cluster import DATA, NodeLife, SimulatedCluster
-from odradek.testing.simulation.log_watch import LIFE, Cause, watching
+from odradek.testing.simulation.log_watch import EXPECTED, LIFE, Cause, watching
 from odradek.testing.simulation.plan import Plan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_world import VirtualWorld
+
+ROOT = Path(__file__).parents[2]
+LAYERS = ("broker", "replication", "storage")
 
 
 def test_a_handler_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +112,12 @@ def test_a_node_that_gives_up_a_sound_disk_has_failed() -> None:
     world.run(main)
     assert len(failures) == 1
     assert "for no reason that it was given" in failures[0]
+
+
+@pytest.mark.parametrize(("logger", "message"), EXPECTED)
+def test_expected_message_is_logged_by_a_module_with_that_logger(logger: str, message: str) -> None:
+    """A message that is renamed in the code only would make every failed disk an anomaly."""
+    modules = [path.read_text() for name in LAYERS for path in (ROOT / name).rglob("*.py")]
+    own = ROOT / (logger.removeprefix("odradek.").replace(".", "/") + ".py")
+    named = [text for text in modules if f'getLogger("{logger}")' in text]
+    assert any(message.rstrip() in text for text in (named or [own.read_text()]))
