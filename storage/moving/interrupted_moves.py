@@ -1,17 +1,19 @@
-"""What moves left in the log directories is found, judged by startup.py's table, and seen to.
+"""Moves that the last run did not complete: a start continues, completes or discards them (table: startup_decisions.py).
 
-In three parts, for each needs what the other has not got yet: `judge` before any log is opened (the
-checkpoints are to keep what they say of a copy that may become the log), `see_to` once all logs are
-(a move goes on only from one that is served), `promote` once the cluster's metadata is known, and what
-it does not have here was set aside.
+There are three phases, because each needs information that the previous one does not have:
 
-Copies are of the topic that their `partition.metadata` names. A log of another topic of that name (a
-directory that was away has it, or the topic was made anew) is none that they are a copy of: a move that
-went on from it would overwrite what may be all there is of theirs.
+1. `find`, before any log is opened: the checkpoints must keep the entries of a future replica that may become
+   the current replica.
+2. `resume`, after all logs are open: a move continues only if its current replica is served.
+3. `promote`, after the cluster metadata is known and the stray logs are renamed.
 
-Order of a promotion: the rename, the log directory synced, and only then is the log opened; a crash
-in between leaves `.move`, to be judged again, or `tp`. It is opened as after a crash, from the
-recovery point that the swap wrote down, whatever mark the directory has.
+The topic of a future replica is the one in its `partition.metadata`. A log of another topic with the same name is
+not its current replica, for example in a directory that was offline, or after the topic was recreated. A move that
+continued from such a log would overwrite the future replica, which may be the only copy of its records.
+
+A promotion renames the future replica, syncs the log directory, and then opens the log. A crash in between leaves
+`.move`, for which the next start decides again, or `tp`. The log is recovered from the recovery point that the
+swap wrote, even if the directory has a clean shutdown file.
 """
 
 from __future__ import annotations
@@ -47,15 +49,17 @@ log = logging.getLogger(__name__)
 
 @value_class
 class _Copy:
+    """A future replica that was found, with its topic."""
+
     leftover: MoveLeftover
     topic_id: UUID | None
-    """As far as it says."""
+    """Topic id in `partition.metadata`; None: unknown."""
     has_log: bool
-    """Whether a log of its topic was found."""
+    """A current replica of this topic, or of an unknown topic, was found."""
 
 
 class InterruptedMoves:
-    """Of one start."""
+    """The future replicas that one start found."""
 
     def __init__(self, services: LogServices, mover: Mover, log_removal: LogRemoval) -> None:
         self._services = services
@@ -63,42 +67,42 @@ class InterruptedMoves:
         self._log_removal = log_removal
         self._loadings: dict[Path, DirectoryLoader] = {}
         self._copies: dict[TopicPartition, list[_Copy]] = {}
-        """Those that nothing was done about yet."""
+        """Future replicas for which no action was taken yet."""
         self._withheld: dict[TopicPartition, OfflineLog] = {}
 
     async def find(self, loadings: Sequence[DirectoryLoader]) -> None:
-        """All directories that could be read were scan_result."""
+        """Find the future replicas in the directories that could be read, before any log is opened."""
         self._loadings = {each.home.directory.path: each for each in loadings}
         live: defaultdict[TopicPartition, list[Path]] = defaultdict(list)
-        leftover: defaultdict[TopicPartition, list[MoveLeftover]] = defaultdict(list)
+        leftovers: defaultdict[TopicPartition, list[MoveLeftover]] = defaultdict(list)
         for path in self._services.registry.logs_by_directory:  # in the order of log.dirs
             if path not in self._loadings:
                 continue
             found = self._loadings[path].found
             for name in found.live:
                 live[name].append(path)
-            for moving in sorted(found.moving, key=_moving_last):
-                leftover[names.parse(moving).topic_partition].append(MoveLeftover(path, moving))
-        for name, copies in leftover.items():
+            for moving in sorted(found.moving, key=_is_kafka_future):
+                leftovers[names.parse(moving).topic_partition].append(MoveLeftover(path, moving))
+        for name, copies in leftovers.items():
             self._copies[name] = await self._read_topic_ids(name, copies, live[name])
             for copy in self._copies[name]:
-                # With a log beside it the checkpoints are that one's.
+                # If the directory has `tp` too, the checkpoint entries are those of `tp`.
                 if not copy.has_log and copy.leftover.directory not in live[name]:
                     self._home_of(copy.leftover).keep_offline(name, copy.leftover.name)
 
     async def _read_topic_ids(
-        self, name: TopicPartition, leftover: Sequence[MoveLeftover], live: Sequence[Path]
+        self, name: TopicPartition, leftovers: Sequence[MoveLeftover], live: Sequence[Path]
     ) -> list[_Copy]:
         logs = [await self._topic_id(path / str(name)) for path in live]
         copies = []
-        for each in leftover:
-            topic_id = await self._topic_id(each.directory / each.name)
+        for leftover in leftovers:
+            topic_id = await self._topic_id(leftover.directory / leftover.name)
             has_log = any(None in (id, topic_id) or id == topic_id for id in logs)
-            copies.append(_Copy(each, topic_id, has_log))
+            copies.append(_Copy(leftover, topic_id, has_log))
         return copies
 
     async def _topic_id(self, path: Path) -> UUID | None:
-        """None: it does not say. What fails is told to the directory."""
+        """Read the topic id in the directory `path`; None: unknown. Reports I/O errors to the log directory."""
         loading = self._loadings[path.parent]
         directory = loading.home.directory
         try:
@@ -119,7 +123,10 @@ class InterruptedMoves:
         return self._services.registry.logs_by_directory[leftover.directory]
 
     async def resume(self) -> None:
-        """All logs are open that can be."""
+        """Continue or discard the moves of served logs; register the other partitions as offline.
+
+        Called after all logs were opened.
+        """
         for name, copies in self._copies.items():
             served = self._services.registry.logs.get(name)
             if served is not None:
@@ -130,23 +137,22 @@ class InterruptedMoves:
             for copy in copies:
                 if copy.has_log:
                     path = copy.leftover.directory / copy.leftover.name
-                    log.warning("%s is left alone: %s cannot be served", path, name)
+                    log.warning("%s is kept: the current replica of %s is offline", path, name)
             self._register_offline(name, [copy for copy in copies if not copy.has_log])
 
     async def _resume_or_discard(
-        self, name: TopicPartition, served: PartitionLog, leftover: list[MoveLeftover]
+        self, name: TopicPartition, served: PartitionLog, leftovers: list[MoveLeftover]
     ) -> None:
-        for each, action in decide_startup(
-            [served.directory.parent], leftover, is_any_offline=False
-        ):
-            home, path = self._home_of(each), each.directory / each.name
+        live = [served.directory.parent]
+        for leftover, action in decide_startup(live, leftovers, is_any_offline=False):
+            home, path = self._home_of(leftover), leftover.directory / leftover.name
             if home.directory.failed:
                 continue
             if action is StartupAction.RESUME:
-                log.info("%s: the move goes on", path)
+                log.info("%s: the move continues", path)
                 self._mover.resume(name, home, path)
             else:
-                log.warning("%s is of no move that could go on, and is removed", path)
+                log.warning("%s does not belong to a move that can continue and is removed", path)
                 await self._mover.discard(name, home, path)
 
     def _decide(
@@ -161,25 +167,30 @@ class InterruptedMoves:
         for leftover, action in self._decide([copy.leftover for copy in lone]):
             if self._home_of(leftover).directory.failed:
                 continue
-            reason = f"of {name} there is only {leftover.directory / leftover.name}"
+            reason = f"{name} has only the future replica {leftover.directory / leftover.name}"
             reason += (
-                " as yet" if action is StartupAction.PROMOTE else ", and it may not be all of it"
+                ", which is not promoted yet"
+                if action is StartupAction.PROMOTE
+                else ", which may be incomplete"
             )
             if name not in self._services.registry.offline:
                 offline = self._withheld[name] = OfflineLog(reason, topic_id)
                 self._services.registry.offline[name] = offline
             log.warning("%s", reason)
 
-    # J-14
+    # Promotion (J-14)
 
     async def promote(
         self,
         is_elsewhere: Callable[[TopicPartition, UUID | None], bool],
         is_stray: IsStray,
     ) -> None:
-        """Make the lone copies the logs that they are, unless `is_elsewhere(name, topic id)`: by the
-        cluster's metadata the replica is in a directory that is none of this node's. Those that the cluster
-        does not have here are set aside."""
+        """Make each future replica without a current replica the current replica.
+
+        It stays offline if `is_elsewhere(replica, topic id)`: the cluster metadata assigns the replica to a
+        directory that this node does not have. Future replicas of partitions that the cluster does not assign to
+        this node are renamed to `-stray`.
+        """
         adoption = LoadedLogs(self._services.registry, self._services.offload, is_stray)
         for name, copies in self._copies.items():
             is_served = name in self._services.registry.logs
@@ -191,7 +202,7 @@ class InterruptedMoves:
                 self._forget_withheld(name)
                 continue
             elsewhere = any(is_elsewhere(name, copy.topic_id) for copy in lone)
-            if name not in self._services.registry.offline:  # a stray had its name until now
+            if name not in self._services.registry.offline:  # the name was that of a stray log
                 self._register_offline(name, lone)
             for leftover, action in self._decide(
                 [copy.leftover for copy in lone], is_elsewhere=elsewhere
@@ -200,10 +211,10 @@ class InterruptedMoves:
                 if action is StartupAction.PROMOTE and not home.directory.failed:
                     await self._promote_copy(home, name, leftover, adoption.adopt)
                 elif elsewhere:
-                    log.error("%s is offline: its directory is not here", name)
+                    log.error("%s is offline: this node does not have its log directory", name)
 
     def _forget_withheld(self, name: TopicPartition) -> None:
-        """What withheld it was no copy of it."""
+        """Remove the offline entry of a partition that has no future replica."""
         offline = self._services.registry.offline
         if name in offline and offline[name] is self._withheld.get(name):
             del offline[name]
@@ -218,7 +229,7 @@ class InterruptedMoves:
     ) -> None:
         is_checkpointed = leftover.name in home.offline_directories.get(name, ())
         for each in self._services.registry.homes():
-            # Of another topic, or it would be the copy's log
+            # `tp` has another topic: otherwise it would be the current replica of this future replica.
             if str(name) in each.offline_directories.get(name, ()):
                 await self._log_removal.rename_found_to_stray(each, name, [str(name)])
         if home.directory.failed:
@@ -227,12 +238,12 @@ class InterruptedMoves:
         await loading.promote(name, leftover.name, adopt, is_checkpointed=is_checkpointed)
         if name in self._services.registry.logs:
             home.release(name, leftover.name)
-            log.info("%s was moved here when the last run ended: served from %s", name, leftover)
+            log.info("completed the interrupted move of %s to %s", name, leftover.directory)
 
 
 def _is_of(served: PartitionLog, copy: _Copy) -> bool:
     return None in (served.topic_id, copy.topic_id) or served.topic_id == copy.topic_id
 
 
-def _moving_last(name: str) -> bool:
+def _is_kafka_future(name: str) -> bool:
     return names.parse(name).state is not PartitionDirectoryState.MOVING

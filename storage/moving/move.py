@@ -1,4 +1,4 @@
-"""One replica's move: what it is between, how far it is, and in which state."""
+"""One move of a replica: source, destination, progress and state."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from odradek.storage.moving.move_states import MoveAction, MoveEvent, MoveState,
 
 
 class MoveStatus(NamedTuple):
-    """A move as of now, for who shows it."""
+    """Snapshot of a move for DescribeLogDirs and commands."""
 
     topic_partition: TopicPartition
     source: Path
-    """Log directories."""
+    """Current log directory."""
     destination: Path
+    """Log directory of the future replica."""
     state: MoveState
     copied_bytes: int
     total_bytes: int
-    """Of the replica as it is; it may grow meanwhile."""
+    """Current size of the replica, which may grow."""
     end_offset: int
-    """Of the copy."""
+    """End offset of the future replica."""
     offset_lag: int
-    """How many offsets the copy is behind the replica."""
+    """Number of offsets that the future replica is behind the current replica."""
 
 
 class Move:
-    """One replica's move, and the task that drives it."""
+    """One move of a replica, with the state of the task that executes it."""
 
     def __init__(
         self,
@@ -50,12 +51,12 @@ class Move:
         self.future = future
         self.state = MoveState.QUEUED
         self.action = MoveAction.IGNORE
-        """What the last event that mattered asks for."""
+        """Action of the last event that was not ignored."""
         self.scope = trio.CancelScope()
         self.last_event: MoveEvent | None = None
-        """Of those that mattered: what it ended by, once it is over."""
+        """Last event that was not ignored; after the end of the move, the event that ended it."""
         self.is_cancel_requested = False
-        """It was cancelled while it could not be."""
+        """It was cancelled during the swap."""
         self.is_started = False
         self.done = trio.Event()
         self.began = 0.0
@@ -64,7 +65,7 @@ class Move:
         return f"{self.name} from {self.source.directory.path} to {self.destination.directory.path}"
 
     def apply(self, event: MoveEvent) -> MoveAction:
-        """Take the table's step; what is to be done."""
+        """Apply a transition of the table and return the action."""
         state, action = next_move_action(self.state, event)
         if event is MoveEvent.CANCEL and action is MoveAction.WAIT:
             self.is_cancel_requested = True
@@ -75,13 +76,14 @@ class Move:
         return action
 
     def size_bytes(self) -> int:
-        """Of the replica; what was copied, where its files cannot be asked just now."""
+        """Return the size of the replica, or the copied bytes if its files are not available now."""
         try:
             return self.partition_log.size_bytes
         except (OSError, ValueError, StorageError):
             return self.future.copied_bytes
 
     def status(self) -> MoveStatus:
+        """Return a snapshot of the progress."""
         end_offset = self.future.end_offset
         return MoveStatus(
             self.name,

@@ -1,15 +1,14 @@
-"""Whose an error was that a move met, and what follows from it.
+"""Classification of errors during a move: which directory they belong to, and the resulting event.
 
-| the error                                  | its directory     | the move           |
-|--------------------------------------------|-------------------|--------------------|
-| no descriptors left, on whichever side     | stays online      | BEHIND: tries again |
-| in a file of the source                    | fails             | SOURCE_FAILED      |
-| the destination is full                    | stays online      | NO_ROOM            |
-| any other of the destination's disk        | fails             | DESTINATION_FAILED |
-| of the log (it is offline, or makes no sense) | stays as it is | SOURCE_FAILED      |
+| error                                        | its directory     | event of the move  |
+|----------------------------------------------|-------------------|--------------------|
+| no file descriptors, on either side          | stays online      | BEHIND: retry      |
+| in a file of the source                      | goes offline      | SOURCE_FAILED      |
+| the destination is full                      | stays online      | DESTINATION_FULL   |
+| any other error of the destination's disk    | goes offline      | DESTINATION_FAILED |
+| of the log: it is offline, or invalid        | does not change   | SOURCE_FAILED      |
 
-That the copy is taken back where the destination is full is what keeps that directory online
-(`failure.takes_offline`).
+A full destination stays online because the future replica is removed afterwards (`failure.takes_offline`).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ log = logging.getLogger(__name__)
 def classify_move_error(
     error: Exception, source: LogDirectory, destination: LogDirectory
 ) -> MoveEvent:
-    """See the table; the directory is told."""
+    """Return the event for `error`, and report the error to its directory; see the table."""
     is_of_source = isinstance(error, SourceFailed)
     if isinstance(error, SourceFailed):
         error = error.error
     if isinstance(error, (OutOfDescriptors, NoDescriptors)):
         return MoveEvent.BEHIND
     if not isinstance(error, OSError):
-        log.warning("a replica cannot be moved on from %s: %s", source.path, error)
+        log.warning("the move of a replica from %s cannot continue: %s", source.path, error)
         return MoveEvent.SOURCE_FAILED
     if is_of_source or str(error.filename or "").startswith(f"{source.path}/"):
         source.report(error)

@@ -1,22 +1,22 @@
-"""The life of a move: one table, no I/O (KIP-113, J-05 to J-12).
+"""State machine of a move between log directories: one table, no I/O (KIP-113, J-05 to J-12).
 
     queued → copying ⇄ swapping → moved
        └────────┴─────────┴──→ cancelled, failed, converted
 
-`swapping` is the swap. It is not left by a cancellation or a shutdown: it is over in moments, and
-half of it is no state that a directory should be in. What becomes of the `.move` directory:
+Cancellation and shutdown do not interrupt `swapping`: it takes a moment, and a half-done swap is not a valid state
+of a directory. Actions for the move and its `.move` directory:
 
-| action  | done                                                                                 |
-|---------|--------------------------------------------------------------------------------------|
-| START   | a thread is free: copy                                                               |
-| COPY    | copy the next slice                                                                  |
-| SWAP    | swap                                                                                 |
-| FINISH  | the old directory is removed later (J-10)                                            |
-| DISCARD | `.move` is removed: nobody wants it, or its directory is full                        |
-| LEAVE   | `.move` stays as it is, for the next start to judge (J-13, J-15): a directory failed |
-| CONVERT | `.move` becomes a cleanly closed `-future`, from which the next start goes on        |
-| WAIT    | the swap is under way: its end decides                                               |
-| IGNORE  | it is over                                                                           |
+| action  | meaning                                                                                 |
+|---------|-----------------------------------------------------------------------------------------|
+| START   | a thread is free: copy                                                                  |
+| COPY    | copy the next slice                                                                     |
+| SWAP    | swap                                                                                    |
+| FINISH  | the old directory is removed later (J-10)                                               |
+| DISCARD | `.move` is removed: the move was cancelled, or the destination is full                  |
+| LEAVE   | a directory failed: `.move` is kept, and the next start decides (J-13, J-15)            |
+| CONVERT | `.move` becomes a cleanly closed `-future`, from which the next start continues         |
+| WAIT    | the swap is in progress; its end determines the state                                   |
+| IGNORE  | the move is over                                                                        |
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from enum import Enum
 
 
 class MoveState(Enum):
+    """State of a move; the last four are final."""
+
     QUEUED = "queued"
-    """Waits for a thread (J-06); `.move` is there."""
+    """Waits for a thread (J-06); `.move` exists."""
     COPYING = "copying"
     SWAPPING = "swapping"
     MOVED = "moved"
@@ -44,18 +46,22 @@ _OVER = frozenset({MoveState.MOVED, MoveState.CANCELLED, MoveState.FAILED, MoveS
 
 
 class MoveEvent(Enum):
+    """An event of a move; the value is its description in log lines."""
+
     THREAD_FREE = "a thread is free"
-    BEHIND = "there is more to copy"
-    CAUGHT_UP = "little is left to copy"
-    SWITCHED = "the log is in its new directory"
-    CANCEL = "cancelled, redirected or deleted"
-    SOURCE_FAILED = "the source's directory is offline, or the log is"
-    DESTINATION_FAILED = "the destination's directory is offline"
+    BEHIND = "more data to copy"
+    CAUGHT_UP = "little data is left to copy"
+    SWITCHED = "the log was switched to the future replica"
+    CANCEL = "cancelled, replaced by another move, or partition deleted"
+    SOURCE_FAILED = "the source directory or the log is offline"
+    DESTINATION_FAILED = "the destination directory is offline"
     DESTINATION_FULL = "the destination is full"
-    STOP = "the node stops"
+    STOP = "shutdown"
 
 
 class MoveAction(Enum):
+    """Action that follows from an event; see the table of the module."""
+
     START = "start"
     COPY = "copy"
     SWAP = "swap"
@@ -90,18 +96,18 @@ MOVE_TRANSITIONS: Mapping[tuple[MoveState, MoveEvent], tuple[MoveState, MoveActi
     (S.SWAPPING, E.DESTINATION_FULL): (S.FAILED, A.DISCARD),
     (S.SWAPPING, E.STOP): (S.SWAPPING, A.WAIT),
 }
-"""What is not here cannot happen; what is over ignores everything."""
+"""All transitions of states that are not final. Other pairs raise InvalidMoveEvent."""
 
 
 class InvalidMoveEvent(AssertionError):
-    """An event that cannot come in this state: a bug of the mover's."""
+    """An event that is not possible in this state: a bug of the mover."""
 
 
 def next_move_action(state: MoveState, event: MoveEvent) -> tuple[MoveState, MoveAction]:
-    """The next state, and what is to be done. Raises Impossible."""
+    """Return the next state and the action. Raises InvalidMoveEvent."""
     if state.is_over:
         return state, MoveAction.IGNORE
     try:
         return MOVE_TRANSITIONS[state, event]
     except KeyError:
-        raise InvalidMoveEvent(f"{event.value}, while {state.value}") from None
+        raise InvalidMoveEvent(f"event {event.name} in state {state.name}") from None

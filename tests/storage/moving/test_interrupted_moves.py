@@ -237,8 +237,8 @@ async def test_two_future_replicas_without_current_are_kept_offline(
     world = await disk_with((B, "t-0.move"), (C, "t-0.move"))
     async with started(world) as manager:
         assert manager.offline == (T0,)
-    assert f"of t-0 there is only {B}/t-0.move, and it may not be all of it" in caplog.text
-    assert "its directory is not here" not in caplog.text
+    assert f"t-0 has only the future replica {B}/t-0.move, which may be incomplete" in caplog.text
+    assert "this node does not have its log directory" not in caplog.text
     assert (left(world, B), left(world, C)) == (["t-0.move"], ["t-0.move"])
 
 
