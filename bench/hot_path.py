@@ -106,25 +106,25 @@ def _fetch(offset: int) -> Mapping[str, Any]:
     }
 
 
-def _was_produced(respond: Any) -> bool:
+def _was_produced(response: Any) -> bool:
     return all(
         not each.error_code and each.base_offset >= 0
-        for topic in respond.responses
+        for topic in response.responses
         for each in topic.partition_responses
     )
 
 
-def _was_fetched(respond: Any) -> bool:
-    return not respond.error_code and all(
+def _was_fetched(response: Any) -> bool:
+    return not response.error_code and all(
         not each.error_code and each.records
-        for topic in respond.responses
+        for topic in response.responses
         for each in topic.partitions
     )
 
 
-def _was_described(respond: Any) -> bool:
-    return len(respond.brokers) == 1 and all(
-        not topic.error_code and len(topic.partitions) == 1 for topic in respond.topics
+def _was_described(response: Any) -> bool:
+    return len(response.brokers) == 1 and all(
+        not topic.error_code and len(topic.partitions) == 1 for topic in response.topics
     )
 
 
@@ -321,9 +321,9 @@ async def rehearse(broker: Node, case: Case, times: int) -> None:
         nursery.cancel_scope.cancel()
     if peer.responses != times:
         raise NotResponded(f"{case.name}: {peer.responses} answers to {times} requests")
-    respond = memoryview(b"".join(_bytes_of(peer.last)))[4:]
-    _, start = read_response_header(case.api, case.version, respond)
-    values = messages.read_response(case.api.key, case.version, respond, start)
+    response = memoryview(b"".join(_bytes_of(peer.last)))[4:]
+    _, start = read_response_header(case.api, case.version, response)
+    values = messages.read_response(case.api.key, case.version, response, start)
     if not case.good(values):
         raise NotResponded(f"{case.name}: answered {values}")
 

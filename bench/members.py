@@ -115,36 +115,36 @@ class Member:
 
     def responded(self, now: float) -> None:
         """Read the answer that is there, and do what follows from it."""
-        respond = self.wire.receive()
+        response = self.wire.receive()
         if self.state is _State.JOINING:
-            self._joined(respond, now)
+            self._joined(response, now)
         elif self.state is _State.SYNCING:
-            self._synced(respond, now)
-        elif respond.error_code in _AGAIN:
+            self._synced(response, now)
+        elif response.error_code in _AGAIN:
             self.join()
         else:
-            must_be_none(respond.error_code, "a heartbeat")
+            must_be_none(response.error_code, "a heartbeat")
             self.state, self.due = _State.RESTING, now + BEAT_S
 
-    def _joined(self, respond: Any, now: float) -> None:
-        if respond.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
-            self._member_id = respond.member_id
+    def _joined(self, response: Any, now: float) -> None:
+        if response.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
+            self._member_id = response.member_id
             self.join()
             return
-        if respond.error_code in _COMING:
+        if response.error_code in _COMING:
             self.state, self.due = _State.PUT_OFF, now + RETRY_S
             return
-        must_be_none(respond.error_code, "joining")
-        self._member_id, self.generation = respond.member_id, respond.generation_id
-        leads = respond.leader == respond.member_id
-        self.members = len(respond.members) if leads else 0
+        must_be_none(response.error_code, "joining")
+        self._member_id, self.generation = response.member_id, response.generation_id
+        leads = response.leader == response.member_id
+        self.members = len(response.members) if leads else 0
         self.state = _State.SYNCING
         self._send(
             apis.SYNC_GROUP,
             {
                 "generation_id": self.generation,
                 "protocol_name": RANGE,
-                "assignments": self._assign(respond.members) if leads else [],
+                "assignments": self._assign(response.members) if leads else [],
             },
         )
 
@@ -157,12 +157,12 @@ class Member:
             for index, row in enumerate(members)
         ]
 
-    def _synced(self, respond: Any, now: float) -> None:
-        if respond.error_code in _AGAIN:
+    def _synced(self, response: Any, now: float) -> None:
+        if response.error_code in _AGAIN:
             self.join()
             return
-        must_be_none(respond.error_code, "the assignment")
-        if not respond.assignment:
+        must_be_none(response.error_code, "the assignment")
+        if not response.assignment:
             raise WorkloadFailed("a member got an empty assignment")
         self.assigned = True
         self.state, self.due = _State.RESTING, now + BEAT_S
@@ -220,9 +220,9 @@ def find_coordinator(wire: Wire, group: str) -> None:
     end = time.monotonic() + PATIENCE_S
     while True:
         keys = {"key": group, "coordinator_keys": [group], "key_type": 0}
-        respond = wire.ask(apis.FIND_COORDINATOR, keys)
-        rows = getattr(respond, "coordinators", None)
-        code = rows[0].error_code if rows else respond.error_code
+        response = wire.ask(apis.FIND_COORDINATOR, keys)
+        rows = getattr(response, "coordinators", None)
+        code = rows[0].error_code if rows else response.error_code
         if code not in _COMING or time.monotonic() > end:
             must_be_none(code, "finding the coordinator")
             return

@@ -19,7 +19,7 @@ _ATTRIBUTES = slice(21, 23)
 def end_offset(wire: Wire, topic: str) -> int:
     """Of the topic's first partition, as are all here. Raises WorkloadFailed."""
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
-    respond = wire.ask(
+    response = wire.ask(
         LIST_OFFSETS,
         {
             "replica_id": -1,
@@ -28,7 +28,7 @@ def end_offset(wire: Wire, topic: str) -> int:
             "timeout": TIMEOUT_MS,
         },
     )
-    found = respond.topics[0].partitions[0]
+    found = response.topics[0].partitions[0]
     must_be_none(found.error_code, f"the end of {topic}")
     return int(found.offset)
 
@@ -43,7 +43,7 @@ def last_codec(wire: Wire, topic: str) -> str:
         "log_start_offset": -1,
         "partition_max_bytes": BATCH_BYTES,
     }
-    respond = wire.ask(
+    response = wire.ask(
         FETCH,
         {
             "replica_id": -1,
@@ -58,7 +58,7 @@ def last_codec(wire: Wire, topic: str) -> str:
         },
         at_most=NAMED_TOPICS,
     )
-    found = respond.responses[0].partitions[0]
+    found = response.responses[0].partitions[0]
     must_be_none(found.error_code, f"the last batch of {topic}")
     attributes = bytes(found.records or b"")[_ATTRIBUTES]
     if len(attributes) < 2:

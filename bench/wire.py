@@ -31,8 +31,8 @@ class Wire:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._under_way: tuple[Api, int] | None = None
         self._respond = b""
-        respond = self._exchange(apis.API_VERSIONS, 0, {})
-        self._highest = {row.api_key: row.max_version for row in respond.api_keys}
+        response = self._exchange(apis.API_VERSIONS, 0, {})
+        self._highest = {row.api_key: row.max_version for row in response.api_keys}
 
     def close(self) -> None:
         self.socket.close()
@@ -70,9 +70,9 @@ class Wire:
         assert self._under_way is not None, "nothing was sent"
         self.wait()
         api, version = self._under_way
-        respond, self._respond = memoryview(self._respond), b""
-        _, body = read_response_header(api, version, respond)
-        return messages.read_response(api.key, version, respond, body)
+        response, self._respond = memoryview(self._respond), b""
+        _, body = read_response_header(api, version, response)
+        return messages.read_response(api.key, version, response, body)
 
     def _exchange(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
         self._send(api, version, values)

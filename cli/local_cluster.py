@@ -187,14 +187,14 @@ def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
 def _restart(seams: Seams, directory: Path, node: int) -> int:
     try:
         asked = {"do": "restart", "node": node}
-        respond = trio.run(control.ask, seams.network, seams.files, directory, asked)
+        response = trio.run(control.ask, seams.network, seams.files, directory, asked)
     except control.ClusterNotRunning:
         raise CommandFailed(
             f"the cluster in {directory} is not running: `odradek cluster --data {directory}` starts it"
         ) from None
     except control.ControlRequestFailed as refused:
         raise CommandFailed(str(refused)) from None
-    row = respond["node"]
+    row = response["node"]
     print_now(f"odradek: node {row['id']} is {row['state']}, process {row['pid']}")
     return 0
 

@@ -294,7 +294,7 @@ async def _offsets_at(
     """Look up one offset per partition; None if no record is at or after the timestamp."""
     if isinstance(at, AtTimestamp):
         found = await list_offsets(cluster, dict.fromkeys(where, at.timestamp_ms))
-        offsets = {part: respond.offset for part, respond in found.items()}
+        offsets = {part: response.offset for part, response in found.items()}
     else:
         offsets = await resolve_offsets(cluster, dict.fromkeys(where, at))
     return [

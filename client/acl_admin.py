@@ -56,10 +56,10 @@ class AclFilter:
 async def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
     """List the ACLs that match, sorted."""
     connection = await cluster.any_node()
-    respond = await connection.request(
+    response = await connection.request(
         apis.DESCRIBE_ACLS, wanted.as_values(), timeout_s=cluster.timeout_s
     )
-    check(respond.error_code, respond.error_message, about="ACLs")
+    check(response.error_code, response.error_message, about="ACLs")
     return sorted(
         Acl(
             AclResource(resource.resource_type),
@@ -70,7 +70,7 @@ async def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
             AclOperation(row.operation),
             Permission(row.permission_type),
         )
-        for resource in respond.resources
+        for resource in response.resources
         for row in resource.acls
     )
 
@@ -93,18 +93,18 @@ async def create_acls(cluster: Cluster, acls: Iterable[Acl]) -> None:
             for acl in wanted
         ]
     }
-    respond = await connection.request(apis.CREATE_ACLS, values, timeout_s=cluster.timeout_s)
-    for acl, row in zip(wanted, respond.results, strict=True):
+    response = await connection.request(apis.CREATE_ACLS, values, timeout_s=cluster.timeout_s)
+    for acl, row in zip(wanted, response.results, strict=True):
         check(row.error_code, row.error_message, about=f"the ACL of {acl.principal}")
 
 
 async def delete_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
     """Delete the ACLs that match, and return them."""
     connection = await cluster.controller()
-    respond = await connection.request(
+    response = await connection.request(
         apis.DELETE_ACLS, {"filters": [wanted.as_values()]}, timeout_s=cluster.timeout_s
     )
-    (result,) = respond.filter_results
+    (result,) = response.filter_results
     check(result.error_code, result.error_message, about="ACLs")
     for row in result.matching_acls:
         check(row.error_code, row.error_message, about=f"the ACL of {row.principal}")

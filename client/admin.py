@@ -108,7 +108,7 @@ async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
 ) -> list[CreatedTopic]:
     """Create topics, or only validate the request."""
-    respond = await _ask(
+    response = await _ask(
         await cluster.controller(),
         cluster,
         apis.CREATE_TOPICS,
@@ -116,7 +116,7 @@ async def create_topics(
         timeout=_ms(cluster),
         validate_only=validate_only,
     )
-    for row in respond.topics:
+    for row in response.topics:
         check(row.error_code, getattr(row, "error_message", None), about=f"topic {row.name}")
     return [
         CreatedTopic(
@@ -125,7 +125,7 @@ async def create_topics(
             getattr(row, "num_partitions", -1),
             getattr(row, "replication_factor", -1),
         )
-        for row in respond.topics
+        for row in response.topics
     ]
 
 
@@ -146,7 +146,7 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
 async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Delete topics and their records."""
     wanted = list(names)
-    respond = await _ask(
+    response = await _ask(
         await cluster.controller(),
         cluster,
         apis.DELETE_TOPICS,
@@ -154,7 +154,7 @@ async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
         topic_names=wanted,
         timeout=_ms(cluster),
     )
-    for row in respond.responses:
+    for row in response.responses:
         check(row.error_code, getattr(row, "error_message", None), about=f"topic {row.name}")
     for name in wanted:
         cluster.forget(name)
@@ -164,7 +164,7 @@ async def create_partitions(
     cluster: Cluster, topic: str, count: int, *, validate_only: bool = False
 ) -> None:
     """Increase the number of partitions of a topic to `count`."""
-    respond = await _ask(
+    response = await _ask(
         await cluster.controller(),
         cluster,
         apis.CREATE_PARTITIONS,
@@ -172,7 +172,7 @@ async def create_partitions(
         timeout=_ms(cluster),
         validate_only=validate_only,
     )
-    for row in respond.results:
+    for row in response.results:
         check(row.error_code, row.error_message, about=f"topic {row.name}")
     cluster.forget(topic)
 
@@ -190,14 +190,14 @@ async def delete_records(
         for where, offset in part.items():
             row = {"partition_index": where.partition, "offset": offset}
             topics.setdefault(where.topic, []).append(row)
-        respond = await _ask(
+        response = await _ask(
             await cluster.node(leader),
             cluster,
             apis.DELETE_RECORDS,
             topics=[{"name": name, "partitions": rows} for name, rows in topics.items()],
             timeout=_ms(cluster),
         )
-        for topic in respond.topics:
+        for topic in response.topics:
             for found in topic.partitions:
                 where = TopicPartition(topic.name, found.partition_index)
                 check(found.error_code, about=f"deleting records of {where}")
@@ -217,7 +217,7 @@ async def describe_configs(
         "resource_name": name,
         "configuration_keys": None if keys is None else list(keys),
     }
-    respond = await _ask(
+    response = await _ask(
         await _config_node(cluster, type, name),
         cluster,
         apis.DESCRIBE_CONFIGS,
@@ -225,7 +225,7 @@ async def describe_configs(
         include_synonyms=False,
         include_documentation=False,
     )
-    result = respond.results[0]
+    result = response.results[0]
     check(result.error_code, result.error_message, about=_resource(type, name))
     entries = [
         ConfigEntry(
@@ -250,14 +250,14 @@ async def alter_configs(
         for change in changes
     ]
     resource = {"resource_type": int(type), "resource_name": name, "configs": rows}
-    respond = await _ask(
+    response = await _ask(
         await _config_node(cluster, type, name),
         cluster,
         apis.INCREMENTAL_ALTER_CONFIGS,
         resources=[resource],
         validate_only=validate_only,
     )
-    for row in respond.responses:
+    for row in response.responses:
         check(row.error_code, row.error_message, about=_resource(type, name))
 
 
@@ -265,16 +265,16 @@ async def list_config_resources(
     cluster: Cluster, types: Iterable[ResourceType] = ()
 ) -> list[tuple[int, str]]:
     """List type and name of resources with configs, of these types or of all."""
-    respond = await _ask(
+    response = await _ask(
         await cluster.any_node(),
         cluster,
         apis.LIST_CONFIG_RESOURCES,
         resource_types=[int(type) for type in types],
     )
-    check(respond.error_code, about="config resources")
+    check(response.error_code, about="config resources")
     return sorted(
         (int(getattr(row, "resource_type", ResourceType.CLIENT_METRICS)), str(row.resource_name))
-        for row in respond.config_resources
+        for row in response.config_resources
     )
 
 

@@ -99,17 +99,17 @@ class BatchReader:
         known = self._cluster.topics.get(topic)
         self._check_id(None if known is None else known.topic_id)
         by_id = self._topic_id is not None and leader.version_of(FETCH) > NAMED_TOPICS
-        respond = await leader.request(
+        response = await leader.request(
             FETCH,
             self._fetch_request(offset, max_wait_s),
             timeout_s=max_wait_s + self._cluster.timeout_s,
             at_most=None if by_id else NAMED_TOPICS,
         )
-        check(getattr(respond, "error_code", 0), about="fetch")
-        if not respond.responses:  # throttled without records (KIP-219)
-            await trio.sleep(max(BACKOFF_S, respond.throttle_time.total_seconds()))
+        check(getattr(response, "error_code", 0), about="fetch")
+        if not response.responses:  # throttled without records (KIP-219)
+            await trio.sleep(max(BACKOFF_S, response.throttle_time.total_seconds()))
             return None
-        row = respond.responses[0].partitions[0]
+        row = response.responses[0].partitions[0]
         if self._topic_id is not None and not by_id:
             await self._check_topic_id(leader)
         check(row.error_code, about=f"{self._where} at offset {offset}")
@@ -126,9 +126,9 @@ class BatchReader:
         """Check the topic id after the fetch; an id is never reused, so it was the same during the fetch."""
         topic = self._where.topic
         asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        respond = await leader.request(METADATA, asked, timeout_s=self._cluster.timeout_s)
-        check(respond.topics[0].error_code, about=f"topic {topic}")
-        self._check_id(getattr(respond.topics[0], "topic_id", None))
+        response = await leader.request(METADATA, asked, timeout_s=self._cluster.timeout_s)
+        check(response.topics[0].error_code, about=f"topic {topic}")
+        self._check_id(getattr(response.topics[0], "topic_id", None))
 
     def _check_id(self, now: UUID | None) -> None:
         """Compare the id with that of the broker, if the broker has one."""

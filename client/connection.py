@@ -357,9 +357,9 @@ def _read_ranges(version: int, body: bytes) -> tuple[int, _Ranges]:
     """Decode a response body; equal responses are cached, because each has about sixty rows."""
     if int.from_bytes(body[:2], "big", signed=True) == ErrorCode.unsupported_version:
         version = 0
-    respond = messages.read_response(API_VERSIONS.key, version, memoryview(body))
-    ranges = {row.api_key: (row.min_version, row.max_version) for row in respond.api_keys}
-    return int(respond.error_code), ranges
+    response = messages.read_response(API_VERSIONS.key, version, memoryview(body))
+    ranges = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+    return int(response.error_code), ranges
 
 
 async def open_connection(

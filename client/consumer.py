@@ -120,7 +120,7 @@ class _Fetch:
     max_wait_s: float
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_done: bool = False
-    respond: Any = None
+    response: Any = None
     failure: KafkaError | ClientError | None = None
 
 
@@ -258,13 +258,13 @@ class Reader:
         with fetch.scope:
             try:
                 node = await self._cluster.node(fetch.node_id)
-                fetch.respond = await node.request(
+                fetch.response = await node.request(
                     FETCH,
                     values,
                     timeout_s=fetch.max_wait_s + self._cluster.timeout_s,
                     at_most=NAMED_TOPICS,
                 )
-                check(getattr(fetch.respond, "error_code", 0), about="fetch")
+                check(getattr(fetch.response, "error_code", 0), about="fetch")
             except (KafkaError, ClientError) as error:
                 fetch.failure = error
                 await trio.sleep(BACKOFF_S)
@@ -299,7 +299,7 @@ class Reader:
             return []
         records: list[ConsumedRecord] = []
         failure: Exception | None = None
-        for topic in fetch.respond.responses:
+        for topic in fetch.response.responses:
             for row in topic.partitions:
                 where = TopicPartition(topic.topic, row.partition_index)
                 if where not in asked:
@@ -462,7 +462,7 @@ async def _list_at(
         }
         topics.setdefault(where.topic, []).append(row)
     node = await cluster.node(leader)
-    respond = await node.request(
+    response = await node.request(
         LIST_OFFSETS,
         {
             "replica_id": -1,
@@ -473,7 +473,7 @@ async def _list_at(
         timeout_s=cluster.timeout_s,
     )
     found = {}
-    for topic in respond.topics:
+    for topic in response.topics:
         for row in topic.partitions:
             where = TopicPartition(topic.name, row.partition_index)
             check(row.error_code, about=str(where))

@@ -38,7 +38,7 @@ async def epoch_ends(
     async def request_end(epoch: int) -> EpochEnd:
         leader = await cluster.node(await cluster.leader(*where))
         row = {"partition": where.partition, "current_leader_epoch": -1, "leader_epoch": epoch}
-        respond = await leader.request(
+        response = await leader.request(
             OFFSET_FOR_LEADER_EPOCH,
             {
                 "replica_id": CONSUMER,
@@ -46,7 +46,7 @@ async def epoch_ends(
             },
             timeout_s=cluster.timeout_s,
         )
-        found = respond.topics[0].partitions[0]
+        found = response.topics[0].partitions[0]
         check(found.error_code, about=f"the epochs of {where}")
         return EpochEnd(found.leader_epoch, found.end_offset)
 

@@ -129,7 +129,7 @@ class GroupConsumer:
             return
 
         async def attempt() -> None:
-            respond = await self._request(
+            response = await self._request(
                 OFFSET_COMMIT,
                 {
                     "group_id": self.group,
@@ -140,7 +140,7 @@ class GroupConsumer:
                 },
                 at_most=NAMED_TOPICS,
             )
-            for topic in respond.topics:
+            for topic in response.topics:
                 for row in topic.partitions:
                     where = f"{topic.name}-{row.partition_index}"
                     self._check(row.error_code, f"the commit of {where} in group {self.group}")
@@ -163,8 +163,8 @@ class GroupConsumer:
         member_id, self.member_id, self.generation = self.member_id, "", -1
         member = {"member_id": member_id, "group_instance_id": None, "reason": "done"}
         values = {"group_id": self.group, "member_id": member_id, "members": [member]}
-        respond = await self._request(LEAVE_GROUP, values)
-        self._check(respond.error_code, f"leaving group {self.group}")
+        response = await self._request(LEAVE_GROUP, values)
+        self._check(response.error_code, f"leaving group {self.group}")
 
     async def _heartbeat(self) -> None:
         values = {
@@ -175,8 +175,8 @@ class GroupConsumer:
         }
         pause_s = self._options.heartbeat_s
         try:
-            respond = await self._request(HEARTBEAT, values)
-            self._check(respond.error_code, f"heartbeat of group {self.group}")
+            response = await self._request(HEARTBEAT, values)
+            self._check(response.error_code, f"heartbeat of group {self.group}")
         except (KafkaError, ClientError) as error:
             if retriable(error):  # the coordinator moves; the membership continues
                 pause_s = min(pause_s, BACKOFF_MAX_S)
@@ -215,9 +215,9 @@ class GroupConsumer:
         self.assigned = []  # the old assignment must not be committed in the new generation
         self._reader.assign({})
         self._assigned_counts = None
-        respond = await self._join_request()
+        response = await self._join_request()
         try:
-            assignment = await self._sync(respond)
+            assignment = await self._sync(response)
         except KafkaError as error:
             if error.code not in REJOIN | FORGOTTEN:
                 raise
@@ -231,7 +231,7 @@ class GroupConsumer:
     async def _join_request(self) -> Any:
         options = self._options
         while True:
-            respond = await self._request(
+            response = await self._request(
                 JOIN_GROUP,
                 {
                     "group_id": self.group,
@@ -246,15 +246,15 @@ class GroupConsumer:
                 timeout_s=options.rebalance_timeout_s + 5,
             )
             if (
-                respond.error_code == ErrorCode.member_id_required
+                response.error_code == ErrorCode.member_id_required
             ):  # KIP-394: join with this member id
-                self.member_id = respond.member_id
-            elif respond.error_code in FORGOTTEN and self.member_id:
+                self.member_id = response.member_id
+            elif response.error_code in FORGOTTEN and self.member_id:
                 self.member_id = ""
             else:
-                self._check(respond.error_code, f"joining group {self.group}")
-                self.member_id, self.generation = respond.member_id, respond.generation_id
-                return respond
+                self._check(response.error_code, f"joining group {self.group}")
+                self.member_id, self.generation = response.member_id, response.generation_id
+                return response
 
     async def _sync(self, joined: Any) -> list[TopicPartition]:
         assignments: list[dict[str, Any]] = []
@@ -262,7 +262,7 @@ class GroupConsumer:
             assigned = await self._assign(joined.members)
             if not getattr(joined, "skip_assignment", False):
                 assignments = assigned
-        respond = await self._request(
+        response = await self._request(
             SYNC_GROUP,
             {
                 "group_id": self.group,
@@ -275,8 +275,8 @@ class GroupConsumer:
             },
             timeout_s=self._options.rebalance_timeout_s + 5,
         )
-        self._check(respond.error_code, f"the assignment in group {self.group}")
-        return self._read(read_assignment, respond.assignment, self.member_id)
+        self._check(response.error_code, f"the assignment in group {self.group}")
+        return self._read(read_assignment, response.assignment, self.member_id)
 
     async def _assign(self, members: Iterable[Any]) -> list[dict[str, Any]]:
         """Compute the assignments, on the group leader. A missing topic has no partitions."""
@@ -322,7 +322,7 @@ class GroupConsumer:
             if left:
                 asked = dict.fromkeys(left, timestamp)
                 found = await list_offsets(self._cluster, asked, isolation=self._isolation)
-                begins |= {where: respond.offset for where, respond in found.items()}
+                begins |= {where: response.offset for where, response in found.items()}
                 left = [where for where in left if begins[where] < 0]
         return begins
 

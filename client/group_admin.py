@@ -73,15 +73,15 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[G
         await cluster.refresh()
         found = {}
         for node_id in sorted(cluster.nodes):
-            respond = await _ask(
+            response = await _ask(
                 await cluster.node(node_id),
                 cluster,
                 apis.LIST_GROUPS,
                 states_filter=list(states),
                 types_filter=[],
             )
-            check(respond.error_code, about=f"the groups of broker {node_id}")
-            for row in respond.groups:
+            check(response.error_code, about=f"the groups of broker {node_id}")
+            for row in response.groups:
                 found[row.group_id] = GroupListing(
                     row.group_id,
                     row.protocol_type,
@@ -109,14 +109,14 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
 async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescription:
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        respond = await _ask(
+        response = await _ask(
             coordinator,
             cluster,
             apis.CONSUMER_GROUP_DESCRIBE,
             group_ids=[group],
             include_authorized_operations=False,
         )
-        row = respond.groups[0]
+        row = response.groups[0]
         check(row.error_code, row.error_message, about=f"group {group}")
         return row
 
@@ -141,14 +141,14 @@ async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescrip
 async def _describe_classic_group(cluster: Cluster, group: str) -> GroupDescription:
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        respond = await _ask(
+        response = await _ask(
             coordinator,
             cluster,
             apis.DESCRIBE_GROUPS,
             groups=[group],
             include_authorized_operations=False,
         )
-        row = respond.groups[0]
+        row = response.groups[0]
         check(row.error_code, getattr(row, "error_message", None), about=f"group {group}")
         return row
 
@@ -172,8 +172,8 @@ async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> None:
 
         async def attempt(group: str = group) -> None:
             coordinator = await cluster.coordinator(group)
-            respond = await _ask(coordinator, cluster, apis.DELETE_GROUPS, groups_names=[group])
-            for row in respond.results:
+            response = await _ask(coordinator, cluster, apis.DELETE_GROUPS, groups_names=[group])
+            for row in response.results:
                 check(row.error_code, about=f"group {row.group_id}")
 
         await cluster.retrying(attempt)
@@ -194,7 +194,7 @@ async def committed_offsets(
 
     async def attempt() -> dict[TopicPartition, CommittedOffset]:
         coordinator = await cluster.coordinator(group)
-        respond = await _ask(
+        response = await _ask(
             coordinator,
             cluster,
             apis.OFFSET_FETCH,
@@ -203,7 +203,7 @@ async def committed_offsets(
             groups=[_fetched(group, topics)],
             require_stable=stable,
         )
-        return _committed(respond.groups[0] if hasattr(respond, "groups") else respond, group)
+        return _committed(response.groups[0] if hasattr(response, "groups") else response, group)
 
     return await cluster.retrying(attempt, also=_is_unstable)
 
@@ -245,7 +245,7 @@ async def committed_by_group(
                 )
                 led_by.setdefault(Address(each.host, each.port), []).append(each.key)
         for address, theirs in led_by.items():
-            respond = await _ask(
+            response = await _ask(
                 await cluster.connect(address),
                 cluster,
                 apis.OFFSET_FETCH,
@@ -254,10 +254,10 @@ async def committed_by_group(
                 groups=[_fetched(group, wanted[group]) for group in theirs],
                 require_stable=stable,
             )
-            if not hasattr(respond, "groups"):
+            if not hasattr(response, "groups"):
                 await one_by_one(theirs)
                 continue
-            for row in respond.groups:
+            for row in response.groups:
                 with _kept(failures):
                     found[row.group_id] = _committed(row, row.group_id)
         if failures:
@@ -293,10 +293,10 @@ def _is_unstable(error: Exception) -> bool:
     return isinstance(error, KafkaError) and error.code == ErrorCode.unstable_offset_commit
 
 
-def _committed(respond: Any, group: str) -> dict[TopicPartition, CommittedOffset]:
-    check(getattr(respond, "error_code", 0), about=f"the offsets of group {group}")
+def _committed(response: Any, group: str) -> dict[TopicPartition, CommittedOffset]:
+    check(getattr(response, "error_code", 0), about=f"the offsets of group {group}")
     found = {}
-    for topic in respond.topics:
+    for topic in response.topics:
         for row in topic.partitions:
             where = TopicPartition(topic.name, row.partition_index)
             check(row.error_code, about=f"the offset of {where} in group {group}")
@@ -329,7 +329,7 @@ async def reset_offsets(
 
     async def attempt() -> None:
         coordinator = await cluster.coordinator(group)
-        respond = await _ask(
+        response = await _ask(
             coordinator,
             cluster,
             apis.OFFSET_COMMIT,
@@ -339,7 +339,7 @@ async def reset_offsets(
             group_instance_id=None,
             topics=offset_topics(offsets),
         )
-        for topic in respond.topics:
+        for topic in response.topics:
             for row in topic.partitions:
                 about = f"the offset of {topic.name}-{row.partition_index} in group {group}"
                 check(row.error_code, about=about)
@@ -358,14 +358,14 @@ async def delete_offsets(
 
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        respond = await _ask(
+        response = await _ask(
             coordinator, cluster, apis.OFFSET_DELETE, group_id=group, topics=topics
         )
-        check(respond.error_code, about=f"group {group}")
-        return respond
+        check(response.error_code, about=f"group {group}")
+        return response
 
-    respond = await cluster.retrying(attempt)
-    for row in respond.topics:
+    response = await cluster.retrying(attempt)
+    for row in response.topics:
         for found in row.partitions:
             about = f"the offset of {row.name}-{found.partition_index} in group {group}"
             check(found.error_code, about=about)

@@ -77,11 +77,11 @@ async def describe_log_dirs(
         topics = [{"topic": name, "partitions": rows} for name, rows in indexes.items()]
     directories = []
     for node_id in sorted(cluster.nodes if brokers is None else brokers):
-        respond = await _ask(
+        response = await _ask(
             await cluster.node(node_id), cluster, apis.DESCRIBE_LOG_DIRS, topics=topics
         )
-        check(getattr(respond, "error_code", 0), about=f"the log directories of broker {node_id}")
-        directories += [_log_directory(node_id, row) for row in respond.results]
+        check(getattr(response, "error_code", 0), about=f"the log directories of broker {node_id}")
+        directories += [_log_directory(node_id, row) for row in response.results]
     return directories
 
 
@@ -132,10 +132,10 @@ async def alter_replica_log_dirs(
             }
             for path, topics in paths.items()
         ]
-        respond = await _ask(
+        response = await _ask(
             await cluster.node(broker), cluster, apis.ALTER_REPLICA_LOG_DIRS, dirs=dirs
         )
-        for topic in respond.results:
+        for topic in response.results:
             for row in topic.partitions:
                 replica = Replica(broker, topic.topic_name, row.partition_index)
                 results[replica] = ErrorCode(row.error_code)

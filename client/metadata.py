@@ -222,12 +222,12 @@ class Cluster:
         Raises KafkaError, for example COORDINATOR_NOT_AVAILABLE, and ClientError.
         """
         asked = await self.any_node()
-        respond = await asked.request(
+        response = await asked.request(
             FIND_COORDINATOR,
             {"key": key, "key_type": key_type, "coordinator_keys": [key]},
             timeout_s=self.timeout_s,
         )
-        found = respond.coordinators[0] if hasattr(respond, "coordinators") else respond
+        found = response.coordinators[0] if hasattr(response, "coordinators") else response
         check(
             found.error_code,
             getattr(found, "error_message", None),
@@ -243,24 +243,24 @@ class Cluster:
         self._asked_at[connection.address] = max(self._asked_at.values(), default=0) + 1
         names = None if topics is None else list(topics)
         wanted = None if names is None else [{"name": name} for name in names]
-        respond = await connection.request(
+        response = await connection.request(
             METADATA,
             {"topics": wanted, "allow_auto_topic_creation": create},
             timeout_s=self.timeout_s,
         )
-        check(getattr(respond, "error_code", 0), about="metadata")
-        self.cluster_id = getattr(respond, "cluster_id", None)
-        self.controller_id = getattr(respond, "controller_id", -1)
+        check(getattr(response, "error_code", 0), about="metadata")
+        self.cluster_id = getattr(response, "cluster_id", None)
+        self.controller_id = getattr(response, "controller_id", -1)
         self.nodes = {
             row.node_id: Node(row.node_id, Address(row.host, row.port), getattr(row, "rack", None))
-            for row in respond.brokers
+            for row in response.brokers
         }
         if names is None:
             self.topics.clear()
         outdated, self._outdated = self._outdated, set()
         errors = [
             error
-            for row in respond.topics
+            for row in response.topics
             if (error := self._take(row, connection.address)) is not None
         ]
         if self._outdated:

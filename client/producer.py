@@ -211,7 +211,7 @@ class Producer:
         if not self._options.idempotent or self._identity is not None:
             return
         node = await self._cluster.any_node()
-        respond = await node.request(
+        response = await node.request(
             INIT_PRODUCER_ID,
             {
                 "transactional_id": None,
@@ -222,8 +222,8 @@ class Producer:
             timeout_s=self._options.request_timeout_s,
             at_most=5,
         )
-        check(respond.error_code, about="a producer id")
-        self._identity = Identity(respond.producer_id, respond.producer_epoch)
+        check(response.error_code, about="a producer id")
+        self._identity = Identity(response.producer_id, response.producer_epoch)
 
     # Lines
 
@@ -373,7 +373,7 @@ class Producer:
                 for batch in batches:
                     self._finish(batch, -1)
                 return
-            respond = await node.request(
+            response = await node.request(
                 PRODUCE,
                 values,
                 timeout_s=wait_s + PRODUCE_RESPONSE_S,
@@ -383,12 +383,12 @@ class Producer:
             for batch in batches:
                 self._failed(batch, error)
             return
-        self._read_response(batches, respond)
+        self._read_response(batches, response)
 
-    def _read_response(self, batches: list[Batch], respond: Any) -> None:
+    def _read_response(self, batches: list[Batch], response: Any) -> None:
         rows = {
             (topic.name, row.index): row
-            for topic in respond.responses
+            for topic in response.responses
             for row in topic.partition_responses
         }
         for batch in batches:

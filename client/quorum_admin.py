@@ -89,15 +89,15 @@ class QuorumState:
 async def describe_quorum(cluster: Cluster) -> QuorumState:
     """Describe the quorum with the leader's DescribeQuorum response."""
     asked = {"topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}]}
-    respond = await _ask(cluster, apis.DESCRIBE_QUORUM, asked, _quorum_error)
-    check(respond.error_code, getattr(respond, "error_message", None), about="the quorum")
-    partition = respond.topics[0].partitions[0]
+    response = await _ask(cluster, apis.DESCRIBE_QUORUM, asked, _quorum_error)
+    check(response.error_code, getattr(response, "error_message", None), about="the quorum")
+    partition = response.topics[0].partitions[0]
     check(partition.error_code, getattr(partition, "error_message", None), about="the quorum")
     listeners = {
         node.node_id: tuple(
             VoterListener(each.name, each.host, each.port) for each in node.listeners
         )
-        for node in getattr(respond, "nodes", ())
+        for node in getattr(response, "nodes", ())
     }
 
     def replicas(rows: Sequence[Any]) -> tuple[QuorumReplica, ...]:
@@ -141,24 +141,24 @@ async def add_voter(
         ],
         "ack_when_committed": True,
     }
-    respond = await _ask(cluster, apis.ADD_RAFT_VOTER, values, _error)
-    check(respond.error_code, respond.error_message, about=f"controller {voter_id}")
+    response = await _ask(cluster, apis.ADD_RAFT_VOTER, values, _error)
+    check(response.error_code, response.error_message, about=f"controller {voter_id}")
 
 
 async def remove_voter(cluster: Cluster, voter_id: int, directory_id: UUID) -> None:
     """Remove a voter from the quorum, and wait for the change."""
     values = {"cluster_id": None, "voter_id": voter_id, "voter_directory_id": directory_id}
-    respond = await _ask(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
-    check(respond.error_code, respond.error_message, about=f"controller {voter_id}")
+    response = await _ask(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
+    check(response.error_code, response.error_message, about=f"controller {voter_id}")
 
 
-def _error(respond: Any) -> int:
-    return int(respond.error_code)
+def _error(response: Any) -> int:
+    return int(response.error_code)
 
 
-def _quorum_error(respond: Any) -> int:
-    inner = [each.error_code for topic in respond.topics for each in topic.partitions]
-    return int(respond.error_code or next(iter(inner), 0))
+def _quorum_error(response: Any) -> int:
+    inner = [each.error_code for topic in response.topics for each in topic.partitions]
+    return int(response.error_code or next(iter(inner), 0))
 
 
 async def _ask(
@@ -166,19 +166,19 @@ async def _ask(
 ) -> Any:
     """Send a request to any node, and to the active controller if the node does not forward it."""
     connection = await cluster.any_node()
-    respond = await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
-    if error_of(respond) not in ELSEWHERE:
-        return respond
+    response = await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
+    if error_of(response) not in ELSEWHERE:
+        return response
     leader = await _active_controller(cluster, connection)
     return await leader.request(api, values, timeout_s=cluster.timeout_s + 5)
 
 
 async def _active_controller(cluster: Cluster, connection: BrokerConnection) -> BrokerConnection:
-    respond = await connection.request(
+    response = await connection.request(
         apis.DESCRIBE_CLUSTER, {"endpoint_type": CONTROLLERS}, timeout_s=cluster.timeout_s
     )
-    check(respond.error_code, respond.error_message, about="the controllers")
-    for each in respond.brokers:
-        if each.broker_id == respond.controller_id:
+    check(response.error_code, response.error_message, about="the controllers")
+    for each in response.brokers:
+        if each.broker_id == response.controller_id:
             return await cluster.connect(Address(each.host, each.port))
     raise Unreachable(f"{connection.address} reports no active controller")

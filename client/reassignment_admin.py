@@ -32,17 +32,17 @@ async def list_reassignments(
             indexes.setdefault(topic, []).append(partition)
         topics = [{"name": name, "partition_indexes": rows} for name, rows in indexes.items()]
     connection = await cluster.controller()
-    respond = await connection.request(
+    response = await connection.request(
         apis.LIST_PARTITION_REASSIGNMENTS,
         {"timeout": int(cluster.timeout_s * 1000), "topics": topics},
         timeout_s=cluster.timeout_s + 5,
     )
-    check(respond.error_code, respond.error_message, about="reassignments")
+    check(response.error_code, response.error_message, about="reassignments")
     return {
         TopicPartition(topic.name, row.partition_index): Reassignment(
             tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
         )
-        for topic in respond.topics
+        for topic in response.topics
         for row in topic.partitions
     }
 
@@ -62,7 +62,7 @@ async def alter_reassignments(
         }
         topics.setdefault(where.topic, []).append(row)
     connection = await cluster.controller()
-    respond = await connection.request(
+    response = await connection.request(
         apis.ALTER_PARTITION_REASSIGNMENTS,
         {
             "timeout": int(cluster.timeout_s * 1000),
@@ -71,12 +71,12 @@ async def alter_reassignments(
         },
         timeout_s=cluster.timeout_s + 5,
     )
-    check(respond.error_code, respond.error_message, about="the reassignment")
+    check(response.error_code, response.error_message, about="the reassignment")
     return {
         TopicPartition(topic.name, row.partition_index): KafkaError(
             ErrorCode(row.error_code), row.error_message or _words(row.error_code)
         )
-        for topic in respond.responses
+        for topic in response.responses
         for row in topic.partitions
         if row.error_code
     }

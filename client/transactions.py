@@ -98,18 +98,18 @@ class TransactionalProducer:
         """Increase the producer epoch; with a producer id only if the epoch is current (KIP-360)."""
 
         async def attempt() -> Any:
-            respond = await self._coordinated(
+            response = await self._coordinated(
                 apis.INIT_PRODUCER_ID,
                 transactional_id=self._id,
                 transaction_timeout=self._timeout_ms,
                 producer_id=producer_id,
                 producer_epoch=epoch,
             )
-            check(respond.error_code, about=f"transactional id {self._id}")
-            return respond
+            check(response.error_code, about=f"transactional id {self._id}")
+            return response
 
-        respond = await self._retrying(attempt)
-        self._producer_id, self._epoch = respond.producer_id, respond.producer_epoch
+        response = await self._retrying(attempt)
+        self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
         self._added.clear()
         self._groups.clear()
@@ -151,14 +151,14 @@ class TransactionalProducer:
         """Add offsets of a group to the transaction."""
 
         async def add() -> None:
-            respond = await self._coordinated(
+            response = await self._coordinated(
                 apis.ADD_OFFSETS_TO_TXN, **self._producer(), group_id=group
             )
-            check(respond.error_code, about=f"group {group} in transaction {self._id}")
+            check(response.error_code, about=f"group {group} in transaction {self._id}")
 
         async def commit() -> None:
             coordinator = await self._cluster.coordinator(group)
-            respond = await self._request(
+            response = await self._request(
                 coordinator,
                 apis.TXN_OFFSET_COMMIT,
                 **self._producer(),
@@ -168,7 +168,7 @@ class TransactionalProducer:
                 group_instance_id=None,
                 topics=offset_topics(offsets),
             )
-            for topic in respond.topics:
+            for topic in response.topics:
                 for row in topic.partitions:
                     where = TopicPartition(topic.name, row.partition_index)
                     check(row.error_code, about=f"the offset of {where} in group {group}")
@@ -188,8 +188,10 @@ class TransactionalProducer:
 
     async def _end(self, *, committed: bool) -> None:
         async def attempt() -> None:
-            respond = await self._coordinated(apis.END_TXN, **self._producer(), committed=committed)
-            check(respond.error_code, about=f"transaction {self._id}")
+            response = await self._coordinated(
+                apis.END_TXN, **self._producer(), committed=committed
+            )
+            check(response.error_code, about=f"transaction {self._id}")
 
         if self.is_open:
             await self._retrying(attempt)
@@ -207,12 +209,12 @@ class TransactionalProducer:
         rows = [{"name": name, "partitions": indexes} for name, indexes in topics.items()]
 
         async def attempt() -> None:
-            respond = await self._coordinated(
+            response = await self._coordinated(
                 apis.ADD_PARTITIONS_TO_TXN,
                 **{f"v3_and_below_{name}": value for name, value in self._producer().items()},
                 v3_and_below_topics=rows,
             )
-            for topic in respond.results_by_topic_v3_and_below:
+            for topic in response.results_by_topic_v3_and_below:
                 for row in topic.results_by_partition:
                     where = TopicPartition(topic.name, row.partition_index)
                     if row.partition_error_code != ErrorCode.operation_not_attempted:
@@ -269,7 +271,7 @@ class TransactionalProducer:
         no_response = TimedOut(f"no response for {topic}")
         found.update(dict.fromkeys(framed, no_response))
         try:
-            respond = await self._request(
+            response = await self._request(
                 await self._cluster.node(node_id),
                 apis.PRODUCE,
                 transactional_id=self._id,
@@ -280,7 +282,7 @@ class TransactionalProducer:
         except (KafkaError, ClientError) as error:
             found.update(dict.fromkeys(framed, error))
             return
-        for each in respond.responses:
+        for each in response.responses:
             for row in each.partition_responses:
                 found[row.index] = None
                 if row.error_code not in (0, ErrorCode.duplicate_sequence_number):

@@ -469,6 +469,6 @@ def _what_it_said(error: Exception) -> str:
     """Format an error in one line, without the debug output of obstore and the XML of the store."""
     text = str(error)
     line = text.partition("\n")[0]
-    if (respond := _XML_ERROR.search(text)) is None:
+    if (response := _XML_ERROR.search(text)) is None:
         return line
-    return f"{line.partition('<')[0].rstrip(' :')}: {respond[1]}: {respond[2]}"
+    return f"{line.partition('<')[0].rstrip(' :')}: {response[1]}: {response[2]}"

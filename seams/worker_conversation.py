@@ -78,12 +78,12 @@ class ProcessWorker:
         try:
             while True:
                 is_idle = False
-                respond = await self._ask(Next())
+                response = await self._ask(Next())
                 is_idle = True
-                if isinstance(respond, Step):
-                    yield respond.value
-                elif isinstance(respond, Raised):
-                    raise respond.error
+                if isinstance(response, Step):
+                    yield response.value
+                elif isinstance(response, Raised):
+                    raise response.error
                 else:
                     return
         finally:
@@ -95,8 +95,8 @@ class ProcessWorker:
     async def _ask(self, question: object) -> object:
         await self._send(question)
         (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
-        respond: object = pickle.loads(await self._receive(size))
-        return respond
+        response: object = pickle.loads(await self._receive(size))
+        return response
 
     async def _send(self, message: object) -> None:
         assert self._process.stdin is not None

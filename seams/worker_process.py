@@ -66,11 +66,11 @@ def _next(steps: Iterator[Any]) -> bytes:
         return packed(Done())
     except Exception as error:
         try:
-            respond = packed(Raised(error))
-            pickle.loads(respond[LENGTH.size :])
+            response = packed(Raised(error))
+            pickle.loads(response[LENGTH.size :])
         except Exception:  # some exceptions cannot be pickled
             return packed(Raised(WorkerDied(f"{type(error).__name__}: {error}")))
-        return respond
+        return response
 
 
 def _close(steps: Iterator[Any]) -> None:

@@ -29,8 +29,8 @@ class MockTopics:
             connection.settimeout(30)
             connection.connect(str(self._control))
             connection.sendall(f"{name} {partitions}\n".encode())
-            if (respond := connection.recv(1024).decode().strip()) != "ok":
-                raise PeerFailed(f"librdkafka's mock: {respond}")
+            if (response := connection.recv(1024).decode().strip()) != "ok":
+                raise PeerFailed(f"librdkafka's mock: {response}")
 
     def delete(self, name: str) -> None:
         """Nothing: it can't, and what it keeps is small."""

@@ -46,8 +46,8 @@ class MockCluster:
 
     @property
     def bootstrap(self) -> str:
-        respond: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
-        return respond.decode()
+        response: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
+        return response.decode()
 
     def create_topic(self, name: str, partitions: int) -> str:
         """Make a topic; "ok", or what is wrong."""

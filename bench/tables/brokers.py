@@ -159,8 +159,8 @@ def _write_first(wire: Wire, name: str, batch: bytes, partition: int) -> None:
     """Until whoever leads the partition knows of it."""
     end = time.monotonic() + START_S
     while True:
-        respond = wire.ask(PRODUCE, _produce(name, batch, [partition]), at_most=NAMED_TOPICS)
-        code = respond.responses[0].partition_responses[0].error_code
+        response = wire.ask(PRODUCE, _produce(name, batch, [partition]), at_most=NAMED_TOPICS)
+        code = response.responses[0].partition_responses[0].error_code
         if code not in NOT_YET or time.monotonic() > end:
             must_be_none(code, f"the first batch for {name}-{partition}")
             return

@@ -66,15 +66,15 @@ class Ask:
     ) -> Outcome:
         broker = getattr(target, "broker", None)
         before = broker.cpu_seconds() if broker else 0.0
-        respond = _reading(target).ask(self.query, self.topic.name, self.master, **more)
+        response = _reading(target).ask(self.query, self.topic.name, self.master, **more)
         broker_cpu_s = broker.cpu_seconds() - before if broker else 0.0
-        if respond.found != expected:
-            raise WorkloadFailed(f"it found {respond.found}, and there is {expected}")
+        if response.found != expected:
+            raise WorkloadFailed(f"it found {response.found}, and there is {expected}")
         return Outcome(
             {
-                RATE.name: content.record_bytes / 1e6 / respond.seconds,
-                SECONDS.name: respond.seconds,
-                CPU.name: respond.cpu_s,
+                RATE.name: content.record_bytes / 1e6 / response.seconds,
+                SECONDS.name: response.seconds,
+                CPU.name: response.cpu_s,
                 BROKER_CPU.name: broker_cpu_s,
             }
         )

@@ -72,8 +72,8 @@ def wait_for_produce(target: Target, topic: str) -> None:
     while time.monotonic() < end:
         try:
             with Wire(target.address) as wire:
-                respond = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
-                must_be_none(respond.responses[0].partition_responses[0].error_code, topic)
+                response = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
+                must_be_none(response.responses[0].partition_responses[0].error_code, topic)
                 return
         except (OSError, WorkloadFailed):  # not up, or the log is not
             time.sleep(ASK_EVERY_S)

@@ -97,14 +97,14 @@ def _wait_for_leaders(wire: Wire, names: Sequence[str]) -> None:
 
 
 def _without_leader(wire: Wire, names: Sequence[str]) -> list[str]:
-    respond = wire.ask(
+    response = wire.ask(
         apis.METADATA,
         {
             "topics": [{"name": name, "topic_id": None} for name in names],
             "allow_auto_topic_creation": False,
         },
     )
-    led = {topic.name for topic in respond.topics if not topic.error_code and _is_led(topic)}
+    led = {topic.name for topic in response.topics if not topic.error_code and _is_led(topic)}
     return [name for name in names if name not in led]
 
 
@@ -118,8 +118,8 @@ def _delete(wire: Wire, names: Sequence[str]) -> None:
         topics: Mapping[str, Any] = {"topics": [{"name": n, "topic_id": None} for n in names]}
     else:
         topics = {"topic_names": list(names)}
-    respond = wire.ask(apis.DELETE_TOPICS, {**topics, "timeout": TIMEOUT_MS})
-    for each in respond.responses:
+    response = wire.ask(apis.DELETE_TOPICS, {**topics, "timeout": TIMEOUT_MS})
+    for each in response.responses:
         must_be_none(each.error_code, f"deleting {each.name}")
 
 

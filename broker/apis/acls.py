@@ -120,7 +120,7 @@ async def create_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         responses = [error] * len(wanted)
-    return {"results": [_result(respond, "") for respond in responses]}
+    return {"results": [_result(response, "") for response in responses]}
 
 
 def _acl(wanted: Any) -> Acl:

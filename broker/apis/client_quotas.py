@@ -73,12 +73,12 @@ async def alter_client_quotas(request: Any, ctx: RequestContext) -> Mapping[str,
     return {"entries": [_altered(each) for each in responses]}
 
 
-def _altered(respond: AlteredQuotas) -> Values:
-    error = respond.error
+def _altered(response: AlteredQuotas) -> Values:
+    error = response.error
     return {
         "error_code": ErrorCode.none if error is None else error.code,
         "error_message": None if error is None else error.message or None,
-        "entity": [_part(kind, name) for kind, name in respond.entity],
+        "entity": [_part(kind, name) for kind, name in response.entity],
     }
 
 

@@ -23,7 +23,7 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
     """DescribeCluster: a broker listener returns brokers, a controller listener returns controllers (KIP-919)."""
     try:
         _check_asked(field(request, "endpoint_type", _BROKERS), ctx)
-        respond = _controllers(ctx) if ctx.endpoint.of_controller else _brokers(request, ctx)
+        response = _controllers(ctx) if ctx.endpoint.of_controller else _brokers(request, ctx)
     except KafkaError as error:
         return {
             "error_code": error.code,
@@ -31,15 +31,15 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
             "cluster_id": "",
             "brokers": [],
         }
-    if not any(node["broker_id"] == respond["controller_id"] for node in respond["brokers"]):
-        respond["controller_id"] = NO_CONTROLLER
+    if not any(node["broker_id"] == response["controller_id"] for node in response["brokers"]):
+        response["controller_id"] = NO_CONTROLLER
     return {
         "error_code": ErrorCode.none,
         "cluster_id": ctx.services.cluster_id,
         "cluster_authorized_operations": cluster_operations(ctx)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
-        **respond,
+        **response,
     }
 
 

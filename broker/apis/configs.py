@@ -242,11 +242,11 @@ async def _perform(
         return []
     if not (ctx.services.metadata.is_active or ctx.endpoint.of_controller):
         values = {"resources": wanted, "validate_only": request.validate_only}
-        respond = await forward_values(values, ctx)
-        if respond is not None:
+        response = await forward_values(values, ctx)
+        if response is not None:
             return [
                 AlteredResource(*_key(each), each.error_code, each.error_message)
-                for each in respond.responses
+                for each in response.responses
             ]
     try:
         return await ctx.services.metadata.perform(operation)

@@ -44,21 +44,21 @@ async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping
         _check_served(ctx)
         _check_allowed(request, ctx)
         _check(request, ctx)
-        respond = await ctx.services.groups.consumer_heartbeat(_heartbeat(request, ctx))
+        response = await ctx.services.groups.consumer_heartbeat(_heartbeat(request, ctx))
     except KafkaError as error:
-        respond = ConsumerGroupHeartbeatResponse(error.code, text_of(error))
+        response = ConsumerGroupHeartbeatResponse(error.code, text_of(error))
     return {
-        "error_code": respond.error,
-        "error_message": respond.message,
-        "member_id": respond.member_id,
-        "member_epoch": respond.epoch,
-        "heartbeat_interval": respond.heartbeat_interval_ms,
+        "error_code": response.error,
+        "error_message": response.message,
+        "member_id": response.member_id,
+        "member_epoch": response.epoch,
+        "heartbeat_interval": response.heartbeat_interval_ms,
         "assignment": None
-        if respond.assigned is None
+        if response.assigned is None
         else {
             "topic_partitions": [
                 {"topic_id": topic, "partitions": list(partitions)}
-                for topic, partitions in respond.assigned.items()
+                for topic, partitions in response.assigned.items()
             ]
         },
     }

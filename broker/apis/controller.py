@@ -78,7 +78,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     cordoned = field(request, "cordoned_log_dirs")
     try:
         check_cluster(ctx)
-        respond = await ctx.services.controller_duties.heartbeat(
+        response = await ctx.services.controller_duties.heartbeat(
             BrokerHeartbeat(
                 request.broker_id,
                 request.broker_epoch,
@@ -98,9 +98,9 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         }
     return {
         "error_code": ErrorCode.none,
-        "is_caught_up": respond.is_caught_up,
-        "is_fenced": respond.is_fenced,
-        "should_shut_down": respond.should_shut_down,
+        "is_caught_up": response.is_caught_up,
+        "is_fenced": response.is_fenced,
+        "should_shut_down": response.should_shut_down,
     }
 
 
@@ -201,11 +201,11 @@ def _proposed(topic_id: UUID, partition: Any) -> ProposedIsr:
     )
 
 
-def _altered(respond: AlteredPartition) -> Values:
-    now = respond.state
+def _altered(response: AlteredPartition) -> Values:
+    now = response.state
     return {
-        "partition_index": respond.index,
-        "error_code": respond.error_code,
+        "partition_index": response.index,
+        "error_code": response.error_code,
         "leader_id": 0 if now is None else now.leader,
         "leader_epoch": 0 if now is None else now.leader_epoch,
         "isr": () if now is None else now.isr,

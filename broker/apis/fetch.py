@@ -182,9 +182,9 @@ def _set_current_leaders(
 ) -> list[NodeEndpoint]:
     """Set the current leaders in the results, and return the endpoints of these brokers."""
     leaders = []
-    for wanted, respond in lost:
-        respond.current_leader = current_leader(ctx, wanted.topic, wanted.topic_id, wanted.index)
-        leaders.append(respond.current_leader[0])
+    for wanted, response in lost:
+        response.current_leader = current_leader(ctx, wanted.topic, wanted.topic_id, wanted.index)
+        leaders.append(response.current_leader[0])
     return endpoints_of(ctx, leaders)
 
 
@@ -385,21 +385,21 @@ def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
     return read_fetch(view, version, offset)
 
 
-def write(key: int, version: int, respond: Response) -> list[Buffer | FileSlice]:
+def write(key: int, version: int, response: Response) -> list[Buffer | FileSlice]:
     """Encode the response; records remain slices of files."""
     topics: dict[object, tuple[CachedPartition, list[FetchedPartition]]] = {}
-    for wanted, partition in respond.chosen:
+    for wanted, partition in response.chosen:
         topics.setdefault(wanted.topic_id or wanted.topic, (wanted, []))[1].append(partition)
     return write_fetch_response(
         version,
         throttle_time_ms=0,
-        error_code=respond.error_code,
-        session_id=respond.session_id,
+        error_code=response.error_code,
+        session_id=response.session_id,
         topics=[
             FetchedTopic(name=first.topic or "", topic_id=first.topic_id, partitions=partitions)
             for first, partitions in topics.values()
         ],
-        node_endpoints=respond.endpoints,
+        node_endpoints=response.endpoints,
     )
 
 

@@ -55,20 +55,20 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             found, unknown = None, TopicDenied.code
         partitions: list[Values] = []
         for each in topic.partitions:
-            respond = {"partition_index": each.partition_index, "error_code": unknown}
-            partitions.append(respond)
+            response = {"partition_index": each.partition_index, "error_code": unknown}
+            partitions.append(response)
             if found is None:
                 continue
             if each.partition_index not in found.partitions:
-                respond["error_code"] = ErrorCode.unknown_topic_or_partition
+                response["error_code"] = ErrorCode.unknown_topic_or_partition
                 continue
             offsets.append(to_commit(found, each))
-            responses.append(respond)
+            responses.append(response)
         topics.append(_topic_values(topic, partitions))
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
-        for respond, error in zip(responses, errors, strict=True):
-            respond["error_code"] = error
+        for response, error in zip(responses, errors, strict=True):
+            response["error_code"] = error
     return {"topics": topics}
 
 
@@ -114,10 +114,10 @@ async def _commit(
         knows_consumer_groups=ctx.api_version >= CONSUMER_GROUPS_SINCE,
     )
     try:
-        respond = await ctx.services.groups.commit(commit)
+        response = await ctx.services.groups.commit(commit)
     except KafkaError as error:
         return [error.code] * len(offsets)
-    return [error for _, _, error in respond.partitions]
+    return [error for _, _, error in response.partitions]
 
 
 # OffsetFetch
@@ -243,12 +243,12 @@ async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             known += [(topic.name, index) for index in indexes if index in found.partitions]
     try:
         check_group(ctx, request.group_id)
-        respond = await ctx.services.groups.delete_offsets(request.group_id, known)
+        response = await ctx.services.groups.delete_offsets(request.group_id, known)
     except KafkaError as error:
-        respond = OffsetPartitionErrors(error.code, ())
-    if respond.error is not NO_ERROR:
-        return {"error_code": respond.error, "topics": []}
-    errors = {(topic, partition): error for topic, partition, error in respond.partitions}
+        response = OffsetPartitionErrors(error.code, ())
+    if response.error is not NO_ERROR:
+        return {"error_code": response.error, "topics": []}
+    errors = {(topic, partition): error for topic, partition, error in response.partitions}
     unknown = ErrorCode.unknown_topic_or_partition
     return {
         "error_code": NO_ERROR,

@@ -61,7 +61,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     groups = ctx.services.groups
     try:
         check_group(ctx, request.group_id)
-        respond = await groups.join(
+        response = await groups.join(
             JoinGroup(
                 request.group_id,
                 request.member_id,
@@ -79,23 +79,23 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             )
         )
     except KafkaError as error:
-        respond = JoinGroupResponse(error.code, "")
+        response = JoinGroupResponse(error.code, "")
     no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
     return {
-        "error_code": respond.error,
-        "generation_id": respond.generation,
-        "protocol_type": respond.protocol_type,
-        "protocol_name": respond.protocol_name or no_protocol,
-        "leader": respond.leader,
-        "skip_assignment": respond.skip_assignment,
-        "member_id": respond.member_id,
+        "error_code": response.error,
+        "generation_id": response.generation,
+        "protocol_type": response.protocol_type,
+        "protocol_name": response.protocol_name or no_protocol,
+        "leader": response.leader,
+        "skip_assignment": response.skip_assignment,
+        "member_id": response.member_id,
         "members": [
             {
                 "member_id": each.member_id,
                 "group_instance_id": each.instance_id,
                 "metadata": each.metadata,
             }
-            for each in respond.members
+            for each in response.members
         ],
     }
 
@@ -109,12 +109,12 @@ def _protocols(request: Any) -> SupportedProtocols:
 
 
 async def sync_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    respond = await _sync(request, ctx)
+    response = await _sync(request, ctx)
     return {
-        "error_code": respond.error,
-        "protocol_type": respond.protocol_type,
-        "protocol_name": respond.protocol_name,
-        "assignment": respond.assignment,
+        "error_code": response.error,
+        "protocol_type": response.protocol_type,
+        "protocol_name": response.protocol_name,
+        "assignment": response.assignment,
     }
 
 
@@ -143,7 +143,7 @@ async def _sync(request: Any, ctx: RequestContext) -> SyncGroupResponse:
 async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_group(ctx, request.group_id)
-        respond = await ctx.services.groups.heartbeat(
+        response = await ctx.services.groups.heartbeat(
             Heartbeat(
                 request.group_id,
                 request.member_id,
@@ -153,7 +153,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         return {"error_code": error.code}
-    return {"error_code": respond.error}
+    return {"error_code": response.error}
 
 
 async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -167,23 +167,23 @@ async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         leavers = (LeavingMember(request.member_id),)
     try:
         check_group(ctx, request.group_id)
-        respond = await ctx.services.groups.leave(LeaveGroup(request.group_id, leavers))
+        response = await ctx.services.groups.leave(LeaveGroup(request.group_id, leavers))
     except KafkaError as error:
-        respond = LeaveGroupResponse(error.code)
+        response = LeaveGroupResponse(error.code)
     if not batched:
-        alone = [each.error for each in respond.members]
+        alone = [each.error for each in response.members]
         return {
-            "error_code": (alone or [NO_ERROR])[0] if respond.error is NO_ERROR else respond.error
+            "error_code": (alone or [NO_ERROR])[0] if response.error is NO_ERROR else response.error
         }
     return {
-        "error_code": respond.error,
+        "error_code": response.error,
         "members": [
             {
                 "member_id": each.member_id,
                 "group_instance_id": each.instance_id,
                 "error_code": each.error,
             }
-            for each in respond.members
+            for each in response.members
         ],
     }
 

@@ -87,11 +87,11 @@ async def _list_partition(
         else:
             partition.check_leader(epoch)
         if _is_in_tiers(partition.log, wanted.timestamp, ctx):
-            respond = _failed(
+            response = _failed(
                 index, ErrorCode.request_timed_out
             )  # replaced by the result of the search
-            searches.append(_TieredSearch(partition, wanted.timestamp, respond))
-            return respond
+            searches.append(_TieredSearch(partition, wanted.timestamp, response))
+            return response
         found = await _find(partition, wanted.timestamp, request, ctx)
     except KafkaError as error:
         return _failed(index, error.code)
@@ -118,7 +118,7 @@ class _TieredSearch:
 
     partition: Partition
     timestamp: int
-    respond: dict[str, Any]
+    response: dict[str, Any]
 
     async def run(self, request: Any, ctx: RequestContext) -> None:
         partition, index = self.partition, self.partition.index
@@ -129,9 +129,9 @@ class _TieredSearch:
             found = await ctx.services.tiered_storage.reads.find_timestamp(partition.log, timestamp)
             found = _if_fetchable(found, partition, epoch, request, ctx)
         except KafkaError as error:
-            self.respond.update(_failed(index, error.code))
+            self.response.update(_failed(index, error.code))
         else:
-            self.respond.update(_respond(index, found))
+            self.response.update(_respond(index, found))
 
 
 def _is_in_tiers(log: PartitionLog, timestamp: int, ctx: RequestContext) -> bool:
@@ -252,7 +252,7 @@ async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[
 
 
 async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
-    respond = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
+    response = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
     try:
         if not may_cluster(ctx, AclOperation.CLUSTER_ACTION):  # which followers have
             check_topic(ctx, topic)
@@ -260,9 +260,9 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
         partition.check_leader(field(wanted, "current_leader_epoch", -1))
         end = partition.log.epochs.end_offset_for(wanted.leader_epoch)
     except KafkaError as error:
-        return {**respond, "error_code": error.code}
+        return {**response, "error_code": error.code}
     return {
-        **respond,
+        **response,
         "error_code": ErrorCode.none,
         "leader_epoch": end.epoch,
         "end_offset": end.end_offset,

@@ -406,12 +406,12 @@ def read(key: int, version: int, view: memoryview, offset: int) -> ProduceReques
     return read_produce(view, version, offset)
 
 
-def write(key: int, version: int, respond: Response) -> bytearray:
+def write(key: int, version: int, response: Response) -> bytearray:
     return write_produce_response(
         version,
-        respond.topics,
-        throttle_time_ms=respond.throttle_time_ms,
-        node_endpoints=respond.endpoints,
+        response.topics,
+        throttle_time_ms=response.throttle_time_ms,
+        node_endpoints=response.endpoints,
     )
 
 

@@ -48,16 +48,16 @@ async def _transactional(request: Any, ctx: RequestContext) -> Mapping[str, Any]
     expected = None
     if producer_id != NO_PRODUCER_ID:
         expected = ProducerIdAndEpoch(producer_id, request.producer_epoch)
-    respond = await ctx.services.transactions.init_producer_id(
+    response = await ctx.services.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout // MILLISECOND, expected
     )
-    error = respond.error
+    error = response.error
     if error is ErrorCode.producer_fenced and ctx.api_version < FENCED_SINCE:
         error = ErrorCode.invalid_producer_epoch
     return {
         "error_code": error,
-        "producer_id": respond.producer_id,
-        "producer_epoch": respond.epoch,
+        "producer_id": response.producer_id,
+        "producer_epoch": response.epoch,
     }
 
 

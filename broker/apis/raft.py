@@ -37,10 +37,10 @@ def responded_by_the_quorum(form: RpcCodec, needed: AclOperation) -> Handler:
         try:
             check_cluster(ctx, needed)
             request = read(entity)
-            respond = await ctx.services.metadata.respond(request)
+            response = await ctx.services.metadata.respond(request)
         except KafkaError as error:
             return refuse(entity, error)
-        return write(respond, request, ctx.endpoint.name)
+        return write(response, request, ctx.endpoint.name)
 
     return handle
 

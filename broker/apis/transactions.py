@@ -188,7 +188,7 @@ async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, 
 async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_transactional_id(ctx, request.transactional_id)
-        respond = await ctx.services.transactions.end(
+        response = await ctx.services.transactions.end(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             is_commit=request.committed,
@@ -203,9 +203,9 @@ async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             "producer_epoch": NO_PRODUCER_EPOCH,
         }
     return {
-        "error_code": _known(respond.error, ctx),
-        "producer_id": respond.producer_id,
-        "producer_epoch": respond.epoch,
+        "error_code": _known(response.error, ctx),
+        "producer_id": response.producer_id,
+        "producer_epoch": response.epoch,
     }
 
 

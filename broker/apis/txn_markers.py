@@ -80,7 +80,7 @@ async def describe_producers(request: Any, ctx: RequestContext) -> Mapping[str, 
 
 
 async def _describe(topic: str, index: int, ctx: RequestContext) -> Values:
-    respond: Values = {"partition_index": index, "error_message": None, "active_producers": []}
+    response: Values = {"partition_index": index, "error_message": None, "active_producers": []}
     try:
         check_topic_name(topic)
         check_topic(ctx, topic)
@@ -88,13 +88,13 @@ async def _describe(topic: str, index: int, ctx: RequestContext) -> Values:
         partition.check_epoch(-1)
         partition.log.check_online()
     except KafkaError as error:
-        return {**respond, "error_code": error.code, "error_message": error.message or None}
-    found = respond["active_producers"]
+        return {**response, "error_code": error.code, "error_message": error.message or None}
+    found = response["active_producers"]
     for count, entry in enumerate(list(partition.log.producers.active.values())):
         found.append(_producer(entry))
         if count % PRODUCERS_BEFORE_YIELD == PRODUCERS_BEFORE_YIELD - 1:
             await trio.lowlevel.checkpoint()
-    return {**respond, "error_code": ErrorCode.none}
+    return {**response, "error_code": ErrorCode.none}
 
 
 def _producer(entry: ProducerEntry) -> Values:

@@ -44,21 +44,21 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
             refused = TopicDenied.code
         partitions: list[Values] = []
         for each in topic.partitions:
-            respond = {"partition_index": each.partition_index, "error_code": NO_ERROR}
-            partitions.append(respond)
+            response = {"partition_index": each.partition_index, "error_code": NO_ERROR}
+            partitions.append(response)
             if refused is not None:
-                respond["error_code"] = refused
+                response["error_code"] = refused
                 continue
             if found is None or each.partition_index not in found.partitions:
-                respond["error_code"] = ErrorCode.unknown_topic_or_partition
+                response["error_code"] = ErrorCode.unknown_topic_or_partition
                 continue
             offsets.append(to_commit(found, each))
-            responses.append(respond)
+            responses.append(response)
         topics.append({"name": topic.name, "partitions": partitions})
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
-        for respond, error in zip(responses, errors, strict=True):
-            respond["error_code"] = _as_version(error, ctx.api_version)
+        for response, error in zip(responses, errors, strict=True):
+            response["error_code"] = _as_version(error, ctx.api_version)
     return {"topics": topics}
 
 
@@ -89,10 +89,10 @@ async def _commit(
         services.config.get_bool("transaction.partition.verification.enable"),
     )
     try:
-        respond = await services.groups.commit_transactional_offsets(commit, transaction)
+        response = await services.groups.commit_transactional_offsets(commit, transaction)
     except KafkaError as error:
         return [error.code] * len(offsets)
-    return [error for _, _, error in respond.partitions]
+    return [error for _, _, error in response.partitions]
 
 
 def _as_version(error: ErrorCode, version: int) -> ErrorCode:

@@ -87,9 +87,9 @@ class ControllerChannel:
         pause_seconds = BACKOFF_SECONDS
         with trio.move_on_after(timeout_s):
             while True:
-                respond = await self._try(api, values)
-                if respond is not None:
-                    return respond
+                response = await self._try(api, values)
+                if response is not None:
+                    return response
                 await self._while_led_by(self._leader(), pause_seconds)
                 pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
         raise KafkaError(
@@ -102,16 +102,16 @@ class ControllerChannel:
         quorum = self._quorum()
         if quorum.is_active:
             try:
-                respond = await self._here(api, values)
+                response = await self._here(api, values)
             except NotController:
                 return None
         elif (address := quorum.leader_address) is not None:
-            respond = await self._ask(Address(*address), api, values)
+            response = await self._ask(Address(*address), api, values)
         else:
             return None
-        if field(respond, "error_code") == ErrorCode.not_controller:
+        if field(response, "error_code") == ErrorCode.not_controller:
             return None
-        return respond
+        return response
 
     # Who leads
 
@@ -158,12 +158,12 @@ class ControllerChannel:
     async def _exchange(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
         connection = await self._connection(address)
         try:
-            respond = await connection.request(api, values, timeout_s=float("inf"))
+            response = await connection.request(api, values, timeout_s=float("inf"))
         except BaseException:
             connection.abort()
             raise
         self._keep(connection)
-        return respond
+        return response
 
     async def _connection(self, address: Address) -> BrokerConnection:
         from odradek.client.connection import open_connection

@@ -82,11 +82,11 @@ class ControllerRegistration:
     async def _register(self) -> bool:
         wanted = self._metadata.controller_registration
         try:
-            respond = await self._controller.request(
+            response = await self._controller.request(
                 apis.CONTROLLER_REGISTRATION, _values(wanted), timeout_s=TIMEOUT_SECONDS
             )
-            if respond.error_code is not ErrorCode.none:
-                raise KafkaError(respond.error_code, respond.error_message or "")
+            if response.error_code is not ErrorCode.none:
+                raise KafkaError(response.error_code, response.error_message or "")
         except KafkaError as error:
             log.warning("registration with the active controller failed: %s", error)
             return False

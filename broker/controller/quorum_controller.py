@@ -155,7 +155,7 @@ class QuorumController:
         before = self._metadata.image.brokers.get(heartbeat.broker_id)
         if before is not None and before.epoch == heartbeat.broker_epoch:
             await self._make_way(before, heartbeat)
-        respond = await self._metadata.perform(
+        response = await self._metadata.perform(
             lambda image: process_broker_heartbeat(
                 image,
                 self.sessions,
@@ -168,7 +168,7 @@ class QuorumController:
         self._heartbeat_received.set()
         if before is not None:
             await self._follow_up(before)
-        return respond
+        return response
 
     async def _make_way(self, broker: BrokerImage, heartbeat: BrokerHeartbeat) -> None:
         """Move partitions off a broker or its directories before it is marked fenced or offline."""

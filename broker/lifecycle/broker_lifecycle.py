@@ -300,20 +300,20 @@ class BrokerLifecycle:
 
     async def _register(self) -> None:
         assert self._registration is not None
-        respond = await self._controller.request(
+        response = await self._controller.request(
             apis.BROKER_REGISTRATION,
             _registration_values(self._registration, self._metadata.cluster_id),
             timeout_s=self._timeout_s,
         )
-        if respond.error_code is not ErrorCode.none:
-            raise KafkaError(respond.error_code, "in response to its registration")
-        self._life.registered(respond.broker_epoch, self._now_ms())
-        log.info("registered with epoch %d", respond.broker_epoch)
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, "in response to its registration")
+        self._life.registered(response.broker_epoch, self._now_ms())
+        log.info("registered with epoch %d", response.broker_epoch)
 
     async def _heartbeat(self) -> None:
         life = self._life
         knows_itself = life.state is not LifeState.STARTING
-        respond = await self._controller.request(
+        response = await self._controller.request(
             apis.BROKER_HEARTBEAT,
             {
                 "broker_id": self._metadata.node_id,
@@ -326,13 +326,13 @@ class BrokerLifecycle:
             },
             timeout_s=self._timeout_s,
         )
-        if respond.error_code is not ErrorCode.none:
-            raise KafkaError(respond.error_code, "in response to its heartbeat")
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, "in response to its heartbeat")
         before = life.state
         life.responded(
-            is_caught_up=respond.is_caught_up,
-            is_fenced=respond.is_fenced,
-            should_shut_down=respond.should_shut_down,
+            is_caught_up=response.is_caught_up,
+            is_fenced=response.is_fenced,
+            should_shut_down=response.should_shut_down,
             now_ms=self._now_ms(),
         )
         if life.state is not before:

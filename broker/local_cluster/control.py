@@ -37,13 +37,13 @@ class ControlRequestFailed(Exception):
 async def serve(
     seams: Seams,
     directory: Path,
-    respond: RequestHandler,
+    handle: RequestHandler,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve requests until cancelled. The file exists from the start of this task to its end.
 
-    `respond` raises ControlRequestFailed for a request that it cannot execute.
+    `handle` raises ControlRequestFailed for a request that it cannot execute.
     """
     [listener] = await seams.network.listen(HOST, 0)
     token = uuid_to_text(seams.entropy.uuid())
@@ -54,18 +54,18 @@ async def serve(
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
-                nursery.start_soon(_serve_connection, await listener.accept(), token, respond)
+                nursery.start_soon(_serve_connection, await listener.accept(), token, handle)
     finally:
         seams.files.remove(file, missing_ok=True)
         with trio.CancelScope(shield=True):
             await listener.aclose()
 
 
-async def _serve_connection(connection: Connection, token: str, respond: RequestHandler) -> None:
+async def _serve_connection(connection: Connection, token: str, handle: RequestHandler) -> None:
     try:
         request = await _read_line(connection)
         if request.get("token") == token:
-            await _write_line(connection, await _handle(respond, request))
+            await _write_line(connection, await _handle(handle, request))
     except (ConnectionLost, ValueError):
         pass  # an invalid request, or a lost connection
     finally:
@@ -73,9 +73,9 @@ async def _serve_connection(connection: Connection, token: str, respond: Request
             await connection.aclose()
 
 
-async def _handle(respond: RequestHandler, request: Values) -> Values:
+async def _handle(handle: RequestHandler, request: Values) -> Values:
     try:
-        return await respond(request)
+        return await handle(request)
     except ControlRequestFailed as refused:
         return {"refused": str(refused)}
 
@@ -101,15 +101,15 @@ async def _ask(network: Network, files: Files, directory: Path, values: Values) 
         connection = await network.connect(HOST, where["port"])
         try:
             await _write_line(connection, {**values, "token": where["token"]})
-            respond = await _read_line(connection)
+            response = await _read_line(connection)
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
     except (ConnectionLost, ValueError):  # the process was killed; another one may have its port
         raise ClusterNotRunning from None
-    if "refused" in respond:
-        raise ControlRequestFailed(respond["refused"])
-    return respond
+    if "refused" in response:
+        raise ControlRequestFailed(response["refused"])
+    return response
 
 
 async def _read_line(connection: Connection) -> dict[str, Any]:

@@ -269,14 +269,14 @@ class ClientConnection:
         body = route.write(ctx.api.key, version, values)
         if not isinstance(body, (bytes, bytearray, memoryview)):
             body = b"".join(cast("Sequence[Buffer]", body))
-        respond = respond_head(ctx.api, version, ctx.correlation_id, len(body)) + body
+        response = respond_head(ctx.api, version, ctx.correlation_id, len(body)) + body
         try:
-            sent_bytes = self._connection.send_nowait(respond)
+            sent_bytes = self._connection.send_nowait(response)
         except ConnectionLost:
             sent_bytes = 0  # the flush raises it again
-        if sent_bytes < len(respond):
-            self._unsent.append(memoryview(respond)[sent_bytes:])
-            self._unsent_bytes = len(respond) - sent_bytes
+        if sent_bytes < len(response):
+            self._unsent.append(memoryview(response)[sent_bytes:])
+            self._unsent_bytes = len(response) - sent_bytes
             self.wake()
         elif self._is_asleep:
             self.waiting_since = self._services.seams.clock.monotonic()
@@ -320,16 +320,16 @@ class ClientConnection:
         the rest is kept."""
         unsent = self._unsent
         if len(unsent) == 1:
-            respond = unsent[0]
+            response = unsent[0]
         elif self._unsent_bytes <= JOINED_BYTES_MAX and not any(map(_is_slice, unsent)):
-            respond = b"".join(cast("list[Buffer]", unsent))
+            response = b"".join(cast("list[Buffer]", unsent))
         else:
             return False
-        if isinstance(respond, FileSlice):
+        if isinstance(response, FileSlice):
             return False
-        sent_bytes = self._connection.send_nowait(respond)
-        if sent_bytes < len(respond):
-            self._unsent = [memoryview(respond)[sent_bytes:]]
+        sent_bytes = self._connection.send_nowait(response)
+        if sent_bytes < len(response):
+            self._unsent = [memoryview(response)[sent_bytes:]]
             return False
         self._unsent = []
         self._unsent_bytes = 0

@@ -55,20 +55,20 @@ class RequestBatcher(Generic[Q, A]):
             self._nursery.start_soon(self._run, broker_id)
         else:
             waiting.append(asked)
-        respond = await asked.waiter.wait()
-        if isinstance(respond, ClientError):
-            raise respond
-        return respond
+        response = await asked.waiter.wait()
+        if isinstance(response, ClientError):
+            raise response
+        return response
 
     async def _run(self, broker_id: int) -> None:
         """Send batches until no item is left."""
         waiting = self._waiting[broker_id]
         while waiting:
             together = _take(waiting)
-            for each, respond in zip(
+            for each, response in zip(
                 together, await self._responses(broker_id, together), strict=True
             ):
-                each.waiter.set(respond)
+                each.waiter.set(response)
         del self._waiting[broker_id]
 
     async def _responses(

@@ -79,24 +79,24 @@ async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
         "client_host_address": _packed(ctx.peer.host),
     }
     try:
-        respond = await ctx.services.controller_channel.request(
+        response = await ctx.services.controller_channel.request(
             apis.ENVELOPE, values, timeout_s=FORWARD_SECONDS
         )
     except KafkaError as error:
         log.warning("%s was not forwarded: %s", ctx.api.title, error)
         return None
-    if respond.error_code == ErrorCode.unsupported_version:
+    if response.error_code == ErrorCode.unsupported_version:
         raise InvalidFrame(
             f"the active controller does not support {ctx.api.title} {ctx.api_version}"
         )
-    if respond.error_code != ErrorCode.none:
+    if response.error_code != ErrorCode.none:
         log.warning(
             "the active controller refused to handle %s for a client: %s",
             ctx.api.title,
-            respond.error_code.name,
+            response.error_code.name,
         )
         return None
-    data = memoryview(respond.response_data)
+    data = memoryview(response.response_data)
     _, start = read_response_header(ctx.api, ctx.api_version, data)
     return bytes(data[start:])
 

@@ -33,8 +33,8 @@ async def handle_locally(services: Services, api: Api, values: Mapping[str, Any]
     ctx = RequestContext(
         services, api, version, 0, f"node-{services.node_id}", IN_PROCESS, HERE, _nothing_to_flush
     )
-    respond = await route.handler(route.read(api.key, version, frame, 0), ctx)
-    body = cast(Buffer, route.write(api.key, version, respond))
+    response = await route.handler(route.read(api.key, version, frame, 0), ctx)
+    body = cast(Buffer, route.write(api.key, version, response))
     return messages.read_response(api.key, version, memoryview(body))
 
 

@@ -119,18 +119,18 @@ class Authorizer:
     ) -> bool:
         """Whether the principal is allowed the operation on the resource from the host."""
         question = (principal, host, operation, resource_type, name)
-        respond = self._remembered.get(question)
-        if respond is None:
-            respond = self._decide(principal, host, operation, resource_type, name)
+        response = self._remembered.get(question)
+        if response is None:
+            response = self._decide(principal, host, operation, resource_type, name)
             if len(name) <= NAME_CHARS_MAX:
-                self._remember(question, respond)
-        return respond
+                self._remember(question, response)
+        return response
 
-    def _remember(self, question: _Question, respond: bool) -> bool:
+    def _remember(self, question: _Question, response: bool) -> bool:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
-        self._remembered[question] = respond
-        return respond
+        self._remembered[question] = response
+        return response
 
     def _decide(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
@@ -153,12 +153,12 @@ class Authorizer:
         Kafka's `authorizeByResourceType`: an ALLOW ACL counts unless DENY ACLs cover all its resources.
         """
         question = (principal, host, operation, resource_type, None)
-        respond = self._remembered.get(question)
-        if respond is None:
-            respond = self._remember(
+        response = self._remembered.get(question)
+        if response is None:
+            response = self._remember(
                 question, self._decide_any(principal, host, operation, resource_type)
             )
-        return respond
+        return response
 
     def _decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
         if self.allows(principal, host, operation, resource_type, _NOBODYS):

@@ -131,12 +131,12 @@ class Registry:
         return found
 
     def _asked(self, path: str, more: Mapping[str, Any], origin: str) -> Schema:
-        respond = self._get(path)
+        response = self._get(path)
         references: dict[str, str] = {}
         try:
-            self._follow(respond, references)
-            kind = respond.get("schemaType") or AVRO
-            fields = {**respond, **more}
+            self._follow(response, references)
+            kind = response.get("schemaType") or AVRO
+            fields = {**response, **more}
             id, text = fields["id"], fields["schema"]
             if not isinstance(id, int) or not isinstance(text, str):
                 raise TypeError("it has no number as id, or no text as schema")
@@ -144,8 +144,8 @@ class Registry:
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _no_registry(f"{self._url}{path}", error) from None
 
-    def _follow(self, respond: Mapping[str, Any], references: dict[str, str]) -> None:
-        for each in respond.get("references") or ():
+    def _follow(self, response: Mapping[str, Any], references: dict[str, str]) -> None:
+        for each in response.get("references") or ():
             if each["name"] not in references:
                 subject, version = quote(each["subject"], safe=""), each["version"]
                 used = self._get(f"/subjects/{subject}/versions/{version}?deleted=true")
@@ -165,8 +165,8 @@ class Registry:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json", **self._authorization}
         where = f"{self._url}{path}"
         try:
-            with urlopen(Request(where, headers=headers), timeout=PATIENCE_SECONDS) as respond:
-                return json.load(respond)
+            with urlopen(Request(where, headers=headers), timeout=PATIENCE_SECONDS) as response:
+                return json.load(response)
         except HTTPError as error:
             said = f"{error.code} {error.reason}"
             if error.code == 404:

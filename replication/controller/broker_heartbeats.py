@@ -128,10 +128,10 @@ def process_broker_heartbeat(
         sessions.shutting_down(broker, image.offset + len(records))
     if then is BrokerControlState.SHUTDOWN_NOW:
         sessions.expire(broker, now_ms)
-    respond = HeartbeatResponse(
+    response = HeartbeatResponse(
         is_caught_up, then.is_fenced, then is BrokerControlState.SHUTDOWN_NOW
     )
-    return ControllerResult(records, respond, atomic=False)
+    return ControllerResult(records, response, atomic=False)
 
 
 def fence_stale_broker(

@@ -72,7 +72,7 @@ class ConsumerMember:
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Raises KafkaError (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, …)."""
-        respond = await self._request(
+        response = await self._request(
             OFFSET_COMMIT,
             {
                 "group_id": self._group,
@@ -82,7 +82,7 @@ class ConsumerMember:
                 "topics": offset_topics(offsets),
             },
         )
-        for topic in respond.topics:
+        for topic in response.topics:
             for row in topic.partitions:
                 self._check(row.error_code, f"the commit of {topic.name}-{row.partition_index}")
 
@@ -90,15 +90,15 @@ class ConsumerMember:
         """A static member comes back (KIP-345): what it had is kept for it."""
         if self.generation > JOINS:
             self.generation = LEAVES if self._instance_id is None else LEAVES_FOR_NOW
-            respond = await self._request(CONSUMER_GROUP_HEARTBEAT, self._named())
-            self._check(respond.error_code, "leaving")
+            response = await self._request(CONSUMER_GROUP_HEARTBEAT, self._named())
+            self._check(response.error_code, "leaving")
 
     async def _heartbeat(self) -> None:
         said = {} if self._is_known else {"subscribed_topic_names": [self._topic]}
         self._is_known = False
         topic_id = (await self._cluster.topic(self._topic)).topic_id
         owned = [each.partition for each in self.positions]
-        respond = await self._request(
+        response = await self._request(
             CONSUMER_GROUP_HEARTBEAT,
             self._named()
             | {
@@ -107,17 +107,17 @@ class ConsumerMember:
                 **said,
             },
         )
-        if respond.error_code in FENCED:
+        if response.error_code in FENCED:
             self._target, self.generation = set(), JOINS
             self._reader.assign({})
-        self._check(respond.error_code, f"a heartbeat of {self._member_id}")
-        self.generation = respond.member_epoch
-        self._due = trio.current_time() + respond.heartbeat_interval.total_seconds()
+        self._check(response.error_code, f"a heartbeat of {self._member_id}")
+        self.generation = response.member_epoch
+        self._due = trio.current_time() + response.heartbeat_interval.total_seconds()
         self._is_known = True
-        if respond.assignment is not None:
+        if response.assignment is not None:
             self._target = {
                 TopicPartition(self._topic, index)
-                for each in respond.assignment.topic_partitions
+                for each in response.assignment.topic_partitions
                 if each.topic_id == topic_id
                 for index in each.partitions
             }

@@ -198,7 +198,7 @@ class TopicMadeAnew:
         assert self._id is not None
         self._asked_to_go.add(self._id)
         controller = await cluster.controller()
-        respond = await controller.request(
+        response = await controller.request(
             DELETE_TOPICS,
             {
                 "topics": [{"name": None, "topic_id": self._id}],
@@ -207,7 +207,7 @@ class TopicMadeAnew:
             },
             timeout_s=cluster.timeout_s,
         )
-        code = respond.responses[0].error_code
+        code = response.responses[0].error_code
         if code != ErrorCode.unknown_topic_id:  # else an earlier try has done it
             check(code, about=MADE_ANEW)
             self._gone.add(self._id)
@@ -250,7 +250,7 @@ class TopicMadeAnew:
         leader = await cluster.node(await cluster.leader(MADE_ANEW, record.partition))
         batch = build_batch([Record(0, self._clock.wall_ms(), None, record.value)])
         rows = [{"index": record.partition, "records": bytes(batch)}]
-        respond = await leader.request(
+        response = await leader.request(
             PRODUCE,
             {
                 "transactional_id": None,
@@ -260,7 +260,7 @@ class TopicMadeAnew:
             },
             timeout_s=cluster.timeout_s,
         )
-        row = respond.responses[0].partition_responses[0]
+        row = response.responses[0].partition_responses[0]
         check(row.error_code, about=MADE_ANEW)
         return int(row.base_offset)
 

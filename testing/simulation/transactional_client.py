@@ -64,7 +64,7 @@ class TransactionalClient:
 
     async def init(self) -> None:
         """Take over the transactional id; a transaction of it that is open is aborted."""
-        respond = await self._ask(
+        response = await self._ask(
             INIT_PRODUCER_ID,
             {
                 "transactional_id": self.name,
@@ -75,7 +75,7 @@ class TransactionalClient:
             at_most=5,
             patience_s=10 * PATIENCE_S,
         )
-        self._producer_id, self._epoch = respond.producer_id, respond.producer_epoch
+        self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
         self._added.clear()
 
@@ -103,7 +103,7 @@ class TransactionalClient:
             transactional=True,
         )
         rows = [{"index": partition, "records": bytes(batch)}]
-        respond = await self._ask(
+        response = await self._ask(
             PRODUCE,
             {
                 "transactional_id": self.name,
@@ -114,7 +114,7 @@ class TransactionalClient:
             at_most=12 if self._implicit else 11,
         )
         self._sequences[partition] = sequence + len(records)
-        return int(respond.responses[0].partition_responses[0].base_offset)
+        return int(response.responses[0].partition_responses[0].base_offset)
 
     async def commit_offset(self, offset: int) -> None:
         """Commit `offset` of partition 0 for the group that has the client's name."""
@@ -133,7 +133,7 @@ class TransactionalClient:
 
     async def end(self, *, commit: bool) -> None:
         """End the transaction. Raises if nobody tells that it ended so."""
-        respond = await self._ask(
+        response = await self._ask(
             END_TXN,
             {**self._identity(), "committed": commit},
             at_most=5 if self._implicit else 3,
@@ -141,7 +141,7 @@ class TransactionalClient:
         )
         self._added.clear()
         if self._implicit:
-            self._producer_id, self._epoch = respond.producer_id, respond.producer_epoch
+            self._producer_id, self._epoch = response.producer_id, response.producer_epoch
             self._sequences.clear()
 
     async def _add_partition(self, partition: int) -> None:
@@ -164,10 +164,10 @@ class TransactionalClient:
         while True:
             try:
                 node = await self._node_for(api, values)
-                respond = await node.request(api, values, timeout_s=5.0, at_most=at_most)
-                code = _error_of(respond)
+                response = await node.request(api, values, timeout_s=5.0, at_most=at_most)
+                code = _error_of(response)
                 if code is ErrorCode.none:
-                    return respond
+                    return response
                 raise KafkaError(code, f"{api.title} of {self.name}")
             except (KafkaError, ClientError) as error:
                 again = retriable(error) or (
@@ -197,11 +197,11 @@ class TransactionalClient:
         return await self._cluster.connect(self._coordinators[key_type])
 
 
-def _error_of(respond: Any) -> ErrorCode:
+def _error_of(response: Any) -> ErrorCode:
     """The first error in an answer, wherever it stands."""
-    codes = [getattr(respond, "error_code", 0)]
+    codes = [getattr(response, "error_code", 0)]
     for name in ("responses", "topics", "results_by_topic_v3_and_below"):
-        for topic in getattr(respond, name, ()):
+        for topic in getattr(response, name, ()):
             for rows in ("partition_responses", "partitions", "results_by_partition"):
                 codes += [
                     getattr(row, "error_code", getattr(row, "partition_error_code", 0))

@@ -31,8 +31,8 @@ from odradek.protocol import apis
 
 def partitions(address: tuple[str, int], topic: str) -> int:
     with Wire(address) as wire:
-        respond = wire.ask(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
-    return len(respond.topics[0].partitions)
+        response = wire.ask(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
+    return len(response.topics[0].partitions)
 
 
 def test_a_broker_keeps_its_address_and_its_topics_over_a_kill(tmp_path: Path) -> None:

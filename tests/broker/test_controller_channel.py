@@ -63,16 +63,16 @@ def controller(*responses: Any) -> Any:
     def script(asked: Asked) -> Any:
         if asked.api is not ALLOCATE_PRODUCER_IDS:
             return None
-        respond = left.pop(0) if len(left) > 1 else left[0]
-        return dict(respond) if isinstance(respond, dict) else respond
+        response = left.pop(0) if len(left) > 1 else left[0]
+        return dict(response) if isinstance(response, dict) else response
 
     return script
 
 
 async def ask(channel: ControllerChannel, timeout_s: float = 10) -> int:
-    respond = await channel.request(ALLOCATE_PRODUCER_IDS, WANTED, timeout_s=timeout_s)
-    assert respond.error_code == ErrorCode.none
-    return int(respond.producer_id_start)
+    response = await channel.request(ALLOCATE_PRODUCER_IDS, WANTED, timeout_s=timeout_s)
+    assert response.error_code == ErrorCode.none
+    return int(response.producer_id_start)
 
 
 async def test_active_controller_handles_its_own_requests() -> None:

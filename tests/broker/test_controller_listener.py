@@ -46,11 +46,11 @@ async def test_controller_serves_direct_requests() -> None:
         (controller,) = broker.node.controller_endpoints
         connection = await connect(controller.address, nursery)
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": []}
-        respond = await connection.request(
+        response = await connection.request(
             apis.CREATE_TOPICS,
             {"topics": [{**topic, "configs": []}], "timeout": 5000, "validate_only": False},
         )
-        assert respond.topics[0].error_code is ErrorCode.none
+        assert response.topics[0].error_code is ErrorCode.none
         assert "t" in broker.node.metadata.image.topics_by_name
         (voter,) = broker.node.metadata.quorum.voters
         assert [(each.listener, each.port) for each in voter.endpoints] == [

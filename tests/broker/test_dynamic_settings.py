@@ -17,10 +17,10 @@ ONE = {"default_replication_factor": "1"}
 async def alter(nodes: Nodes, name: str, value: str, *, broker: str = "") -> None:
     change = {"name": name, "config_operation": AlterOperation.SET, "value": value}
     resource = {"resource_type": 4, "resource_name": broker, "configs": [change]}
-    respond = await nodes.ask(
+    response = await nodes.ask(
         1, apis.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
     )
-    assert respond.responses[0].error_code is ErrorCode.none, respond.responses[0]
+    assert response.responses[0].error_code is ErrorCode.none, response.responses[0]
 
 
 def written_by(producer_id: int, now_ms: int) -> memoryview:

@@ -72,7 +72,7 @@ def produce(
     broker: Broker, topic: str, records: bytes | None, *, acks: int = -1, version: int = VERSION
 ) -> Any:
     """The partition's answer."""
-    respond = ask(
+    response = ask(
         broker,
         apis.PRODUCE,
         version,
@@ -83,9 +83,9 @@ def produce(
             "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
         },
     )
-    if respond is None:
+    if response is None:
         return None
-    ((partition,),) = [each.partition_responses for each in respond.responses]
+    ((partition,),) = [each.partition_responses for each in response.responses]
     return partition
 
 
@@ -158,8 +158,8 @@ def test_log_flush_interval_messages_holds_for_what_coordinators_write() -> None
 def wait_for_commit(broker: Broker, commit: dict[str, Any]) -> ErrorCode:
     """Its error, once the group has a coordinator."""
     while True:
-        respond = ask(broker, apis.OFFSET_COMMIT, 8, commit)
-        error: ErrorCode = respond.topics[0].partitions[0].error_code
+        response = ask(broker, apis.OFFSET_COMMIT, 8, commit)
+        error: ErrorCode = response.topics[0].partitions[0].error_code
         if error not in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress):
             return error
 
@@ -196,9 +196,9 @@ def test_nothing_is_written_of_a_request_with_such_a_batch(broker: Broker) -> No
         "timeout": 1000,
         "topic_data": [{"name": "both", "partition_data": partitions}],
     }
-    respond = ask(broker, apis.PRODUCE, VERSION, values)
+    response = ask(broker, apis.PRODUCE, VERSION, values)
     refused = ErrorCode.transactional_id_authorization_failed
-    assert [each.error_code for each in respond.responses[0].partition_responses] == [refused] * 2
+    assert [each.error_code for each in response.responses[0].partition_responses] == [refused] * 2
     assert end_offset(broker, "both") == 0
 
 
@@ -214,9 +214,9 @@ def test_an_id_needs_to_be_allowed_only_for_what_is_in_a_transaction(
     ctx.authorizer.load([may_write(topic)])
 
     async def handled() -> int:
-        respond = await handle_produce(request, ctx)
-        assert respond is not None
-        return respond.topics[0][2][0].error_code
+        response = await handle_produce(request, ctx)
+        assert response is not None
+        return response.topics[0][2][0].error_code
 
     denied = ErrorCode.transactional_id_authorization_failed
     assert broker._call(handled) == (denied if is_transactional else ErrorCode.none)
@@ -241,9 +241,9 @@ def test_zstd_came_with_version_7(broker: Broker, topic: str, version: int) -> N
     assert (
         produce(broker, topic, batch(compression=LZ4), version=version).error_code == ErrorCode.none
     )
-    respond = produce(broker, topic, batch(compression=ZSTD), version=version)
+    response = produce(broker, topic, batch(compression=ZSTD), version=version)
     expected = ErrorCode.unsupported_compression_type if version < 7 else ErrorCode.none
-    assert respond.error_code == expected
+    assert response.error_code == expected
     assert end_offset(broker, topic) == 1 + (version >= 7)
 
 
@@ -275,12 +275,12 @@ def test_idempotence(broker: Broker, topic: str) -> None:
     """A duplicate is answered with its first offset, a gap and an old epoch are refused."""
 
     def send(sequence: int, epoch: int = 3) -> tuple[ErrorCode, int]:
-        respond = produce(
+        response = produce(
             broker,
             topic,
             batch(producer_id=900, producer_epoch=epoch, base_sequence=sequence),
         )
-        return respond.error_code, respond.base_offset
+        return response.error_code, response.base_offset
 
     assert send(0) == (ErrorCode.none, 0)
     assert send(1) == (ErrorCode.none, 1)
@@ -339,10 +339,10 @@ def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic
         assert produce_nowait(asked, context) is WOULD_BLOCK
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
-            respond = await handle_produce(asked, context)
+            response = await handle_produce(asked, context)
             nursery.cancel_scope.cancel()
-        assert respond is not None
-        ((_, _, (outcome,)),) = respond.topics
+        assert response is not None
+        ((_, _, (outcome,)),) = response.topics
         assert (outcome.error_code, outcome.base_offset) == (ErrorCode.none, 0)
         return count
 
@@ -418,7 +418,7 @@ def test_what_was_written_before_a_refused_request_is_answered(
     second = unknown if refused == "unknown API" else request("no-such-topic", 0)
     with connect(broker) as sock:
         sock.sendall(request(topic, 1) + second)
-        respond = read_frame(sock)
-        assert respond[:4] == struct.pack(">i", 7)
+        response = read_frame(sock)
+        assert response[:4] == struct.pack(">i", 7)
         assert read_frame(sock) == b""
     assert end_offset(broker, topic) == 1

@@ -62,9 +62,9 @@ async def produce_to_two(
     )
     topic = ProduceTopic("t", None, [(0, memoryview(bytearray(batch())))])
     with trio.fail_after(PATIENCE_SECONDS):
-        respond = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
-    assert respond is not None
-    return respond.topics
+        response = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
+    assert response is not None
+    return response.topics
 
 
 def too_few_in_sync(broker: Broker) -> None:

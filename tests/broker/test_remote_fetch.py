@@ -32,11 +32,11 @@ async def test_t32_a_consumer_reads_the_whole_log() -> None:
         log = stage.partitions[0].log
         found: list[int] = []
         while len(found) < log.end_offset:
-            (respond,) = await stage.fetch(len(found))
-            assert respond.error_code == NOTHING
-            assert respond.respond.high_watermark == log.end_offset
-            assert respond.respond.log_start_offset == 0
-            found += respond.offsets
+            (response,) = await stage.fetch(len(found))
+            assert response.error_code == NOTHING
+            assert response.response.high_watermark == log.end_offset
+            assert response.response.log_start_offset == 0
+            found += response.offsets
         assert found == list(range(40))
 
 
@@ -76,12 +76,12 @@ async def test_what_is_slow_is_not_thrown_away() -> None:
         await stage.fill(stage.partitions[0])
         stage.store.gate.clear()
         for _ in range(3):
-            (respond,) = await stage.fetch(0)
-            assert respond.error_code == NOTHING
-            assert respond.offsets == []
+            (response,) = await stage.fetch(0)
+            assert response.error_code == NOTHING
+            assert response.offsets == []
         stage.store.gate.set()
-        (respond,) = await stage.fetch(0)
-        assert respond.offsets[0] == 0
+        (response,) = await stage.fetch(0)
+        assert response.offsets[0] == 0
         assert stage.store.asked == 1
         assert stage.node.services.metrics.meter("ExpiresPerSec").count == 3
 
@@ -115,8 +115,8 @@ async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
         (failed,) = await stage.fetch(12)
         assert caplog.text.count("TIERED_STORAGE_NOT_AVAILABLE") == 2
         stage.store.error = None
-        (respond,) = await stage.fetch(12)
-        assert respond.offsets[0] == 12
+        (response,) = await stage.fetch(12)
+        assert response.offsets[0] == 12
         assert "reads from the remote tier succeed again" in caplog.text
 
 
@@ -132,16 +132,16 @@ async def test_each_broken_segment_is_named_once_until_it_is_read_again(
         whole = {each.id.id: objects.pop((each.id.id, None)) for each in broken}
         for _ in range(2):
             for segment in broken:
-                (respond,) = await stage.fetch(segment.start_offset)
-                assert respond.error_code == ErrorCode.unknown_server_error
-            (respond,) = await stage.fetch(0)
-            assert respond.offsets[0] == 0
+                (response,) = await stage.fetch(segment.start_offset)
+                assert response.error_code == ErrorCode.unknown_server_error
+            (response,) = await stage.fetch(0)
+            assert response.offsets[0] == 0
         assert caplog.text.count("TIERED_STORAGE_NOT_AVAILABLE") == 2
         assert all(str(each.id) in caplog.text for each in broken)
         assert "again" not in caplog.text
         for segment in broken:
             objects[segment.id.id, None] = whole[segment.id.id]
-        (respond,) = await stage.fetch(broken[0].start_offset)
+        (response,) = await stage.fetch(broken[0].start_offset)
         assert caplog.text.count("reads from the remote tier succeed again at offset 4") == 1
         assert caplog.text.count("again") == 1
 
@@ -152,8 +152,8 @@ async def test_what_cannot_be_helped_is_not_said_at_once() -> None:
         await stage.fill(stage.partitions[0])
         stage.store.objects.pop((stage.segments()[0].id.id, None))
         began = trio.current_time()
-        (respond,) = await stage.fetch(0)
-        assert respond.error_code == ErrorCode.unknown_server_error
+        (response,) = await stage.fetch(0)
+        assert response.error_code == ErrorCode.unknown_server_error
         assert trio.current_time() - began >= remote_fetch.FAILURE_SECONDS
 
 
@@ -170,8 +170,8 @@ async def test_a_store_that_is_back_in_time_is_no_error() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(heal)
-            (respond,) = await stage.fetch(0)
-        assert respond.offsets[0] == 0
+            (response,) = await stage.fetch(0)
+        assert response.offsets[0] == 0
 
 
 async def test_metadata_that_is_not_read_yet_resets_nobody() -> None:
@@ -180,12 +180,12 @@ async def test_metadata_that_is_not_read_yet_resets_nobody() -> None:
         await stage.fill(stage.partitions[0])
         partition = stage.segments()[0].partition
         stage.metadata.stop_partitions([partition])
-        (respond,) = await stage.fetch(0)
-        assert respond.error_code == NOTHING
-        assert respond.offsets == []
+        (response,) = await stage.fetch(0)
+        assert response.error_code == NOTHING
+        assert response.offsets == []
         stage.metadata.partitions_changed([partition], [])
-        (respond,) = await stage.fetch(0)
-        assert respond.offsets[0] == 0
+        (response,) = await stage.fetch(0)
+        assert response.offsets[0] == 0
 
 
 async def test_what_is_below_the_start_is_out_of_range() -> None:
@@ -193,10 +193,10 @@ async def test_what_is_below_the_start_is_out_of_range() -> None:
         partition = stage.partitions[0]
         await stage.fill(partition)
         partition.log.advance_log_start(6, "test")
-        (respond,) = await stage.fetch(0)
-        assert respond.error_code == ErrorCode.offset_out_of_range
-        (respond,) = await stage.fetch(6)
-        assert respond.offsets[0] == 6
+        (response,) = await stage.fetch(0)
+        assert response.error_code == ErrorCode.offset_out_of_range
+        (response,) = await stage.fetch(6)
+        assert response.offsets[0] == 6
 
 
 async def test_a_segment_that_is_deleted_is_forgotten() -> None:
@@ -212,8 +212,8 @@ async def test_a_segment_that_is_deleted_is_forgotten() -> None:
         await stage.metadata.update_segment(update)
         partition.log.advance_log_start(first.end_offset + 1, "test")
         assert stage.reads.ranges.find(first.id.id, 0) is None
-        (respond,) = await stage.fetch(3)
-        assert respond.error_code == ErrorCode.offset_out_of_range
+        (response,) = await stage.fetch(3)
+        assert response.error_code == ErrorCode.offset_out_of_range
         while stage.reads.indexes.has(first.id.id):
             await trio.lowlevel.checkpoint()
 
@@ -251,9 +251,9 @@ async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -
             return await read(partition_log, offset, *args, **more)
 
         reads.read = first_local  # type: ignore[method-assign]
-        (respond,) = await stage.fetch(0)
-        assert respond.error_code == NOTHING
-        assert respond.offsets[0] == 0
+        (response,) = await stage.fetch(0)
+        assert response.error_code == NOTHING
+        assert response.offsets[0] == 0
 
 
 async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
@@ -264,11 +264,11 @@ async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
     }
     async with tiered_stage(configs=configs) as stage:
         await stage.fill(stage.partitions[0])
-        (respond,) = await stage.fetch(0)
-        assert respond.offsets
-        (respond,) = await stage.fetch(12)
-        assert respond.error_code == NOTHING
-        assert respond.offsets == []
+        (response,) = await stage.fetch(0)
+        assert response.offsets
+        (response,) = await stage.fetch(12)
+        assert response.error_code == NOTHING
+        assert response.offsets == []
         assert stage.store.asked == 1
         told = {each[0].name: dict(each[1]) for each in stage.node.services.metrics.look() if each}
         assert 0 < told["remote-fetch-throttle-time-max"][()] <= 1000
@@ -290,22 +290,22 @@ async def test_t35_a_reader_of_what_is_committed_hears_of_aborted_transactions()
         )
         log.advance_high_watermark(log.end_offset)
         await stage.fill(partition)
-        (respond,) = await stage.fetch(0, isolation_level=READ_COMMITTED)
-        assert respond.respond.aborted_transactions == [(7, 0)]
-        (respond,) = await stage.fetch(2, isolation_level=READ_COMMITTED)
-        assert respond.respond.aborted_transactions == []
-        (respond,) = await stage.fetch(0)
-        assert respond.respond.aborted_transactions is None
+        (response,) = await stage.fetch(0, isolation_level=READ_COMMITTED)
+        assert response.response.aborted_transactions == [(7, 0)]
+        (response,) = await stage.fetch(2, isolation_level=READ_COMMITTED)
+        assert response.response.aborted_transactions == []
+        (response,) = await stage.fetch(0)
+        assert response.response.aborted_transactions is None
 
 
 async def test_what_is_read_is_counted() -> None:
     """T-54, T-55."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
-        (respond,) = await stage.fetch(0)
+        (response,) = await stage.fetch(0)
         meter = stage.node.services.metrics.meter
         assert meter("RemoteFetchRequestsPerSec", topic="t").count == 1
-        assert meter("RemoteFetchBytesPerSec", topic="t").count == len(respond.data)
+        assert meter("RemoteFetchBytesPerSec", topic="t").count == len(response.data)
         assert stage.node.services.metrics.timer("RemoteLogReaderFetchRateAndTimeMs").count == 1
         assert stage.reads.ranges.idle_share == 1.0
         assert stage.reads.waiting == 0

@@ -28,14 +28,14 @@ async def test_t39_e5_places_and_times_in_both_tiers() -> None:
             (MAX_TIMESTAMP, 38),
             *((NOW_MS + number, 2 * number) for number in range(20)),
         ):
-            respond = await stage.list_offsets(wanted)
-            assert (respond["error_code"], respond["offset"]) == (ErrorCode.none, offset), wanted
-            assert respond["leader_epoch"] == partition.leader_epoch
-        respond = await stage.list_offsets(NOW_MS + 20)
-        assert (respond["error_code"], respond["offset"]) == (ErrorCode.none, -1)
+            response = await stage.list_offsets(wanted)
+            assert (response["error_code"], response["offset"]) == (ErrorCode.none, offset), wanted
+            assert response["leader_epoch"] == partition.leader_epoch
+        response = await stage.list_offsets(NOW_MS + 20)
+        assert (response["error_code"], response["offset"]) == (ErrorCode.none, -1)
         partition.log.advance_log_start(9, "test")
-        respond = await stage.list_offsets(NOW_MS)
-        assert (respond["offset"], respond["timestamp"]) == (9, NOW_MS + 4)
+        response = await stage.list_offsets(NOW_MS)
+        assert (response["offset"], response["timestamp"]) == (9, NOW_MS + 4)
 
 
 @pytest.mark.parametrize("by_request", [False, True])
@@ -46,19 +46,19 @@ async def test_a_search_ends_with_its_time(by_request: bool) -> None:
     async with tiered_stage(configs=configs) as stage:
         await stage.fill(stage.partitions[0])
         stage.store.gate.clear()
-        respond = await stage.list_offsets(NOW_MS, **more)
-        assert respond["error_code"] == ErrorCode.request_timed_out
+        response = await stage.list_offsets(NOW_MS, **more)
+        assert response["error_code"] == ErrorCode.request_timed_out
         stage.store.gate.set()
-        respond = await stage.list_offsets(NOW_MS)
-        assert (respond["error_code"], respond["offset"]) == (ErrorCode.none, 0)
+        response = await stage.list_offsets(NOW_MS)
+        assert (response["error_code"], response["offset"]) == (ErrorCode.none, 0)
 
 
 async def test_a_store_that_fails_is_an_error() -> None:
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         stage.store.error = RemoteStorageUnavailable("503")
-        respond = await stage.list_offsets(NOW_MS)
-        assert respond["error_code"] == ErrorCode.unknown_server_error
+        response = await stage.list_offsets(NOW_MS)
+        assert response["error_code"] == ErrorCode.unknown_server_error
         assert (await stage.list_offsets(EARLIEST))["offset"] == 0
 
 
@@ -68,7 +68,7 @@ async def test_metadata_that_is_not_read_yet_is_waited_for() -> None:
         await stage.fill(stage.partitions[0])
         partition = stage.segments()[0].partition
         stage.metadata.stop_partitions([partition])
-        respond = await stage.list_offsets(NOW_MS)
-        assert respond["error_code"] == ErrorCode.request_timed_out
+        response = await stage.list_offsets(NOW_MS)
+        assert response["error_code"] == ErrorCode.request_timed_out
         stage.metadata.partitions_changed([partition], [])
         assert (await stage.list_offsets(NOW_MS))["offset"] == 0

@@ -35,8 +35,8 @@ async def tiered(on: Stage) -> None:
     log.advance_highest_copied_offset(3)
 
 
-def told(respond: FetchedPartition) -> tuple[ErrorCode, int, int]:
-    return respond.error_code, respond.high_watermark, respond.log_start_offset
+def told(response: FetchedPartition) -> tuple[ErrorCode, int, int]:
+    return response.error_code, response.high_watermark, response.log_start_offset
 
 
 async def test_t40_a_follower_is_told_that_the_offset_has_moved() -> None:
@@ -84,8 +84,8 @@ async def list_offset(on: Stage, timestamp: int, version: int = 11) -> tuple[int
     }
     body = memoryview(messages.write_request(apis.LIST_OFFSETS.key, version, values))
     request = messages.read_request(apis.LIST_OFFSETS.key, version, body)
-    respond = await list_offsets(request, on.context(version))
-    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
+    response = await list_offsets(request, on.context(version))
+    ((found,),) = [topic["partitions"] for topic in response["topics"]]
     if found["error_code"]:
         return found["error_code"], -1
     return found["offset"], found["leader_epoch"]
@@ -163,8 +163,8 @@ async def test_t41_epochs_of_what_left_the_disk_are_known() -> None:
                 partition=0, leader_epoch=epoch, current_leader_epoch=EPOCH + 2
             )
             request = SimpleNamespace(topics=[SimpleNamespace(topic="t", partitions=[partition])])
-            respond = await offset_for_leader_epoch(request, on.context(4))
-            ((found,),) = [topic["partitions"] for topic in respond["topics"]]
+            response = await offset_for_leader_epoch(request, on.context(4))
+            ((found,),) = [topic["partitions"] for topic in response["topics"]]
             assert (found["leader_epoch"], found["end_offset"]) == (epoch, end)
 
 
@@ -173,8 +173,8 @@ async def delete_before(on: Stage, offset: int) -> dict[str, Any]:
     request = SimpleNamespace(
         topics=[SimpleNamespace(name="t", partitions=[partition])], timeout=timedelta(seconds=0.01)
     )
-    respond = await delete_records(request, on.context(2))
-    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
+    response = await delete_records(request, on.context(2))
+    ((found,),) = [topic["partitions"] for topic in response["topics"]]
     return dict(found)
 
 

@@ -56,12 +56,12 @@ class SlowStore(Store):
 class Found:
     """One partition's part of an answer."""
 
-    respond: FetchedPartition
+    response: FetchedPartition
     data: bytes
 
     @property
     def error_code(self) -> int:
-        return self.respond.error_code
+        return self.response.error_code
 
     @property
     def offsets(self) -> list[int]:
@@ -161,8 +161,8 @@ class TieredStage:
         )
         with trio.fail_after(PATIENCE_SECONDS):
             responded = await list_offsets(request, self.context(apis.LIST_OFFSETS, version))
-        ((respond,),) = [each["partitions"] for each in responded["topics"]]
-        return respond
+        ((response,),) = [each["partitions"] for each in responded["topics"]]
+        return response
 
 
 @asynccontextmanager

@@ -71,8 +71,8 @@ class Stage:
 
     async def ask(self, offset: int, *, version: int = 17, **more: Any) -> FetchedPartition:
         found = await self.whole_response(offset, version=version, **more)
-        ((_, respond),) = found.chosen
-        return respond
+        ((_, response),) = found.chosen
+        return response
 
     async def whole_response(
         self,

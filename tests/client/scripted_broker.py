@@ -75,26 +75,26 @@ class ScriptedBroker:
                     header.correlation_id,
                 )
                 self.requests.append(asked)
-                respond = self.script(asked)
-                if respond is None:
-                    respond = self._usual(asked)
-                if respond is HANG_UP:
+                response = self.script(asked)
+                if response is None:
+                    response = self._usual(asked)
+                if response is HANG_UP:
                     return
-                if respond is SILENCE:
+                if response is SILENCE:
                     continue
-                await self.respond(connection, asked, respond)
+                await self.respond(connection, asked, response)
         except ConnectionLost:
             pass
         finally:
             connection.abort()
 
     @staticmethod
-    async def respond(connection: Connection, asked: Asked, respond: Any) -> None:
-        if isinstance(respond, bytes):
-            await connection.send([respond])
+    async def respond(connection: Connection, asked: Asked, response: Any) -> None:
+        if isinstance(response, bytes):
+            await connection.send([response])
             return
-        version = respond.pop("version", asked.version)
-        body = messages.write_response(asked.api.key, version, respond)
+        version = response.pop("version", asked.version)
+        body = messages.write_response(asked.api.key, version, response)
         header = response_header(asked.api, asked.version, asked.correlation_id)
         await connection.send([frame_head(header, [body])[0], body])
 

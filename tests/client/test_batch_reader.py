@@ -36,10 +36,10 @@ async def broker(
 
     def script(asked: Asked) -> Any:
         if asked.api is METADATA:
-            respond = found.metadata(asked)
-            for topic in respond["topics"]:
+            response = found.metadata(asked)
+            for topic in response["topics"]:
                 topic["topic_id"] = ids[0]
-            return respond
+            return response
         if asked.api is not FETCH:
             return None
         if waits:

@@ -71,8 +71,8 @@ async def test_special_timestamps_have_a_first_version(
     values = {"topics": [{"name": "u", "partitions": [part]}], "timeout": 1000}
     values |= {"replica_id": -1, "isolation_level": 0}
     for version in LIST_OFFSETS.versions:
-        respond = await node.request(LIST_OFFSETS, values, at_most=version)
-        (found,) = respond.topics[0].partitions
+        response = await node.request(LIST_OFFSETS, values, at_most=version)
+        (found,) = response.topics[0].partitions
         served = version >= first_version
         expected = ErrorCode.none if served else ErrorCode.unsupported_version
         assert found.error_code is expected, version

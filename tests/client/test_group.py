@@ -106,10 +106,13 @@ async def test_group_leader_assigns_topic_after_creation() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not METADATA or len(asked.body.topics or ()) != 2:
             return None
-        respond = broker.metadata(asked)
+        response = broker.metadata(asked)
         if len(broker.asked(JOIN_GROUP)) == 1:
-            respond["topics"][1] |= {"error_code": ErrorCode.leader_not_available, "partitions": []}
-        return respond
+            response["topics"][1] |= {
+                "error_code": ErrorCode.leader_not_available,
+                "partitions": [],
+            }
+        return response
 
     async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
@@ -203,10 +206,12 @@ async def test_group_leader_assigns_nothing_of_missing_topics() -> None:
 
 class CoordinatorOfGarbage(Coordinator):
     def _usual(self, asked: Asked) -> Any:
-        respond = super()._usual(asked)
+        response = super()._usual(asked)
         if asked.api is JOIN_GROUP:
-            respond["members"].append({**respond["members"][0], "member_id": "n", "metadata": b"?"})
-        return respond
+            response["members"].append(
+                {**response["members"][0], "member_id": "n", "metadata": b"?"}
+            )
+        return response
 
 
 async def test_group_leader_reports_member_of_invalid_subscription() -> None:

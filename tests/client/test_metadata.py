@@ -54,12 +54,12 @@ async def two_brokers_with_metadata(
             {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
             for number, each in enumerate((first, second), 1)
         ]
-        respond = {**first.metadata(asked), "brokers": brokers}
+        response = {**first.metadata(asked), "brokers": brokers}
         leader, epoch = leaders[me]
-        for topic in respond["topics"]:
+        for topic in response["topics"]:
             topic["topic_id"] = UUID(int=1)
             topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
-        return respond
+        return response
 
     async with (
         scripted_broker(partial(script, 1), topics={"t": 1}) as first,
@@ -149,9 +149,9 @@ async def test_unresponsive_connection_is_avoided(monkeypatch: pytest.MonkeyPatc
 async def test_unreachable_controller_falls_back_to_any_broker(how: str) -> None:
     def script(asked: Asked) -> Any:
         if asked.api is METADATA:
-            respond = broker.metadata(asked)
+            response = broker.metadata(asked)
             dead = {"node_id": 2, "host": gone.host, "port": gone.port, "rack": None}
-            return {**respond, "brokers": [*respond["brokers"], dead], "controller_id": 2}
+            return {**response, "brokers": [*response["brokers"], dead], "controller_id": 2}
         if asked.api is CREATE_TOPICS:
             made = {"topic_id": None, "error_code": 0, "error_message": None}
             made |= {"num_partitions": 1, "replication_factor": 1, "configs": []}
@@ -187,12 +187,12 @@ async def test_leader_with_older_epoch_is_ignored() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not METADATA:
             return None
-        respond = broker.metadata(asked)
+        response = broker.metadata(asked)
         leader, epoch, topic_id = leaders
-        for topic in respond["topics"]:
+        for topic in response["topics"]:
             topic["topic_id"] = topic_id
             topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
-        return respond
+        return response
 
     async with (
         scripted_broker(script, topics={"t": 1}) as broker,

@@ -188,11 +188,11 @@ async def test_record_after_leader_timeout_gets_full_timeout() -> None:
     def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        respond = broker.metadata(asked)
-        for topic in respond["topics"]:
+        response = broker.metadata(asked)
+        for topic in response["topics"]:
             for partition in topic["partitions"]:
                 partition["leader_id"] = leaders[0]
-        return respond
+        return response
 
     async with producing(log) as (broker, producer):
         broker.script = script
@@ -213,11 +213,11 @@ async def test_leaderless_partition_delays_no_other() -> None:
     def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        respond = broker.metadata(asked)
-        for topic in respond["topics"]:
+        response = broker.metadata(asked)
+        for topic in response["topics"]:
             for partition in topic["partitions"][1:]:
                 partition["leader_id"] = -1
-        return respond
+        return response
 
     long_timeout = ProducerOptions(delivery_timeout_s=20)
     async with producing(log, long_timeout, {"t": 100}) as (broker, producer):
@@ -273,11 +273,11 @@ async def test_acks_0_waits_for_no_response() -> None:
     log = Log()
 
     def script(asked: Asked) -> Response:
-        respond = log(asked)
+        response = log(asked)
         if asked.api is PRODUCE:
             arrived.set()
             return b""
-        return respond
+        return response
 
     options = ProducerOptions(acks=0, idempotent=False)
     async with scripted_broker(script, topics={"t": 1}) as broker:
@@ -370,12 +370,12 @@ async def test_unresponsive_leader_delays_no_other_leader() -> None:
     def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        respond = broker.metadata(asked)
+        response = broker.metadata(asked)
         host, port = silent.address.host, silent.address.port
-        respond["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
-        for topic in respond["topics"]:
+        response["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
+        for topic in response["topics"]:
             topic["partitions"][1]["leader_id"] = 2
-        return respond
+        return response
 
     async with (
         scripted_broker(lambda asked: SILENCE if asked.api is PRODUCE else None) as silent,
@@ -396,21 +396,21 @@ async def test_queue_leaves_line_of_former_leader() -> None:
 
     class Silent(ScriptedBroker):
         @staticmethod
-        async def respond(connection: Connection, asked: Asked, respond: Any) -> None:
+        async def respond(connection: Connection, asked: Asked, response: Any) -> None:
             if asked.api is PRODUCE:
-                held.append((connection, asked, respond))
+                held.append((connection, asked, response))
             else:
-                await ScriptedBroker.respond(connection, asked, respond)
+                await ScriptedBroker.respond(connection, asked, response)
 
     def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        respond = broker.metadata(asked)
+        response = broker.metadata(asked)
         host, port = silent.address.host, silent.address.port
-        respond["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
-        for topic in respond["topics"]:
+        response["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
+        for topic in response["topics"]:
             topic["partitions"][0]["leader_id"] = leaders[topic["name"]]
-        return respond
+        return response
 
     async with (
         scripted_broker(script, kind=Silent) as silent,
@@ -485,10 +485,10 @@ class Unreading(ScriptedBroker):
     """Receives nothing after the first records."""
 
     @staticmethod
-    async def respond(connection: Connection, asked: Asked, respond: Any) -> None:
+    async def respond(connection: Connection, asked: Asked, response: Any) -> None:
         if asked.api is PRODUCE:
             await trio.sleep_forever()
-        await ScriptedBroker.respond(connection, asked, respond)
+        await ScriptedBroker.respond(connection, asked, response)
 
 
 def test_acks_0_times_out_if_leader_does_not_receive() -> None:
@@ -581,11 +581,11 @@ async def test_batch_keeps_sequence_after_another_batch_failed() -> None:
     def script(asked: Asked) -> Response:
         if asked.api is not METADATA or not is_denied[0]:
             return log(asked)
-        respond = broker.metadata(asked)
-        for topic in respond["topics"]:
+        response = broker.metadata(asked)
+        for topic in response["topics"]:
             if topic["name"] == "a":
                 topic["error_code"] = ErrorCode.topic_authorization_failed
-        return respond
+        return response
 
     long_timeout = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
     async with producing(log, long_timeout, {"a": 1, "b": 1}) as (broker, producer):
@@ -620,12 +620,12 @@ async def test_empty_queue_resets_leader_timeout() -> None:
             code = ErrorCode.coordinator_load_in_progress
             return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
         if asked.api is METADATA:
-            respond = broker.metadata(asked)
-            for topic in respond["topics"]:
+            response = broker.metadata(asked)
+            for topic in response["topics"]:
                 for partition in topic["partitions"]:
                     partition["leader_id"] = leader[0]
             leader[0] = 1
-            return respond
+            return response
         return log(asked)
 
     clock, options = Clock(), ProducerOptions(delivery_timeout_s=60)

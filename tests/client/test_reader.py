@@ -377,7 +377,7 @@ async def test_list_offsets_retries() -> None:
 
     async with cluster_of(script, {"t": 2}) as (_, cluster):
         found = await list_offsets(cluster, {T0: LATEST, TopicPartition("t", 1): EARLIEST})
-        assert [respond.offset for respond in found.values()] == [7, 3]
+        assert [response.offset for response in found.values()] == [7, 3]
         assert found[T0].leader_epoch == 5
         with pytest.raises(KafkaError, match="no partition 2"):
             await list_offsets(cluster, {TopicPartition("t", 2): LATEST})
@@ -464,12 +464,12 @@ async def test_cancelled_poll_loses_no_records() -> None:
 
     def near(asked: Asked) -> Any:
         if asked.api is METADATA:
-            respond = first.metadata(asked)
+            response = first.metadata(asked)
             there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
-            respond["brokers"].append({**there, "rack": None})
-            for topic in respond["topics"]:
+            response["brokers"].append({**there, "rack": None})
+            for topic in response["topics"]:
                 topic["partitions"][1] |= {"leader_id": 2}
-            return respond
+            return response
         return fetched(batch(0, b"near"), end=1) if asked.api is FETCH else None
 
     def far(asked: Asked) -> Any:
@@ -501,12 +501,12 @@ async def test_records_move_from_unresponsive_leader_to_new_leader() -> None:
 
     def near(asked: Asked) -> Any:
         if asked.api is METADATA:
-            respond = first.metadata(asked)
+            response = first.metadata(asked)
             there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
-            respond["brokers"].append({**there, "rack": None})
-            for topic in respond["topics"]:
+            response["brokers"].append({**there, "rack": None})
+            for topic in response["topics"]:
                 topic["partitions"][1] |= {"leader_id": 1 if moved[0] else 2}
-            return respond
+            return response
         if asked.api is not FETCH:
             return None
         rows = [

@@ -21,8 +21,8 @@ def receive(incoming: ResponseBuffer, data: bytes) -> list[bytes]:
         space[: len(piece)] = piece
         incoming.received(len(piece))
         data = data[len(piece) :]
-        while (respond := incoming.next_response()) is not None:
-            responses.append(bytes(respond))
+        while (response := incoming.next_response()) is not None:
+            responses.append(bytes(response))
     return responses
 
 

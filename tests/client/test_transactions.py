@@ -104,11 +104,11 @@ class Losing(TransactionalProducer):
     lost: set[str]
 
     async def _request(self, connection: BrokerConnection, api: Api, **values: Any) -> Any:
-        respond = await super()._request(connection, api, **values)
+        response = await super()._request(connection, api, **values)
         if api.name not in self.lost:
             self.lost.add(api.name)
             raise Unreachable("lost")
-        return respond
+        return response
 
 
 async def test_lost_requests_are_retried_exactly_once(cluster: Cluster) -> None:

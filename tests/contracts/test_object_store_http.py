@@ -33,13 +33,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(f"{self.command} {self.path}")
-        respond = self.server.responses.pop(0) if self.server.responses else "ok"
-        if respond == "hangs":
+        response = self.server.responses.pop(0) if self.server.responses else "ok"
+        if response == "hangs":
             self.server.closing.wait()
-        elif respond == "breaks":
+        elif response == "breaks":
             self.connection.close()
         else:
-            status, body = (200, b"data") if respond == "ok" else (int(respond), SLOW_DOWN)
+            status, body = (200, b"data") if response == "ok" else (int(response), SLOW_DOWN)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Last-Modified", "Sat, 01 Aug 2026 00:00:00 GMT")

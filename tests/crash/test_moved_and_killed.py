@@ -54,8 +54,8 @@ class Moves:
                 self._enough.wait(0.02)
 
     def _ask(self, client: RawClient) -> None:
-        respond = client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": None})
-        for directory in respond.results:
+        response = client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": None})
+        for directory in response.results:
             for topic in directory.topics:
                 for partition in topic.partitions:
                     if topic.name == TOPIC and not partition.is_future_key:

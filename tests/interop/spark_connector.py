@@ -110,10 +110,10 @@ class SparkConnector:
             overdue.cancel()
         if not line:
             raise ConnectorFailed(f"no answer: {self._last_words()}")
-        respond = json.loads(line)
-        if "error" in respond:
-            raise ConnectorFailed(respond["error"])
-        return respond["done"]
+        response = json.loads(line)
+        if "error" in response:
+            raise ConnectorFailed(response["error"])
+        return response["done"]
 
     def _last_words(self) -> str:
         self._process.wait()

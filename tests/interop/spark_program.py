@@ -133,10 +133,10 @@ def main() -> None:
         asked = json.loads(line)
         act: Callable[..., Any] = getattr(program, asked.pop("do"))
         try:
-            respond = {"done": act(**asked)}
+            response = {"done": act(**asked)}
         except Exception as error:
-            respond = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(respond), file=responses, flush=True)
+            response = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(response), file=responses, flush=True)
 
 
 if __name__ == "__main__":

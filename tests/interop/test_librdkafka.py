@@ -283,8 +283,8 @@ def test_offsets_are_committed_and_go_on(bootstrap: str, name: str, group: Group
     produce(bootstrap, name, [b"%d" % number for number in range(10)])
     first = group.join()
     found = poll_until(first, 4)
-    (respond,) = first.commit(message=found[-1], asynchronous=False)
-    assert (respond.offset, respond.error) == (4, None)
+    (response,) = first.commit(message=found[-1], asynchronous=False)
+    assert (response.offset, response.error) == (4, None)
     group.leave(first)
     second = group.join()
     assert [m.value() for m in poll_until(second, 6)] == [b"%d" % n for n in range(4, 10)]
@@ -326,8 +326,8 @@ def test_offsets_are_administrated(bootstrap: str, name: str) -> None:
     where = TopicPartition(name, 0)
 
     def offset(spec: OffsetSpec) -> int:
-        respond = admin.list_offsets({where: spec}, isolation_level=IsolationLevel.READ_COMMITTED)
-        return int(respond[where].result(PATIENCE_S).offset)
+        response = admin.list_offsets({where: spec}, isolation_level=IsolationLevel.READ_COMMITTED)
+        return int(response[where].result(PATIENCE_S).offset)
 
     assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (0, 10)
     deleted = admin.delete_records([TopicPartition(name, 0, 3)])

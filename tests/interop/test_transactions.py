@@ -259,10 +259,11 @@ def hang(bootstrap: str, topic: str, producer_id: int) -> None:
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
         sock.sendall(struct.pack(">i", len(request)) + request)
         stream = sock.makefile("rb")
-        respond = memoryview(stream.read(struct.unpack(">i", stream.read(4))[0]))
-    _, start = read_response_header(apis.PRODUCE, 11, respond)
+        response = memoryview(stream.read(struct.unpack(">i", stream.read(4))[0]))
+    _, start = read_response_header(apis.PRODUCE, 11, response)
     ((partition,),) = [
-        each.partition_responses for each in messages.read_response(0, 11, respond, start).responses
+        each.partition_responses
+        for each in messages.read_response(0, 11, response, start).responses
     ]
     assert partition.error_code == 0, partition
 

@@ -63,8 +63,8 @@ def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             given = self.headers.get("Authorization", "")
-            respond = RESPONSES.get(self.path.partition("?")[0])
-            status = 404 if respond is None else 200
+            response = RESPONSES.get(self.path.partition("?")[0])
+            status = 404 if response is None else 200
             if asked is not None:
                 asked.append(self.path.partition("?")[0])
             if fails:
@@ -73,7 +73,7 @@ def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> 
                 status = 401
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(respond).encode())
+            self.wfile.write(json.dumps(response).encode())
 
         def log_message(self, *args: object) -> None:
             """Nothing: it is a test's."""

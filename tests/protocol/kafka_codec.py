@@ -76,20 +76,20 @@ class KafkaCodec:
 
     def message(self, java_class: str, version: int, raw: bytes) -> tuple[bytes, Any]:
         """What Kafka writes for the message it read from `raw`, and its JSON."""
-        respond = self.ask("message", java_class, str(version), raw.hex())
-        written, _, shown = respond.partition(" ")
+        response = self.ask("message", java_class, str(version), raw.hex())
+        written, _, shown = response.partition(" ")
         assert written != "error", f"{java_class} v{version}: {shown}"
         return bytes.fromhex(written), json.loads(shown)
 
     def records(self, raw: bytes) -> Any:
-        respond = self.ask("records", raw.hex())
-        assert not respond.startswith("error"), respond
-        return json.loads(respond)
+        response = self.ask("records", raw.hex())
+        assert not response.startswith("error"), response
+        return json.loads(response)
 
     def build(self, codec: str, values: list[bytes]) -> bytes:
-        respond = self.ask("build", codec, *(value.hex() for value in values))
-        assert not respond.startswith("error"), respond
-        return bytes.fromhex(respond)
+        response = self.ask("build", codec, *(value.hex() for value in values))
+        assert not response.startswith("error"), response
+        return bytes.fromhex(response)
 
 
 def write_vectors() -> None:

@@ -140,8 +140,8 @@ def test_the_elements_of_a_message_are_limited() -> None:
     assert len(read.groups_names) == most
     with pytest.raises(InvalidFrame, match=f"more than {most} array elements"):
         messages.read_request(DELETE_GROUPS.key, 0, groups(most + 1))
-    respond = messages.read_response(OFFSET_COMMIT.key, 2, partitions(most + 1))
-    assert len(respond.topics[0].partitions) == most + 1
+    response = messages.read_response(OFFSET_COMMIT.key, 2, partitions(most + 1))
+    assert len(response.topics[0].partitions) == most + 1
     with pytest.raises(InvalidFrame, match=f"more than {MAX_ELEMENTS} array elements"):
         messages.read_response(OFFSET_COMMIT.key, 2, partitions(MAX_ELEMENTS))
 

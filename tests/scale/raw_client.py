@@ -29,10 +29,10 @@ class RawClient:
         body = messages.write_request(api.key, version, values)
         parts: Iterable[Any] = (frame_head(head, [body])[0], body)
         self._socket.sendall(b"".join(parts))
-        respond = memoryview(self._receive(_SIZE.unpack(self._receive(_SIZE.size))[0]))
-        correlation_id, body = read_response_header(api, version, respond)
+        response = memoryview(self._receive(_SIZE.unpack(self._receive(_SIZE.size))[0]))
+        correlation_id, body = read_response_header(api, version, response)
         assert correlation_id == self._correlation_id
-        return messages.read_response(api.key, version, respond, body)
+        return messages.read_response(api.key, version, response, body)
 
     def _receive(self, size: int) -> bytes:
         found = bytearray()

@@ -51,10 +51,10 @@ def create_topics(client: RawClient) -> None:
         }
         for name in NAMES
     ]
-    respond = client.ask(
+    response = client.ask(
         apis.CREATE_TOPICS, 7, {"topics": topics, "timeout": 60_000, "validate_only": False}
     )
-    assert {each.error_code for each in respond.topics} == {ErrorCode.none}
+    assert {each.error_code for each in response.topics} == {ErrorCode.none}
 
 
 def produce(client: RawClient, number: int) -> None:
@@ -70,7 +70,7 @@ def produce(client: RawClient, number: int) -> None:
             }
             for index in range(PARTITIONS)
         ]
-        respond = client.ask(
+        response = client.ask(
             apis.PRODUCE,
             9,
             {
@@ -80,7 +80,7 @@ def produce(client: RawClient, number: int) -> None:
                 "topic_data": [{"name": topic, "partition_data": data}],
             },
         )
-        for each in respond.responses[0].partition_responses:
+        for each in response.responses[0].partition_responses:
             assert (each.error_code, each.base_offset) == (ErrorCode.none, number), each
 
 
@@ -97,7 +97,7 @@ def fetch(client: RawClient, topic: str, offset: int, indexes: range) -> dict[in
         }
         for index in indexes
     ]
-    respond: Any = client.ask(
+    response: Any = client.ask(
         apis.FETCH,
         12,
         {
@@ -114,7 +114,7 @@ def fetch(client: RawClient, topic: str, offset: int, indexes: range) -> dict[in
         },
     )
     found: dict[int, list[bytes]] = {}
-    for each in respond.responses[0].partitions:
+    for each in response.responses[0].partitions:
         assert each.error_code is ErrorCode.none
         records = [one for batch in batches(each.records, check=True) for one in decode(batch)]
         found[each.partition_index] = [one.value or b"" for one in records]
@@ -131,7 +131,7 @@ def check_offset(client: RawClient, offset: int, topics: list[str]) -> None:
 
 def metadata_of_all(client: RawClient) -> int:
     """How many partitions with a leader there are."""
-    respond = client.ask(
+    response = client.ask(
         apis.METADATA,
         12,
         {
@@ -140,7 +140,7 @@ def metadata_of_all(client: RawClient) -> int:
             "include_topic_authorized_operations": False,
         },
     )
-    return sum(1 for topic in respond.topics for each in topic.partitions if each.leader_id == 1)
+    return sum(1 for topic in response.topics for each in topic.partitions if each.leader_id == 1)
 
 
 class Watched:

@@ -96,8 +96,8 @@ class Jbod:
 
 def log_dirs(bootstrap: str) -> dict[str, Any]:
     with RawClient(bootstrap) as client:
-        respond = client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": None})
-    return {result.log_dir: result for result in respond.results}
+        response = client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": None})
+    return {result.log_dir: result for result in response.results}
 
 
 def partitions_in(bootstrap: str, directory: Path) -> list[int]:
@@ -144,7 +144,7 @@ def read_all(bootstrap: str, partitions: Sequence[int]) -> list[Row]:
 def fetch_error(bootstrap: str, partition: int) -> ErrorCode:
     """Of one Fetch from the log's start."""
     with RawClient(bootstrap) as client:
-        respond = client.ask(
+        response = client.ask(
             apis.FETCH,
             12,
             {
@@ -168,7 +168,7 @@ def fetch_error(bootstrap: str, partition: int) -> ErrorCode:
                 "forgotten_topics_data": [],
             },
         )
-    code: ErrorCode = respond.responses[0].partitions[0].error_code
+    code: ErrorCode = response.responses[0].partitions[0].error_code
     return code
 
 

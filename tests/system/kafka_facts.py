@@ -85,10 +85,10 @@ def active_controller(cluster: Cluster, *, broker: int) -> int:
     """The quorum's leader, as a broker forwards the question (DescribeQuorum); -1 while none."""
     topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     with RawClient(cluster.address(broker)) as client:
-        respond = client.ask(apis.DESCRIBE_QUORUM, 2, {"topics": topics})
-    if respond.error_code or not respond.topics:
+        response = client.ask(apis.DESCRIBE_QUORUM, 2, {"topics": topics})
+    if response.error_code or not response.topics:
         return -1
-    return int(respond.topics[0].partitions[0].leader_id)
+    return int(response.topics[0].partitions[0].leader_id)
 
 
 def wait_for_controller(cluster: Cluster, wanted: Callable[[int], bool], *, broker: int) -> int:

@@ -109,7 +109,7 @@ def leading_in_bad(*topics: ReplicaManager) -> int:
 
 def _shown(cluster: Cluster, topic: str, broker: int) -> list[Any]:
     with RawClient(cluster.address(broker)) as client:
-        respond = client.ask(
+        response = client.ask(
             apis.METADATA,
             9,
             {
@@ -119,7 +119,7 @@ def _shown(cluster: Cluster, topic: str, broker: int) -> list[Any]:
                 "include_topic_authorized_operations": False,
             },
         )
-    return list(respond.topics[0].partitions)
+    return list(response.topics[0].partitions)
 
 
 class OneByOne:

@@ -68,13 +68,13 @@ def create_and_fill(cluster: Cluster, topic: str) -> int:
 
 def earliest_local(cluster: Cluster, topic: str) -> int:
     wanted = {"name": topic, "partitions": [{"partition_index": 0, "timestamp": -4}]}
-    respond = ask(
+    response = ask(
         cluster.address(leader_of(cluster, topic)),
         apis.LIST_OFFSETS,
         8,
         {"replica_id": -1, "isolation_level": 0, "topics": [wanted]},
     )
-    ((partition,),) = [each.partitions for each in respond.topics]
+    ((partition,),) = [each.partitions for each in response.topics]
     return int(partition.offset)
 
 
@@ -156,7 +156,7 @@ def topic_id_of(cluster: Cluster, topic: str) -> UUID:
 def fetch(address: str, topic_id: UUID, offset: int) -> int:
     """What a consumer that was sent to this broker would fetch: where it goes on; 0 for nothing."""
     wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 16}
-    respond = ask(
+    response = ask(
         address,
         apis.FETCH,
         17,
@@ -167,7 +167,7 @@ def fetch(address: str, topic_id: UUID, offset: int) -> int:
             "forgotten_topics_data": [],
         },
     )
-    ((partition,),) = [each.partitions for each in respond.responses]
+    ((partition,),) = [each.partitions for each in response.responses]
     assert partition.error_code == 0
     next_offset = 0
     for batch in batches(memoryview(partition.records or b""), allow_partial=True):

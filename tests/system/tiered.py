@@ -216,7 +216,7 @@ class Tiered:
         leader = self.leader(topic, partition)
         wanted = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
         with RawClient(self.cluster.address(leader)) as client:
-            respond = client.ask(
+            response = client.ask(
                 apis.LIST_OFFSETS,
                 LIST_OFFSETS_VERSION,
                 {
@@ -226,7 +226,7 @@ class Tiered:
                     "timeout": 30_000,
                 },
             )
-        (found,) = respond.topics[0].partitions
+        (found,) = response.topics[0].partitions
         if found.error_code is ErrorCode.not_leader_or_follower:
             return (-1, -2)  # it has moved just now
         assert found.error_code is ErrorCode.none, found.error_code

@@ -131,9 +131,9 @@ class Client:
         route = find_route(api.key)
         assert route is not None
         request = route.read(api.key, version, frame, 0)
-        respond = route.write(api.key, version, await route.handler(request, ctx))
-        assert isinstance(respond, bytes)
-        return messages.read_response(api.key, version, memoryview(respond))
+        response = route.write(api.key, version, await route.handler(request, ctx))
+        assert isinstance(response, bytes)
+        return messages.read_response(api.key, version, memoryview(response))
 
     async def _flush(self) -> None:
         pass

@@ -61,9 +61,9 @@ def ask(
             if not head:
                 return None
             size = int.from_bytes(head, "big")
-            respond = responses.read(size)
+            response = responses.read(size)
     header = 5 if api.flexible(version) and api is not apis.API_VERSIONS else 4
-    return messages.read_response(api.key, version, memoryview(respond)[header:])
+    return messages.read_response(api.key, version, memoryview(response)[header:])
 
 
 def plain(value: Any) -> Any:

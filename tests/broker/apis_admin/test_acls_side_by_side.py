@@ -549,8 +549,8 @@ def test_the_transaction_coordinator(client: Both, guarded: Brokers) -> None:
 
 def _describe_error(broker: BrokerProcess, transactional_id: str) -> str:
     values = {"transactional_ids": [transactional_id]}
-    respond = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, values)
-    (state,) = respond.transaction_states
+    response = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, values)
+    (state,) = response.transaction_states
     name: str = state.error_code.name
     return name
 

@@ -63,7 +63,7 @@ async def test_invalid_client_software_name_is_rejected(
 
 
 def test_unsupported_version_gets_a_response_of_version_0() -> None:
-    respond = unsupported_version_response()
-    assert respond == bytes.fromhex("0023 00000001 0012 0000 0004")
-    response = messages.read_response(apis.API_VERSIONS.key, 0, memoryview(respond))
+    response = unsupported_version_response()
+    assert response == bytes.fromhex("0023 00000001 0012 0000 0004")
+    response = messages.read_response(apis.API_VERSIONS.key, 0, memoryview(response))
     assert response.error_code.name == "unsupported_version"

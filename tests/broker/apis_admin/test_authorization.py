@@ -52,7 +52,7 @@ async def test_metadata_hides_topics(client: Any, restricted: Callable[..., Any]
     everything = await other.ask(apis.METADATA, 9, topics=None)
     assert [topic.name for topic in everything.topics] == ["seen"]
     named = [{"name": name} for name in ("seen", "hidden", "gone", "new")]
-    respond = await other.ask(
+    response = await other.ask(
         apis.METADATA,
         9,
         topics=named,
@@ -61,16 +61,16 @@ async def test_metadata_hides_topics(client: Any, restricted: Callable[..., Any]
         include_cluster_authorized_operations=True,
     )
     denied = "topic_authorization_failed"
-    assert codes(respond.topics) == {
+    assert codes(response.topics) == {
         "seen": "none",
         "hidden": denied,
         "gone": denied,
         "new": denied,
     }
-    seen = respond.topics[0]
+    seen = response.topics[0]
     assert seen.topic_authorized_operations == 1 << Op.READ | 1 << Op.DESCRIBE
-    assert respond.topics[1].topic_authorized_operations == NOT_ASKED
-    assert respond.cluster_authorized_operations == 0
+    assert response.topics[1].topic_authorized_operations == NOT_ASKED
+    assert response.cluster_authorized_operations == 0
     assert "new" not in other.broker.metadata.image.topics_by_name
 
 
@@ -101,8 +101,8 @@ async def test_creating_and_deleting(client: Any, restricted: Callable[..., Any]
         "gone": "topic_authorization_failed",
     }
     grown = [{"name": "kept", "count": 2, "assignments": None}]
-    respond = await other.ask(apis.CREATE_PARTITIONS, 3, topics=grown, timeout=1000)
-    assert codes(respond.results) == {"kept": "topic_authorization_failed"}
+    response = await other.ask(apis.CREATE_PARTITIONS, 3, topics=grown, timeout=1000)
+    assert codes(response.results) == {"kept": "topic_authorization_failed"}
 
 
 async def test_unauthorized_delete_of_new_topic_is_denied(
@@ -207,5 +207,5 @@ async def test_acls_survive_a_restart(tmp_path: Path, client_of: Callable[..., A
         )
     async with Broker(data=tmp_path, configs=configs) as broker:
         client = client_of(broker.node.services, authorizer=broker.node.services.authorizer)
-        respond = await client.ask(apis.METADATA, 9, topics=[{"name": "t"}, {"name": "free"}])
-        assert codes(respond.topics) == {"t": "topic_authorization_failed", "free": "none"}
+        response = await client.ask(apis.METADATA, 9, topics=[{"name": "t"}, {"name": "free"}])
+        assert codes(response.topics) == {"t": "topic_authorization_failed", "free": "none"}

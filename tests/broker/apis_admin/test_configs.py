@@ -152,10 +152,10 @@ async def change(
         ],
         **more,
     )
-    (respond,) = response.responses
-    assert (respond.resource_type, respond.resource_name) == (kind, name)
-    assert (respond.error_message is None) == (respond.error_code.name == "none")
-    return str(respond.error_code.name)
+    (response,) = response.responses
+    assert (response.resource_type, response.resource_name) == (kind, name)
+    assert (response.error_message is None) == (response.error_code.name == "none")
+    return str(response.error_code.name)
 
 
 @pytest.mark.parametrize("version", apis.ALTER_CONFIGS.versions)

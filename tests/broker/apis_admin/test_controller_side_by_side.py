@@ -34,14 +34,14 @@ def test_elect_leaders(both: Both) -> None:
             both(apis.ELECT_LEADERS, version, topic_partitions=some, timeout=30_000, **more)
             both(apis.ELECT_LEADERS, version, topic_partitions=[], timeout=30_000, **more)
     for broker in both.brokers:
-        respond = ask(
+        response = ask(
             broker,
             apis.ELECT_LEADERS,
             2,
             {"election_type": 0, "topic_partitions": None, "timeout": 30_000},
         )
-        assert "moved" in {each.topic for each in respond.replica_election_results}
-        assert not any(each.partition_result for each in respond.replica_election_results)
+        assert "moved" in {each.topic for each in response.replica_election_results}
+        assert not any(each.partition_result for each in response.replica_election_results)
 
 
 def test_reassignments(both: Both) -> None:
@@ -134,8 +134,8 @@ def test_describe_quorum(both: Both, brokers: tuple[BrokerProcess, BrokerProcess
     for broker in brokers:
         for version in apis.DESCRIBE_QUORUM.versions:
             asked = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
-            respond = ask(broker, apis.DESCRIBE_QUORUM, version, {"topics": asked})
-            (partition,) = respond.topics[0].partitions
+            response = ask(broker, apis.DESCRIBE_QUORUM, version, {"topics": asked})
+            (partition,) = response.topics[0].partitions
             assert (partition.error_code.name, partition.leader_id) == ("none", 1)
             (voter,) = partition.current_voters
             assert voter.replica_id == 1
@@ -146,7 +146,7 @@ def test_describe_quorum(both: Both, brokers: tuple[BrokerProcess, BrokerProcess
                 assert voter.last_caught_up_timestamp > 1_600_000_000_000
             if version >= 2:
                 assert voter.replica_directory_id is not None
-                assert [node.node_id for node in respond.nodes] == [1]
+                assert [node.node_id for node in response.nodes] == [1]
 
 
 def test_unregister_broker(both: Both) -> None:

@@ -59,8 +59,8 @@ def test_scram_credentials(both: Both) -> None:
 
 def _has_users(wanted: set[str]) -> Callable[[BrokerProcess], bool]:
     def check(broker: BrokerProcess) -> bool:
-        respond = ask(broker, apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
-        return {each.user for each in respond.results} == wanted
+        response = ask(broker, apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
+        return {each.user for each in response.results} == wanted
 
     return check
 
@@ -173,6 +173,6 @@ def test_alter_client_quotas(both: Both) -> None:
 def _has_quota_of_alice(broker: BrokerProcess) -> bool:
     components = [component("user", EXACT, "alice")]
     values = {"components": components, "strict": True}
-    respond = ask(broker, apis.DESCRIBE_CLIENT_QUOTAS, 1, values)
-    rates = [value.value for found in respond.entries or () for value in found.values]
+    response = ask(broker, apis.DESCRIBE_CLIENT_QUOTAS, 1, values)
+    rates = [value.value for found in response.entries or () for value in found.values]
     return rates == [4e9]

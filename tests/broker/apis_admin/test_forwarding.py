@@ -131,10 +131,10 @@ def nodes() -> Nodes:
 
 
 async def create(nodes: Nodes) -> ErrorCode:
-    respond = await nodes.ask(
+    response = await nodes.ask(
         apis.CREATE_TOPICS, {"topics": [TOPIC], "timeout": 1000, "validate_only": False}
     )
-    code: ErrorCode = respond.topics[0].error_code
+    code: ErrorCode = response.topics[0].error_code
     return code
 
 
@@ -149,8 +149,8 @@ async def test_request_is_forwarded_to_active_controller(nodes: Nodes) -> None:
 
 async def ask_for(nodes: Nodes, name: str) -> ErrorCode:
     values = {"topics": [{"topic_id": None, "name": name}], "allow_auto_topic_creation": True}
-    respond = await nodes.ask(apis.METADATA, values, 12)
-    code: ErrorCode = respond.topics[0].error_code
+    response = await nodes.ask(apis.METADATA, values, 12)
+    code: ErrorCode = response.topics[0].error_code
     return code
 
 
@@ -217,7 +217,7 @@ async def test_own_broker_configs_are_validated_before_forwarding(nodes: Nodes) 
         configs = [{"name": config, "config_operation": 0, "value": value}]
         return {"resource_type": int(kind), "resource_name": name, "configs": configs}
 
-    respond = await nodes.ask(
+    response = await nodes.ask(
         apis.INCREMENTAL_ALTER_CONFIGS,
         {
             "resources": [
@@ -229,7 +229,7 @@ async def test_own_broker_configs_are_validated_before_forwarding(nodes: Nodes) 
             "validate_only": False,
         },
     )
-    assert [each.error_code.name for each in respond.responses] == [
+    assert [each.error_code.name for each in response.responses] == [
         "none",
         "none",
         "invalid_request",  # that is another broker's
@@ -252,8 +252,8 @@ async def test_cordoned_directories_are_validated_by_their_broker(nodes: Nodes) 
         broker = {"resource_type": int(ResourceType.BROKER), "resource_name": "2"}
         return {"resources": [{**broker, "configs": [config]}], "validate_only": False}
 
-    def code(respond: Any) -> str:
-        return respond.responses[0].error_code.name
+    def code(response: Any) -> str:
+        return response.responses[0].error_code.name
 
     async def ask_controller(operation: int, value: str) -> str:
         request = values(operation, value)
@@ -289,8 +289,8 @@ async def envelope(broker: FakeBroker, **changes: Any) -> ErrorCode:
         "client_host_address": bytes(4),
         **changes,
     }
-    respond = await handle_locally(broker, apis.ENVELOPE, values)  # type: ignore[arg-type]
-    code: ErrorCode = respond.error_code
+    response = await handle_locally(broker, apis.ENVELOPE, values)  # type: ignore[arg-type]
+    code: ErrorCode = response.error_code
     return code
 
 
@@ -366,9 +366,9 @@ async def test_envelope_needs_cluster_action_and_client_is_authorized() -> None:
         broker.authorizer,
     )
     frame = memoryview(messages.write_request(api.key, version, values))
-    respond = await route.handler(route.read(api.key, version, frame, 0), ctx)
-    assert respond["error_code"] is ErrorCode.none
-    created = messages.read_response(19, 7, memoryview(respond["response_data"])[5:])
+    response = await route.handler(route.read(api.key, version, frame, 0), ctx)
+    assert response["error_code"] is ErrorCode.none
+    created = messages.read_response(19, 7, memoryview(response["response_data"])[5:])
     assert created.topics[0].error_code is ErrorCode.topic_authorization_failed
     assert (ALICE, AclOperation.CREATE, AclResource.TOPIC) in asked
 

@@ -193,9 +193,9 @@ async def test_a_broker_without_the_clients_listener(client: Any) -> None:
     assert response.topics[0].error_code.name == "none"
 
     async def partition(version: int) -> Any:
-        respond = await client.ask(apis.METADATA, version, topics=names("t", version=version))
-        assert [broker.node_id for broker in respond.brokers] == [1]
-        return respond.topics[0].partitions[0]
+        response = await client.ask(apis.METADATA, version, topics=names("t", version=version))
+        assert [broker.node_id for broker in response.brokers] == [1]
+        return response.topics[0].partitions[0]
 
     newest = await partition(13)
     assert (newest.error_code.name, newest.leader_id) == ("listener_not_found", -1)

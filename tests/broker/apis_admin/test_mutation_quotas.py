@@ -26,8 +26,8 @@ def quota(broker: Any) -> ClientQuotas:
     return made
 
 
-def throttle_time(respond: Any, items: Sequence[Any]) -> tuple[list[ErrorCode], float]:
-    return [each.error_code for each in items], respond.throttle_time.total_seconds()
+def throttle_time(response: Any, items: Sequence[Any]) -> tuple[list[ErrorCode], float]:
+    return [each.error_code for each in items], response.throttle_time.total_seconds()
 
 
 async def create(client: Any, version: int, **partitions: int) -> tuple[list[ErrorCode], float]:
@@ -41,10 +41,10 @@ async def create(client: Any, version: int, **partitions: int) -> tuple[list[Err
         }
         for name, count in partitions.items()
     ]
-    respond = await client.ask(
+    response = await client.ask(
         apis.CREATE_TOPICS, version, topics=wanted, timeout=30_000, validate_only=False
     )
-    return throttle_time(respond, respond.topics)
+    return throttle_time(response, response.topics)
 
 
 async def test_strict_mutation_quota_rejects_without_tokens(
@@ -74,8 +74,8 @@ async def test_auto_created_topics_count_strictly(
 ) -> None:
     async def ask(name: str) -> ErrorCode:
         wanted = [{"topic_id": None, "name": name}]
-        respond = await client.ask(apis.METADATA, 12, topics=wanted)
-        (topic,) = respond.topics
+        response = await client.ask(apis.METADATA, 12, topics=wanted)
+        (topic,) = response.topics
         error: ErrorCode = topic.error_code
         return error
 
@@ -99,14 +99,14 @@ async def test_partitions_and_deletions_count_too(
     assert await create(client, 7, a=4, b=4, c=1) == ([DONE] * 3, 0.0)
     more = [{"name": "a", "count": 10, "assignments": None}]
     more += [{"name": "b", "count": 5, "assignments": None}]
-    respond = await client.ask(
+    response = await client.ask(
         apis.CREATE_PARTITIONS, 3, topics=more, timeout=30_000, validate_only=False
     )
-    assert throttle_time(respond, respond.results) == ([DONE, REFUSED], 2.5)
+    assert throttle_time(response, response.results) == ([DONE, REFUSED], 2.5)
     broker.seams.clock.advance(2.5)
     by_name = [{"name": name, "topic_id": None} for name in "abc"]
-    respond = await client.ask(apis.DELETE_TOPICS, 6, topics=by_name, timeout=30_000)
-    assert throttle_time(respond, respond.responses) == ([DONE, REFUSED, REFUSED], 5.0)
+    response = await client.ask(apis.DELETE_TOPICS, 6, topics=by_name, timeout=30_000)
+    assert throttle_time(response, response.responses) == ([DONE, REFUSED, REFUSED], 5.0)
     assert set(broker.metadata.image.topics_by_name) == {"b", "c"}
 
 

@@ -24,8 +24,8 @@ def both(both: Both) -> Both:
         ask(broker, apis.CREATE_TOPICS, 7, {"topics": made, "timeout": 30_000})
         while True:  # until there is a coordinator, and it has loaded
             ask(broker, apis.FIND_COORDINATOR, 0, {"key": "nobody"})
-            respond = ask(broker, apis.HEARTBEAT, 0, _member("nobody", generation_id=1))
-            if respond.error_code.name == "unknown_member_id":
+            response = ask(broker, apis.HEARTBEAT, 0, _member("nobody", generation_id=1))
+            if response.error_code.name == "unknown_member_id":
                 break
     return both
 

@@ -25,10 +25,10 @@ def create(both: Both, *topics: Values, version: int = 7, **more: Any) -> None:
     values = {"topics": topics, **more}
 
     def question(broker: BrokerProcess) -> Any:
-        respond = ask(broker, apis.CREATE_TOPICS, version, values)
-        if respond is not None and not more["validate_only"]:
-            _wait_for(broker, [each.name for each in respond.topics if not each.error_code])
-        return respond
+        response = ask(broker, apis.CREATE_TOPICS, version, values)
+        if response is not None and not more["validate_only"]:
+            _wait_for(broker, [each.name for each in response.topics if not each.error_code])
+        return response
 
     both.each(question, f"CreateTopics {version} {values}")
 
@@ -399,8 +399,8 @@ def described_soon(both: Both) -> Callable[[BrokerProcess], Any]:
         ask(broker, apis.CREATE_TOPICS, 7, wanted)
         while True:
             metadata = {"topics": [named(marker, 13)], "allow_auto_topic_creation": False}
-            respond = ask(broker, apis.METADATA, 13, metadata)
-            if respond.topics[0].error_code.name == "none":
+            response = ask(broker, apis.METADATA, 13, metadata)
+            if response.topics[0].error_code.name == "none":
                 break
         ask(broker, apis.DELETE_TOPICS, 6, {"topics": [named(marker, 13)], "timeout": 30_000})
         resources = [resource(kind, "i" if name == "c" else name) for kind, name in EVERYTHING]

@@ -47,9 +47,9 @@ def epoch_of(channel: Channel, broker: int) -> int:
 @pytest.mark.parametrize("version", [2, 3, 4])
 async def test_broker_registration(channel: Channel, version: int) -> None:
     channel.version = version
-    respond = await channel.request(apis.BROKER_REGISTRATION, registration())
+    response = await channel.request(apis.BROKER_REGISTRATION, registration())
     broker = channel.node.metadata.image.brokers[3]
-    assert (respond.error_code, respond.broker_epoch) == (ErrorCode.none, broker.epoch)
+    assert (response.error_code, response.broker_epoch) == (ErrorCode.none, broker.epoch)
     assert (broker.rack, broker.fenced, broker.directories) == ("r", True, (directory(3),))
     assert (broker.endpoints[0].name, broker.endpoints[0].port) == ("A", 9)
 
@@ -59,8 +59,8 @@ async def test_registration_before_directories_version_is_rejected(
     channel: Channel, version: int
 ) -> None:
     channel.version = version
-    respond = await channel.request(apis.BROKER_REGISTRATION, registration())
-    assert respond.error_code is ErrorCode.invalid_registration
+    response = await channel.request(apis.BROKER_REGISTRATION, registration())
+    assert response.error_code is ErrorCode.invalid_registration
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ async def test_registration_before_directories_version_is_rejected(
 async def test_unauthorized_registration_is_rejected(
     channel: Channel, changes: dict[str, Any], code: ErrorCode
 ) -> None:
-    respond = await channel.request(apis.BROKER_REGISTRATION, registration(**changes))
-    assert (respond.error_code, respond.broker_epoch) == (code, -1)
+    response = await channel.request(apis.BROKER_REGISTRATION, registration(**changes))
+    assert (response.error_code, response.broker_epoch) == (code, -1)
     assert channel.node.metadata.batches == []
 
 
@@ -94,9 +94,9 @@ async def test_heartbeat_response_and_offline_directories(channel: Channel, vers
         "offline_log_dirs": [directory(1, 1)],
         "cordoned_log_dirs": [directory(1, 0)],
     }
-    respond = await channel.request(apis.BROKER_HEARTBEAT, values)
-    assert respond.error_code is ErrorCode.none
-    assert (respond.is_caught_up, respond.is_fenced, respond.should_shut_down) == (
+    response = await channel.request(apis.BROKER_HEARTBEAT, values)
+    assert response.error_code is ErrorCode.none
+    assert (response.is_caught_up, response.is_fenced, response.should_shut_down) == (
         True,
         False,
         False,
@@ -106,20 +106,20 @@ async def test_heartbeat_response_and_offline_directories(channel: Channel, vers
     assert known.directories == (left if version >= 1 else (*left, directory(1, 1)))
     assert known.cordoned_directories == (left if version >= 2 else None)
     values["broker_epoch"] -= 1
-    respond = await channel.request(apis.BROKER_HEARTBEAT, values)
-    assert (respond.error_code, respond.is_fenced) == (ErrorCode.stale_broker_epoch, True)
+    response = await channel.request(apis.BROKER_HEARTBEAT, values)
+    assert (response.error_code, response.is_fenced) == (ErrorCode.stale_broker_epoch, True)
 
 
 async def test_producer_id_blocks_are_consecutive(channel: Channel) -> None:
     firsts = []
     for broker in (1, 2):
         values = {"broker_id": broker, "broker_epoch": epoch_of(channel, broker)}
-        respond = await channel.request(apis.ALLOCATE_PRODUCER_IDS, values)
-        firsts.append((respond.error_code, respond.producer_id_start, respond.producer_id_len))
+        response = await channel.request(apis.ALLOCATE_PRODUCER_IDS, values)
+        firsts.append((response.error_code, response.producer_id_start, response.producer_id_len))
     assert firsts == [(ErrorCode.none, 0, 1000), (ErrorCode.none, 1000, 1000)]
     stale = {"broker_id": 1, "broker_epoch": 99}
-    respond = await channel.request(apis.ALLOCATE_PRODUCER_IDS, stale)
-    assert respond.error_code is ErrorCode.stale_broker_epoch
+    response = await channel.request(apis.ALLOCATE_PRODUCER_IDS, stale)
+    assert response.error_code is ErrorCode.stale_broker_epoch
 
 
 async def test_controller_registration(channel: Channel) -> None:
@@ -132,8 +132,8 @@ async def test_controller_registration(channel: Channel) -> None:
             {"name": "metadata.version", "min_supported_version": 7, "max_supported_version": 30}
         ],
     }
-    respond = await channel.request(apis.CONTROLLER_REGISTRATION, values)
-    assert respond.error_code is ErrorCode.none
+    response = await channel.request(apis.CONTROLLER_REGISTRATION, values)
+    assert response.error_code is ErrorCode.none
     known = channel.node.metadata.image.controllers[7]
     assert known.endpoints[0].name == "CONTROLLER"
     assert known.features == {"metadata.version": (7, 30)}
@@ -162,10 +162,10 @@ async def test_alter_partition_results_are_in_request_order(channel: Channel, ve
             {"topic_id": topic_id, "partitions": [proposal(9), proposal(0)]},
         ],
     }
-    respond = await channel.request(apis.ALTER_PARTITION, values)
+    response = await channel.request(apis.ALTER_PARTITION, values)
     reported = [
         (each.error_code, tuple(each.isr), each.partition_epoch)
-        for topic in respond.topics
+        for topic in response.topics
         for each in topic.partitions
     ]
     assert reported == [
@@ -191,10 +191,10 @@ async def test_assign_replicas_to_directories(channel: Channel) -> None:
             }
         ],
     }
-    respond = await channel.request(apis.ASSIGN_REPLICAS_TO_DIRS, values)
+    response = await channel.request(apis.ASSIGN_REPLICAS_TO_DIRS, values)
     assert [
         (each.partition_index, each.error_code)
-        for found in respond.directories
+        for found in response.directories
         for topic in found.topics
         for each in topic.partitions
     ] == [(0, ErrorCode.none), (4, ErrorCode.unknown_topic_id)]
@@ -225,5 +225,5 @@ async def test_inactive_controller_responds_not_controller(channel: Channel) -> 
     }
     assert asked.keys() == HANDLERS.keys()
     for api, values in asked.items():
-        respond = await channel.request(api, values)
-        assert respond.error_code is ErrorCode.not_controller, api.title
+        response = await channel.request(api, values)
+        assert response.error_code is ErrorCode.not_controller, api.title

@@ -145,8 +145,8 @@ async def test_rejected_proposal_that_is_repeated_does_not_spin(
     members = tuple((each, leader.metadata.image.brokers[each].epoch) for each in (1, 2))
     action = AlterPartition(IsrProposal(frozenset({1, 2}), 5, 0), members)
 
-    def again(respond: CommittedIsr | ErrorCode) -> None:
-        assert respond is ErrorCode.not_controller, "an epoch from the future"
+    def again(response: CommittedIsr | ErrorCode) -> None:
+        assert response is ErrorCode.not_controller, "an epoch from the future"
         leader.changes.propose(leader.topic_id, 0, action, again)
 
     leader.changes.propose(leader.topic_id, 0, action, again)

@@ -26,15 +26,15 @@ def life(state: LifeState, *, ready: bool = True) -> Life:
     return made
 
 
-def responded(made: Life, respond: tuple[bool, bool, bool], now_ms: int) -> tuple[LifeState, int]:
+def responded(made: Life, response: tuple[bool, bool, bool], now_ms: int) -> tuple[LifeState, int]:
     """The state after it, and how long the next heartbeat waits."""
-    caught_up, fenced, go = respond
+    caught_up, fenced, go = response
     made.responded(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=go, now_ms=now_ms)
     return made.state, made.due_ms - now_ms
 
 
 @pytest.mark.parametrize(
-    ("state", "ready", "respond", "then", "wait_ms"),
+    ("state", "ready", "response", "then", "wait_ms"),
     [
         (STARTING, False, NOT_YET, STARTING, MOMENT_MS),
         (STARTING, False, CAUGHT_UP, RECOVERY, MOMENT_MS),
@@ -55,11 +55,11 @@ def responded(made: Life, respond: tuple[bool, bool, bool], now_ms: int) -> tupl
 def test_response_changes_the_state(
     state: LifeState,
     ready: bool,
-    respond: tuple[bool, bool, bool],
+    response: tuple[bool, bool, bool],
     then: LifeState,
     wait_ms: int,
 ) -> None:
-    assert responded(life(state, ready=ready), respond, 500) == (then, wait_ms)
+    assert responded(life(state, ready=ready), response, 500) == (then, wait_ms)
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ async def beat(node: ControllerNode, broker: int) -> None:
         "want_fence": False,
         "want_shut_down": False,
     }
-    respond = await Channel(node).request(apis.BROKER_HEARTBEAT, values)
-    assert respond.error_code is ErrorCode.none
+    response = await Channel(node).request(apis.BROKER_HEARTBEAT, values)
+    assert response.error_code is ErrorCode.none
 
 
 async def test_broker_with_expired_session_is_fenced(
@@ -349,7 +349,7 @@ async def asks_to_go(node: ControllerNode, broker: int) -> bool:
         "want_fence": False,
         "want_shut_down": True,
     }
-    respond = await Channel(node).request(apis.BROKER_HEARTBEAT, values)
-    assert respond.error_code is ErrorCode.none
-    may_go: bool = respond.should_shut_down
+    response = await Channel(node).request(apis.BROKER_HEARTBEAT, values)
+    assert response.error_code is ErrorCode.none
+    may_go: bool = response.should_shut_down
     return may_go

@@ -118,6 +118,6 @@ class Channel:
         ctx: Any = SimpleNamespace(
             services=self.node, api=api, api_version=version, authorizer=None
         )
-        respond = await controller.HANDLERS[api](request, ctx)
-        written = messages.write_response(api.key, version, respond)
+        response = await controller.HANDLERS[api](request, ctx)
+        written = messages.write_response(api.key, version, response)
         return messages.read_response(api.key, version, memoryview(written))

@@ -28,7 +28,7 @@ async def create(nodes: Nodes, topic: str, *assignment: tuple[int, ...]) -> None
         for index, replicas in enumerate(assignment)
     ]
     wanted = {"name": topic, "num_partitions": -1, "replication_factor": -1, "configs": []}
-    respond = await nodes.ask(
+    response = await nodes.ask(
         next(iter(nodes.brokers)),
         apis.CREATE_TOPICS,
         {
@@ -37,7 +37,7 @@ async def create(nodes: Nodes, topic: str, *assignment: tuple[int, ...]) -> None
             "validate_only": False,
         },
     )
-    assert respond.topics[0].error_code is ErrorCode.none
+    assert response.topics[0].error_code is ErrorCode.none
 
 
 def partition(nodes: Nodes, topic: str, index: int = 0) -> PartitionImage:

@@ -97,13 +97,13 @@ class Nodes:
         async with trio.open_nursery() as nursery:
             address = Address(f"node-{number}", 9092)
             connection = await open_connection(network, address, nursery)
-            respond = await connection.request(api, values)
+            response = await connection.request(api, values)
             nursery.cancel_scope.cancel()
-        return respond
+        return response
 
     async def create(self, number: int, topic: str) -> ErrorCode:
         wanted = {"name": topic, "num_partitions": 2, "replication_factor": -1}
-        respond = await self.ask(
+        response = await self.ask(
             number,
             apis.CREATE_TOPICS,
             {
@@ -112,7 +112,7 @@ class Nodes:
                 "validate_only": False,
             },
         )
-        code: ErrorCode = respond.topics[0].error_code
+        code: ErrorCode = response.topics[0].error_code
         return code
 
 
@@ -167,8 +167,8 @@ def test_nodes_form_a_cluster(roles: Mapping[int, str]) -> None:
             assert await nodes.create(number, f"t{number}") is ErrorCode.none
         names = {f"t{number}" for number in brokers}
         for number in brokers:
-            respond = await nodes.ask(number, apis.METADATA, {"topics": None})
-            assert {each.node_id for each in respond.brokers} == set(brokers)
+            response = await nodes.ask(number, apis.METADATA, {"topics": None})
+            assert {each.node_id for each in response.brokers} == set(brokers)
             while set(nodes.brokers[number].metadata.image.topics_by_name) != names:
                 await trio.sleep(0.1)
 

@@ -39,9 +39,9 @@ def url(broker: Broker, path: str = "/metrics") -> str:
 
 def scrape(broker: Broker) -> dict[str, float]:
     """Every line of the page, its labels a part of the name."""
-    with urllib.request.urlopen(url(broker), timeout=10) as respond:
-        assert respond.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        text = respond.read().decode()
+    with urllib.request.urlopen(url(broker), timeout=10) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text = response.read().decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -158,10 +158,10 @@ def test_connection_serves_several_requests_and_head(broker: Broker) -> None:
     with socket.create_connection((address.host, address.port), timeout=10) as sock:
         for _ in range(2):
             sock.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            respond = b""
-            while not respond.endswith(b"\r\n\r\n"):
-                respond += sock.recv(4096)
-            assert respond.startswith(b"HTTP/1.1 200 OK\r\n")
+            response = b""
+            while not response.endswith(b"\r\n\r\n"):
+                response += sock.recv(4096)
+            assert response.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x10garbage\r\n\r\n", b"GET /" + b"x" * 20_000])

@@ -52,8 +52,8 @@ def is_served(broker: Broker) -> bool:
     with connect(broker) as sock:
         body = request_header(apis.API_VERSIONS, 0, 99, "polite")
         sock.sendall(struct.pack(">i", len(body)) + body)
-        respond = read_frame(sock)
-        return respond[:6] == struct.pack(">ih", 99, 0)
+        response = read_frame(sock)
+        return response[:6] == struct.pack(">ih", 99, 0)
 
 
 def send_and_hang_up(broker: Broker, data: bytes) -> None:

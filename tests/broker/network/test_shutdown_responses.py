@@ -82,11 +82,11 @@ def decode_response(sock: socket.socket) -> bytes:
     return exactly(struct.unpack(">i", exactly(4))[0])
 
 
-def numbers_in(respond: bytes) -> list[int]:
+def numbers_in(response: bytes) -> list[int]:
     """Values of a response, checked byte by byte."""
     from odradek.protocol.records.records import decode
 
-    view = memoryview(respond)
+    view = memoryview(response)
     _, start = read_response_header(apis.FETCH, FETCH_VERSION, view)
     response = messages.read_response(apis.FETCH.key, FETCH_VERSION, view, start)
     (topic,) = response.responses

@@ -74,8 +74,8 @@ def test_connection_above_the_rate_is_closed() -> None:
         ops = [{"key": key, "value": value, "remove": False} for key, value in RATE.items()]
         entry = {"entity": [{"entity_type": "ip", "entity_name": host}], "ops": ops}
         values = {"entries": [entry], "validate_only": False}
-        respond = client.ask(apis.ALTER_CLIENT_QUOTAS, 1, values)
-        assert respond.entries[0].error_code is ErrorCode.none, respond.entries[0].error_message
+        response = client.ask(apis.ALTER_CLIENT_QUOTAS, 1, values)
+        assert response.entries[0].error_code is ErrorCode.none, response.entries[0].error_message
         for _ in range(6):  # 2 a second, over 3 s
             with RawClient(broker.bootstrap) as another:
                 another.ask(apis.API_VERSIONS, 0, {})

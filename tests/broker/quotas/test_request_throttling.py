@@ -54,16 +54,16 @@ def limit(client: RawClient, **values: float) -> None:
         for key in everything
     ]
     entity = [{"entity_type": "user", "entity_name": "ANONYMOUS"}]
-    respond = client.ask(
+    response = client.ask(
         apis.ALTER_CLIENT_QUOTAS,
         1,
         {"entries": [{"entity": entity, "ops": ops}], "validate_only": False},
     )
-    assert respond.entries[0].error_code is ErrorCode.none, respond.entries[0].error_message
+    assert response.entries[0].error_code is ErrorCode.none, response.entries[0].error_message
 
 
-def milliseconds(respond: Any) -> int:
-    found: int = round(respond.throttle_time.total_seconds() * 1000)
+def milliseconds(response: Any) -> int:
+    found: int = round(response.throttle_time.total_seconds() * 1000)
     return found
 
 
@@ -76,9 +76,9 @@ def produce(client: RawClient, size_bytes: int, *, topic: str = "t", version: in
         "timeout": 5_000,
         "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
     }
-    respond = client.ask(apis.PRODUCE, version, values)
-    assert respond.responses[0].partition_responses[0].error_code is ErrorCode.none
-    return milliseconds(respond)
+    response = client.ask(apis.PRODUCE, version, values)
+    assert response.responses[0].partition_responses[0].error_code is ErrorCode.none
+    return milliseconds(response)
 
 
 def fetch(
@@ -92,7 +92,7 @@ def fetch(
         "log_start_offset": -1,
         "partition_max_bytes": max_bytes,
     }
-    respond = client.ask(
+    response = client.ask(
         apis.FETCH,
         11,
         {
@@ -108,8 +108,8 @@ def fetch(
             "rack_id": "",
         },
     )
-    (found,) = respond.responses[0].partitions
-    return milliseconds(respond), len(found.records or b"")
+    (found,) = response.responses[0].partitions
+    return milliseconds(response), len(found.records or b"")
 
 
 def seconds_to_response(client: RawClient) -> float:
@@ -146,11 +146,11 @@ def test_mutations_above_quota_are_throttled(client: RawClient, version: int) ->
     """KIP-599: 11 at once, and then 1 in a tenth of a second."""
     limit(client, controller_mutation_rate=10.0)
     names = [f"{each}-{version}" for each in range(11)]
-    respond = create_topics(client, *names, version=version)
-    refused = [each.error_code for each in respond.topics if each.error_code is not ErrorCode.none]
+    response = create_topics(client, *names, version=version)
+    refused = [each.error_code for each in response.topics if each.error_code is not ErrorCode.none]
     is_strict = version == 7
     assert refused == [ErrorCode.throttling_quota_exceeded] * (1 if is_strict else 0)
-    wait_ms = milliseconds(respond)
+    wait_ms = milliseconds(response)
     assert wait_ms > (900 if is_strict else 2000)
     assert seconds_to_response(client) >= wait_ms / 1000 * 0.7
 
@@ -192,8 +192,10 @@ def test_request_percentage_throttles(client: RawClient) -> None:
     limit(client, request_percentage=0.01)
     wait_ms = 0
     for _ in range(200):
-        respond = client.ask(apis.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
-        if wait_ms := milliseconds(respond):
+        response = client.ask(
+            apis.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False}
+        )
+        if wait_ms := milliseconds(response):
             break
     assert 0 < wait_ms <= 1000, "no longer than a window at once"
 
@@ -234,7 +236,7 @@ def test_removed_quotas_do_not_close_waiting_connection(broker: Broker, client: 
 
 def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
     limit(client, producer_byte_rate=QUOTA)
-    respond = client.ask(
+    response = client.ask(
         apis.DESCRIBE_CLIENT_QUOTAS,
         1,
         {
@@ -242,5 +244,5 @@ def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
             "strict": True,
         },
     )
-    (entry,) = respond.entries
+    (entry,) = response.entries
     assert [(value.key, value.value) for value in entry.values] == [("producer_byte_rate", QUOTA)]

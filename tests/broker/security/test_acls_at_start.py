@@ -80,9 +80,9 @@ async def alter(address: Address) -> ErrorCode:
     }
     async with trio.open_nursery() as nursery:
         connection = await open_connection(TcpNetwork(), address, nursery)
-        respond = await connection.request(apis.CREATE_ACLS, {"creations": [wanted]}, timeout_s=10)
+        response = await connection.request(apis.CREATE_ACLS, {"creations": [wanted]}, timeout_s=10)
         nursery.cancel_scope.cancel()
-    code: ErrorCode = respond.results[0].error_code
+    code: ErrorCode = response.results[0].error_code
     return code
 
 
@@ -168,8 +168,8 @@ def test_super_users_do_not_wait_for_acls() -> None:
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
         with trio.fail_after(1):
-            respond = await connection.request(apis.DESCRIBE_QUORUM, QUORUM)
-        (partition,) = respond.topics[0].partitions
+            response = await connection.request(apis.DESCRIBE_QUORUM, QUORUM)
+        (partition,) = response.topics[0].partitions
         assert partition.error_code is ErrorCode.not_leader_or_follower
         await nodes.start(2)
 

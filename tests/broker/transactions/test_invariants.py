@@ -24,7 +24,7 @@ steps = st.one_of(
     st.tuples(st.just("kill")),
     st.tuples(st.just("fail")),
     st.tuples(st.just("replicas"), st.sampled_from(["hold", "release", "give up"])),
-    st.tuples(st.just("partitions"), st.sampled_from(["wait", "respond", "one later"])),
+    st.tuples(st.just("partitions"), st.sampled_from(["wait", "response", "one later"])),
 )
 
 

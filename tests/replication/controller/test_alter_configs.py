@@ -58,8 +58,8 @@ def replace(
 
 
 def refusal(responses: list[AlteredResource]) -> tuple[ErrorCode, str | None]:
-    (respond,) = responses
-    return respond.error_code, respond.error_message
+    (response,) = responses
+    return response.error_code, response.error_message
 
 
 def test_set_and_delete_config() -> None:

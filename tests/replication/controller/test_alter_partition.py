@@ -66,8 +66,8 @@ def altered(
     image: MetadataImage, proposed: ProposedIsr, broker: int = 1
 ) -> tuple[MetadataImage, AlteredPartition]:
     epoch = image.brokers[broker].epoch
-    image, (respond,) = perform(image, alter_partitions(image, broker, epoch, [proposed]))
-    return image, respond
+    image, (response,) = perform(image, alter_partitions(image, broker, epoch, [proposed]))
+    return image, response
 
 
 def fenced(image: MetadataImage, broker: int) -> MetadataImage:
@@ -82,9 +82,9 @@ def unfenced(image: MetadataImage, broker: int) -> MetadataImage:
 
 
 def test_leader_shrinks_and_expands_isr(image: MetadataImage) -> None:
-    image, respond = altered(image, proposal(image, 1, 2))
-    assert respond.error_code is ErrorCode.none
-    assert respond.state == partition(image, "t")
+    image, response = altered(image, proposal(image, 1, 2))
+    assert response.error_code is ErrorCode.none
+    assert response.state == partition(image, "t")
     found = partition(image, "t")
     assert (found.isr, found.leader, found.leader_epoch, found.partition_epoch) == ((1, 2), 1, 0, 1)
     image, _ = altered(image, proposal(image, 1, 2, 3))
@@ -101,7 +101,7 @@ def test_unchanged_isr_returns_no_records(image: MetadataImage) -> None:
 def test_duplicate_partition_has_invalid_update_version(image: MetadataImage) -> None:
     twice = [proposal(image, 1, 2), proposal(image, 1, 3)]
     plan = alter_partitions(image, 1, image.brokers[1].epoch, twice)
-    codes = [respond.error_code for respond in plan.result]
+    codes = [response.error_code for response in plan.result]
     assert codes == [ErrorCode.none, ErrorCode.invalid_update_version]
     assert len(plan.records) == 1
 
@@ -114,11 +114,11 @@ def test_proposal_before_elr_was_cleared_is_rejected(whose: str) -> None:
     image = unfenced(image, 2)
     before = proposal(image, 1, 2)
     image = committed(image, [ClearElrRecord(topic_name=whose)])
-    image, respond = altered(image, before)
-    assert respond.error_code is ErrorCode.invalid_update_version
+    image, response = altered(image, before)
+    assert response.error_code is ErrorCode.invalid_update_version
     assert (partition(image, "t").isr, partition(image, "t").elr) == ((1,), ())
-    image, respond = altered(image, proposal(image, 1, 2))
-    assert respond.error_code is ErrorCode.none
+    image, response = altered(image, proposal(image, 1, 2))
+    assert response.error_code is ErrorCode.none
 
 
 def test_shrinking_isr_before_3_6_increases_leader_epoch() -> None:
@@ -127,8 +127,8 @@ def test_shrinking_isr_before_3_6_increases_leader_epoch() -> None:
         image, _ = create(
             cluster(4, features={METADATA_VERSION: level}), NewTopic("t", assignments={0: (1, 2)})
         )
-        image, respond = altered(image, proposal(image, 1))
-        assert respond.error_code is ErrorCode.none
+        image, response = altered(image, proposal(image, 1))
+        assert response.error_code is ErrorCode.none
         assert partition(image, "t").leader_epoch == epoch
         image, _ = altered(image, proposal(image, 1, 2))
         assert partition(image, "t").leader_epoch == epoch, "growing never is one"
@@ -174,8 +174,8 @@ def test_invalid_requests_are_rejected(
 
 
 def test_only_the_leader_may_alter_isr(image: MetadataImage) -> None:
-    _, respond = altered(image, proposal(image, 1, 2), broker=2)
-    assert respond.error_code is ErrorCode.invalid_request
+    _, response = altered(image, proposal(image, 1, 2), broker=2)
+    assert response.error_code is ErrorCode.invalid_request
 
 
 def test_only_current_broker_epoch_may_alter_isr(image: MetadataImage) -> None:
@@ -227,26 +227,26 @@ def reassigned(image: MetadataImage, *replicas: int) -> MetadataImage:
 
 def test_reassignment_completes_when_added_replicas_are_in_sync(image: MetadataImage) -> None:
     image = reassigned(image, 1, 2, 4)
-    image, respond = altered(image, proposal(image, 1, 2, 3, 4))
+    image, response = altered(image, proposal(image, 1, 2, 3, 4))
     done = partition(image, "t")
     assert (done.replicas, done.isr, done.is_reassigning) == ((1, 2, 4), (1, 2, 4), False)
     assert done.leader_epoch == 1, "a removed replica must be fenced by a new leader epoch"
-    assert respond.state == done
+    assert response.state == done
 
 
 def test_reassigned_leader_gets_new_leader_in_response(image: MetadataImage) -> None:
     image = reassigned(image, 2, 3, 4)
-    image, respond = altered(image, proposal(image, 1, 2, 3, 4))
-    assert respond.error_code is ErrorCode.new_leader_elected
-    assert respond.state is None
+    image, response = altered(image, proposal(image, 1, 2, 3, 4))
+    assert response.error_code is ErrorCode.new_leader_elected
+    assert response.state is None
     done = partition(image, "t")
     assert (done.replicas, done.isr, done.leader) == ((2, 3, 4), (2, 3, 4), 2)
 
 
 def test_reassignment_waits_for_added_replicas(image: MetadataImage) -> None:
     image = reassigned(image, 1, 4)
-    image, respond = altered(image, proposal(image, 1, 2))
-    assert respond.error_code is ErrorCode.none
+    image, response = altered(image, proposal(image, 1, 2))
+    assert response.error_code is ErrorCode.none
     assert partition(image, "t").is_reassigning
 
 
@@ -275,12 +275,12 @@ def recovering() -> MetadataImage:
 def test_recovering_leader_is_alone_in_isr() -> None:
     """KIP-704."""
     image = recovering()
-    _, respond = altered(image, proposal(image, 2, 1, recovery=1), broker=2)
-    assert respond.error_code is ErrorCode.invalid_request
-    image, respond = altered(image, proposal(image, 2, recovery=1), broker=2)
-    assert respond.error_code is ErrorCode.none
+    _, response = altered(image, proposal(image, 2, 1, recovery=1), broker=2)
+    assert response.error_code is ErrorCode.invalid_request
+    image, response = altered(image, proposal(image, 2, recovery=1), broker=2)
+    assert response.error_code is ErrorCode.none
     assert partition(image, "t").leader_recovery_state == 1
-    image, respond = altered(image, proposal(image, 2, 1), broker=2)
-    assert respond.error_code is ErrorCode.none
+    image, response = altered(image, proposal(image, 2, 1), broker=2)
+    assert response.error_code is ErrorCode.none
     found = partition(image, "t")
     assert (found.isr, found.leader_recovery_state, found.leader) == ((2, 1), 0, 2)

@@ -29,8 +29,8 @@ def altered(
 
 
 def test_quotas_are_set_changed_and_removed() -> None:
-    image, (respond,) = altered(formatted(), (ALICE, RATES))
-    assert respond == AlteredQuotas(ALICE)
+    image, (response,) = altered(formatted(), (ALICE, RATES))
+    assert response == AlteredQuotas(ALICE)
     assert image.quotas == {ALICE: RATES}
     image, _ = altered(image, (ALICE, {"producer_byte_rate": None, "consumer_byte_rate": 1.0}))
     assert image.quotas == {ALICE: {"consumer_byte_rate": 1.0}}
@@ -40,13 +40,13 @@ def test_quotas_are_set_changed_and_removed() -> None:
 
 def test_unchanged_quota_returns_no_record() -> None:
     image, _ = altered(formatted(), (ALICE, RATES))
-    again, (respond,) = altered(image, (ALICE, {**RATES, "request_percentage": None}))
-    assert respond.error is None
+    again, (response,) = altered(image, (ALICE, {**RATES, "request_percentage": None}))
+    assert response.error is None
     assert again.offset == image.offset
-    only_checked, (respond,) = altered(
+    only_checked, (response,) = altered(
         image, (ALICE, {"consumer_byte_rate": 1.0}), validate_only=True
     )
-    assert (only_checked.offset, respond.error) == (image.offset, None)
+    assert (only_checked.offset, response.error) == (image.offset, None)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_unchanged_quota_returns_no_record() -> None:
     ],
 )
 def test_order_of_entity_parts_is_irrelevant(entity: Any) -> None:
-    image, (respond,) = altered(formatted(), (entity, {"request_percentage": 12.5}))
-    assert respond.error is None
+    image, (response,) = altered(formatted(), (entity, {"request_percentage": 12.5}))
+    assert response.error is None
     components = [Component(kind, 0 if name else 1, name) for kind, name in entity]
     ((found, values),) = find_quotas(image, components, strict=True)
     assert (dict(found), values) == (dict(entity), {"request_percentage": 12.5})
@@ -97,11 +97,11 @@ def test_invalid_requests_are_rejected(
 def test_duplicate_entity_or_key_is_rejected() -> None:
     twice = QuotaAlteration(ALICE, (("producer_byte_rate", 1.0), ("producer_byte_rate", 2.0)))
     image = formatted()
-    (respond,) = alter_quotas(image, [twice]).result
-    assert respond.error is not None
-    assert respond.error.message.startswith("Duplicate quota key producer_byte_rate")
-    image, (respond,) = altered(image, (ALICE, RATES), (ALICE, {"producer_byte_rate": 5.0}))
-    assert respond.error is not None
+    (response,) = alter_quotas(image, [twice]).result
+    assert response.error is not None
+    assert response.error.message.startswith("Duplicate quota key producer_byte_rate")
+    image, (response,) = altered(image, (ALICE, RATES), (ALICE, {"producer_byte_rate": 5.0}))
+    assert response.error is not None
     expected = "Ignoring duplicate entity ClientQuotaEntity(entries={user=alice})"
-    assert respond.error.message == expected
+    assert response.error.message == expected
     assert image.quotas == {ALICE: RATES}, "as in Kafka, the first one is done"

@@ -154,11 +154,11 @@ class BrokerHistory(RuleBasedStateMachine):
         )
         if process.running and process.epoch is not None:
             return
-        respond = self.decide(
+        response = self.decide(
             lambda: register_broker_session(self.image, self.sessions, who, now_ms=self.now_ms)
         )
-        if not isinstance(respond, ErrorCode):
-            self.processes[broker] = Process(respond)
+        if not isinstance(response, ErrorCode):
+            self.processes[broker] = Process(response)
 
     @rule(
         broker=BROKERS,
@@ -170,16 +170,16 @@ class BrokerHistory(RuleBasedStateMachine):
         if not process.running or process.epoch is None:
             return
         beat = BrokerHeartbeat(broker, process.epoch, self.image.offset - lag, *wants)
-        respond = self.decide(
+        response = self.decide(
             lambda: process_broker_heartbeat(self.image, self.sessions, beat, now_ms=self.now_ms)
         )
-        if isinstance(respond, ErrorCode):
-            assert respond is ErrorCode.stale_broker_epoch
+        if isinstance(response, ErrorCode):
+            assert response is ErrorCode.stale_broker_epoch
             self.stop(broker)
             return
         known = self.image.brokers[broker]
-        assert respond.is_fenced == known.fenced
-        if respond.should_shut_down:
+        assert response.is_fenced == known.fenced
+        if response.should_shut_down:
             assert all(partition.leader != broker for _, partition in self.partitions())
             self.stop(broker)
 

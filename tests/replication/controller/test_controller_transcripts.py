@@ -155,8 +155,8 @@ class TranscriptRunner:
         topic_id = self.image.topics_by_name[TOPIC].id
         proposed = ProposedIsr(topic_id, 0, now.leader_epoch, epoch, members)
         plan = alter_partitions(self.image, node, self.image.brokers[node].epoch, [proposed])
-        (respond,) = self._perform(plan)
-        reported = respond.error_code.name.upper() if respond.state is None else "granted"
+        (response,) = self._perform(plan)
+        reported = response.error_code.name.upper() if response.state is None else "granted"
         self.story.append(f"-> {broker} {reported}")
 
     def fence(self, broker: str) -> None:
@@ -187,9 +187,9 @@ class TranscriptRunner:
         election = (
             ElectionType.PREFERRED if kind == "the preferred leader" else ElectionType.UNCLEAN
         )
-        (respond,) = self._perform(elect_leaders(self.image, election, [(TOPIC, 0)]))
-        if respond.error is not None:
-            self.story.append(respond.error.code.name.upper())
+        (response,) = self._perform(elect_leaders(self.image, election, [(TOPIC, 0)]))
+        if response.error is not None:
+            self.story.append(response.error.code.name.upper())
 
 
 def _rendered(record: PartitionChangeRecord, nothing: PartitionChangeRecord) -> str:

@@ -23,16 +23,16 @@ from tests.replication.controller.clusters import (
 
 
 def refusal(image: MetadataImage, topic: NewTopic) -> tuple[ErrorCode, str | None]:
-    after, (respond,) = create(image, topic)
+    after, (response,) = create(image, topic)
     assert after == image, "a refused topic leaves no trace"
-    return respond.error_code, respond.error_message
+    return response.error_code, response.error_message
 
 
 def test_topic_uses_controller_defaults() -> None:
-    image, (respond,) = create(cluster(), NewTopic("flights"), defaults=TopicDefaults(4, 2))
-    assert (respond.error_code, respond.partitions, respond.replication_factor) == (0, 4, 2)
+    image, (response,) = create(cluster(), NewTopic("flights"), defaults=TopicDefaults(4, 2))
+    assert (response.error_code, response.partitions, response.replication_factor) == (0, 4, 2)
     topic = image.topics_by_name["flights"]
-    assert respond.topic_id == topic.id
+    assert response.topic_id == topic.id
     assert list(topic.partitions) == [0, 1, 2, 3]
     for each in topic.partitions.values():
         assert len(set(each.replicas)) == 2
@@ -66,15 +66,15 @@ def test_order_of_topic_records() -> None:
 
 
 def test_topic_configs_are_written() -> None:
-    image, (respond,) = create(cluster(1), NewTopic("t", configs={"retention.ms": "1"}))
-    assert respond.configs == {"retention.ms": "1"}
+    image, (response,) = create(cluster(1), NewTopic("t", configs={"retention.ms": "1"}))
+    assert response.configs == {"retention.ms": "1"}
     assert image.topic_configs("t") == {"retention.ms": "1"}
 
 
 def test_validate_only_returns_result_without_records() -> None:
     before = cluster(1)
-    image, (respond,) = create(before, NewTopic("t", 3), validate_only=True)
-    assert (respond.error_code, respond.partitions) == (ErrorCode.none, 3)
+    image, (response,) = create(before, NewTopic("t", 3), validate_only=True)
+    assert (response.error_code, response.partitions) == (ErrorCode.none, 3)
     assert image == before
 
 
@@ -106,8 +106,8 @@ def test_invalid_names_are_rejected(name: str, message: str) -> None:
 
 
 def test_longest_name_is_accepted() -> None:
-    _, (respond,) = create(cluster(1), NewTopic("y" * 249))
-    assert respond.error_code is ErrorCode.none
+    _, (response,) = create(cluster(1), NewTopic("y" * 249))
+    assert response.error_code is ErrorCode.none
 
 
 def test_existing_topic_is_rejected() -> None:
@@ -179,23 +179,23 @@ def test_validator_gets_all_configs() -> None:
         raise KafkaError(ErrorCode.invalid_config, "a and b do not go together")
 
     before = cluster(1)
-    image, (respond,) = create(
+    image, (response,) = create(
         before, NewTopic("t", configs={"a": "1", "b": "2"}), validate_config=refuse
     )
-    assert respond.error_code is ErrorCode.invalid_config
-    assert respond.error_message == "a and b do not go together"
+    assert response.error_code is ErrorCode.invalid_config
+    assert response.error_message == "a and b do not go together"
     assert image == before
 
 
 def test_error_of_one_topic_does_not_affect_others() -> None:
     image, responses = create(cluster(1), NewTopic("a"), NewTopic("b", 0), NewTopic("c"))
-    assert [respond.error_code for respond in responses] == [0, ErrorCode.invalid_partitions, 0]
+    assert [response.error_code for response in responses] == [0, ErrorCode.invalid_partitions, 0]
     assert sorted(image.topics_by_name) == ["a", "c"]
 
 
 def test_duplicate_name_has_one_error() -> None:
     image, responses = create(cluster(1), NewTopic("a"), NewTopic("b"), NewTopic("a"))
-    assert [(respond.name, respond.error_message) for respond in responses] == [
+    assert [(response.name, response.error_message) for response in responses] == [
         ("a", "Duplicate topic name."),
         ("b", None),
     ]
@@ -205,7 +205,7 @@ def test_duplicate_name_has_one_error() -> None:
 def test_too_many_partitions_are_rejected() -> None:
     before = cluster(1)
     image, responses = create(before, NewTopic("a", MAX_RECORDS), NewTopic("b", 1))
-    assert {respond.error_code for respond in responses} == {ErrorCode.policy_violation}
+    assert {response.error_code for response in responses} == {ErrorCode.policy_violation}
     assert responses[0].error_message == "Excessively large number of partitions per request."
     assert image == before
 
@@ -221,8 +221,8 @@ def test_too_many_records_are_rejected() -> None:
 
 
 def test_manual_assignment() -> None:
-    image, (respond,) = create(cluster(), NewTopic("t", assignments={0: (2, 1), 1: (3, 2)}))
-    assert (respond.partitions, respond.replication_factor) == (2, 2)
+    image, (response,) = create(cluster(), NewTopic("t", assignments={0: (2, 1), 1: (3, 2)}))
+    assert (response.partitions, response.replication_factor) == (2, 2)
     assert partition(image, "t", 0).replicas == (2, 1)
     assert partition(image, "t", 1).leader == 3
 
@@ -308,8 +308,8 @@ def test_topic_without_brokers_is_rejected() -> None:
 
 
 def test_fenced_brokers_get_replicas_but_do_not_lead() -> None:
-    image, (respond,) = create(fenced(cluster(3), 2), NewTopic("t", 5, 3))
-    assert respond.error_code is ErrorCode.none
+    image, (response,) = create(fenced(cluster(3), 2), NewTopic("t", 5, 3))
+    assert response.error_code is ErrorCode.none
     for each in image.topics_by_name["t"].partitions.values():
         assert sorted(each.replicas) == [1, 2, 3]
         assert sorted(each.isr) == [1, 3]
@@ -328,8 +328,8 @@ def test_cordoned_brokers_get_no_replicas() -> None:
     image = cluster(2)
     cordon = mark_directories_cordoned(image, 1, image.brokers[1].epoch, [directory(1)])
     image = committed(image, cordon.records)
-    after, (respond,) = create(image, NewTopic("t", 4, 1))
-    assert respond.error_code is ErrorCode.none
+    after, (response,) = create(image, NewTopic("t", 4, 1))
+    assert response.error_code is ErrorCode.none
     assert {each.leader for each in after.topics_by_name["t"].partitions.values()} == {2}
     assert refusal(image, NewTopic("u", 1, 2))[0] is ErrorCode.invalid_replication_factor
 
@@ -347,11 +347,11 @@ def test_cordoned_brokers_get_no_replicas() -> None:
 def test_placement_is_even_and_spans_racks(
     brokers: int, partitions: int, factor: int, racks: list[str] | None, seed: int
 ) -> None:
-    image, (respond,) = create(
+    image, (response,) = create(
         cluster(brokers, racks=racks), NewTopic("t", partitions, factor), seed=seed
     )
     if factor > brokers:
-        assert respond.error_code is ErrorCode.invalid_replication_factor
+        assert response.error_code is ErrorCode.invalid_replication_factor
         return
     where = {number: image.brokers[number].rack for number in image.brokers}
     racks_there = len(set(where.values()))

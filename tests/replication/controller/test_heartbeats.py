@@ -63,8 +63,8 @@ class Controller:
             now_ms=self.now_ms,
         )
         self.records = plan.records
-        self.image, respond = perform(self.image, plan)
-        return reported(respond)
+        self.image, response = perform(self.image, plan)
+        return reported(response)
 
     def fence_expired(self) -> int | None:
         plan = fence_stale_broker(self.image, self.sessions, now_ms=self.now_ms)
@@ -72,11 +72,11 @@ class Controller:
         return broker
 
 
-def reported(respond: HeartbeatResponse) -> set[str]:
+def reported(response: HeartbeatResponse) -> set[str]:
     flags = {
-        CAUGHT_UP: respond.is_caught_up,
-        FENCED: respond.is_fenced,
-        GO: respond.should_shut_down,
+        CAUGHT_UP: response.is_caught_up,
+        FENCED: response.is_fenced,
+        GO: response.should_shut_down,
     }
     return {flag for flag, is_set in flags.items() if is_set}
 

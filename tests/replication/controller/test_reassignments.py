@@ -123,8 +123,8 @@ def unfenced(image: MetadataImage, broker: int) -> MetadataImage:
 
 
 def code(image: MetadataImage, election: ElectionType, index: int = 0) -> ErrorCode | None:
-    (respond,) = elect_leaders(image, election, [("t", index)]).result
-    return None if respond.error is None else respond.error.code
+    (response,) = elect_leaders(image, election, [("t", index)]).result
+    return None if response.error is None else response.error.code
 
 
 def test_preferred_leader_election(image: MetadataImage) -> None:

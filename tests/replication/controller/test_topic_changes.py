@@ -46,8 +46,12 @@ def two_topics() -> MetadataImage:
 def test_deleted_topic_loses_partitions_and_configs() -> None:
     image = two_topics()
     topic_id = image.topics_by_name["a"].id
-    image, (respond,) = perform(image, delete_topics(image, ["a"]))
-    assert (respond.name, respond.topic_id, respond.error_code) == ("a", topic_id, ErrorCode.none)
+    image, (response,) = perform(image, delete_topics(image, ["a"]))
+    assert (response.name, response.topic_id, response.error_code) == (
+        "a",
+        topic_id,
+        ErrorCode.none,
+    )
     assert list(image.topics_by_name) == ["b.c"]
     assert topic_id not in image.topics_by_id
     assert (TOPIC, "a") not in image.configs
@@ -56,10 +60,14 @@ def test_deleted_topic_loses_partitions_and_configs() -> None:
 def test_topic_is_deleted_by_id() -> None:
     image = two_topics()
     topic_id = image.topics_by_name["b.c"].id
-    image, (respond,) = perform(image, delete_topics(image, ids=[topic_id]))
-    assert (respond.name, respond.topic_id, respond.error_code) == ("b.c", topic_id, ErrorCode.none)
-    _, (respond,) = create(image, NewTopic("b_c"), seed=1)
-    assert respond.error_code is ErrorCode.none, "it collides with nothing any more"
+    image, (response,) = perform(image, delete_topics(image, ids=[topic_id]))
+    assert (response.name, response.topic_id, response.error_code) == (
+        "b.c",
+        topic_id,
+        ErrorCode.none,
+    )
+    _, (response,) = create(image, NewTopic("b_c"), seed=1)
+    assert response.error_code is ErrorCode.none, "it collides with nothing any more"
 
 
 def test_unknown_topics_are_rejected() -> None:
@@ -161,8 +169,8 @@ def test_invalid_partition_count_is_rejected(
     wanted: NewPartitions, code: ErrorCode, message: str | None
 ) -> None:
     before, _ = create(cluster(2), NewTopic("t", 3, 1))
-    image, (respond,) = grow(before, wanted)
-    assert (respond.error_code, respond.error_message) == (code, message)
+    image, (response,) = grow(before, wanted)
+    assert (response.error_code, response.error_message) == (code, message)
     assert image == before
 
 
@@ -183,11 +191,11 @@ def test_create_partitions_validate_only() -> None:
 def test_create_partitions_without_active_broker_is_rejected() -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments={0: [1]}))
     image = committed(image, fence_broker(image, 2, image.brokers[2].epoch).records)
-    _, (respond,) = grow(image, NewPartitions("t", 2, [(2,)]))
-    assert respond.error_code is ErrorCode.invalid_replica_assignment
+    _, (response,) = grow(image, NewPartitions("t", 2, [(2,)]))
+    assert response.error_code is ErrorCode.invalid_replica_assignment
     image = committed(image, fence_broker(image, 1, image.brokers[1].epoch).records)
-    _, (respond,) = grow(image, NewPartitions("t", 2))
-    assert respond.error_code is ErrorCode.invalid_replication_factor
+    _, (response,) = grow(image, NewPartitions("t", 2))
+    assert response.error_code is ErrorCode.invalid_replication_factor
 
 
 # Directories

@@ -35,7 +35,7 @@ def listed(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "respond"),
+    ("asked", "response"),
     [
         (2, EpochEnd(2, 11)),  # before all known: it ends where they begin
         (3, EpochEnd(3, 21)),
@@ -46,8 +46,8 @@ def listed(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
         (-1, UNKNOWN),
     ],
 )
-def test_where_an_epoch_ends(asked: int, respond: EpochEnd) -> None:
-    assert cache((3, 11), (5, 21), (7, 50)).end_offset_for(asked) == respond
+def test_where_an_epoch_ends(asked: int, response: EpochEnd) -> None:
+    assert cache((3, 11), (5, 21), (7, 50)).end_offset_for(asked) == response
 
 
 def test_an_empty_cache_knows_nothing() -> None:
