@@ -35,7 +35,7 @@ SEGMENTS = 8
 SEGMENT_BYTES_MAX = 64 << 20
 AT_ONCE = 4
 REMOTE, LOCAL = "remote", "local"
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 SETTINGS = {
     "remote.log.manager.task.interval.ms": "200",
     "log.retention.check.interval.ms": "200",
@@ -108,10 +108,10 @@ def _fill(broker: PeerProcess, topic: str, segment_bytes: int, count: int) -> No
 
 def _wait_until_remote(directory: Path) -> None:
     """Until no more than the last segments are on the disk."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while len(list((directory / "data" / f"{REMOTE}-0").glob("*.log"))) > 2:
         if time.monotonic() > end:
-            raise WorkloadFailed(f"{PATIENCE_S:g} s are not enough to copy {REMOTE}")
+            raise WorkloadFailed(f"{TIMEOUT_S:g} s are not enough to copy {REMOTE}")
         time.sleep(0.2)
 
 
@@ -126,14 +126,14 @@ def _consume(broker: PeerProcess, topic: str, count: int) -> Load:
 
 
 def _rate(what: str, loads: Sequence[Load]) -> Rate:
-    rates = [float(each.said["bytes"]) / 1e6 / each.seconds for each in loads]
-    best = max(loads[1:], key=lambda each: float(each.said["bytes"]) / each.seconds)
+    rates = [float(each.report["bytes"]) / 1e6 / each.seconds for each in loads]
+    best = max(loads[1:], key=lambda each: float(each.report["bytes"]) / each.seconds)
     cpu_s = best.broker_cpu_s
     return Rate(
         what,
         rates[0],
         max(rates[1:]),
-        None if cpu_s is None else cpu_s / (float(best.said["bytes"]) / 1e9),
+        None if cpu_s is None else cpu_s / (float(best.report["bytes"]) / 1e9),
     )
 
 

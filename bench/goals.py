@@ -1,8 +1,8 @@
-"""What the figures must be, and where we want to be: each row of the project's table of goals.
+"""Performance goals, and how the results of a run compare with them.
 
-A goal is held against Odradek's median. `must` is a number, or a factor of Apache Kafka's median in
-the same run; `aim` is a number. Numbers were set on another machine: beside some is what this one does
-with no broker in between (`limits.py`), in the same run.
+A goal is compared with Odradek's median. `must` is a number, or a factor of Apache Kafka's median in the same
+run. `aim` is a number: a better value that is not required. Numbers were set on another machine, so some goals
+also name a figure without a broker (`limits.py`) from the same run.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from odradek.bench.model import Better, Metric
 from odradek.bench.results_file import Results
 from odradek.bench.summary import Figure, figure, number
 
-OURS = "odradek"
+ODRADEK = "odradek"
 KAFKA = "kafka"
 
 
 @dataclass(frozen=True)
 class TimesKafka:
-    """So many times what Kafka has in the same run."""
+    """A multiple of Kafka's median in the same run."""
 
     factor: float = 1.0
 
@@ -47,7 +47,7 @@ PACED_P50, PACED_P99, PACED_P999 = (
 
 @dataclass(frozen=True)
 class Goal:
-    """`alone` is the same with no broker in between."""
+    """Goal for one metric of a workload. `alone` is the comparable figure without a broker."""
 
     title: str
     workload: str
@@ -141,14 +141,14 @@ GOALS = (
         20_000,
         better="higher",
     ),
-    Goal("start to the first Metadata answer", "startup", "ready_ms", 300, 200),
+    Goal("start to the first Metadata response", "startup", "ready_ms", 300, 200),
     Goal("resident, idle", "startup", "resident_mb", 60, 45),
     Goal("resident after the whole run", "resident-after", "resident_mb", 150, 100),
     Goal("1,000 topics one by one", "topics-one-by-one", "seconds", 3.0, 1.5),
     Goal("1,000 topics in one request", "topics-at-once", "seconds", 0.2, 0.1),
     Goal("first assignment of a one-member group", "group-assignment", "assignment_ms", 62, 10),
     Goal(
-        "the same, as a librdkafka consumer has it",
+        "the same, with a librdkafka consumer",
         "group-assignment-librdkafka",
         "assignment_ms",
         62,
@@ -165,42 +165,52 @@ CLUSTER_GOALS = (
         better="higher",
     ),
     Goal("the same: resident, three brokers", "replicated-1k-p6", "resident_mb", TimesKafka(1 / 3)),
-    Goal("leader killed, to the next ack", "fail-over", "fail_over_ms", TimesKafka()),
     Goal(
-        "the same, it was the controller too", "fail-over-controller", "fail_over_ms", TimesKafka()
+        "leader killed, until the next acknowledgement", "fail-over", "fail_over_ms", TimesKafka()
     ),
-    Goal("rolling restart: nothing is acked", "rolling-restart", "unavailable_ms", TimesKafka()),
+    Goal(
+        "the same, leader is also the active controller",
+        "fail-over-controller",
+        "fail_over_ms",
+        TimesKafka(),
+    ),
+    Goal(
+        "rolling restart: time without acknowledgements",
+        "rolling-restart",
+        "unavailable_ms",
+        TimesKafka(),
+    ),
 )
-"""Of three brokers."""
+"""Goals for three brokers."""
 
 TIERED_GOALS = (
-    Goal("acks=all: p99 with tiering, through without", "tiering-acks-all", "on_times", 1.2),
+    Goal("acks=all: p99 with tiering / without", "tiering-acks-all", "on_times", 1.2),
     Goal(
-        "the same, while history is read: through p99 without either",
+        "the same during reads of old segments / without either",
         "tiering-acks-all",
         "reading_times",
         1.5,
     ),
-    Goal("acks=1: p99 with tiering, through without", "tiering-acks-1", "on_times", 1.2),
+    Goal("acks=1: p99 with tiering / without", "tiering-acks-1", "on_times", 1.2),
     Goal(
-        "the same, while history is read: through p99 without either",
+        "the same during reads of old segments / without either",
         "tiering-acks-1",
         "reading_times",
         1.5,
     ),
 )
-"""Of tiered storage: what it costs producers."""
+"""Goals for the latency of producers with tiered storage."""
 
 REBUILD_GOALS = (
     Goal(
-        "an emptied broker of 10 GiB is back, times faster",
+        "rebuild of a 10 GiB broker: times faster with tiering",
         "rebuild-10gib",
         "times",
         50,
         better="higher",
     ),
 )
-"""Of tiered storage: how soon an emptied broker is back."""
+"""Goals for rebuilding an empty broker with tiered storage."""
 
 TABLE_GOALS = (
     Goal("count, 100 bytes", "table-count-100b", "mb_per_s", TimesKafka(20), better="higher"),
@@ -221,59 +231,61 @@ TABLE_GOALS = (
     ),
     Goal("one hour of thirty days", "table-hour-1k", "seconds", TimesKafka(1 / 30)),
     Goal("export to Parquet", "table-export-1k", "mb_per_s", TimesKafka(2), better="higher"),
-    Goal("memory, later through earlier, 100 bytes", "table-memory-100b", "growth", 1.1),
-    Goal("memory, later through earlier, 1 KiB", "table-memory-1k", "growth", 1.1),
+    Goal("memory, later / earlier, 100 bytes", "table-memory-100b", "growth", 1.1),
+    Goal("memory, later / earlier, 1 KiB", "table-memory-1k", "growth", 1.1),
     Goal("the decoder alone, 100 bytes", "table-decode-100b", "gb_per_s", 1, better="higher"),
     Goal("the decoder alone, 1 KiB in lz4", "table-decode-1k", "gb_per_s", 1, better="higher"),
 )
-"""Of topics as Spark tables (`tables/`): "kafka" is Spark's connector over Apache Kafka."""
+"""Goals for topics as Spark tables (`tables/`): "kafka" is Spark's connector with Apache Kafka."""
 
 
 class Verdict(enum.Enum):
-    AIM = "aim reached"
-    HOLDS = "holds"
+    AIM = "target reached"
+    HOLDS = "reached"
     MISSED = "missed"
     UNKNOWN = "not measured"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A goal and how far it is: `must` as the number it came to in this run, `alone` as measured in it."""
+class GoalResult:
+    """A goal with the figures of a run. `must` and `alone` are the values in this run."""
 
     goal: Goal
     metric: Metric | None = None
-    ours: Figure | None = None
+    odradek: Figure | None = None
     kafka: Figure | None = None
     must: float | None = None
     alone: float | None = None
 
     @property
     def verdict(self) -> Verdict:
-        if self.ours is None or self.must is None:
+        if self.odradek is None or self.must is None:
             return Verdict.UNKNOWN
-        if not self._reaches(self.ours.median, self.must):
+        if not self._reaches(self.odradek.median, self.must):
             return Verdict.MISSED
-        if self.goal.aim is not None and self._reaches(self.ours.median, self.goal.aim):
+        if self.goal.aim is not None and self._reaches(self.odradek.median, self.goal.aim):
             return Verdict.AIM
         return Verdict.HOLDS
 
     @property
     def words(self) -> str:
-        """The verdict, and by how much a goal is missed; with a star where others used the machine in all
-        the runs that it is judged by."""
+        """Return the verdict, with the difference if the goal is missed.
+
+        A star marks a verdict whose figures come only from disturbed runs.
+        """
         star = "*" * any(each is not None and each.disturbed for each in self._judged_by)
         if self.verdict is not Verdict.MISSED:
             return str(self.verdict.value) + star * (self.verdict is not Verdict.UNKNOWN)
-        assert self.ours is not None
+        assert self.odradek is not None
         assert self.must is not None
-        missed = f"missed{star}: {off(self.ours.median, self.must)} what it must be"
+        missed = f"missed{star}: {off(self.odradek.median, self.must)} the goal"
         if self.alone is not None and not self._reaches(self.alone, self.must):
-            missed += "; with no broker it is missed, too"
+            missed += "; without a broker this machine misses it too"
         return missed
 
     @property
     def _judged_by(self) -> tuple[Figure | None, ...]:
-        return (self.ours, self.kafka if isinstance(self.goal.must, TimesKafka) else None)
+        return (self.odradek, self.kafka if isinstance(self.goal.must, TimesKafka) else None)
 
     def _reaches(self, value: float, bound: float) -> bool:
         return value >= bound if self.goal.better == "higher" else value <= bound
@@ -294,7 +306,7 @@ class Standing:
 
 
 def off(value: float, bound: float) -> str:
-    """By how much a value misses another one, such as '0.4 % above'."""
+    """Format the difference of a value from a bound, such as '0.4 % above'."""
     if not bound:
         return f"{number(value)} above"
     percent = (value / bound - 1) * 100
@@ -302,35 +314,35 @@ def off(value: float, bound: float) -> str:
 
 
 def _written(factor: float) -> str:
-    """As it is said: 2.5, but 1/3."""
+    """Format a factor: 2.5, but 1/3."""
     if factor < 1 and (1 / factor).is_integer():
         return f"1/{1 / factor:g}"
     return f"{factor:g}"
 
 
-def standings(results: Results, goals: Sequence[Goal] = GOALS) -> Iterator[Standing]:
-    """How far every goal is in this run."""
+def goal_results(results: Results, goals: Sequence[Goal] = GOALS) -> Iterator[GoalResult]:
+    """Compare the results of a run with every goal."""
     for goal in goals:
-        yield _standing(results, goal)
+        yield _goal_result(results, goal)
 
 
-def _standing(results: Results, goal: Goal) -> Standing:
+def _goal_result(results: Results, goal: Goal) -> GoalResult:
     workload = results.workload(goal.workload)
     metric = None if workload is None else workload.metric(goal.metric)
     if workload is None or metric is None:
-        return Standing(goal)
+        return GoalResult(goal)
     found = {
         peer: figure(results, metric, workload.peers[peer])
-        for peer in (OURS, KAFKA)
+        for peer in (ODRADEK, KAFKA)
         if peer in workload.peers
     }
-    ours, kafka = found.get(OURS), found.get(KAFKA)
+    odradek, kafka = found.get(ODRADEK), found.get(KAFKA)
     must: float | None
     if isinstance(goal.must, TimesKafka):
         must = None if kafka is None else goal.must.factor * kafka.median
     else:
         must = goal.must
-    return Standing(goal, metric, ours, kafka, must, _alone(results, goal))
+    return GoalResult(goal, metric, odradek, kafka, must, _alone(results, goal))
 
 
 def _alone(results: Results, goal: Goal) -> float | None:

@@ -277,9 +277,9 @@ class Asking:
     def __init__(self, request: bytes, times: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             self._socket = socket.create_connection(server.getsockname())
-            ours, _ = server.accept()
+            accepted, _ = server.accept()
         self._socket.setblocking(False)
-        self.connection = TcpConnection(ours, Address("127.0.0.1", 1))
+        self.connection = TcpConnection(accepted, Address("127.0.0.1", 1))
         self._request = request
         self._times = times
         self.responses = 0
@@ -299,7 +299,7 @@ class NotResponded(Exception):
 
 
 async def rehearse(broker: Node, case: Case, times: int) -> None:
-    """Have the broker answer a case so many times on one connection; NotAnswered if it doesn't."""
+    """Have the broker answer a case so many times on one connection; NoResponse if it doesn't."""
     selector: Selector = EachAlone()
     peer: Rehearsal | Asking = Rehearsal(case.request(), times)
     if case.waits:

@@ -26,7 +26,7 @@ from pathlib import Path
 SCHEMA = 1
 TOLERANCE = 0.05
 MARK = "getppid"
-PATIENCE_SECONDS = 600
+TIMEOUT_S = 600
 STORED = Path(str(files("odradek.bench"))) / "results" / "instructions.json"
 _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 
@@ -88,13 +88,13 @@ def _run(valgrind: str, directory: Path) -> list[tuple[str, int]]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_S,
             check=True,
         )
     except subprocess.CalledProcessError as error:
         raise CannotCount(f"the rehearsal failed: {error.stderr[-2000:]}") from None
     except subprocess.TimeoutExpired:
-        raise CannotCount(f"the rehearsal took more than {PATIENCE_SECONDS} s") from None
+        raise CannotCount(f"the rehearsal took more than {TIMEOUT_S} s") from None
     return [(case, times) for case, times in json.loads(done.stdout)]
 
 

@@ -78,8 +78,8 @@ def _connected(client: Client) -> Iterator[socket.socket]:
         if child == 0:
             _be_client(server.getsockname(), client)
         try:
-            with _accepted(server) as ours:
-                yield ours
+            with _accepted(server) as accepted:
+                yield accepted
         finally:
             os.waitpid(child, 0)
 
@@ -94,10 +94,10 @@ def _listening() -> Iterator[socket.socket]:
 
 
 def _accepted(server: socket.socket) -> socket.socket:
-    ours, _ = server.accept()
-    ours.settimeout(None)
-    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return ours
+    accepted, _ = server.accept()
+    accepted.settimeout(None)
+    accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return accepted
 
 
 def _send_unpaced(connection: socket.socket) -> None:
@@ -226,9 +226,9 @@ class PingPong:
                 responding.join()
                 request.unlink()
         return LimitResult(
-            load.said["p50_us"],
+            load.report["p50_us"],
             {
-                "requests_per_s": load.said["requests"] / load.seconds,
+                "requests_per_s": load.report["requests"] / load.seconds,
                 "cpu_us": responding.cpu_s / responding.responses * 1e6,
             },
         )

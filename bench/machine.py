@@ -137,11 +137,11 @@ class Watch:
         # A process that ends moves its time to whoever waits for it: the sum over all is what was
         # ever used, so that differences need no memory of who was there.
         processes = _all_processes()
-        ours = set(_tree(os.getpid(), processes, without=self._bystanders))
+        own = set(_tree(os.getpid(), processes, without=self._bystanders))
         used = sum(
             stat.own_s + stat.children_s
             for pid, stat in processes.items()
-            if pid not in ours and not stat.is_kernel
+            if pid not in own and not stat.is_kernel
         )
         return used + _steal_s()
 
@@ -158,14 +158,14 @@ def _steal_s() -> float:
     return int(fields[8]) * _TICK_S
 
 
-def settle(bystanders: Collection[int] = (), patience_s: float = 60) -> None:
+def settle(bystanders: Collection[int] = (), timeout_s: float = 60) -> None:
     """Return when the machine is quiet, or patience ends: what was written before is on the disk, and
     those whose turn it was before (`bystanders`) are through with what they do after it."""
     os.sync()
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + timeout_s
     while meminfo_bytes("Dirty", "Writeback") > QUIET_DIRTY_BYTES and time.monotonic() < end:
         time.sleep(0.05)
-    end = min(end, time.monotonic() + patience_s / 3)
+    end = min(end, time.monotonic() + timeout_s / 3)
     share = 1.0
     while share > QUIET_CORES and time.monotonic() < end:
         watch = Watch(bystanders)

@@ -26,7 +26,7 @@ BEAT_S = 0.005
 RETRY_S = 0.005
 SESSION_MS = 30_000
 REBALANCE_MS = 60_000
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 _COMING = frozenset(
     (
@@ -190,15 +190,15 @@ def settled(members: Sequence[Member]) -> bool:
 def drive(
     members: Sequence[Member], done: Callable[[Sequence[Member]], bool], *, beating: bool = True
 ) -> None:
-    """Let the members talk until `done`. WorkloadFailed if that takes more than `PATIENCE_S`."""
-    end = time.perf_counter() + PATIENCE_S
+    """Let the members talk until `done`. WorkloadFailed if that takes more than `TIMEOUT_S`."""
+    end = time.perf_counter() + TIMEOUT_S
     with selectors.DefaultSelector() as selector:
         for member in members:
             selector.register(member.wire.socket, selectors.EVENT_READ, member)
         while not done(members):
             now = time.perf_counter()
             if now > end:
-                raise WorkloadFailed(f"the group was not settled after {PATIENCE_S:g} s")
+                raise WorkloadFailed(f"the group was not settled after {TIMEOUT_S:g} s")
             wake = end
             for member in members if beating else ():
                 if member.waits:
@@ -217,7 +217,7 @@ def quiet(members: Sequence[Member]) -> None:
 
 def find_coordinator(wire: Wire, group: str) -> None:
     """Ask until there is one. WorkloadFailed for an error that no waiting mends."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while True:
         keys = {"key": group, "coordinator_keys": [group], "key_type": 0}
         response = wire.ask(apis.FIND_COORDINATOR, keys)

@@ -304,7 +304,7 @@ class TieredPeer(Protocol):
         ...
 
 
-def why_not(workload: Workload, peer: Peer) -> str | None:
+def reason_to_skip(workload: Workload, peer: Peer) -> str | None:
     """The reason for which `workload` is not run against `peer`; None if it is."""
     for feature in Feature:
         if feature in workload.needs and feature in peer.lacks:

@@ -1,4 +1,4 @@
-"""The parts of docs/performance.md that come from runs of their own: `bench/results/SECTION-VERSION.json`."""
+"""Sections of docs/performance.md that have their own results file, `bench/results/SECTION-VERSION.json`."""
 
 from __future__ import annotations
 
@@ -9,60 +9,62 @@ from odradek.seams.values import value_class
 
 
 class UnknownSection(ValueError):
-    """A results file is named as no section is."""
+    """The name of a results file does not begin with the name of a section."""
 
 
 @value_class
 class Section:
-    """`introduction` names the results by `{file}`."""
+    """A section's title, texts and goals. In `introduction`, `{file}` is the name of the results file."""
 
     title: str
     introduction: str
     goals: Sequence[Goal]
     reading: str = ""
     clusters: bool = False
-    """Whether it is of nothing else."""
+    """Whether its results are only about clusters."""
 
 
 TABLES = """\
-Two topics with the same bytes in Apache Kafka and in this broker, read by Spark applications in turns, measured by
-`python -m odradek.bench.tables`. `odradek` is this project's source over the store of tiered segments (and over
-the broker for the last segment of each partition), `kafka` is Spark's own Kafka connector over Apache Kafka;
-beside them our source over our broker alone, and the connector over our broker. Every sample is in
-[{file}](../bench/results/{file}).
+Apache Kafka and this broker store two topics with the same bytes. Spark applications read them in alternation,
+started by `python -m odradek.bench.tables`. `odradek` is this project's Spark source, which reads tiered segments from
+the object store, and the last segment of each partition from the broker. `kafka` is Spark's own Kafka connector with
+Apache Kafka. The other columns are this project's source reading only from this broker, and the connector with this
+broker. Every sample is in [{file}](../bench/results/{file}).
 """
 
 READING_TABLES = """\
-Rates are of the records' keys and values, decompressed, by the application's clock: planning is in them, the
-start of Java and of Spark is not. `cpu_s` is of all the application's processes (the driver's Python, its JVM, the
-workers), `broker_cpu_s` of the broker's, whose copies to the store were made before. "Count" asks our source with
-`.schema("partition int NOT NULL, offset long NOT NULL")`, and the connector, whose columns cannot be chosen, as it is;
-"count by batches" sums up our source's `rows=batches`, a row a batch. "One hour of thirty days, by a filter" sets
-`pushFilters` on our side, by which the source sees the filter, and `maxLateness` to `0`, a promise that records are in
-order, by which it leaves out what comes after the hour; the connector has no such options, and applies the filter to
-all records. "All columns" goes into Spark's sink that throws
-rows away. Our source wants Spark 4.2 or later; the connector runs on 4.0.0, the last of which all that it needs can be
-fetched: some of the difference may be Spark's. Batches have 16 KiB, as Java's producer fills them. Every answer is
-compared with what was written. Before each run the memory is warm, and the logs that are to be read are in
-the page cache. Brokers, store and Spark share the machine; with one core Spark runs one task at a time, and
-our source's decoder is a process beside Spark's.
+- Rates are of the records' keys and values, decompressed, measured by the application. They include planning and
+  exclude the start of Java and Spark. `cpu_s` is the CPU time of all processes of the application (the driver's
+  Python, its JVM, the workers). `broker_cpu_s` is the broker's; its segments were copied to the store before.
+- "Count": this project's source has `.schema("partition int NOT NULL, offset long NOT NULL")`. The connector's columns
+  cannot be chosen. "Count by batches" adds up the rows of `rows=batches`, one row per batch.
+- "One hour of thirty days, by a filter": this project's source has `pushFilters`, with which it sees the filter, and
+  `maxLateness` `0`, which states that records are ordered, so it does not read what follows the hour. The connector
+  has no such options and applies the filter to all records.
+- "All columns" writes to Spark's sink that discards rows.
+- This project's source requires Spark 4.2 or later. The connector runs on 4.0.0, the last release whose dependencies
+  are all available. A part of the difference may come from Spark.
+- Batches have 16 KiB, as with Java's producer. Every result is compared with what was written. Before each run,
+  memory is warm and the logs to be read are in the page cache. The brokers, the store and Spark share the machine.
+  With one core, Spark runs one task at a time, and this project's decoder is a second process.
 """
 
 CLUSTERS = """\
-Three brokers, which are the controllers too, on the same machine as their clients; Apache Kafka's are three JVMs.
-Every sample is in [{file}](../bench/results/{file}).
+Three brokers, which are also the controllers, run on the same machine as their clients. Apache Kafka's brokers are
+three JVMs. Every sample is in [{file}](../bench/results/{file}).
 """
 
 TIERED = """\
-Three brokers under a controller, and KIP-405's question: what does tiering cost producers? The remote store is a
-directory, of Kafka's LocalTieredStorage there; here its objects are synced to the disk, there they are not.
-Every sample is in [{file}](../bench/results/{file}).
+Three brokers and one controller. The measurement answers a question of KIP-405: how much does tiered storage delay
+producers? The remote store is a directory. Apache Kafka uses LocalTieredStorage, which does not sync its files to the
+disk; this broker does. Every sample is in [{file}](../bench/results/{file}).
 """
 
 REBUILD = """\
-The same three brokers: one is stopped, what it has is removed, and it is started. `plain_s` is until it is in sync
-without tiering, `tiered_s` with 64 MiB of the history on the brokers' disks, both with the start of the process in
-it; the p99 is of producers with acks=all meanwhile. Every sample is in [{file}](../bench/results/{file}).
+The same three brokers: one is stopped, its data is deleted, and it is started again. `plain_s` is the time until it is
+in sync without tiered storage; `tiered_s` is the same with 64 MiB of the log on local disks. Both include the start
+of the process. The p99 is the latency of producers with acks=all during that time. Every sample is in
+[{file}](../bench/results/{file}).
 """
 
 SECTIONS = {
@@ -71,14 +73,14 @@ SECTIONS = {
     "rebuild": Section("An emptied broker", REBUILD, REBUILD_GOALS, clusters=True),
     "tables": Section("Topics as Spark tables", TABLES, TABLE_GOALS, READING_TABLES),
 }
-"""By the beginning of a file's name."""
+"""Key: the part of the file's name before the first hyphen."""
 
 
 def section_of(file: str) -> Section:
-    """Raises UnknownSection."""
+    """Return the section of a results file. Raises UnknownSection."""
     found = SECTIONS.get(file.partition("-")[0])
     if found is None:
         raise UnknownSection(
-            f"{file} is no part of the page: its name begins with {', '.join(SECTIONS)}, and a hyphen"
+            f"{file}: unknown section; the name must begin with one of {', '.join(SECTIONS)}, and a hyphen"
         )
     return found

@@ -47,13 +47,13 @@ class TerminalProgress:
     def ran(self, workload: Workload, peer: Peer, end: Sample | Failure) -> None:
         self._turns.add((workload.name, peer.name, end.round))  # a repeat is the same turn
         if isinstance(end, Failure):
-            self._say(f"{workload.name} on {peer.name} FAILED: {end.reason}")
+            self._print(f"{workload.name} on {peer.name} FAILED: {end.reason}")
         elif end.state is State.DISTURBED:
-            self._say(
+            self._print(
                 f"{workload.name} on {peer.name}: others used {end.others_cores:.0%} of a core"
             )
         elif not self._live:
-            self._say(f"{workload.name} on {peer.name}: {end.seconds:.1f} s")
+            self._print(f"{workload.name} on {peer.name}: {end.seconds:.1f} s")
 
     def measured(self, workload: WorkloadResults, results: Results) -> None:
         self.clear()
@@ -68,7 +68,7 @@ class TerminalProgress:
             self._err.write(CLEAR_LINE)
             self._err.flush()
 
-    def _say(self, what: str) -> None:
+    def _print(self, what: str) -> None:
         self.clear()
         self._err.write(f"{self._where()} {what}\n")
         self._err.flush()

@@ -1,10 +1,10 @@
-"""What a run of the bench found, whole: every sample, every failure, on which machine and how.
+"""Results file of a benchmark run: every sample and failure, the machine and the settings.
 
-A `Results` is what is written to a file and read again; nothing in it is a median. Medians, ranges and
-fractions of limits are told by `summary.py` from the samples, so that an old file can be read anew.
+The file has no medians. `summary.py` computes medians, ranges and fractions of limits from the samples, so a
+later version can evaluate an old file.
 
-The file is JSON with `schema`; a reader refuses another one. A histogram is one line of text in it,
-"upper bound:count" after another, or the file would be mostly brackets.
+The file is JSON with a `schema`; another schema is refused. A histogram is one string of "upper bound:count"
+pairs, which keeps the file small.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ class InvalidResults(Exception):
 
 
 class State(enum.Enum):
-    """What a sample is worth."""
+    """Whether a sample is used for medians."""
 
     COUNTED = "counted"
     WARM_UP = "warm-up"
     DISTURBED = "disturbed"
-    """Others used the machine meanwhile; it counts only where no calm one was to be had."""
+    """Other processes used the machine. The sample counts only if no other sample of its workload does."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of a workload against a peer. `others_cores` is how much of the machine everybody else
-    used meanwhile, in cores; None where it can't be told."""
+    """One run of a workload against a peer.
+
+    `others_cores` is the CPU use of other processes during the run, in cores; None if it is not known.
+    """
 
     round: int
     values: Mapping[str, float]
@@ -55,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that gave nothing."""
+    """A run that ended without a result."""
 
     round: int
     reason: str
@@ -63,7 +65,7 @@ class Failure:
 
 @dataclass
 class Measured:
-    """A workload on one peer. `skipped` says why it was not even tried."""
+    """Samples of a workload on one peer. `skipped` is the reason if the workload was not run."""
 
     samples: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -71,8 +73,7 @@ class Measured:
 
     @property
     def counted(self) -> list[Sample]:
-        """The samples that medians are taken from: the calm ones, or where there is none, the
-        disturbed."""
+        """Return the samples for medians: the undisturbed ones, or all disturbed ones if there are no others."""
         calm = [each for each in self.samples if each.state is State.COUNTED]
         return calm or [each for each in self.samples if each.state is State.DISTURBED]
 
@@ -89,7 +90,7 @@ class WorkloadResults:
     parameters: Mapping[str, Parameter]
     peers: dict[str, Measured] = field(default_factory=dict)
     rounds: int | None = None
-    """How many were to count; as many as the run's settings say where it is not told."""
+    """Number of rounds that should count; None: as in the run's settings."""
 
     def metric(self, name: str) -> Metric | None:
         return next((each for each in self.metrics if each.name == name), None)
@@ -97,8 +98,10 @@ class WorkloadResults:
 
 @dataclass(frozen=True)
 class PeerRecord:
-    """A peer as it was measured. `unavailable` says why it was not. `settings` are those of one process,
-    `clusters` those of the nodes of clusters, by the name of the stage that has them."""
+    """A peer of the run. `unavailable` is the reason if it was not measured.
+
+    `settings` are those of the single process. `clusters` maps the name of a stage to the settings of its nodes.
+    """
 
     name: str
     title: str
@@ -110,7 +113,7 @@ class PeerRecord:
 
 @dataclass
 class LimitResults:
-    """A physical limit: every measurement of it, as (value, further figures)."""
+    """Measurements of a physical limit, as (value, other figures)."""
 
     name: str
     title: str
@@ -119,15 +122,15 @@ class LimitResults:
     failure: str | None = None
 
     def median(self, name: str) -> float | None:
-        """Of its metric, or of the further figure of that name; None where nothing told it."""
-        told = [{**details, self.metric.name: value} for value, details in self.samples]
-        values = [each[name] for each in told if name in each]
+        """Return the median of a figure: the limit's metric or another one. None if it was not measured."""
+        figures = [{**details, self.metric.name: value} for value, details in self.samples]
+        values = [each[name] for each in figures if name in each]
         return statistics.median(values) if values else None
 
 
 @dataclass
 class Results:
-    """`started` is ISO 8601 in UTC; `remarks` say what a reader has to know about the run as a whole."""
+    """Results of one run. `started` is ISO 8601 in UTC; `remarks` are about the whole run."""
 
     version: str
     started: str
@@ -144,13 +147,15 @@ class Results:
         return next((each for each in self.workloads if each.name == name), None)
 
     def other_rounds(self, workload: WorkloadResults) -> int | None:
-        """How many rounds of a workload were to count, where that is not as many as of most."""
+        """Return the number of rounds of a workload if it differs from the run's setting, otherwise None."""
         usual = self.settings.get("rounds")
         return None if workload.rounds in (None, usual) else workload.rounds
 
     def bound_of(self, metric: Metric) -> float | None:
-        """What the physical limit that a metric is to be seen against came to, if it was measured, and in
-        the same unit where it is not a further figure."""
+        """Return the median of the physical limit of a metric.
+
+        None if the limit was not measured, or has another unit and is not named as `NAME:FIGURE`.
+        """
         name, _, further = (metric.limit or "").partition(":")
         for limit in self.limits:
             if limit.name == name and (further or limit.metric.unit == metric.unit):

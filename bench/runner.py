@@ -1,17 +1,14 @@
-"""The order of a run: peers take turns run by run, what was disturbed is repeated, failures are named.
+"""Runs a plan: peers alternate, disturbed runs are repeated, failures are recorded.
 
-Within a workload the peers alternate (A B C A B C …), so that what changes on the machine in the
-meantime changes for all. Physical limits come first, then five parts: workloads that want a process of
-their own, those that want a cluster, those that want a tiered one, those that share one process a peer
-(started once, up to the end, so that its memory afterwards means something), and those that look at that
-process last. The first `warm_ups` rounds of shared workloads do not count, so that a JVM may compile; where
-a plan has a `warm_up_s` they last so long on each peer. Workloads that are given something of their own warm
-it up themselves.
+Within a workload the peers alternate (A B C A B C …), so that a change of the machine affects all of them.
+Physical limits are measured first. Then the stages follow in this order: FRESH, CLUSTER, TIERED, SHARED, LAST.
+SHARED workloads use one process per peer, which runs until the end, so that LAST can measure its memory. The first
+`warm_ups` rounds of shared workloads do not count, so that a JVM can compile; each lasts at least `warm_up_s` on
+each peer. Workloads of the other stages do their own warm-up.
 
-A run while which other processes used more than `others_cores_max` of the machine is kept as
-disturbed and repeated, at most `repeats_max` times. A run that raises is a failure in the results;
-after `FAILURES_MAX` of them the workload is given up on that peer. Ctrl-C ends what was started and
-leaves the results as far as they are.
+A run during which other processes used more than `others_cores_max` cores is recorded as disturbed and repeated, at
+most `repeats_max` times. A run that raises is recorded as a failure; after `FAILURES_MAX` failures the workload is
+not run on that peer again. Ctrl-C stops all processes and keeps the results so far.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from odradek.bench.model import (
     TieredPeer,
     Workload,
     WorkloadFailed,
-    why_not,
+    reason_to_skip,
 )
 from odradek.bench.results_file import (
     Failure,
@@ -51,46 +48,46 @@ from odradek.bench.results_file import (
 
 FAILURES_MAX = 2
 STARTED_FOR_A_RUN = frozenset({Stage.FRESH, Stage.CLUSTER, Stage.TIERED})
-"""Of these a run begins before its peer is there."""
+"""In these stages, a run includes the start of its peer."""
 
 Enter: TypeAlias = Callable[[Peer], AbstractContextManager[Target]]
-"""How a run comes to its target."""
+"""Starts or returns the target of a run."""
 
 
 class Usage(Protocol):
-    """What a watch saw (`machine.Usage`)."""
+    """CPU use during a period (`machine.Usage`)."""
 
     @property
     def others_share(self) -> float:
-        """Cores that others kept busy."""
+        """CPU use of other processes, in cores."""
         ...
 
 
 class Watch(Protocol):
-    """Looks at who uses the machine (`machine.Watch`), from when it is made on."""
+    """Measures CPU use from its creation on (`machine.Watch`)."""
 
     def stop(self) -> Usage: ...
 
 
 class Progress(Protocol):
-    """Who is told how far the run is."""
+    """Receives the progress of a run."""
 
     def doing(self, what: str) -> None:
-        """What is begun now."""
+        """Report the step that starts now."""
         ...
 
     def ran(self, workload: Workload, peer: Peer, end: Sample | Failure) -> None:
-        """One run ended, so or so."""
+        """Report the end of one run."""
         ...
 
     def measured(self, workload: WorkloadResults, results: Results) -> None:
-        """A workload is through, on all peers."""
+        """Report that a workload has been run on all peers."""
         ...
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run; `directory` is for the peers' data."""
+    """Peers, workloads and limits of a run, and its settings. `directory` is for the peers' data."""
 
     peers: Sequence[Peer]
     workloads: Sequence[Workload]
@@ -98,11 +95,13 @@ class Plan:
     directory: Path
     rounds: int = 5
     rounds_most: Mapping[str, int] = field(default_factory=dict)
-    """Of workloads of these names no more rounds count."""
+    """Maximum number of rounds, by workload name."""
     warm_ups: int = 1
     warm_up_s: float = 0.0
-    """How long a peer is warmed up for a workload, with as many runs as that takes, but one in each of these rounds:
-    Java compiles what has run for long, so by one run each the faster of two peers is the colder one."""
+    """Minimum duration of a warm-up round on each peer, in seconds; the workload is repeated until then.
+
+    With one run each, the faster of two peers would be warmed up for less time.
+    """
     repeats_max: int = 2
     others_cores_max: float = 0.25
 
@@ -110,31 +109,31 @@ class Plan:
         return [each for each in self.workloads if each.stage is stage]
 
     def run_count(self) -> int:
-        """How many runs there will be, if nothing fails and nothing is repeated."""
+        """Return the number of runs, if none fails and none is repeated."""
         return sum(
             self.runs_of(workload)
             for workload in self.workloads
             for peer in self.peers
-            if why_not(workload, peer) is None
+            if reason_to_skip(workload, peer) is None
         )
 
     def runs_of(self, workload: Workload) -> int:
-        """How often it is run on a peer."""
+        """Return the number of runs of a workload on one peer."""
         return self.rounds_of(workload) + self.warm_ups_of(workload)
 
     def rounds_of(self, workload: Workload) -> int:
-        """How many of its rounds count: of what is looked at last one, a second look would see the same."""
+        """Return the number of rounds that count: one in the stage LAST, which changes nothing on the peer."""
         if workload.stage is Stage.LAST:
             return 1
         return min(self.rounds, self.rounds_most.get(workload.name, self.rounds))
 
     def warm_ups_of(self, workload: Workload) -> int:
-        """How many of its rounds do not: a process of its own is as cold in each."""
+        """Return the number of warm-up rounds: none if each run starts its own process."""
         return self.warm_ups if workload.stage is Stage.SHARED else 0
 
 
 class Runner:
-    """Runs a plan into `results`, which is up to date whenever `run` ends, and however it does."""
+    """Runs a plan and records it in `results`, which is complete up to the moment when `run` ends or raises."""
 
     def __init__(
         self,
@@ -145,8 +144,11 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         settle: Callable[[Collection[int]], None] = lambda bystanders: None,
     ) -> None:
-        """`watch` is told which processes are up without its being their turn; `settle` is called
-        before each run, with them: it returns when the machine is quiet."""
+        """Create a runner.
+
+        `watch` and `settle` receive the processes of the other peers. `settle` is called before each run and
+        returns when the machine is idle.
+        """
         self._plan = plan
         self._results = results
         self._progress = progress
@@ -155,15 +157,15 @@ class Runner:
         self._settle = settle
         self._peers: list[Peer] = []
         self._directories = 0
-        self._standing = Standing(self._new_directory, results.remarks)
+        self._shared_targets = SharedTargets(self._new_directory, results.remarks)
 
     def run(self) -> None:
-        """All of it. Ctrl-C is not raised, but noted in the results."""
+        """Run the plan. Ctrl-C sets `results.interrupted` and is not raised."""
         began = self._clock()
         try:
             self._obtain()
             if self._plan.peers and not self._peers:
-                return  # limits and empty tables say nothing
+                return  # without peers, limits are of no use
             self._measure_limits()
             for workload in self._plan.of(Stage.FRESH):
                 self._take_turns(workload, self._fresh)
@@ -190,7 +192,7 @@ class Runner:
             self._results.peers.append(record)
 
     def _measure_limits(self) -> None:
-        """As often as everything else, before it: the peers are not there yet to be in the way."""
+        """Measure each limit once per round, before any peer is started."""
         for limit in self._plan.limits:
             found = LimitResults(limit.name, limit.title, limit.metric)
             self._results.limits.append(found)
@@ -203,7 +205,10 @@ class Runner:
                 found.samples.append((result.value, dict(result.details)))
 
     def _measure_limit(self, limit: Limit, number: int) -> LimitResult:
-        """One turn: repeated while it is disturbed, until the repeats are used up; said if they are."""
+        """Measure a limit, and repeat it up to `repeats_max` times if it was disturbed.
+
+        Adds a remark if all runs were disturbed.
+        """
         tries = self._plan.repeats_max + 1
         for repeat in range(tries):
             self._progress.doing(f"limit {limit.name}, {_turn(number, repeat)}")
@@ -212,7 +217,7 @@ class Runner:
             if watch.stop().others_share <= self._plan.others_cores_max:
                 break
         else:
-            why = f"others used the machine in all of its {tries} runs"
+            why = f"other processes used the machine in all of its {tries} runs"
             self._results.remarks.append(f"the limit {limit.name}, round {number}: {why}")
         return result
 
@@ -220,9 +225,9 @@ class Runner:
         shared, last = self._plan.of(Stage.SHARED), self._plan.of(Stage.LAST)
         if not shared and not last:
             return
-        with self._standing as standing:
+        with self._shared_targets as shared_targets:
             for workload in (*shared, *last):
-                self._take_turns(workload, standing.target)
+                self._take_turns(workload, shared_targets.target)
 
     @contextmanager
     def _fresh(self, peer: Peer) -> Iterator[Target]:
@@ -231,19 +236,19 @@ class Runner:
 
     @contextmanager
     def _cluster(self, peer: Peer) -> Iterator[Target]:
-        assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
+        assert isinstance(peer, ClusterPeer), "reason_to_skip checks it"
         with self._one_runs_directory() as directory, peer.start_cluster(directory) as target:
             yield target
 
     @contextmanager
     def _tiered(self, peer: Peer) -> Iterator[Target]:
-        assert isinstance(peer, TieredPeer), "why_not has said that it is one"
+        assert isinstance(peer, TieredPeer), "reason_to_skip checks it"
         with self._one_runs_directory() as directory, peer.start_tiered(directory) as target:
             yield target
 
     @contextmanager
     def _one_runs_directory(self) -> Iterator[Path]:
-        """A new directory; what a run has written takes no room from the runs after it."""
+        """Create a directory for one run, and delete it afterwards."""
         made = self._new_directory()
         try:
             yield made
@@ -269,7 +274,7 @@ class Runner:
         )
         self._results.workloads.append(found)
         for peer in self._peers:
-            found.peers[peer.name] = Measured(skipped=why_not(workload, peer))
+            found.peers[peer.name] = Measured(skipped=reason_to_skip(workload, peer))
         for number in range(1 - warm_ups, rounds + 1):
             for peer in self._peers:
                 measured = found.peers[peer.name]
@@ -283,7 +288,7 @@ class Runner:
     def _run_one(
         self, workload: Workload, peer: Peer, measured: Measured, number: int, enter: Enter
     ) -> None:
-        """One turn: repeated while it is disturbed, until it fails or the repeats are used up."""
+        """Run a workload, and repeat it up to `repeats_max` times if it was disturbed and did not fail."""
         for repeat in range(self._plan.repeats_max + 1):
             self._progress.doing(f"{workload.name} on {peer.name}, {_turn(number, repeat)}")
             end = self._attempt(workload, peer, number, enter)
@@ -300,7 +305,7 @@ class Runner:
     ) -> Sample | Failure:
         watch = None
         try:
-            if workload.stage in STARTED_FOR_A_RUN:  # the start may be what is measured
+            if workload.stage in STARTED_FOR_A_RUN:  # the workload may measure the start
                 watch = self._quiet_watch(None)
             with enter(peer) as target:
                 if watch is None:
@@ -309,11 +314,11 @@ class Runner:
                 began = self._clock()
                 outcome = workload.run(target)
                 seconds, usage = self._clock() - began, watch.stop()
-        except Exception as error:  # a run of hours does not end by one workload's bug
+        except Exception as error:  # an error in one workload must not end the run
             if was_interrupted(error):
                 raise KeyboardInterrupt from error
             return Failure(number, _reason(error))
-        # A broker that we did not start is itself one of the others.
+        # A broker that was not started here counts as another process.
         others = None if target.process is None else usage.others_share
         state = State.COUNTED
         if number < 1:
@@ -337,17 +342,16 @@ class Runner:
             record.clusters[workload.stage.name.lower()] = dict(target.settings)
 
     def _quiet_watch(self, target: Target | None) -> Watch:
-        """Begun when the machine is quiet: of those who are up, it is only this one's turn."""
-        bystanders = self._standing.processes_but(target)
+        """Wait until the machine is idle, and start a watch that counts the other peers as other processes."""
+        bystanders = self._shared_targets.processes_but(target)
         self._settle(bystanders)
         return self._watch(bystanders)
 
 
-class Standing:
-    """The processes that shared workloads use: each started when first asked for, and up to the end.
+class SharedTargets:
+    """Processes of the shared workloads: started at the first use, and stopped at the end.
 
-    After a failure a peer is stopped, and started anew when it is asked for again: nobody knows what
-    state it is in.
+    After a failure, the peer is stopped and restarted at its next use, because its state is unknown.
     """
 
     def __init__(self, new_directory: Callable[[], Path], remarks: list[str]) -> None:
@@ -356,11 +360,11 @@ class Standing:
         self._running: dict[str, tuple[Target, ExitStack]] = {}
         self._started: set[str] = set()
 
-    def __enter__(self) -> Standing:
+    def __enter__(self) -> SharedTargets:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with ExitStack() as all_of_them:  # one that does not end well keeps no other from ending
+        with ExitStack() as all_of_them:  # stops all of them even if one fails
             for _, stack in self._running.values():
                 all_of_them.callback(stack.close)
 
@@ -377,7 +381,7 @@ class Standing:
             raise
 
     def processes_but(self, target: Target | None) -> list[int]:
-        """The processes that are up, without the one that is `target`'s."""
+        """Return the ids of the running processes, except that of `target`."""
         return [
             each.process.pid
             for each, _ in self._running.values()
@@ -389,7 +393,7 @@ class Standing:
         target = stack.enter_context(peer.start(self._new_directory()))
         self._running[peer.name] = target, stack
         if peer.name in self._started:
-            self._remarks.append(f"{peer.name} was started anew after a failure")
+            self._remarks.append(f"{peer.name} was restarted after a failure")
         self._started.add(peer.name)
 
 
@@ -399,7 +403,7 @@ def _turn(number: int, repeat: int) -> str:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is behind an error: what cleans up after it may fail, and hide it."""
+    """Return whether Ctrl-C caused an error. A failing cleanup can hide the KeyboardInterrupt."""
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, KeyboardInterrupt):
@@ -409,7 +413,7 @@ def was_interrupted(error: BaseException) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Why a run gave nothing, in words; what no workload should raise is named by its class."""
+    """Return the reason of a failure; an unexpected exception is prefixed with its class."""
     if isinstance(error, (WorkloadFailed, PeerFailed, PeerUnavailable)):
         return str(error)
     return f"{type(error).__name__}: {error}"

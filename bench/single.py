@@ -33,7 +33,7 @@ from odradek.bench.model import (
     TieredPeer,
     Workload,
     WorkloadFailed,
-    why_not,
+    reason_to_skip,
 )
 from odradek.bench.peers import PEERS
 from odradek.bench.workloads import WORKLOADS
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(workload: Workload, args: argparse.Namespace) -> int:
     peer = PEERS[args.peer]
-    if (reason := why_not(workload, peer)) is not None:
+    if (reason := reason_to_skip(workload, peer)) is not None:
         raise PeerUnavailable(reason)
     peer.obtain()
     print(f"{workload.title}: {peer.title} {peer.version()}")
@@ -112,10 +112,10 @@ def _cluster_started(stage: Stage, peer: Peer, parent: Path | None) -> Iterator[
         ExitStack() as stack,
     ):
         if stage is Stage.TIERED:
-            assert isinstance(peer, TieredPeer), "why_not has said that it is one"
+            assert isinstance(peer, TieredPeer), "reason_to_skip has said that it is one"
             target = stack.enter_context(peer.start_tiered(Path(directory)))
         else:
-            assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
+            assert isinstance(peer, ClusterPeer), "reason_to_skip has said that it is one"
             target = stack.enter_context(peer.start_cluster(Path(directory)))
         print(f"cluster at {target.bootstrap}", flush=True)
         yield target

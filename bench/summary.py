@@ -1,4 +1,4 @@
-"""What samples come to: medians with their range, fractions of limits, and words for them."""
+"""Summarizes samples: medians with their range, fractions of limits, remarks, and tables of text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from odradek.bench.results_file import Measured, Results, WorkloadResults
 
 @dataclass(frozen=True)
 class Figure:
-    """A metric's median on one peer, the smallest and largest value, and of how many runs.
+    """A metric on one peer: median, smallest and largest value, and number of runs.
 
-    `fraction` is how close it comes to the physical limit it is seen against (1.0: all of it).
+    `fraction` is the ratio to the physical limit; 1.0 is the limit.
     """
 
     metric: Metric
@@ -27,7 +27,7 @@ class Figure:
 
 
 def figure(results: Results, metric: Metric, measured: Measured) -> Figure | None:
-    """What a metric came to; None where no run told it."""
+    """Return the figure of a metric; None if no run that counts has a value."""
     values = [each.values[metric.name] for each in measured.counted if metric.name in each.values]
     if not values:
         return None
@@ -53,7 +53,7 @@ def _fraction(results: Results, metric: Metric, median: float) -> float | None:
 
 
 def figures(results: Results) -> Iterator[tuple[WorkloadResults, str, Figure]]:
-    """Every figure there is, as (workload, peer, figure)."""
+    """Yield every figure, as (workload, peer, figure)."""
     for workload in results.workloads:
         for peer, measured in workload.peers.items():
             for metric in workload.metrics:
@@ -63,7 +63,7 @@ def figures(results: Results) -> Iterator[tuple[WorkloadResults, str, Figure]]:
 
 
 def titled(results: Results, workload: WorkloadResults) -> str:
-    """A workload's title, with its rounds where they are other than most have."""
+    """Return a workload's title, with its number of rounds if that differs from the run's setting."""
     rounds = results.other_rounds(workload)
     if rounds is None:
         return workload.title
@@ -75,7 +75,7 @@ def measured_peers(results: Results) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Three or four digits that matter: 12,345; 817; 1.15; 0.0123."""
+    """Format a number with three significant digits or more: 12,345; 817; 1.15; 0.0123."""
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"
@@ -87,7 +87,7 @@ def number(value: float) -> str:
 
 
 def ranged(found: Figure) -> str:
-    """Median (min-max), marked with * where others used the machine in every run."""
+    """Format a figure as `median (min-max)`, with * if other processes used the machine in every run."""
     mark = "*" if found.disturbed else ""
     if found.runs == 1 or found.low == found.high:
         return number(found.median) + mark
@@ -95,60 +95,62 @@ def ranged(found: Figure) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """From one value to another."""
+    """Format a range of two values."""
     return f"{number(low)}\N{EN DASH}{number(high)}"
 
 
 def remarks(results: Results) -> list[str]:
-    """What has to be said beside the figures: what is missing, failed, or to be read with care."""
-    said = list(results.remarks)
+    """Return remarks on the figures: missing peers, failures, disturbed runs, limits of the client."""
+    report = list(results.remarks)
     if results.interrupted:
-        said.append("the run was interrupted: what comes after is missing")
-    said += [
-        f"{peer.name} could not be had: {peer.unavailable}"
+        report.append("the run was interrupted: later workloads are missing")
+    report += [
+        f"{peer.name} is not available: {peer.unavailable}"
         for peer in results.peers
         if peer.unavailable is not None
     ]
-    said += [
+    report += [
         f"the limit {limit.name} could not be measured: {limit.failure}"
         for limit in results.limits
         if limit.failure is not None
     ]
     for workload in results.workloads:
         for name, measured in workload.peers.items():
-            said += _about(workload.name, name, measured)
+            report += _about(workload.name, name, measured)
     starred = sum(
         measured.only_disturbed
         for workload in results.workloads
         for measured in workload.peers.values()
     )
     if starred:
-        said.append(f"others used the machine in every run of {starred} workloads and peers (*)")
-    return said
+        report.append(
+            f"other processes used the machine in every run of {starred} workloads and peers (*)"
+        )
+    return report
 
 
 def _about(workload: str, peer: str, measured: Measured) -> Iterator[str]:
     where = f"{workload} on {peer}"
     if measured.skipped is not None:
-        yield f"{where} was left out: {measured.skipped}"
+        yield f"{where} was skipped: {measured.skipped}"
     for failure in measured.failures:
         yield f"{where} FAILED in round {failure.round}: {failure.reason}"
     tried = {each.round for each in measured.samples if each.round > 0}
     disturbed = len(tried - {each.round for each in measured.counted})
     if disturbed:
-        why = "others used the machine in each of their runs"
-        yield f"{where}: {disturbed} of {len(tried)} rounds are left out, {why}"
+        why = "other processes used the machine in each of their runs"
+        yield f"{where}: {disturbed} of {len(tried)} rounds do not count: {why}"
     bound = [each for each in measured.counted if each.client_bound]
     if bound:
         why = f" ({'; '.join(bound[0].notes)})" if bound[0].notes else ""
-        yield f"{where}: the client was at its limit{why}, so the broker can do more; compare CPU"
+        yield f"{where}: the client was at its limit{why}; compare the brokers' CPU instead"
 
 
 GAP = "  "
 
 
 def workload_lines(results: Results, workload: WorkloadResults) -> Iterator[str]:
-    """A workload as lines: its name and title, then a table."""
+    """Yield the lines of a workload: name and title, then a table of metrics by peer."""
     yield f"{workload.name}: {titled(results, workload)}"
     peers = list(workload.peers)
     rows = [["", "unit", *peers, "limit"]]
@@ -161,13 +163,13 @@ def workload_lines(results: Results, workload: WorkloadResults) -> Iterator[str]
 
 
 def cell(results: Results, metric: Metric, measured: Measured) -> str:
-    """A figure with its range and its fraction of the limit, or why there is none."""
+    """Format a figure with its range and its fraction of the limit, or `skipped`, `FAILED` or `-`."""
     found = figure(results, metric, measured)
     if found is not None:
         fraction = "" if found.fraction is None else f" {found.fraction:.0%}"
         return ranged(found) + fraction
     if measured.skipped is not None:
-        return "left out"
+        return "skipped"
     return "FAILED" if measured.failures else "-"
 
 

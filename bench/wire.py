@@ -19,7 +19,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import frame_head, read_response_header, request_header
 
 CLIENT_ID = "odradek-bench"
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 _SIZE = struct.Struct(">i")
 
 
@@ -27,7 +27,7 @@ class Wire:
     """One connection; a request at a time by `ask`, or `send`, `wait` and `receive` by hand."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address, timeout=PATIENCE_S)
+        self.socket = socket.create_connection(address, timeout=TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._under_way: tuple[Api, int] | None = None
         self._respond = b""

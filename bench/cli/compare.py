@@ -1,4 +1,4 @@
-"""`odradek bench compare OLD.json NEW.json`: exit code 1 where something got worse."""
+"""`odradek bench compare OLD.json NEW.json`: the exit code is 1 if a figure is worse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odradek.cli.output import print_json, print_lines, print_table
 def run(args: argparse.Namespace) -> int:
     old, new = load_results(args.old), load_results(args.new)
     if not 0 <= args.tolerance < math.inf:
-        raise WrongUsage("--tolerance is a percentage, 0 or more")
+        raise WrongUsage("--tolerance is a percentage of 0 or more")
     changes = compare(old, new, peer=args.peer, tolerance=args.tolerance / 100)
     if not changes:
         raise WrongUsage(f"{args.old} has no figures of {args.peer}")
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         print_json([_row(each) for each in changes])
         return 1 if regressions else 0
     for difference in other_machine(old, new):
-        print_lines([f"another machine! {difference}"])
+        print_lines([f"warning: different machines: {difference}"])
     print_table(
         ["WORKLOAD", "METRIC", "UNIT", "OLD", "NEW", "CHANGE", "VERDICT"],
         [_cells(each) for each in changes],
@@ -49,7 +49,7 @@ def _cells(change: Change) -> list[str]:
 
 
 def _signed(change: Change) -> str:
-    """The change of the value itself: +12 % is more, whether that is good or bad."""
+    """Format the change of the value: +12 % is an increase, even if lower is better."""
     assert change.new is not None
     before, after = change.old.median, change.new.median
     return f"{(after - before) / before:+.1%}" if before else f"+{number(after)}"
@@ -62,9 +62,9 @@ def _summary(changes: list[Change], tolerance: float) -> str:
     return (
         f"{len(changes)} figures: {counts[Verdict.REGRESSION]} worse by more than {tolerance:g} %, "
         f"{counts[Verdict.FAILED]} failed, {counts[Verdict.IMPROVEMENT]} better, "
-        f"{counts[Verdict.SAME]} the same, {counts[Verdict.NOISE]} within the range of their runs, "
-        f"{counts[Verdict.ASIDE]} aside, {counts[Verdict.NOT_RUN]} not run, "
-        f"{counts[Verdict.ANOTHER]} of another workload"
+        f"{counts[Verdict.SAME]} the same, {counts[Verdict.NOISE]} within the range of their samples, "
+        f"{counts[Verdict.ASIDE]} diagnostic, {counts[Verdict.NOT_RUN]} not run, "
+        f"{counts[Verdict.ANOTHER]} with other parameters"
     )
 
 

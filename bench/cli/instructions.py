@@ -1,4 +1,4 @@
-"""`odradek bench instructions`: exit code 1 where a count is off by more than the tolerance."""
+"""`odradek bench instructions`: the exit code is 1 if a count differs by more than the tolerance."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({each.case: {"counted": each.counted, "stored": each.stored} for each in found})
     else:
-        print_lines([f"instructions an operation, {instructions.interpreter()}"])
+        print_lines([f"instructions per operation, {instructions.interpreter()}"])
         print_table(
             ["CASE", "COUNTED", "STORED", "CHANGE"],
             [
                 (
                     each.case,
-                    "gone" if each.counted is None else each.counted,
+                    "removed" if each.counted is None else each.counted,
                     each.stored,
                     each.part is not None and f"{each.part:+.1%}",
                 )
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     off = [each.case for each in found if each.is_off]
     if off:
         raise CommandFailed(
-            f"off by more than {instructions.TOLERANCE:.0%}, not stored or gone: {', '.join(off)}; "
-            "if that is meant, odradek bench instructions --update"
+            f"changed by more than {instructions.TOLERANCE:.0%}, not stored, or removed: {', '.join(off)}; "
+            "to accept the counts, run odradek bench instructions --update"
         )
     return 0

@@ -1,4 +1,4 @@
-"""`odradek bench list`: what can be measured, on whom, and against which limits."""
+"""`odradek bench list`: prints the workloads, the peers and the physical limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print_table(
-        ["WORKLOAD", "", "ROUNDS", "WHAT", "METRICS"],
+        ["WORKLOAD", "", "ROUNDS", "TITLE", "METRICS"],
         [
             (
                 each.name,
@@ -48,15 +48,15 @@ def run(args: argparse.Namespace) -> int:
     )
     print_lines([""])
     print_table(
-        ["PEER", "", "WHAT"],
+        ["PEER", "", "TITLE"],
         [(each.name, _star(each.default), each.title) for each in PEERS.values()],
     )
     print_lines([""])
     print_table(
-        ["LIMIT", "UNIT", "WHAT"],
+        ["LIMIT", "UNIT", "TITLE"],
         [(each.name, each.metric.unit, each.title) for each in LIMITS],
     )
-    print_lines(["", "* by default; ROUNDS where no more count unless --rounds says so"])
+    print_lines(["", "* selected by default; ROUNDS: default number of rounds, if it is not 5"])
     return 0
 
 

@@ -1,5 +1,8 @@
-"""`odradek bench`: the arguments of its subcommands. Each one's work is a module of its own, imported
-when it is chosen: this one is imported whenever the help of `odradek` is shown."""
+"""`odradek bench`: the arguments of its subcommands.
+
+Each subcommand is a module that is imported when it runs. This module is imported whenever `odradek --help` is
+shown, so it imports no libraries.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from odradek.cli.errors import CommandFailed, WrongUsage
 EXTRA = "pip install 'odradek[bench]'"
 
 DESCRIPTION = """\
-Measure brokers side by side: real workloads over real sockets, peers in turns, medians with their
-range, every sample kept, and what the machine could do with no broker in between.
+Compare brokers on this machine. Workloads run over real sockets, and alternate between the brokers. The
+results contain every sample, medians with their range, and physical limits measured without a broker.
 """
 EPILOG = """\
 examples:
   odradek bench list
-  odradek bench run                                     # everything, against every peer that can be had
+  odradek bench run                                     # all default workloads and available peers
   odradek bench run --peers odradek,kafka --workloads 'latency*' --rounds 3 --out new.json
   odradek bench run --bootstrap broker.example:9092 --workloads 'topics*'
   odradek bench report new.json
@@ -33,12 +36,12 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "bench",
-        help="measure this broker beside others",
+        help="compare the performance of this broker with others",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT", dest="bench_command")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="bench_command")
     for name, (line, add_arguments) in COMMANDS.items():
         description = f"{line[0].upper()}{line[1:]}."
         add_arguments(commands.add_parser(name, help=line, description=description))
@@ -48,83 +51,90 @@ def add_parser(
 def run(args: argparse.Namespace) -> int:
     name = args.bench_command
     if name is None:
-        raise WrongUsage(f"bench what? One of {', '.join(COMMANDS)}; see odradek bench --help")
+        raise WrongUsage(f"specify a subcommand: {', '.join(COMMANDS)}; see odradek bench --help")
     try:
         code: int = importlib.import_module(f"odradek.bench.cli.{name}").run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "odradek":
             raise
-        raise CommandFailed(f"the bench needs {error.name}: {EXTRA}") from None
+        raise CommandFailed(f"odradek bench requires {error.name}: {EXTRA}") from None
     return code
 
 
 def _names(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     if not names:
-        raise argparse.ArgumentTypeError("names none")
+        raise argparse.ArgumentTypeError("at least one name is required")
     return names
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--peers", metavar="NAME,…", type=_names, help="which brokers (default: those list stars)"
+        "--peers",
+        metavar="NAME,…",
+        type=_names,
+        help="brokers to measure (default: those marked in `list`)",
     )
     parser.add_argument(
         "--workloads",
         metavar="PATTERN",
         nargs="+",
-        help="which workloads, by name or shell pattern (default: those that list stars)",
+        help="workloads by name or shell pattern (default: those marked in `list`)",
     )
     parser.add_argument(
         "--rounds",
         metavar="N",
         type=int,
-        help="runs of each that count (default: 5, of those that list says 3)",
+        help="runs of each workload that count (default: 5, or the number in `list`)",
     )
     parser.add_argument(
         "--warm-ups",
         metavar="N",
         type=int,
         default=1,
-        help="rounds before them that don't, so that a JVM may compile (default: 1)",
+        help="warm-up rounds, so that a JVM can compile (default: 1)",
     )
     parser.add_argument(
         "--repeats",
         metavar="N",
         type=int,
         default=2,
-        help="how often a run is repeated that others disturbed (default: 2)",
+        help="how often a run is repeated if other processes disturbed it (default: 2)",
     )
     parser.add_argument(
-        "--bootstrap", metavar="HOST:PORT", help="measure the broker that runs there, nothing else"
+        "--bootstrap", metavar="HOST:PORT", help="measure only the broker at this address"
     )
     parser.add_argument(
-        "--directory", metavar="DIR", help="where the brokers' data lies (default: a temporary one)"
+        "--directory",
+        metavar="DIR",
+        help="directory for the brokers' data (default: a temporary one)",
     )
     parser.add_argument(
         "--warm-memory",
         metavar="GIB",
         type=gib,
-        help="how much free memory is touched before (default: all but one; about a minute on a "
-        "virtual machine)",
+        help="free memory that is touched before the run (default: nearly all; takes about a minute "
+        "on a virtual machine)",
     )
-    parser.add_argument("--out", metavar="FILE", help="results as JSON, with every sample")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write the results as JSON, with every sample"
+    )
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS.json")
-    parser.add_argument("--markdown", metavar="FILE", help="write what docs/performance.md is")
+    parser.add_argument("--markdown", metavar="FILE", help="write the page docs/performance.md")
     parser.add_argument(
         "--with",
         dest="further",
         action="append",
         default=[],
         metavar="RESULTS.json",
-        help="a further part of that page: clusters-*, tiered-*, rebuild-* or tables-*",
+        help="results of a section of that page: clusters-*, tiered-*, rebuild-* or tables-*",
     )
 
 
@@ -132,41 +142,41 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", metavar="OLD.json")
     parser.add_argument("new", metavar="NEW.json")
     parser.add_argument(
-        "--peer", metavar="NAME", default="odradek", help="whose (default: odradek)"
+        "--peer", metavar="NAME", default="odradek", help="peer to compare (default: odradek)"
     )
     parser.add_argument(
         "--tolerance",
         metavar="PERCENT",
         type=float,
         default=10.0,
-        help="what is no regression yet (default: 10); one beyond it makes the exit code 1",
+        help="largest change that is not a regression (default: 10); a regression sets exit code 1",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _instructions_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--update", action="store_true", help="store what is counted instead of comparing"
+        "--update", action="store_true", help="store the counts instead of comparing"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-# name -> (the line of help, its arguments); the module of the same name does the work
+# name -> (help, function that adds the arguments); the module of the same name runs the command
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "run": ("measure, and say what was found", _run_arguments),
-    "list": ("show the workloads, the peers and the limits", _list_arguments),
+    "run": ("run workloads and write the results", _run_arguments),
+    "list": ("list the workloads, the peers and the limits", _list_arguments),
     "report": ("print results as tables, or write docs/performance.md", _report_arguments),
-    "compare": ("two results against each other: what got worse", _compare_arguments),
+    "compare": ("compare two results files and report regressions", _compare_arguments),
     "instructions": (
-        "count the instructions of the request path, against stored figures",
+        "count the instructions of the request path and compare them with stored counts",
         _instructions_arguments,
     ),
 }
 
 
 def gib(text: str) -> int:
-    """Bytes, of an argument in GiB."""
+    """Convert an argument in GiB to bytes."""
     size = float(text)
     if not 0 <= size < math.inf:
-        raise argparse.ArgumentTypeError("it is 0 or more GiB")
+        raise argparse.ArgumentTypeError("must be 0 or more GiB")
     return int(size * (1 << 30))

@@ -1,4 +1,4 @@
-"""`odradek bench run`: exit code 1 where a workload failed or a peer that was asked for is missing."""
+"""`odradek bench run`: the exit code is 1 if a workload failed or a selected peer is not available."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from odradek.bench import machine
-from odradek.bench.cli.arguments import NotKnown, choose_limits, choose_peers, choose_workloads
+from odradek.bench.cli.arguments import UnknownChoice, choose_limits, choose_peers, choose_workloads
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, librdkafka_version
 from odradek.bench.machine import ALL_FREE_BYTES, warm_memory
@@ -37,16 +37,16 @@ def run(args: argparse.Namespace) -> int:
     peers = _peers(args)
     try:
         workloads = choose_workloads(WORKLOADS, args.workloads)
-    except NotKnown as reason:
+    except UnknownChoice as reason:
         raise WrongUsage(str(reason)) from None
     if (args.rounds is not None and args.rounds < 1) or args.warm_ups < 0 or args.repeats < 0:
-        raise WrongUsage("--rounds is 1 or more, --warm-ups and --repeats 0 or more")
+        raise WrongUsage("--rounds must be at least 1, --warm-ups and --repeats at least 0")
     _check_outputs(args)
 
     found: list[Results] = []
     try:
         _measure(args, peers, workloads, found)
-    except BaseException:  # whatever it was: what was measured is not lost by it
+    except BaseException:  # keep the results so far after any error
         _keep(args, found)
         raise
     (results,) = found
@@ -59,7 +59,7 @@ def _measure(
     workloads: Sequence[Workload],
     found: list[Results],
 ) -> None:
-    """Puts the results into `found` before there is anything in them."""
+    """Run the plan. Appends the results to `found` before the first measurement."""
     with (
         tempfile.TemporaryDirectory(
             dir=None if args.directory is None else Path(args.directory).resolve(),
@@ -90,7 +90,7 @@ def _measure(
 
 
 class KeptProgress(TerminalProgress):
-    """With what is measured so far in the file that is asked for: whoever kills us loses one workload."""
+    """Also writes the results so far to `--out` after each workload, so that a SIGKILL loses at most one."""
 
     def __init__(self, args: argparse.Namespace, out: TextIO, err: TextIO, runs: int) -> None:
         super().__init__(out, err, runs)
@@ -98,7 +98,7 @@ class KeptProgress(TerminalProgress):
 
     def measured(self, workload: WorkloadResults, results: Results) -> None:
         if self._args.out is not None:
-            with suppress(OSError):  # it is said in the end, and they are put elsewhere
+            with suppress(OSError):  # `_save` handles it at the end of the run
                 save(results, Path(self._args.out))
         super().measured(workload, results)
 
@@ -110,7 +110,7 @@ def _keep(args: argparse.Namespace, found: Sequence[Results]) -> None:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """What stands in the way of the results is said now, not in an hour."""
+    """Check before the run that the results can be written."""
     if args.out is not None:
         try:
             check_writable(Path(args.out))
@@ -118,36 +118,39 @@ def _check_outputs(args: argparse.Namespace) -> None:
             reason = error.strerror or error
             raise CommandFailed(f"cannot write {args.out}: {reason}") from None
     if args.directory is not None and not Path(args.directory).is_dir():
-        raise CommandFailed(f"--directory {args.directory}: there is no such directory")
+        raise CommandFailed(f"--directory {args.directory}: no such directory")
 
 
 def _peers(args: argparse.Namespace) -> Sequence[Peer]:
     if args.bootstrap is not None:
         if args.peers is not None:
-            raise WrongUsage("--bootstrap measures what runs there: no --peers beside it")
-        if "," in args.bootstrap:
             raise WrongUsage(
-                "--bootstrap takes one broker: the bench asks no others of its cluster"
+                "--peers cannot be used with --bootstrap, which measures only the broker at that address"
             )
+        if "," in args.bootstrap:
+            raise WrongUsage("--bootstrap requires the address of a single broker")
         host, _, port = args.bootstrap.rpartition(":")
         if not host or not port.isdecimal():
-            raise WrongUsage(f"--bootstrap takes HOST:PORT, not {args.bootstrap!r}")
+            raise WrongUsage(f"--bootstrap requires HOST:PORT, not {args.bootstrap!r}")
         return [GivenAddress(args.bootstrap)]
     try:
         return choose_peers(PEERS, args.peers)
-    except NotKnown as reason:
+    except UnknownChoice as reason:
         raise WrongUsage(str(reason)) from None
 
 
 def _warm_bytes(args: argparse.Namespace) -> int:
-    """Memory matters only to what we start ourselves."""
+    """Return how much memory to warm: none if the broker was not started here."""
     if args.bootstrap is not None:
         return 0
     return ALL_FREE_BYTES if args.warm_memory is None else args.warm_memory
 
 
 def _limits(args: argparse.Namespace, workloads: Sequence[Workload]) -> Sequence[Limit]:
-    """A broker that we did not start may be on another machine: this one's limits say nothing."""
+    """Return the limits to measure: none for a broker that was not started here.
+
+    It may run on another machine.
+    """
     if args.bootstrap is not None:
         return []
     return LIMITS if args.workloads is None else choose_limits(LIMITS, workloads)
@@ -167,7 +170,7 @@ def _empty_results(plan: Plan) -> Results:
     )
     try:
         results.settings = {**results.settings, "client": librdkafka_version()}
-    except LoadUnavailable as reason:  # the workloads that need it will fail, by name
+    except LoadUnavailable as reason:  # the workloads that need it fail later
         results.remarks.append(str(reason))
     return results
 
@@ -177,16 +180,16 @@ def _left_out(
     chosen: Sequence[Workload] | Sequence[Peer],
     what: str,
 ) -> Iterator[str]:
-    """What a run without a choice would have had."""
+    """Yield a remark with the default workloads or peers that were not selected."""
     names = {each.name for each in chosen}
     missing = [each.name for each in known if each.default and each.name not in names]
     if missing:
-        yield f"{what} left out by choice: {', '.join(missing)}"
+        yield f"{what} not selected: {', '.join(missing)}"
 
 
 @contextmanager
 def _like_ctrl_c(signum: int) -> Iterator[None]:
-    """What was started is ended and what was measured is written, also when we are told to go."""
+    """Handle a signal as Ctrl-C: processes are stopped, and the results are written."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -199,19 +202,19 @@ def _like_ctrl_c(signum: int) -> Iterator[None]:
 
 
 def _save(results: Results, path: Path) -> None:
-    """Results of hours are not lost to a disk that has become full: they are put elsewhere then."""
+    """Write the results. If that fails, write them to a temporary directory and raise CommandFailed."""
     try:
         save(results, path)
     except OSError as error:
         elsewhere = Path(tempfile.mkdtemp(prefix="odradek-bench-results-")) / path.name
         save(results, elsewhere)
         raise CommandFailed(
-            f"{path} can't be written ({error.strerror or error}): the results are in {elsewhere}"
+            f"cannot write {path} ({error.strerror or error}): the results are in {elsewhere}"
         ) from None
 
 
 def _end(args: argparse.Namespace, results: Results) -> int:
-    """Write what was asked for, then say what there is to know; the exit code."""
+    """Write the results, print the remarks, and return the exit code."""
     _keep(args, [results])
     print_lines(f"! {line}" for line in remarks(results))
     if results.interrupted:

@@ -23,7 +23,7 @@ SOURCES = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 CLIENT_BOUND = 0.9
 """From this share of a core on, a thread of the client is what limits the rate."""
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 NOT_COMPRESSING = "not compressing"
 """librdkafka, of a broker that does not say that it takes a codec: it sends records as they are."""
 WARNINGS_MOST = 3
@@ -40,26 +40,26 @@ class Load:
     """What the load program said, the broker's CPU seconds in the measured part (if known), and what
     librdkafka had to say on the way."""
 
-    said: dict[str, Any]
+    report: dict[str, Any]
     broker_cpu_s: float | None
     warnings: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
-        return float(self.said["seconds"])
+        return float(self.report["seconds"])
 
     @property
     def cpu_s(self) -> float:
         """The client's."""
-        return float(self.said["cpu_seconds"])
+        return float(self.report["cpu_seconds"])
 
     @property
     def client_bound(self) -> bool:
-        return float(self.said["busiest_thread"]) >= CLIENT_BOUND
+        return float(self.report["busiest_thread"]) >= CLIENT_BOUND
 
     @property
     def notes(self) -> tuple[str, ...]:
-        share, name = self.said["busiest_thread"], self.said["busiest_thread_name"]
+        share, name = self.report["busiest_thread"], self.report["busiest_thread_name"]
         return (f"the client's thread {name} used {share:.0%} of a core", *self.warnings)
 
 
@@ -97,7 +97,7 @@ def run_load(
     words: Sequence[str],
     process: ServerProcess | None = None,
     *,
-    timeout_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
     begun: Callable[[subprocess.Popen[str]], None] = lambda program: None,
 ) -> Load:
     """Run `odradek-load WORDS…` to its end, and see what CPU `process` uses in the measured part.
@@ -136,13 +136,15 @@ def run_load(
         raise WorkloadFailed(
             f"odradek-load {words[0]}: {errors.strip() or 'ended without a result'}"
         )
-    said = json.loads(result)
-    if said.get("failed"):
-        raise WorkloadFailed(f"{said['failed']} records failed, the first with: {said['error']}")
+    report = json.loads(result)
+    if report.get("failed"):
+        raise WorkloadFailed(
+            f"{report['failed']} records failed, the first with: {report['error']}"
+        )
     if NOT_COMPRESSING in errors:
         raise WorkloadFailed(f"the client did not compress: {errors.strip().splitlines()[0]}")
     used = None if process is None or before is None or after is None else after - before
-    return Load(said, used, tuple(errors.strip().splitlines()[:WARNINGS_MOST]))
+    return Load(report, used, tuple(errors.strip().splitlines()[:WARNINGS_MOST]))
 
 
 def _cpu_s_at_event(program: subprocess.Popen[str], process: ServerProcess | None) -> float | None:
@@ -175,5 +177,5 @@ def fill(target: Target, topic: str, size_mb: int) -> None:
         target.process,
         timeout_s=FILL_TIMEOUT_S + 90,
     )  # fmt: skip
-    if load.said["records"] < count:
-        raise WorkloadFailed(f"{load.said['records']} of {count} records in {FILL_TIMEOUT_S} s")
+    if load.report["records"] < count:
+        raise WorkloadFailed(f"{load.report['records']} of {count} records in {FILL_TIMEOUT_S} s")

@@ -13,7 +13,7 @@ from odradek.bench.wire import Wire
 from odradek.protocol import apis
 
 RESPONSE_S = 5.0
-NOT_OURS = "the bench did not start this broker"
+NOT_STARTED = "the bench did not start this broker"
 
 
 class GivenAddress:
@@ -23,11 +23,11 @@ class GivenAddress:
     name = "given"
     default = False
     lacks: Mapping[Feature, str] = {
-        Feature.PROCESS: NOT_OURS,
-        Feature.CLUSTER: NOT_OURS,
-        Feature.TIERED: NOT_OURS,
-        Feature.RESTART: NOT_OURS,
-        Feature.TWO_DIRECTORIES: NOT_OURS,
+        Feature.PROCESS: NOT_STARTED,
+        Feature.CLUSTER: NOT_STARTED,
+        Feature.TIERED: NOT_STARTED,
+        Feature.RESTART: NOT_STARTED,
+        Feature.TWO_DIRECTORIES: NOT_STARTED,
         Feature.COMPACTION: "a setting of the whole broker would be changed for it",
     }
 
@@ -39,7 +39,7 @@ class GivenAddress:
         """Raises PeerUnavailable if nobody answers, or there are others, who would be asked for nothing."""
         address = self._target().address
         if not responses_metadata(address, RESPONSE_S):
-            raise PeerUnavailable(f"nobody answers at {self.bootstrap}")
+            raise PeerUnavailable(f"no response from {self.bootstrap}")
         with Wire(address) as wire:
             brokers = len(wire.ask(apis.METADATA, {"topics": []}).brokers)
         if brokers > 1:

@@ -28,11 +28,11 @@ class Kfake:
         self.name = "kfake-disk" if on_disk else "kfake"
         self.title = "kfake, on disk" if on_disk else "kfake, in memory"
         self.lacks: Mapping[Feature, str] = {
-            Feature.CLUSTER: "all its brokers are one process",
+            Feature.CLUSTER: "all its brokers run in one process",
             Feature.TIERED: "has no tiered storage",
-            Feature.LZ4: "is not taken for one that takes lz4 by librdkafka, which sends it none",
-            Feature.TWO_DIRECTORIES: "has at most one directory",
-            Feature.COMPACTION: "answers nobody while it compacts, for longer than a client waits",
+            Feature.LZ4: "librdkafka does not detect its support for lz4",
+            Feature.TWO_DIRECTORIES: "has at most one log directory",
+            Feature.COMPACTION: "does not respond during compaction for longer than client timeouts",
             **({} if on_disk else {Feature.RESTART: "keeps its records in memory"}),
         }
 

@@ -43,14 +43,14 @@ class LibrdkafkaMock:
     title = "librdkafka's mock cluster"
     default = True
     lacks: Mapping[Feature, str] = {
-        Feature.CLUSTER: "all its brokers are one process",
+        Feature.CLUSTER: "all its brokers run in one process",
         Feature.TIERED: "keeps the newest few MB of each partition",
         Feature.RESTART: "keeps the newest few MB of each partition in memory",
         Feature.CREATE_TOPICS: "has no CreateTopics API",
-        Feature.GROUPS: "closes the connection on the newest JoinGroup that it says it serves",
+        Feature.GROUPS: "closes the connection after the newest JoinGroup version that it advertises",
         Feature.TWO_DIRECTORIES: "has no log directories",
         Feature.COMPACTION: "keeps the newest few MB of each partition",
-        Feature.MANY_CONNECTIONS: "takes in six connections a second",
+        Feature.MANY_CONNECTIONS: "accepts six connections per second",
         Feature.KEEPS_RECORDS: "keeps the newest few MB of each partition",
     }
 

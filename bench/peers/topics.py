@@ -17,7 +17,7 @@ from odradek.seams.tcp import TcpNetwork
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 class AdminTopics:
@@ -44,7 +44,7 @@ def with_cluster(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
 
     async def main() -> T:
         async with open_cluster(
-            TcpNetwork(), bootstrap, client_id="odradek-bench", timeout_s=PATIENCE_S
+            TcpNetwork(), bootstrap, client_id="odradek-bench", timeout_s=TIMEOUT_S
         ) as cluster:
             return await work(cluster)
 

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from odradek.bench import machine
-from odradek.bench.cli.arguments import NotKnown, choose_peers, choose_workloads
+from odradek.bench.cli.arguments import UnknownChoice, choose_peers, choose_workloads
 from odradek.bench.cli.main import gib
 from odradek.bench.machine import ALL_FREE_BYTES, warm_memory
 from odradek.bench.model import PeerFailed, PeerUnavailable, WorkloadFailed
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     try:
         workloads = choose_workloads(WORKLOADS, chosen.workloads)
-    except NotKnown as unknown:
+    except UnknownChoice as unknown:
         parser.error(str(unknown))
     if chosen.out is not None:
         check_writable(chosen.out)
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
             Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
             progress.clear()
-    except NotKnown as unknown:
+    except UnknownChoice as unknown:
         parser.error(str(unknown))
     except (PeerUnavailable, PeerFailed, WorkloadFailed) as failure:
         print(failure, file=sys.stderr)

@@ -81,10 +81,10 @@ class Application:
         before = self.cpu_seconds()
         self._requests.write(json.dumps(query) + "\n")
         self._requests.flush()
-        said = self._respond()
-        if "failed" in said:
-            raise WorkloadFailed(str(said["failed"])[:2000])
-        return Response(said["found"], said["seconds"], self.cpu_seconds() - before)
+        report = self._respond()
+        if "failed" in report:
+            raise WorkloadFailed(str(report["failed"])[:2000])
+        return Response(report["found"], report["seconds"], self.cpu_seconds() - before)
 
     def _respond(self) -> dict[str, Any]:
         line = self._responses.readline()

@@ -38,7 +38,7 @@ from odradek.protocol.errors import ErrorCode
 SEGMENTS = 16
 """A partition has about so many, unless they became larger than the most or smaller than the least."""
 SEGMENT_BYTES = (2 << 20, 128 << 20)
-PATIENCE_S = 900.0
+TIMEOUT_S = 900.0
 START_S = 30.0
 NOT_YET = (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
 IN_FLIGHT = 4
@@ -68,23 +68,23 @@ class Brokers:
 @contextmanager
 def running_brokers(directory: Path, contents: Sequence[Content]) -> Iterator[Brokers]:
     """Over what is kept in `directory`, which is written first where it is not there."""
-    mark, said = directory / "whole", _said(contents)
-    is_whole = mark.exists() and mark.read_text() == said
+    mark, description = directory / "whole", _describe(contents)
+    is_whole = mark.exists() and mark.read_text() == description
     if not is_whole:
         mark.unlink(missing_ok=True)
         for name in (KAFKA, ODRADEK, STORE):
             shutil.rmtree(directory / name, ignore_errors=True)
             (directory / name).mkdir(parents=True)
     with ExitStack() as stack:
-        ours = stack.enter_context(_odradek(directory / ODRADEK, directory / STORE))
+        odradek = stack.enter_context(_odradek(directory / ODRADEK, directory / STORE))
         theirs = stack.enter_context(Kafka().start(directory / KAFKA))
-        brokers = Brokers(ours, theirs, directory, contents)
+        brokers = Brokers(odradek, theirs, directory, contents)
         if not is_whole:
             for each in contents:
-                for broker in (ours, theirs):
+                for broker in (odradek, theirs):
                     _write(broker, each)
             _wait_until_tiered(directory / ODRADEK / "data", directory / STORE, contents)
-            mark.write_text(said)
+            mark.write_text(description)
         machine.settle()
         yield brokers
 
@@ -98,7 +98,7 @@ def read_files(directory: Path, topic: str) -> None:
                 pass
 
 
-def _said(contents: Sequence[Content]) -> str:
+def _describe(contents: Sequence[Content]) -> str:
     rows = [
         [each.topic.name, each.batches, each.topic.batch_records, each.step_ms] for each in contents
     ]
@@ -185,12 +185,12 @@ def _check(wire: Wire, name: str) -> None:
 
 def _wait_until_tiered(data: Path, store: Path, contents: Sequence[Content]) -> None:
     """Until the store has all segments but the last of each partition."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     for content in contents:
         name = content.topic.name
         for partition in range(PARTITIONS):
             logs = len(list((data / f"{name}-{partition}").glob("*.log")))
             while len(list(store.glob(f"{name}-{partition}-*/*.manifest"))) < logs - 1:
                 if time.monotonic() > end:
-                    raise WorkloadFailed(f"{PATIENCE_S:g} s are not enough to copy {name}")
+                    raise WorkloadFailed(f"{TIMEOUT_S:g} s are not enough to copy {name}")
                 time.sleep(0.2)

@@ -24,7 +24,7 @@ from odradek.bench.peers.spark_releases import (
 from odradek.bench.tables.application import Application, Launch, Response
 from odradek.bench.tables.brokers import Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
-from odradek.bench.tables.session import CONNECTOR, OURS, QUERIES
+from odradek.bench.tables.session import CONNECTOR, ODRADEK, QUERIES
 from odradek.pipeline.session import TO_WORKERS
 
 ALL_CORES, ONE_CORE = "local[2]", "local[1]"
@@ -146,24 +146,24 @@ class Reader:
 
 def readers(brokers: Brokers) -> Sequence[Reader]:
     """In the order of their turns."""
-    no_store = {Feature.TIERED: "it reads from no store"}
+    no_store = {Feature.TIERED: "does not read from an object store"}
     return (
-        Reader("odradek", "our source, over the store", OURS, brokers, _ours, from_store=True),
+        Reader("odradek", "Odradek source, reading from the object store", ODRADEK, brokers, _odradek, from_store=True),
         Reader(
-            "kafka", "Spark's connector, over Apache Kafka", CONNECTOR, brokers, _theirs,
+            "kafka", "Spark's connector with Apache Kafka", CONNECTOR, brokers, _theirs,
             lacks=no_store,
         ),
         Reader(
-            "odradek-broker", "our source, over our broker", OURS, brokers, _ours, lacks=no_store
+            "odradek-broker", "Odradek source, reading from the broker", ODRADEK, brokers, _odradek, lacks=no_store
         ),
         Reader(
-            "connector-odradek", "Spark's connector, over our broker", CONNECTOR, brokers, _ours,
+            "connector-odradek", "Spark's connector with Odradek", CONNECTOR, brokers, _odradek,
             lacks=no_store,
         ),
     )  # fmt: skip
 
 
-def _ours(brokers: Brokers) -> Target:
+def _odradek(brokers: Brokers) -> Target:
     return brokers.odradek
 
 

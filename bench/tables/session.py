@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-OURS, CONNECTOR = "odradek", "kafka"
+ODRADEK, CONNECTOR = "odradek", "kafka"
 """The formats."""
 OFFSETS_A_BATCH = 10_000_000
 Found = dict[str, int]
@@ -27,7 +27,7 @@ Found = dict[str, int]
 
 def count(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
     """How many records; our source is told that no more of them is needed, and that none of that is null."""
-    if asked["format"] == OURS:
+    if asked["format"] == ODRADEK:
         reader = reader.schema("partition int NOT NULL, offset long NOT NULL")
     return {"rows": reader.load().count()}
 
@@ -36,7 +36,7 @@ def count_by_batches(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found
     """The same, from our source as a sum of what batches say they have: a row for each goes through Spark."""
     from pyspark.sql import functions as f
 
-    if asked["format"] != OURS:
+    if asked["format"] != ODRADEK:
         return count(reader, asked)
     batches = reader.option("rows", "batches").schema("records int, isControl boolean").load()
     (row,) = batches.where(~f.col("isControl")).agg(f.sum("records").alias("rows")).collect()
@@ -70,7 +70,7 @@ def aggregate_columns(reader: DataFrameReader, asked: Mapping[str, Any]) -> Foun
     """The same, from our source by columns that its tasks make of the JSON."""
     from pyspark.sql import functions as f
 
-    if asked["format"] != OURS:
+    if asked["format"] != ODRADEK:
         return aggregate(reader, asked)
     reader = reader.option("valueFormat", "json").schema(f"value struct<{ORDER}>")
     return _sums(reader.load().select(f.col("value").alias("order")))
@@ -92,7 +92,7 @@ def between(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
     it, and that records are in order."""
     from pyspark.sql import functions as f
 
-    if asked["format"] == OURS:
+    if asked["format"] == ODRADEK:
         reader = reader.option("pushFilters", "true").option("maxLateness", "0")
     since, until = (f.timestamp_millis(f.lit(at)) for at in asked["between_ms"])
     (row,) = (
@@ -114,7 +114,7 @@ def between_options(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
 def export(spark: SparkSession, asked: Mapping[str, Any]) -> Found:
     """To Parquet by date. Ours is the job; for the connector the same is written with it: a stream up to where
     the topic ends now, in batches as large, each into directories of its own."""
-    if asked["format"] == OURS:
+    if asked["format"] == ODRADEK:
         from odradek.pipeline.jobs.export import ExportJob
         from odradek.pipeline.jobs.export import export as job
 
@@ -196,7 +196,7 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.local.dir", settings["directory"])
     )
-    if settings["format"] == OURS:
+    if settings["format"] == ODRADEK:
         from odradek.pipeline.session import TO_WORKERS
 
         for key, value in TO_WORKERS.items():
@@ -205,7 +205,7 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
         builder = builder.config("spark.jars", ",".join(settings["jars"]))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    if settings["format"] == OURS:
+    if settings["format"] == ODRADEK:
         from odradek.pipeline import register, speed_up_workers
 
         speed_up_workers(spark)
@@ -218,16 +218,16 @@ def main() -> None:
     os.dup2(2, 1)  # what Spark prints is no answer
     spark = open_spark(json.loads(sys.argv[1]))
 
-    def tell(what: Mapping[str, Any]) -> None:
+    def send(what: Mapping[str, Any]) -> None:
         responses.write(json.dumps(what) + "\n")
         responses.flush()
 
-    tell({"version": spark.version})
+    send({"version": spark.version})
     for line in sys.stdin:
         try:
-            tell(respond(spark, json.loads(line)))
+            send(respond(spark, json.loads(line)))
         except Exception as error:
-            tell({"failed": f"{type(error).__name__}: {error}"})
+            send({"failed": f"{type(error).__name__}: {error}"})
     spark.stop()
 
 

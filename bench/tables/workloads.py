@@ -228,7 +228,7 @@ WORKLOADS = (
     Ask("table-json-1k", "sums by a field of the JSON, 1 KiB in lz4", "aggregate", ORDERS),
     Ask(
         "table-json-columns-1k",
-        "sums by a field of the JSON, which our source parses, 1 KiB in lz4",
+        "sums by a field of the JSON, parsed by the Odradek source, 1 KiB in lz4",
         "aggregate-columns",
         ORDERS,
     ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from odradek.bench.model import Workload
 from odradek.bench.workloads import (
-    beside,
+    background_load,
     clusters,
     compaction,
     groups,
@@ -28,7 +28,7 @@ WORKLOADS: Sequence[Workload] = (
     *throughput.WORKLOADS,
     *requests.WORKLOADS,
     *latency.WORKLOADS,
-    *beside.WORKLOADS,
+    *background_load.WORKLOADS,
     *compaction.WORKLOADS,
     *topics.WORKLOADS,
     *groups.WORKLOADS,

@@ -139,7 +139,7 @@ class ReplicatedProduce:
             target.process,
         )  # fmt: skip
         assert target.process is not None
-        gb = load.said["bytes"] / 1e9
+        gb = load.report["bytes"] / 1e9
         values = {
             WRITTEN.name: gb * 1e3 / load.seconds,
             RESIDENT.name: target.process.resident_bytes() / 1e6,
@@ -173,7 +173,7 @@ class FailOver:
             if self.controller
             else "that is not the active controller"
         )
-        return f"kill -9 of a leader {who}, to the next acknowledged record"
+        return f"kill -9 of a leader {who}, until the next acknowledged record"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -209,7 +209,7 @@ class RollingRestart:
     """Stop and start one broker after the other, cleanly: how long nothing is acknowledged."""
 
     name: str = "rolling-restart"
-    title: str = "rolling restart of three brokers, as the client of one partition sees it"
+    title: str = "rolling restart of three brokers, measured by a producer of one partition"
     metrics: Sequence[Metric] = (UNAVAILABLE, LONGEST)
     needs: frozenset[Feature] = frozenset({Feature.CLUSTER})
     stage: Stage = Stage.CLUSTER

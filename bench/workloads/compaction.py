@@ -20,7 +20,7 @@ from threading import Event
 from odradek.bench.load import run_load
 from odradek.bench.model import Feature, Metric, Parameter, PeerFailed, Target, WorkloadFailed
 from odradek.bench.peers.topics import with_cluster
-from odradek.bench.workloads.beside import BACKGROUND, LATENCIES, LatencyBeside
+from odradek.bench.workloads.background_load import BACKGROUND, LATENCIES, LatencyUnderLoad
 from odradek.client import admin, log_dir_admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ResourceType
 from odradek.client.consumer import TopicPartition
@@ -31,7 +31,7 @@ SEGMENT_BYTES = 64 << 20
 ASK_EVERY_S = 0.2
 QUIET_S = 2.0
 """A log whose size was the same for this long is clean."""
-START_PATIENCE_S = 30.0
+START_TIMEOUT_S = 30.0
 FILL_S = 120
 BACKOFF = "log.cleaner.backoff.ms"
 CLEANER_BACKOFF_MS = 100
@@ -105,8 +105,10 @@ class Compaction:
             ],
             target.process,
         )  # fmt: skip
-        if load.said["records"] < self.records:
-            raise WorkloadFailed(f"{load.said['records']} of {self.records} records in {FILL_S} s")
+        if load.report["records"] < self.records:
+            raise WorkloadFailed(
+                f"{load.report['records']} of {self.records} records in {FILL_S} s"
+            )
 
 
 def size_bytes(target: Target, topic: str) -> int:
@@ -131,8 +133,8 @@ def _wait_until_clean(target: Target, topic: str, before: int, given_up: Event) 
             last, changed_at = size, now
         if last < before and now - changed_at > QUIET_S:
             return changed_at
-        if last == before and now - began > START_PATIENCE_S:
-            raise WorkloadFailed(f"{topic} is not cleaned within {START_PATIENCE_S:g} s")
+        if last == before and now - began > START_TIMEOUT_S:
+            raise WorkloadFailed(f"{topic} is not cleaned within {START_TIMEOUT_S:g} s")
         given_up.wait(ASK_EVERY_S)
     raise WorkloadFailed("it was not waited for")
 
@@ -162,4 +164,4 @@ def _alter(target: Target, type: ResourceType, name: str, *changes: ConfigChange
     )
 
 
-WORKLOADS = (LatencyBeside(Compaction(), metrics=(*LATENCIES, BACKGROUND, CLEANING)),)
+WORKLOADS = (LatencyUnderLoad(Compaction(), metrics=(*LATENCIES, BACKGROUND, CLEANING)),)

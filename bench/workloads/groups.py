@@ -46,7 +46,7 @@ class FirstAssignment:
     """A group's only member gets its first assignment; the median of twenty groups."""
 
     name: str = "group-assignment"
-    title: str = "first assignment of a one-member group, the groups' topic there already"
+    title: str = "first assignment of a one-member group, __consumer_offsets exists"
     metrics: Sequence[Metric] = (ASSIGNMENT, SLOWEST)
     needs: frozenset[Feature] = frozenset({Feature.GROUPS})
     stage: Stage = Stage.SHARED
@@ -68,7 +68,7 @@ class VeryFirstAssignment:
     """The same on a broker that never had a group: its topic for groups is made on the way."""
 
     name: str = "group-assignment-ever"
-    title: str = "the very first assignment of a broker's life"
+    title: str = "first assignment of a one-member group, __consumer_offsets does not exist"
     metrics: Sequence[Metric] = (ASSIGNMENT,)
     needs: frozenset[Feature] = frozenset({Feature.GROUPS, Feature.PROCESS})
     stage: Stage = Stage.FRESH
@@ -164,7 +164,7 @@ class LibrdkafkaAssignment:
     included."""
 
     name: str = "group-assignment-librdkafka"
-    title: str = "first assignment of a one-member group, as a librdkafka consumer has it"
+    title: str = "first assignment of a one-member group, with a librdkafka consumer"
     metrics: Sequence[Metric] = (ASSIGNMENT, SLOWEST)
     needs: frozenset[Feature] = frozenset({Feature.GROUPS})
     stage: Stage = Stage.SHARED

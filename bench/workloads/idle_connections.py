@@ -20,7 +20,7 @@ from odradek.bench.model import (
 from odradek.bench.peers.process import METADATA_REQUEST
 
 RESPONSE_BYTES = 1 << 16
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SETTLE_S = 3.0
 
 CPU = Metric("idle_cpu", "% of a core", "lower")
@@ -33,7 +33,7 @@ def idle_connections(target: Target, count: int) -> Iterator[None]:
     is closed or not answered."""
     with ExitStack() as open_ones:
         connections = [
-            open_ones.enter_context(socket.create_connection(target.address, PATIENCE_S))
+            open_ones.enter_context(socket.create_connection(target.address, TIMEOUT_S))
             for _ in range(count)
         ]
         for connection in connections:

@@ -116,15 +116,15 @@ def measure(target: Target, topic: str, stream: Stream) -> Outcome:
 
 def check_all_came(load: Load) -> None:
     """WorkloadFailed if a record of a stream did not come through."""
-    said = load.said
-    if said["refused"]:
+    report = load.report
+    if report["refused"]:
         raise WorkloadFailed(
-            f"{said['refused']} of {said['sent']} records were refused ({said['error']})"
+            f"{report['refused']} of {report['sent']} records were refused ({report['error']})"
         )
-    if not said["received"]:
-        raise WorkloadFailed(f"no record came through of {said['sent']}")
-    if said["received"] < said["sent"]:
-        raise WorkloadFailed(f"{said['received']} of {said['sent']} records came through")
+    if not report["received"]:
+        raise WorkloadFailed(f"no record came through of {report['sent']}")
+    if report["received"] < report["sent"]:
+        raise WorkloadFailed(f"{report['received']} of {report['sent']} records came through")
 
 
 def read_output(path: Path) -> tuple[Sequence[int], Sequence[int]]:

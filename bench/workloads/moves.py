@@ -34,7 +34,7 @@ from odradek.bench.load import FILL_RECORD_BYTES, fill
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.workloads.latency import percentile_us
-from odradek.bench.workloads.streams import stream_beside
+from odradek.bench.workloads.streams import background_stream
 from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import (
     LogDirectory,
@@ -63,7 +63,7 @@ MOVED = Metric("move_mb_per_s", "MB/s", "higher", limit="sequential-write")
 COPIED = Metric("cp_mb_per_s", "MB/s", "higher")
 SYNCED = Metric("cp_sync_mb_per_s", "MB/s", "higher", limit="sequential-write")
 BEFORE = Metric("p99_before_us", "µs", "lower")
-BESIDE_CP = Metric("p99_cp_us", "µs", "lower")
+COPY_DURING_LOAD = Metric("p99_cp_us", "µs", "lower")
 DURING = Metric("p99_during_us", "µs", "lower")
 SWAP = Metric("p99_swap_us", "µs", "lower")
 SWAP_MAX = Metric("max_swap_us", "µs", "lower")
@@ -95,7 +95,7 @@ class Move:
     size_mb: int
     default: bool = True
     metrics: Sequence[Metric] = (
-        MOVE_S, MOVED, COPIED, SYNCED, BEFORE, BESIDE_CP, DURING, SWAP, SWAP_MAX,
+        MOVE_S, MOVED, COPIED, SYNCED, BEFORE, COPY_DURING_LOAD, DURING, SWAP, SWAP_MAX,
     )  # fmt: skip
     needs: frozenset[Feature] = frozenset({Feature.TWO_DIRECTORIES, Feature.KEEPS_RECORDS})
     stage: Stage = Stage.FRESH
@@ -106,7 +106,7 @@ class Move:
 
     @property
     def title(self) -> str:
-        return f"{self.size_mb:,} MB to another directory, {RATE * FILL_RECORD_BYTES / 1e6:.0f} MB/s beside"
+        return f"{self.size_mb:,} MB to X"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -124,12 +124,12 @@ class Move:
             fill(target, topic, self.size_mb)
             source, destination = _ends(target, topic)
             _settle(source)
-            with stream_beside(target, topic, RATE, longest_s=LONGEST_S) as running:
+            with background_stream(target, topic, RATE, longest_s=LONGEST_S) as running:
                 time.sleep(BEFORE_S)
                 copied, synced = _copy(source / f"{topic}-0", destination.parent / "plain-copy")
                 time.sleep(REST_S)
-                patience_s = BEFORE_S + SLOWEST * synced.seconds
-                moved = _move(target, topic, destination, patience_s)
+                timeout_s = BEFORE_S + SLOWEST * synced.seconds
+                moved = _move(target, topic, destination, timeout_s)
                 time.sleep(AFTER_S)
             stream = running.result()
             swap = stream.between(moved.ended - SWAP_S, moved.ended + SWAP_S)
@@ -140,7 +140,9 @@ class Move:
                     COPIED.name: copied.mb_per_s,
                     SYNCED.name: synced.mb_per_s,
                     BEFORE.name: percentile_us(stream.between(0, copied.began), 99),
-                    BESIDE_CP.name: percentile_us(stream.between(synced.began, synced.ended), 99),
+                    COPY_DURING_LOAD.name: percentile_us(
+                        stream.between(synced.began, synced.ended), 99
+                    ),
                     DURING.name: percentile_us(stream.between(moved.began, moved.ended), 99),
                     SWAP.name: percentile_us(swap, 99),
                     SWAP_MAX.name: max(swap) / 1e3,
@@ -179,7 +181,7 @@ def _ends(target: Target, topic: str) -> tuple[Path, Path]:
     return Path(source.path), Path(other.path)
 
 
-def _move(target: Target, topic: str, destination: Path, patience_s: float) -> _Copying:
+def _move(target: Target, topic: str, destination: Path, timeout_s: float) -> _Copying:
     """From the request until the replica is seen in its new place, with its bytes then."""
 
     async def move(cluster: Cluster) -> _Copying | str:
@@ -189,14 +191,14 @@ def _move(target: Target, topic: str, destination: Path, patience_s: float) -> _
         code = (await alter_replica_log_dirs(cluster, {replica: str(destination)}))[replica]
         if code != ErrorCode.none:
             return f"the move is refused [{code.name.upper()}]"
-        while time.monotonic() < began + patience_s:
+        while time.monotonic() < began + timeout_s:
             found = await _describe(cluster, topic)
             now = time.monotonic()
             for each in found:
                 if Path(each.path) == destination and any(not r.is_future for r in each.replicas):
                     return _Copying(each.replicas[0].size_bytes, began, now)
             await trio.sleep(LOOK_EVERY_S)
-        return f"{topic}-0 is not in {destination} after {patience_s:.0f} s"
+        return f"{topic}-0 is not in {destination} after {timeout_s:.0f} s"
 
     moved = with_cluster(target.bootstrap, move)
     if isinstance(moved, str):

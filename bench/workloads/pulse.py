@@ -15,7 +15,7 @@ from typing import Any
 from odradek.bench.model import WorkloadFailed
 
 EVERY_S = 0.002
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 class Pulse:
@@ -35,7 +35,7 @@ class Pulse:
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 0,
-                "message.timeout.ms": int(PATIENCE_S * 1000),
+                "message.timeout.ms": int(TIMEOUT_S * 1000),
                 "log_level": 0,
             }
         )
@@ -56,10 +56,10 @@ class Pulse:
 
     def wait_for_ack(self, sent_after: float) -> float:
         """When a record that was sent after that moment was acknowledged. Raises WorkloadFailed."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while self._newest_sent_at <= sent_after:
             if self._failure is not None or time.monotonic() > end:
-                raise WorkloadFailed(self._failure or f"nothing acknowledged in {PATIENCE_S:g} s")
+                raise WorkloadFailed(self._failure or f"nothing acknowledged in {TIMEOUT_S:g} s")
             time.sleep(EVERY_S / 2)
         return self.acknowledged_at[-1]
 
@@ -75,7 +75,7 @@ class Pulse:
                 self._topic, b"beat", partition=0, on_delivery=self._delivered_of(sent_at)
             )
             self._producer.poll(EVERY_S)
-        self._producer.flush(PATIENCE_S)
+        self._producer.flush(TIMEOUT_S)
 
     def _delivered_of(self, sent_at: float) -> Any:
         def delivered(error: Any, message: Any) -> None:

@@ -30,7 +30,7 @@ from odradek.bench.model import (
     WorkloadFailed,
 )
 from odradek.bench.workloads.latency import percentile_us
-from odradek.bench.workloads.streams import stream_beside
+from odradek.bench.workloads.streams import background_stream
 from odradek.bench.workloads.tiered_topics import LINGER_MS, TieredTopic, tiered_topic
 
 RATE = 1000
@@ -114,7 +114,7 @@ class Rebuild:
         ]
         # What stands for all processes ends when the first one does, which may be the emptied one.
         alone = Target(target.peer, target.bootstrap, target.topics, None, cluster)
-        with stream_beside(alone, topic.name, RATE, longest_s=LONGEST_S, words=words) as stream:
+        with background_stream(alone, topic.name, RATE, longest_s=LONGEST_S, words=words) as stream:
             time.sleep(BEFORE_S)
             stopped_at = time.monotonic()
             cluster.stop(emptied)

@@ -17,7 +17,7 @@ from odradek.bench.wire import Wire, must_be_none
 from odradek.bench.workloads.requests import PRODUCE_VERSION, one_record
 from odradek.protocol.apis import PRODUCE as PRODUCE_API
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 ASK_EVERY_S = 0.002
 
 METADATA = Metric("metadata_ms", "ms", "lower")
@@ -68,7 +68,7 @@ class Recovery:
 
 
 def wait_for_produce(target: Target, topic: str) -> None:
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
         try:
             with Wire(target.address) as wire:
@@ -77,7 +77,7 @@ def wait_for_produce(target: Target, topic: str) -> None:
                 return
         except (OSError, WorkloadFailed):  # not up, or the log is not
             time.sleep(ASK_EVERY_S)
-    raise WorkloadFailed(f"no record is taken {PATIENCE_S:g} s after the restart")
+    raise WorkloadFailed(f"no record is taken {TIMEOUT_S:g} s after the restart")
 
 
 WORKLOADS = (Recovery(100), Recovery(1000), Recovery(5000, default=False))

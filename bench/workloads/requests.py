@@ -101,8 +101,8 @@ class Requests:
     def title(self) -> str:
         many = f"{self.connections} connection{'s' * (self.connections > 1)}"
         how = f"{self.depth} in flight" if self.depth > 1 else "one at a time"
-        beside = f", beside {self.idle} idle ones" if self.idle else ""
-        return f"produce of {VALUE_BYTES} bytes, {how}, {many}{beside}"
+        idle = f", beside {self.idle} idle ones" if self.idle else ""
+        return f"produce of {VALUE_BYTES} bytes, {how}, {many}{idle}"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -136,12 +136,12 @@ class Requests:
                 ],
                 target.process,
             )  # fmt: skip
-        requests = load.said["requests"]
-        _check_appended(target, topic, load.said["answered"])
+        requests = load.report["requests"]
+        _check_appended(target, topic, load.report["answered"])
         values = {
             RATE.name: requests / load.seconds,
-            P50.name: load.said["p50_us"],
-            P99.name: load.said["p99_us"],
+            P50.name: load.report["p50_us"],
+            P99.name: load.report["p99_us"],
         }
         if load.broker_cpu_s is not None:
             values[CPU.name] = load.broker_cpu_s / requests * 1e6

@@ -28,7 +28,7 @@ class Startup:
     """From the program's execution to the first answer to a Metadata request; then some rest."""
 
     name: str = "startup"
-    title: str = "start to the first Metadata answer; memory and CPU when idle"
+    title: str = "start to the first Metadata response; memory and CPU when idle"
     metrics: Sequence[Metric] = (READY, CPU, RESIDENT, IDLE_CPU)
     needs: frozenset[Feature] = frozenset({Feature.PROCESS})
     stage: Stage = Stage.FRESH

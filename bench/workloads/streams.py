@@ -19,7 +19,7 @@ class Timed:
     """What became of a stream: its records' latencies, and when each was due."""
 
     def __init__(self, load: Load, latencies_ns: Sequence[int], rate: int) -> None:
-        self._began = load.said["began_ns"] / 1e9
+        self._began = load.report["began_ns"] / 1e9
         self._latencies_ns = latencies_ns
         self._rate = rate
 
@@ -66,7 +66,7 @@ class Running:
 
 
 @contextmanager
-def stream_beside(
+def background_stream(
     target: Target, topic: str, rate: int, *, longest_s: float, words: Sequence[str] = ()
 ) -> Iterator[Running]:
     """So many records of 1 KiB a second, acks=all, beside what is done in the `with` block; left, the

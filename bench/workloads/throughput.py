@@ -186,7 +186,7 @@ class Consume:
 
     def run(self, target: Target) -> Outcome:
         with target.topic(f"{self.name}-{next(_numbers)}", self.shape.partitions) as topic:
-            records = int(self.shape.produce(target, topic, 0).said["records"])
+            records = int(self.shape.produce(target, topic, 0).report["records"])
             load = run_load(
                 [
                     "consume", "--bootstrap", target.bootstrap, "--topic", topic,
@@ -196,15 +196,15 @@ class Consume:
                 ],
                 target.process,
             )  # fmt: skip
-            if load.said["records"] < records:
+            if load.report["records"] < records:
                 raise WorkloadFailed(
-                    f"read {load.said['records']} of {records} records in {SECONDS_MAX:g} s"
+                    f"read {load.report['records']} of {records} records in {SECONDS_MAX:g} s"
                 )
             return _outcome(load)
 
 
 def _outcome(load: Load) -> Outcome:
-    gb = load.said["bytes"] / 1e9
+    gb = load.report["bytes"] / 1e9
     values = {WRITTEN.name: gb * 1e3 / load.seconds, CLIENT_CPU.name: load.cpu_s / gb}
     if load.broker_cpu_s is not None:
         values[BROKER_CPU.name] = load.broker_cpu_s / gb

@@ -21,7 +21,7 @@ REPLICAS = 3
 LINGER_MS = 5
 """As Kafka's own producer has it (KIP-1030). Without any, each record is a request, and a connection has one
 request replicated at a time: what was measured would be a queue."""
-PATIENCE_S = 900.0
+TIMEOUT_S = 900.0
 LOOK_EVERY_S = 0.1
 LOOK_AGAIN_S = 0.01
 SEGMENTS_OVER = 2
@@ -71,7 +71,7 @@ class TieredTopic:
 
     def _wait_until_moved(self, cluster: ServerCluster, local_bytes: int) -> None:
         most = local_bytes + SEGMENTS_OVER * self.segment_bytes
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while any(self.local_size(broker) > most for broker in cluster.brokers):
             if time.monotonic() > end:
                 sizes = [self.local_size(broker) for broker in cluster.brokers]

@@ -36,7 +36,7 @@ from odradek.bench.model import (
     WorkloadFailed,
 )
 from odradek.bench.workloads.latency import percentile_us
-from odradek.bench.workloads.streams import stream_beside
+from odradek.bench.workloads.streams import background_stream
 from odradek.bench.workloads.tiered_topics import LINGER_MS, TieredTopic, tiered_topic
 
 RATE = 5000
@@ -130,7 +130,9 @@ class ProduceWhileTiering:
     def _stream(self, target: Target, topic: TieredTopic, seconds: float) -> Sequence[int]:
         """Latencies in ns of the records due in so many seconds."""
         words = ["--acknowledged", "1", "-X", f"linger.ms={LINGER_MS}", "-X", f"acks={self.acks}"]
-        with stream_beside(target, topic.name, RATE, longest_s=2 * seconds, words=words) as stream:
+        with background_stream(
+            target, topic.name, RATE, longest_s=2 * seconds, words=words
+        ) as stream:
             began = time.monotonic()
             time.sleep(seconds)
             ended = time.monotonic()
@@ -180,7 +182,7 @@ def reading(target: Target, topic: TieredTopic) -> Iterator[_Reading]:
         try:
             while not enough.is_set():
                 load = run_load(words, target.process)
-                found.bytes += load.said["bytes"]
+                found.bytes += load.report["bytes"]
                 found.seconds += load.seconds
         except Exception as failure:
             found.failure = failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.bench.cli.arguments import NotKnown, choose_limits, choose_peers, choose_workloads
+from odradek.bench.cli.arguments import UnknownChoice, choose_limits, choose_peers, choose_workloads
 from odradek.bench.limits import LIMITS
 from odradek.bench.workloads import WORKLOADS as ALL
 from tests.bench.fakes import FakePeer, FakeWorkload
@@ -29,9 +29,9 @@ def test_names_and_patterns() -> None:
 
 
 def test_what_is_not_known_is_named_with_what_is() -> None:
-    with pytest.raises(NotKnown, match="no peer 'd'; there are a, b, c"):
+    with pytest.raises(UnknownChoice, match="unknown peer 'd'; the peers are a, b, c"):
         choose_peers(PEERS, ["a", "d"])
-    with pytest.raises(NotKnown, match="no workload is like 'prodcue"):
+    with pytest.raises(UnknownChoice, match="no workload matches 'prodcue"):
         choose_workloads(WORKLOADS, ["latency", "prodcue*"])
 
 

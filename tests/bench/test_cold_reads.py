@@ -14,9 +14,9 @@ def test_both_tiers_and_the_store_are_measured(
     load_program_is_there: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([str(tmp_path), "--mb", "16", "--passes", "1"])
-    told = capsys.readouterr().out
-    assert "a directory, a history of 16 MiB" in told
-    rows = [line.split(" | ")[0] for line in told.splitlines() if line.startswith("| ")]
+    out = capsys.readouterr().out
+    assert "a directory, a history of 16 MiB" in out
+    rows = [line.split(" | ")[0] for line in out.splitlines() if line.startswith("| ")]
     assert rows[1:] == [
         "| a consumer, remote",
         "| a consumer, local",

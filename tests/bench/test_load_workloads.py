@@ -29,7 +29,7 @@ from odradek.bench.model import (
     Target,
     Workload,
     WorkloadFailed,
-    why_not,
+    reason_to_skip,
 )
 from odradek.bench.peers.given import GivenAddress
 from odradek.bench.peers.odradek import Odradek
@@ -44,7 +44,7 @@ from odradek.bench.workloads import (
     startup,
     throughput,
 )
-from odradek.bench.workloads.beside import LatencyBeside, Producers
+from odradek.bench.workloads.background_load import LatencyUnderLoad, Producers
 from odradek.bench.workloads.compaction import Compaction
 from odradek.bench.workloads.idle_connections import IdleConnections
 from odradek.bench.workloads.latency import Stream
@@ -158,7 +158,7 @@ def test_answers_that_refuse_are_no_answers(
 
 def test_a_load_beside_lasts_as_long_as_what_it_is_beside(target: Target) -> None:
     small = Stream(rate=100, seconds=1.0, record_bytes=100)
-    values = whole(LatencyBeside(Producers(2, partitions=2), small), target).values
+    values = whole(LatencyUnderLoad(Producers(2, partitions=2), small), target).values
     assert values["beside_mb_per_s"] > 0
 
 
@@ -199,7 +199,7 @@ def test_compaction(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "QUIET_S", 0.5)
     small = Stream(rate=100, seconds=0.5, record_bytes=100)
     (at_work,) = compaction.WORKLOADS
-    workload = replace(at_work, beside=Compaction(records=30_000, keys=100), stream=small)
+    workload = replace(at_work, load=Compaction(records=30_000, keys=100), stream=small)
     values = whole(workload, target).values
     assert values["beside_mb_per_s"] > 0
     assert values["beside_s"] < 10
@@ -220,14 +220,14 @@ def test_the_cleaner_is_left_as_it_was(target: Target, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Compaction, "_fill", fill)
     with pytest.raises(WorkloadFailed, match="no records"):
-        LatencyBeside(Compaction()).run(target)
+        LatencyUnderLoad(Compaction()).run(target)
     assert during == [["100"]]
     assert set_for_all() == []
 
 
 def test_a_broker_that_is_not_ours_keeps_its_settings() -> None:
     (at_work,) = compaction.WORKLOADS
-    assert why_not(at_work, GivenAddress("127.0.0.1:1")) is not None
+    assert reason_to_skip(at_work, GivenAddress("127.0.0.1:1")) is not None
 
 
 def test_a_move_beside_records(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,8 +328,8 @@ def test_a_stream_outlasts_a_broker_that_stands_still(target: Target) -> None:
                 *("latency", "--bootstrap", target.bootstrap, "--topic", topic, "--size", "100"),
                 *("--rate", "100000", "--seconds", "2", "--output", output.name),
             ]
-            said = run_load(words, target.process, begun=stand_still).said
-    assert said["received"] == said["sent"] == 200_000
+            report = run_load(words, target.process, begun=stand_still).report
+    assert report["received"] == report["sent"] == 200_000
 
 
 def test_a_load_ends_with_its_broker(target: Target) -> None:
@@ -347,7 +347,7 @@ def test_a_load_ends_with_its_broker(target: Target) -> None:
 def test_a_log_that_does_not_come_back_is_a_failure(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(recovery, "TIMEOUT_S", 0.1)
     with pytest.raises(WorkloadFailed, match="no record is taken"):
         recovery.wait_for_produce(target, "no-such-topic")
 

@@ -117,7 +117,7 @@ def test_who_is_still_busy_with_what_was_before_is_waited_for() -> None:
     busy = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", busy]) as running:
         try:
-            machine.settle([running.pid], patience_s=30)
+            machine.settle([running.pid], timeout_s=30)
             assert machine.tree_cpu_s(running.pid) >= 0.6
         finally:
             running.kill()
@@ -127,7 +127,7 @@ def test_patience_with_others_ends() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as running:
         try:
             began = time.monotonic()
-            machine.settle([running.pid], patience_s=3)
+            machine.settle([running.pid], timeout_s=3)
             assert 0.5 < time.monotonic() - began < 10
         finally:
             running.kill()

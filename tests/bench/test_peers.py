@@ -16,7 +16,7 @@ from odradek.bench.model import (
     PeerUnavailable,
     Stage,
     Target,
-    why_not,
+    reason_to_skip,
 )
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.mock import LibrdkafkaMock
@@ -117,13 +117,13 @@ def test_a_failed_build_leaves_nothing_behind(
 
 def test_what_a_peer_lacks_is_the_reason_for_leaving_a_workload_out() -> None:
     kept_in_memory = PEERS["kfake"]
-    assert why_not(Recovery(1), kept_in_memory) == kept_in_memory.lacks[Feature.RESTART]
-    assert why_not(Recovery(1), PEERS["kfake-disk"]) is None
-    assert all(why_not(Startup(), peer) is None for peer in PEERS.values())
+    assert reason_to_skip(Recovery(1), kept_in_memory) == kept_in_memory.lacks[Feature.RESTART]
+    assert reason_to_skip(Recovery(1), PEERS["kfake-disk"]) is None
+    assert all(reason_to_skip(Startup(), peer) is None for peer in PEERS.values())
     patient = PEERS["librdkafka-mock"]
-    assert why_not(Requests(100), patient) == patient.lacks[Feature.MANY_CONNECTIONS]
-    assert why_not(Requests(1, idle=500), patient) is not None
-    assert why_not(Requests(10), patient) is None
+    assert reason_to_skip(Requests(100), patient) == patient.lacks[Feature.MANY_CONNECTIONS]
+    assert reason_to_skip(Requests(1, idle=500), patient) is not None
+    assert reason_to_skip(Requests(10), patient) is None
     assert Startup().stage is Stage.FRESH
     several = [peer.name for peer in PEERS.values() if isinstance(peer, ClusterPeer)]
     assert several == [peer.name for peer in PEERS.values() if Feature.CLUSTER not in peer.lacks]

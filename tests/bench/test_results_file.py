@@ -30,7 +30,7 @@ from tests.bench.fakes import DELAY, SPEED, empty_results
 def full_results(speed: float = 100.0, delay: float = 400.0) -> Results:
     """Peers with everything that can be in a file."""
     results = empty_results()
-    results.remarks.append("kafka was started anew after a failure")
+    results.remarks.append("kafka was restarted after a failure")
     results.peers += [
         PeerRecord("odradek", "Odradek", "0.1.0", {"threads": "1"}),
         PeerRecord("kafka", "Apache Kafka", "4.3.0", clusters={"cluster": {"heap": "1 GB"}}),
@@ -123,8 +123,8 @@ def test_rounds_that_are_left_out_are_told() -> None:
     results = full_results()
     again = [Sample(n, {SPEED.name: 1.0}, State.DISTURBED) for n in (3, 3, 4)]
     results.workloads[0].peers["odradek"].samples += again
-    why = "others used the machine in each of their runs"
-    assert f"produce-1k on odradek: 2 of 4 rounds are left out, {why}" in remarks(results)
+    why = "other processes used the machine in each of their runs"
+    assert f"produce-1k on odradek: 2 of 4 rounds do not count: {why}" in remarks(results)
 
 
 def test_a_figure_is_the_median_of_what_counts_beside_its_limit() -> None:
@@ -146,12 +146,12 @@ def test_a_figure_may_be_seen_against_a_further_one_of_a_limit() -> None:
 
 
 def test_nothing_is_missing_in_silence() -> None:
-    said = "\n".join(remarks(full_results()))
+    report = "\n".join(remarks(full_results()))
     for expected in (
-        "nisshi could not be had: no cargo",
+        "nisshi is not available: no cargo",
         "produce-1k on kafka FAILED in round 1: records were refused",
-        "produce-1k on mock was left out: it keeps nothing",
+        "produce-1k on mock was skipped: it keeps nothing",
         "produce-1k on odradek: the client was at its limit",
-        "started anew",
+        "restarted",
     ):
-        assert expected in said
+        assert expected in report

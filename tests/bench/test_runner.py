@@ -233,7 +233,7 @@ def test_a_failure_is_named_and_the_others_go_on(tmp_path: Path, journal: Journa
 def test_after_a_failure_the_peer_is_started_anew(tmp_path: Path, journal: Journal) -> None:
     results = run(tmp_path, peers_of(journal, "b"), [FakeWorkload("w", journal, failing(1))])
     assert journal == ["start b", "w b", "stop b", "start b", "w b", "stop b"]
-    assert results.remarks == ["b was started anew after a failure"]
+    assert results.remarks == ["b was restarted after a failure"]
 
 
 def test_a_workload_that_keeps_failing_is_given_up_on_that_peer(
@@ -358,7 +358,7 @@ def test_a_limit_that_is_always_disturbed_is_said_to_be(tmp_path: Path) -> None:
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(shares)).run()
     assert results.limits[0].samples == [(220.0, {"cpu_s": 0.5})]
     assert results.remarks == [
-        "the limit sendfile, round 1: others used the machine in all of its 2 runs"
+        "the limit sendfile, round 1: other processes used the machine in all of its 2 runs"
     ]
 
 

@@ -11,10 +11,10 @@ from odradek.bench.store_rates import FORMS, main
 
 def test_every_form_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(tmp_path), "--mb", "1", "--passes", "1"])
-    told = capsys.readouterr().out
-    assert "a segment of 1 MiB" in told
-    assert [line.split(" | ")[0] for line in told.splitlines() if line.startswith("| ")] == [
+    out = capsys.readouterr().out
+    assert "a segment of 1 MiB" in out
+    assert [line.split(" | ")[0] for line in out.splitlines() if line.startswith("| ")] == [
         "| MB/s", "| the store alone", *(f"| {form}" for form in FORMS),
     ]  # fmt: skip
-    assert "copy | read 1 MiB | read 8 MiB" in told
+    assert "copy | read 1 MiB | read 8 MiB" in out
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
 """One small client's latency while something else keeps the broker busy.
 
-What runs beside is a `Beside`: entered, it is at work; left, it is over. Many clients that produce as
+What runs beside is a `BackgroundLoad`: entered, it is at work; left, it is over. Many clients that produce as
 fast as they can are one; whatever else a broker does in the background (compaction, recovery, copying
 to a tier, moving a partition) is measured by writing another and adding a row to `WORKLOADS`.
 """
@@ -37,12 +37,12 @@ WARM_UP_S = 0.5
 UNLIMITED = 10**12
 QUEUED = 10_000
 """Records that each producer may hold: enough for full batches, little to get rid of at the end."""
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 _numbers = itertools.count(1)
 
 
-class Beside(Protocol):
+class BackgroundLoad(Protocol):
     """Something that keeps a broker busy."""
 
     @property
@@ -109,22 +109,22 @@ class Producers:
                     program.stdout.readline()  # it has begun
                     yield found
                     program.terminate()  # it says what it has done
-                    out, _ = program.communicate(timeout=PATIENCE_S)
+                    out, _ = program.communicate(timeout=TIMEOUT_S)
                 finally:
                     program.kill()
                 stderr.seek(0)
                 errors = stderr.read()
         if program.returncode != 0:
             raise WorkloadFailed(f"the load beside: {errors.strip()}")
-        said = json.loads(out.splitlines()[-1])
-        found[BACKGROUND.name] = said["bytes"] / said["seconds"] / 1e6
+        report = json.loads(out.splitlines()[-1])
+        found[BACKGROUND.name] = report["bytes"] / report["seconds"] / 1e6
 
 
 @dataclass(frozen=True)
-class LatencyBeside:
+class LatencyUnderLoad:
     """The small client, beside something."""
 
-    beside: Beside
+    load: BackgroundLoad
     stream: Stream = SMALL_CLIENT
     metrics: Sequence[Metric] = (*LATENCIES, PRODUCED)
     stage: Stage = Stage.SHARED
@@ -132,27 +132,30 @@ class LatencyBeside:
 
     @property
     def name(self) -> str:
-        return f"latency-beside-{self.beside.name}"
+        return f"latency-beside-{self.load.name}"
 
     @property
     def title(self) -> str:
-        return f"one small client at {self.stream.rate:,} records/s beside {self.beside.title}"
+        return f"one small client at {self.stream.rate:,} records/s beside {self.load.title}"
 
     @property
     def needs(self) -> frozenset[Feature]:
-        return self.beside.needs
+        return self.load.needs
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        return {**self.stream.parameters, **self.beside.parameters}
+        return {**self.stream.parameters, **self.load.parameters}
 
     def run(self, target: Target) -> Outcome:
         with (
             target.topic(f"small-{next(_numbers)}") as topic,
-            self.beside.running(target) as found,
+            self.load.running(target) as found,
         ):
             small = measure(target, topic, self.stream)
         return replace(small, values={**small.values, **found})
 
 
-WORKLOADS: tuple[LatencyBeside, ...] = (LatencyBeside(Producers(8)), LatencyBeside(Producers(32)))
+WORKLOADS: tuple[LatencyUnderLoad, ...] = (
+    LatencyUnderLoad(Producers(8)),
+    LatencyUnderLoad(Producers(32)),
+)
