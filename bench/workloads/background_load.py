@@ -136,7 +136,7 @@ class LatencyUnderLoad:
 
     @property
     def title(self) -> str:
-        return f"one small client at {self.stream.rate:,} records/s beside {self.load.title}"
+        return f"one small client at {self.stream.rate:,} records/s during {self.load.title}"
 
     @property
     def needs(self) -> frozenset[Feature]:

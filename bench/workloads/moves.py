@@ -106,7 +106,8 @@ class Move:
 
     @property
     def title(self) -> str:
-        return f"{self.size_mb:,} MB to X"
+        rate_mb = RATE * FILL_RECORD_BYTES / 1e6
+        return f"move of {self.size_mb:,} MB to another log directory during a load of {rate_mb:.0f} MB/s"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:

@@ -101,7 +101,7 @@ class Requests:
     def title(self) -> str:
         many = f"{self.connections} connection{'s' * (self.connections > 1)}"
         how = f"{self.depth} in flight" if self.depth > 1 else "one at a time"
-        idle = f", beside {self.idle} idle ones" if self.idle else ""
+        idle = f", and {self.idle} idle ones" if self.idle else ""
         return f"produce of {VALUE_BYTES} bytes, {how}, {many}{idle}"
 
     @property
