@@ -1,27 +1,26 @@
-"""The `.move` directory: a copy of a log that is being written to, segment for segment.
+"""The future replica: a `.move` directory with a copy of a log that is being written to, segment by segment.
 
-The copy has the source's segments, with the same base offsets (so rolls need no alignment), each a
-`SegmentCopy`. A round (`take`, in a thread) first makes the list follow the source's, then copies a
-slice of the first segment that lacks something. So retention, DeleteRecords, truncation and
-compaction reach the copy by reaching the source (J-12):
+The future replica has segments with the same base offsets as the current replica, so rolls need no alignment. Each
+of them is a `SegmentCopy`. A round (`copy_slice`, in a thread) first adapts the list to the source's segments, then
+copies a slice of the first incomplete segment. So retention, DeleteRecords, truncation and compaction of the
+current replica apply to the future replica (J-12):
 
-| the source                       | the copy, by the next round                                      |
-|----------------------------------|------------------------------------------------------------------|
-| has a new segment                | gets one                                                         |
-| has a segment no longer          | removes its files                                                |
-| was truncated within a segment   | keeps what is left (`SegmentCopy.cut`), makes the indexes anew   |
-| has another one at an offset     | begins that segment anew                                         |
+| current replica                    | future replica, by the next round                                      |
+|------------------------------------|------------------------------------------------------------------------|
+| has a new segment                  | creates one                                                            |
+| no longer has a segment            | removes its files                                                      |
+| was truncated within a segment     | keeps the rest (`SegmentCopy.source_truncated`), rebuilds the indexes  |
+| has another segment at that offset | copies that segment from the start                                     |
 
-A sealed segment is finished with its indexes, and synced, before the next is begun. In between, the
-copying waits for the disk every `PIECE_BYTES` (`advance`), with no more than two pieces on their way
-to it. So a move leaves no writing to its end, and does not fill the disk's queue, in which all others
-wait who sync something there.
+A sealed segment is completed with its indexes and synced before the next one is started. Within a segment,
+`advance` starts writeback after every `PIECE_BYTES` and waits for the piece before it, so at most two pieces are
+waiting to be written. A move therefore does not accumulate dirty pages, and does not fill the disk's queue, which
+would delay the syncs of other logs.
 
-All but the data (epochs, producers' snapshots, `partition.metadata`) is small and follows in
-`complete`.
+Everything except the data (epochs, producer snapshots, `partition.metadata`) is small and copied in `complete`.
 
-Nothing here is promised to a start but what `complete` made durable: after a restart every byte is
-compared with the source before it counts (segment_copy.py).
+A start relies only on what `complete` made durable: after a restart, every byte is compared with the source before
+it counts as copied (segment_copy.py).
 """
 
 from __future__ import annotations
@@ -41,37 +40,40 @@ from odradek.storage.log.segment import Segment
 from odradek.storage.moving.segment_copy import SegmentCopy
 
 PIECE_BYTES = 4 << 20
-"""40 ms of a disk that writes 100 MB/s; enough at a time for one ten times as fast."""
+"""40 ms at 100 MB/s; also large enough for a disk that is ten times as fast."""
 CATCH_UP_BYTES = 64 << 20
-"""What is copied in one call to a thread, where a round is to copy all there is."""
+"""Maximum number of bytes that one call of `catch_up` copies."""
 
 
 class FutureReplica:
-    """See the module. `begin` first. One thread at a time, or the loop, except for `cut`."""
+    """Future replica of one move. Call `begin` first.
+
+    Only one thread, or the event loop, uses it at a time, except for `source_truncated`.
+    """
 
     def __init__(
         self, files: Files, log: PartitionLog, directory: Path, *, found: Path | None = None
     ) -> None:
-        """`found`: the directory that a start has found, under whatever name."""
+        """`found`: the directory that a start found, as `.move` or `-future`."""
         self.log = log
         self.directory = directory
         self.current = found or directory
-        """Where it is by now."""
+        """Current path: `directory`, or `found` until `begin` renames it."""
         self.is_begun = False
         self.is_converted = found is not None and found != directory
-        """Whether it is as a clean shutdown left it."""
+        """It was found as `-future` and has not been renamed to `.move`."""
         self._files = files
         self._copies: list[SegmentCopy] = []
         self._to_be_written = 0
-        """Bytes that `advance` has not told the kernel to write yet."""
+        """Copied bytes for which `advance` has not started writeback."""
         self._completed_to = 0
-        """Where the log ended when `complete` made durable what belongs to it."""
+        """Log end offset of the last `complete`."""
         self._epochs: tuple[EpochStart, ...] = ()
         self._snapshots: set[int] = set()
         self._truncated_to: list[int] = []
-        """Where truncations have ended the log since snapshots were copied last."""
+        """End offsets of truncations since producer snapshots were last copied."""
 
-    # What there is
+    # Progress
 
     @property
     def copied_bytes(self) -> int:
@@ -79,20 +81,20 @@ class FutureReplica:
 
     @property
     def end_offset(self) -> int:
-        """Where the copied part ends: all before is here, but for what retention took."""
+        """End offset of the copied part, which is complete except for deleted segments."""
         copies = tuple(self._copies)
         return copies[-1].end_offset if copies else self.log.local_log_start_offset
 
     @property
     def remaining_bytes(self) -> int:
-        """What is to be copied yet, of the segments as they are now. Raises LogFailed, NoDescriptors."""
+        """Bytes of the current segments that are not copied yet. Raises LogFailed, NoDescriptors."""
         known = {id(copy.source): copy.copied for copy in tuple(self._copies)}
         return self.log.retry_if_files_replaced(
             lambda: sum(max(0, each.size - known.get(id(each), 0)) for each in self.log.segments)
         )
 
     def is_nearly_caught_up(self, limit_bytes: int) -> bool:
-        """Whether at most so much is left to copy, all of it to the end of the last segment."""
+        """Return whether at most `limit_bytes` are left to copy, all of them in the active segment."""
         copies = self._copies
         return (
             copies[-1].source is self.log.tip.segment
@@ -100,11 +102,11 @@ class FutureReplica:
             and self.remaining_bytes <= limit_bytes
         )
 
-    # What a checkpoint of the destination says of it (`DirectoryLogs.incoming_logs`)
+    # Entries of the destination's checkpoints (`DirectoryLogs.incoming_logs`)
 
     @property
     def recovery_point(self) -> int:
-        """All that the log has below this offset is durable here, and all that belongs to it."""
+        """Offset below which records, epochs and producer snapshots of the log are durable here."""
         synced_to = 0
         for copy in tuple(self._copies):
             synced_to = copy.synced_offset
@@ -131,7 +133,7 @@ class FutureReplica:
     # Copying, in a thread
 
     def begin(self) -> None:
-        """Make the directory, durably, or take over what is in one that is there. Raises OSError."""
+        """Create the directory durably, or reuse an existing one with its segments. Raises OSError."""
         if self.is_begun:
             return
         files, directory = self._files, self.directory
@@ -151,7 +153,10 @@ class FutureReplica:
         self.is_begun = True
 
     def advance(self, size: int) -> int:
-        """`take` about `size` bytes, each piece of them written out while the next is copied."""
+        """Copy about `size` bytes in pieces, with writeback of each piece while the next one is copied.
+
+        Returns the number of copied bytes. Raises the errors of `copy_slice`.
+        """
         done = 0
         for _ in range(max(1, size // PIECE_BYTES)):
             copied = self.copy_slice(min(size, PIECE_BYTES))
@@ -170,9 +175,10 @@ class FutureReplica:
                 copy.write_out()
 
     def copy_slice(self, size: int) -> int:
-        """Follow the source, then copy about `size` bytes; how many. 0: nothing is left.
+        """Adapt the list of segments, then copy about `size` bytes.
 
-        Raises OSError of the destination, LogFailed where the source is offline.
+        Returns the number of copied bytes; 0: nothing is left. Raises OSError of the destination, SourceFailed, and
+        LogFailed if the source is offline.
         """
         generation = self.log.settled()
         try:
@@ -193,15 +199,15 @@ class FutureReplica:
                 raise LogFailed(f"{self.log.directory} is offline: {self.log.failure}") from None
             if self._is_source_unchanged() and generation == self.log.settled():
                 raise
-            return 1  # it was changed meanwhile: the next round sees how
+            return 1  # the source was changed: the next round adapts to it
 
     def _is_source_unchanged(self) -> bool:
-        """Whether the source's segments are those that the copy knows."""
+        """Return whether the source still has the segments of the last round."""
         now = self.log.segments
         return [copy.source for copy in self._copies] == list(now)
 
     def _follow_segments(self) -> Tip:
-        """Make the list of copies that of the source's segments. Raises OSError."""
+        """Adapt the list of copies to the source's segments. Raises OSError."""
         segments = self.log.segments
         tip = self.log.tip
         there = {segment.base_offset for segment in segments}
@@ -217,7 +223,7 @@ class FutureReplica:
             )
             if copy.source is not segment:
                 copy.source_replaced(segment)
-                # What was said of the producers there, and behind it, was of other records.
+                # Snapshots from this segment on are of the records that it replaces.
                 self._snapshots = {each for each in self._snapshots if each < segment.base_offset}
             copies.append(copy)
         self._copies = copies
@@ -227,13 +233,13 @@ class FutureReplica:
         copy.finish()
         self._files.sync_directory(self.directory)
 
-    # The end of it
+    # Completion
 
     def complete(self) -> None:
-        """In a thread, before the swap: all that is copied so far is durable, and all beside it.
+        """Make everything that was copied durable, with epochs and producer snapshots. Runs in a thread.
 
-        The source's `file_lock` is held: its segments stay, only appends and rolls go on. Order:
-        data, indexes, snapshots, epochs, names; then the recovery point may move. Raises OSError.
+        The caller holds the source's `file_lock`, so the source only appends and rolls meanwhile. Order: snapshots,
+        data with indexes, epochs, names; the recovery point increases last. Raises OSError.
         """
         log, files = self.log, self._files
         end_offset, epochs = log.end_offset, log.epochs.entries
@@ -244,7 +250,7 @@ class FutureReplica:
                 copy.follow_indexes()
                 copy.sync()
         files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
-        self._write_partition_metadata()  # it may have become known meanwhile
+        self._write_partition_metadata()  # the topic id may have become known after `begin`
         files.sync_directory(self.directory)
         self._completed_to, self._epochs = end_offset, epochs
 
@@ -253,7 +259,7 @@ class FutureReplica:
             self._files.write_new(self.directory / METADATA, format_metadata(self.log.topic_id))
 
     def _remove_stale_snapshots(self) -> None:
-        """Those that the source has no more, or anew: a start would believe what they say of producers."""
+        """Remove snapshots that the source no longer has or has replaced: a start would load them."""
         self._snapshots &= set(self.log.snapshots.offsets)
         while self._truncated_to:
             end_offset = self._truncated_to.pop()
@@ -280,15 +286,19 @@ class FutureReplica:
             self._snapshots.add(offset)
 
     def catch_up(self, limit_bytes: int = CATCH_UP_BYTES) -> None:
-        """Copy all there is: on the loop, where little is left, or in a thread, where appends go on
-        meanwhile, `limit_bytes` at most. Errors as with `take`."""
+        """Copy everything, but at most about `limit_bytes`: on the event loop if little is left, otherwise in a thread.
+
+        Raises the errors of `copy_slice`.
+        """
         copied = 0
         while copied < limit_bytes and (more := self.copy_slice(limit_bytes)):
             copied += more
 
     def append(self, data: memoryview) -> None:
-        """On the loop: `data` was just appended to the log. Raises OSError; the copy is a beginning of
-        the log then, and can catch up again."""
+        """Append `data`, which was just appended to the log. Runs on the event loop.
+
+        Raises OSError. After an error, the future replica is still a prefix of the log and can catch up again.
+        """
         self._follow_roll()
         self._copies[-1].write(data, self.log.tip)
 
@@ -298,15 +308,17 @@ class FutureReplica:
             self._copies.append(SegmentCopy(self._files, self.directory, active))
 
     def source_truncated(self, old: Segment, new: Segment, tip: Tip) -> None:
-        """In a truncation's thread."""
+        """Apply a truncation of the source from `old` to `new`, which ends at `tip`. Runs in its thread."""
         for copy in tuple(self._copies):
             copy.source_truncated(old, new, tip)
         self._truncated_to.append(tip.end_offset)
 
     def complete_indexes(self) -> None:
-        """On the loop, in the turn of the switch: the indexes of the active segment, and what rolled
-        since `complete`, are brought up to date; a few entries. Raises OSError."""
-        self._follow_roll()  # of an append that was refused in the end: `follow` has not heard of it
+        """Add the index entries since `complete`, and the snapshots and segments of rolls. Raises OSError.
+
+        Runs on the event loop in the turn of the switch; only a few entries are missing.
+        """
+        self._follow_roll()  # the append after the roll may have failed, without a call of `append`
         self._copy_snapshots(sync=False)
         for copy in self._copies:
             if not copy.is_finished:
@@ -317,8 +329,11 @@ class FutureReplica:
     def log_parts(
         self, directory: Path
     ) -> tuple[list[Segment], ProducerSnapshots, tuple[EpochStart, ...], int]:
-        """What the log goes on with in `directory`, which is this one's name now: segments,
-        snapshots, what the epochs' file says, and the recovery point. Does not touch the disk."""
+        """Return the parts of the log in `directory`, the new name of this directory.
+
+        These are the segments, the producer snapshots, the entries of the epoch checkpoint, and the recovery point. No
+        disk access.
+        """
         self.directory = self.current = directory
         for copy in self._copies:
             copy.moved(directory)
@@ -326,8 +341,8 @@ class FutureReplica:
         snapshots = ProducerSnapshots(self._files, directory, self.log.snapshots.offsets)
         return segments, snapshots, self._epochs, self.recovery_point
 
-    def rename_moved_for_kafka(self) -> None:
-        """In a thread: leave a cleanly closed log of the finished segments. Raises OSError."""
+    def convert_for_kafka(self) -> None:
+        """Reduce the directory to a cleanly closed log of the finished segments, in a thread. Raises OSError."""
         finished = list(itertools.takewhile(lambda copy: copy.is_finished, self._copies))
         for copy in self._copies[len(finished) :]:
             copy.remove()
@@ -343,14 +358,16 @@ class FutureReplica:
         self._files.sync_directory(self.directory)
 
     def convert_unchecked_copy(self) -> None:
-        """In a thread: as `rename_moved_for_kafka`, for one that a crash left and nobody has looked at yet: none of it
-        is known to be right. Raises OSError."""
+        """Remove all files except `partition.metadata`, in a thread. Raises OSError.
+
+        Used for a future replica that was left by a crash and not compared with the source since the start.
+        """
         for name in self._files.list(self.current):
             if name != METADATA:
                 self._files.remove(self.current / name)
         self._files.sync_directory(self.current)
 
     def close(self) -> None:
-        """Give up the handles."""
+        """Close all files."""
         for copy in self._copies:
             copy.close()

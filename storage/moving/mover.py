@@ -412,18 +412,18 @@ class Mover:
         future_path = directory.path / names.future_name(*move.name, self._entropy.uuid())
         future = move.future
 
-        def rename_moved_for_kafka() -> None:
+        def convert() -> None:
             if future.is_converted:
                 return
             if future.is_begun:
-                future.rename_moved_for_kafka()
+                future.convert_for_kafka()
             else:
                 future.convert_unchecked_copy()
             self._services.files.rename(future.current, future_path)
             self._services.files.sync_directory(directory.path)
 
         try:
-            await self._services.offload.run(rename_moved_for_kafka, lane=directory.lane)
+            await self._services.offload.run(convert, lane=directory.lane)
         except (OSError, StorageError) as error:
             log.warning("the copy of %s could not be closed cleanly: %s", move, error)
             if isinstance(error, OSError):

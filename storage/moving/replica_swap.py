@@ -1,30 +1,30 @@
-"""The swap: a log goes on in its copy (KIP-113, J-08, J-09).
+"""The swap: the future replica becomes the current replica (KIP-113, J-08, J-09).
 
-The partition's lock of the KIP is the loop's turn: within one, nobody appends. `file_lock` of both
-directories is held throughout, so that nobody flushes, truncates, deletes or renames segments; reads
-and appends go on. In which order things happen, and become durable:
+KIP-113 holds the partition's lock. Here, one turn of the event loop has the same effect: no append runs during a
+turn. `file_lock` of both directories is held during the whole swap, so that no flush, truncation, deletion or
+rename of segments runs. Reads and appends continue between the turns. Order of the steps:
 
-1. In threads: the copy catches up until little is left, and is made durable with all that belongs to
-   it (`Mirror.complete`); then the destination's checkpoints name the log's offsets.
-2. One turn: the rest is copied; from here on each append goes to both (`Mirror.follow`); the source
-   `tp` becomes `tp.delete`.
+1. In threads: the future replica catches up until little is left, and is made durable
+   (`FutureReplica.complete`). Then the destination's checkpoints contain the log's offsets.
+2. In one turn: the rest is copied, the source `tp` is renamed to `tp.delete`, and from then on every append goes
+   to both replicas (`FutureReplica.append`).
 3. In a thread: the source's log directory is synced.
-4. One turn: `.move` becomes `tp`, and the log is switched to it.
-5. In threads: the destination's log directory is synced, then both write checkpoints; then `.delete`
-   may be removed (J-10).
+4. In one turn: `.move` is renamed to `tp`, and the log is switched to it.
+5. In threads: the destination's log directory is synced, then both directories write checkpoints. After that,
+   `.delete` may be removed (J-10).
 
-What a crash leaves, and what the next start makes of it (startup.py):
+State after a crash, and the action of the next start (startup_decisions.py):
 
-| before the end of | on the disk                        | the next start                          |
-|-------------------|------------------------------------|-----------------------------------------|
-| 2                 | `tp`, `.move`                      | goes on copying (J-13)                  |
-| 3                 | `tp` or `tp.delete`, and `.move`   | goes on, or takes `.move` for it (J-14) |
-| 5                 | `tp.delete`, and `.move` or `tp`   | takes it (J-14), removes `.delete`      |
+| crash before the end of | on the disk                        | next start                                     |
+|-------------------------|------------------------------------|------------------------------------------------|
+| 2                       | `tp`, `.move`                      | continues the move (J-13)                      |
+| 3                       | `tp` or `tp.delete`, and `.move`   | continues the move, or promotes `.move` (J-14) |
+| 5                       | `tp.delete`, and `.move` or `tp`   | promotes `.move` (J-14), removes `.delete`     |
 
-Because of 2, `.move` has all that `tp.delete` has, whenever the process is killed; because of 1, it
-has durably whatever was durable in the source. If the destination fails in 3 or 4, the source gets its
-name back and goes on: at once, within the append that could not be written to both. An error of the
-source is its directory's end, as anywhere else.
+Because of step 2, `.move` contains everything that `tp.delete` contains when the process is killed. Because of
+step 1, everything that was durable in the source is durable in `.move`. If the destination fails in step 3 or 4,
+the source is renamed back and remains the current replica; if the failure is that of an append, this happens
+before the append returns. An error of the source takes its directory offline, as usual.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from odradek.storage.moving.move_states import MoveEvent
 log = logging.getLogger(__name__)
 
 TURN_BYTES = 256 << 10
-"""How much is copied within a turn of the loop: half a millisecond or so."""
+"""Bytes that one turn of the event loop may copy: about half a millisecond."""
 TURN_BYTES_MAX = 4 << 20
-"""How much at most, where a producer writes more than that in each trip to a thread and back: a
-move that keeps waiting for a quieter moment never ends. It doubles by the round."""
+"""Maximum of that limit, which doubles with each round. Without it, a move would never end if producers write more
+than TURN_BYTES per round."""
 ROUNDS = 8
-"""How often it is tried to come that close: a producer may be faster than the disk."""
+"""Maximum number of rounds to catch up, because a producer may be faster than the disk."""
 
 
 @state_class
 class ReplicaSwap:
-    """One try. `run` never leaves a directory half renamed unless its disk failed."""
+    """One attempt to swap. After `run`, both directories have valid names unless a disk failed."""
 
     services: LogServices
     entropy: Entropy
@@ -74,12 +74,12 @@ class ReplicaSwap:
     future: FutureReplica
     destination: DirectoryLogs
     longest_turn_seconds: float = 0.0
-    """The pause that others saw."""
+    """Longest turn of the event loop, in seconds."""
     _copy_failure: MoveEvent | None = field(default=None, init=False)
-    """Why the copy lacks what was appended since the source stepped aside."""
+    """Error because of which the future replica lacks an append since the source was renamed."""
 
     async def run(self) -> MoveEvent:
-        """SWITCHED, BEHIND (try again later), or what failed."""
+        """Swap; return SWITCHED, BEHIND (retry later), or the failure."""
         source = self.services.registry.home_of(self.partition_log)
         event = MoveEvent.BEHIND
         with trio.CancelScope(shield=True):
@@ -90,7 +90,7 @@ class ReplicaSwap:
     async def _run_locked(self, source: DirectoryLogs) -> MoveEvent:
         registry = self.services.registry
         if registry.is_busy(self.name):
-            return MoveEvent.BEHIND  # it is being deleted, or set aside
+            return MoveEvent.BEHIND  # it is being deleted, or renamed to `-stray`
         with registry.claim(self.name):
             try:
                 return await self._swap(source)
@@ -110,7 +110,7 @@ class ReplicaSwap:
         aside = self.partition_log.directory
         try:
             event = await self._sync_and_switch(source)
-        except Exception:  # of our own
+        except Exception:  # unexpected: restore the source, then report it
             await self._restore_source(source)
             raise
         if event is not MoveEvent.SWITCHED:
@@ -120,17 +120,17 @@ class ReplicaSwap:
         return event
 
     async def _sync_and_switch(self, source: DirectoryLogs) -> MoveEvent:
-        """3 and 4. SWITCHED, or what failed: then the copy is as before, but for its content."""
+        """Execute steps 3 and 4. Return SWITCHED, or the failure; after a failure `.move` still has its name."""
         await self._sync_directory(source)
         began = self._now()
         event = self._switch(source)
         self._record_turn(began)
         return event
 
-    # 1
+    # Step 1
 
     async def _prepare(self, source: DirectoryLogs) -> MoveEvent | None:
-        """None: it may go on."""
+        """Catch up and make the future replica durable. Return None, or why the swap cannot continue."""
         future, destination = self.future, self.destination
         try:
             await self._in_thread(source, self._load_active)
@@ -150,14 +150,14 @@ class ReplicaSwap:
         return self._failed_side(source)
 
     def _load_active(self) -> None:
-        """In a thread: its indexes may have to be made anew."""
+        """Load the indexes of the active segment, in a thread because they may have to be rebuilt."""
         try:
             _ = self.partition_log.segment_list.active.offset_index
         except OSError as error:
             raise SourceFailed(self.partition_log.directory, error) from error
 
     def _failed_side(self, source: DirectoryLogs) -> MoveEvent | None:
-        """None: neither."""
+        """Return the failure of the source or the destination, or None."""
         if self.partition_log.failure is not None or source.directory.failed:
             return MoveEvent.SOURCE_FAILED
         return MoveEvent.DESTINATION_FAILED if self.destination.directory.failed else None
@@ -165,10 +165,10 @@ class ReplicaSwap:
     def _classify(self, error: Exception, source: DirectoryLogs) -> MoveEvent:
         return classify_move_error(error, source.directory, self.destination.directory)
 
-    # 2
+    # Step 2
 
     def _rename_source_to_deleted(self, source: DirectoryLogs) -> MoveEvent | None:
-        """The source is `.delete`, and appends go to both; else why nothing was done."""
+        """Rename the source to `.delete` and send appends to both replicas. Return why this failed, or None."""
         partition_log = self.partition_log
         try:
             self.future.catch_up()
@@ -189,18 +189,21 @@ class ReplicaSwap:
         return None
 
     def _apply_to_producers(self, source: DirectoryLogs, data: memoryview) -> None:
-        """In an append, which is acknowledged once this returns: no start may take a copy without it
-        for the log. Where it cannot be written to the copy, the source has its name back first."""
+        """Append `data` to the future replica; called within an append, which is acknowledged afterwards.
+
+        If this fails, the source is renamed back before the append is acknowledged: no start may promote a future
+        replica that lacks acknowledged records.
+        """
         try:
             self.future.append(data)
         except Exception as error:
             self._copy_failure = self._classify(error, source)
             self._rename_source_back(source)
 
-    # 4
+    # Step 4
 
     def _switch(self, source: DirectoryLogs) -> MoveEvent:
-        """SWITCHED, or what failed."""
+        """Rename `.move` to `tp` and switch the log to it. Return SWITCHED, or the failure."""
         partition_log, future, destination = (
             self.partition_log,
             self.future,
@@ -220,16 +223,16 @@ class ReplicaSwap:
         self.services.registry.relocated(self.name, partition_log, source, self.destination)
         return MoveEvent.SWITCHED
 
-    # Instead of 4
+    # After a failure in step 3 or 4
 
     async def _restore_source(self, source: DirectoryLogs) -> None:
-        """The source gets its name back, durably; an error is its directory's end."""
+        """Rename the source back, durably; an error takes its directory offline."""
         self._rename_source_back(source)
         if not source.directory.failed:
             await self._sync_directory(source)
 
     def _rename_source_back(self, source: DirectoryLogs) -> None:
-        """On the loop. Not in a directory that has failed: its next start judges (startup.py)."""
+        """Rename the source back, on the event loop. In an offline directory, the next start decides instead."""
         self.partition_log.on_appended = None
         path = source.directory.path_of(*self.name)
         if source.directory.failed or self.partition_log.directory == path:
@@ -239,16 +242,16 @@ class ReplicaSwap:
         except OSError as error:
             source.directory.fail(error)
 
-    # 5
+    # Step 5
 
     async def _finish_swap(self, source: DirectoryLogs, aside: Path) -> None:
-        """An error here is its directory's, with the log in its new place."""
+        """Make the switch durable. An error takes a directory offline but does not undo the switch."""
         services, destination = self.services, self.destination
         await self._sync_directory(destination)
         try:
             if not destination.directory.failed:
                 await self._in_thread(destination, destination.write_checkpoints)
-        except OSError as error:  # what `incoming_logs` said of it is there
+        except OSError as error:  # the checkpoint already has the entry of `incoming_logs`
             destination.directory.report(error, undone=True)
         if destination.directory.failed:
             return
@@ -264,7 +267,7 @@ class ReplicaSwap:
     # Helpers
 
     async def _sync_directory(self, home: DirectoryLogs) -> None:
-        """Of a log directory; it fails if they cannot be."""
+        """Sync a log directory; an error takes it offline."""
         services, directory = self.services, home.directory
         sync = partial(services.files.sync_directory, directory.path)
         try:
@@ -286,8 +289,7 @@ class ReplicaSwap:
 
 @asynccontextmanager
 async def _lock_both(one: DirectoryLogs, other: DirectoryLogs) -> AsyncIterator[None]:
-    """Hold `file_lock` of both, taken in the order of their paths: who waits for the second holds
-    none that the other's holder waits for."""
+    """Hold `file_lock` of both directories, acquired in the order of their paths to avoid a deadlock."""
     first, second = sorted((one, other), key=lambda home: home.directory.path)
     async with first.file_lock, second.file_lock:
         yield

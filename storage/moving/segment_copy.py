@@ -1,12 +1,12 @@
-"""One segment's copy: its data, batch by whole batch, and its indexes at the end.
+"""Copy of one segment: the data in whole batches, then the indexes.
 
-`take` does one slice in a thread, beside appends to the source and beside a truncation of it: it pins
-the source's file, so that a truncation copies it away in place of cutting it, and what was copied
-counts only if no truncation came in between (`cut`). So the first `copied` bytes are always those of
-the source as it is, and what the file has past them is not believed.
+`copy_slice` copies one slice in a thread while the source is appended to or truncated. It pins the source's file, so
+that a truncation writes a new file instead of truncating this one. A slice counts only if no truncation was reported
+meanwhile (`source_truncated`). Therefore the first `copied` bytes are always equal to those of the source, and bytes
+after them are ignored.
 
-A file that was there before (a move that goes on after a restart) is compared, slice by slice, with
-the source, and used as far as it is the same: whatever a crash or another life made of either.
+A file that exists already, because a move continues after a restart, is compared with the source slice by slice. It
+is used up to the first difference.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ _CHUNK_BYTES = 1 << 20
 
 
 class SegmentCopy(SegmentHandles):
-    """See the module."""
+    """Copy of one segment of the source in the directory of the future replica."""
 
     def __init__(self, files: Files, directory: Path, source: Segment) -> None:
-        """Continues a file that is there. Raises OSError."""
+        """Create the file, or reuse an existing one. Raises OSError."""
         super().__init__()
         self.directory = directory
         self.base_offset = source.base_offset
         self.source = source
         self.copied = 0
-        """Bytes, of whole batches, that are the source's."""
+        """Number of bytes, in whole batches, that are equal to the source."""
         self._written_out = (0, 0)
-        """The piece that the kernel was last told to write out."""
+        """Start and end of the piece whose writeback was started last."""
         self.end_offset = source.base_offset
-        """Where the copied part ends, as an offset."""
+        """End offset of the copied part."""
         self.is_finished = False
-        """All of a sealed segment is here, with its indexes, and durable."""
+        """A sealed segment is copied with its indexes, and durable."""
         self._files = files
         self._truncations = 0
         self._lock = threading.Lock()
         self.has_transaction_index = False
         self.synced_offset = source.base_offset
-        """All of it below this offset is durable."""
+        """Offset below which the copied data is durable."""
         self._indexed: Segment | None = None
-        """Whose entries the indexes have."""
+        """Segment whose entries the indexes contain."""
         path = self.path(LOG)
         if not files.exists(path):
             self._file = files.open(path, create=True)
@@ -68,7 +68,7 @@ class SegmentCopy(SegmentHandles):
 
     @property
     def file(self) -> File:
-        """The data; opened when needed, closed once finished."""
+        """Data file; opened when needed, closed after the segment is finished."""
         if self._file is None:
             self._file = self._files.open(self.path(LOG), write=True)
         return self._file
@@ -76,10 +76,10 @@ class SegmentCopy(SegmentHandles):
     # Data
 
     def copy_slice(self, size: int, tip: Tip, next_base: int | None) -> int:
-        """Copy (or compare) a slice of about `size` bytes; how many. 0: there is no more now.
+        """Copy, or compare, a slice of about `size` bytes. Return its bytes; 0: there are no more now.
 
-        `tip` is the log's end, `next_base` where the next segment begins; None if there is none.
-        Raises OSError of the destination, SourceFailed; ValueError where the source was replaced.
+        `tip` is the end of the log. `next_base` is the base offset of the next segment; None for the last one.
+        Raises OSError of the destination, SourceFailed, and ValueError if the source was replaced.
         """
         with self._lock:
             source, start, truncations = self.source, self.copied, self._truncations
@@ -109,12 +109,12 @@ class SegmentCopy(SegmentHandles):
         tip: Tip,
         next_base: int | None,
     ) -> tuple[int, int]:
-        """Where about `size` bytes of whole batches end: position and offset."""
+        """Return the end position and end offset of about `size` bytes of whole batches."""
         end = limit
         try:
             if limit - start > size:
                 end = source.offset_index.floor_of_position(start + size)
-                if end <= start:  # the batch here is larger than that
+                if end <= start:  # the batch at `start` is larger than `size`
                     end = start + next(headers(source.file, start, limit)).size
             if not start < end < limit:
                 last = tip.end_offset if source is tip.segment else next_base
@@ -124,7 +124,7 @@ class SegmentCopy(SegmentHandles):
             raise SourceFailed(source.path(LOG), error) from error
 
     def _is_copied_already(self, file: File, start: int, end: int) -> bool:
-        """Whether what a former life copied is what is to be copied; what is not is cut off."""
+        """Return whether an earlier run copied this slice; otherwise truncate the file to `start`."""
         if self.file.size >= end and self._is_same(file, start, end):
             return True
         if self.file.size != start:
@@ -147,13 +147,17 @@ class SegmentCopy(SegmentHandles):
                     raise ValueError(f"{file.path} ends at {position}, before {end}")
                 position += copied
         except OSError:
-            for piece in range(start, end, _CHUNK_BYTES):  # if that fails, too, it is the source's
+            for piece in range(
+                start, end, _CHUNK_BYTES
+            ):  # if reading fails too, it is an error of the source
                 _read(file, piece, min(_CHUNK_BYTES, end - piece))
             raise
 
     def write_out(self) -> None:
-        """Have the kernel write what was copied since the last call, and wait until what it was told
-        then is written: so no more than two pieces are on the way to the disk. Raises OSError."""
+        """Start writeback of the bytes copied since the last call, and wait for those of the call before.
+
+        So at most two pieces are waiting to be written. Raises OSError.
+        """
         before, last = self._written_out
         self._written_out = (last, self.copied)
         if last < self.copied:
@@ -162,16 +166,16 @@ class SegmentCopy(SegmentHandles):
             self.file.write_out(before, last - before, wait=True)
 
     def write(self, data: memoryview, tip: Tip) -> None:
-        """What was just appended to the source, which ends at `tip` now. Raises OSError."""
+        """Append `data`, which was just appended to the source, whose end is `tip`. Raises OSError."""
         if self.file.size != self.copied:
             self.file.truncate(self.copied)
         self.file.append_v((data,))
         self.copied, self.end_offset = tip.position, tip.end_offset
 
-    # What happens to the source meanwhile
+    # Changes of the source
 
     def source_truncated(self, old: Segment, new: Segment, tip: Tip) -> None:
-        """In the truncation's thread: what is left of `old` is `new`, the log's last, up to `tip`."""
+        """Apply a truncation that replaced `old` by `new`, the last segment, which ends at `tip`. Runs in its thread."""
         with self._lock:
             if self.source is old:
                 self._restart(new)
@@ -180,7 +184,7 @@ class SegmentCopy(SegmentHandles):
                 self.synced_offset = min(self.synced_offset, tip.end_offset)
 
     def source_replaced(self, new: Segment) -> None:
-        """The source is another segment, of which nothing is known."""
+        """Continue with another source segment, from the start."""
         with self._lock:
             self._restart(new)
             self.copied, self.end_offset = 0, self.base_offset
@@ -194,14 +198,14 @@ class SegmentCopy(SegmentHandles):
     # Indexes
 
     def forget_indexes(self) -> None:
-        """They are made anew. Raises OSError."""
+        """Remove the indexes, to rebuild them. Raises OSError."""
         self._close_indexes()
         for kind in SEGMENT_FILES:
             if kind != LOG:
                 self._files.remove(self.path(kind), missing_ok=True)
 
     def follow_indexes(self) -> None:
-        """Add the entries that the source's indexes have gained. Raises OSError."""
+        """Add the entries that are new in the source's indexes. Raises OSError."""
         source = self.source
         if self._indexed is not source or self._offset_index is None or self._time_index is None:
             self.forget_indexes()
@@ -221,7 +225,7 @@ class SegmentCopy(SegmentHandles):
         self.has_transaction_index = self._transaction_index.exists
 
     def sync(self) -> None:
-        """All that is here is durable, but for its names. Raises OSError."""
+        """Sync data and indexes, but not their directory entries. Raises OSError."""
         with self._lock:
             truncations, end_offset = self._truncations, self.end_offset
         if self.file.size != self.copied:
@@ -234,12 +238,12 @@ class SegmentCopy(SegmentHandles):
 
     @property
     def is_durable(self) -> bool:
-        """Whether all that the source has is, as of now."""
+        """Return whether the whole source segment, as it is now, is copied and durable."""
         is_whole = self.is_finished or self.copied == self.source.size
         return is_whole and self.synced_offset == self.end_offset
 
     def finish(self) -> None:
-        """All of a sealed segment was copied: its indexes, and sync. Raises OSError."""
+        """Complete the copy of a sealed segment: indexes, sync, close. Raises OSError."""
         with self._lock:
             truncations = self._truncations
         self.follow_indexes()
@@ -250,21 +254,20 @@ class SegmentCopy(SegmentHandles):
             self.is_finished = truncations == self._truncations
 
     def trim(self) -> None:
-        """The segment is sealed: its indexes give back their room. Raises OSError."""
+        """Release the preallocated space of the indexes of a sealed segment. Raises OSError."""
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.trim()
 
-    # Its end
+    # Handover and removal
 
     def moved(self, directory: Path) -> None:
-        """The directory was renamed."""
+        """Use the new path of the renamed directory."""
         self.directory = directory
         self._moved()
 
     def in_place(self) -> Segment:
-        """The segment of these files, which are complete; whoever flushes it needs the handles of those
-        that are not durable."""
+        """Return a segment of these files, with the open handles if they are not durable yet."""
         if self.is_finished:
             fresh = self.source.relative(self.directory)
             fresh.has_transaction_index = self.has_transaction_index
@@ -281,7 +284,7 @@ class SegmentCopy(SegmentHandles):
         )
 
     def close(self) -> None:
-        """Give up the handles; what is done next opens them anew."""
+        """Close the files; the next access opens them again."""
         self._let_go()
         self._indexed = self._transaction_index = None
 
@@ -292,7 +295,7 @@ class SegmentCopy(SegmentHandles):
         self._offset_index = self._time_index = self._transaction_index = None
 
     def remove(self) -> None:
-        """Raises OSError."""
+        """Remove all files of the segment. Raises OSError."""
         self.close()
         for kind in SEGMENT_FILES:
             self._files.remove(self.path(kind), missing_ok=True)
