@@ -1,29 +1,29 @@
-# Every target makes what it needs: the first one run on a fresh machine sets up .venv.
+# Every target installs what it needs: the first one on a fresh machine creates .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests run in so many processes; 0 is one, without workers, as pytest by hand. Two is what their
-# patience is measured for. A file's tests stay together, in their order; slow ones go to who is free.
+# Number of test processes; 0 runs the tests in pytest's own process. The tests' timeouts are chosen for two.
+# Tests of a file run in one process in order; slow tests are distributed one by one.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 SLOWEST := --durations 30 --durations-min 20
 ROTATION := $(if $(PART),--part $(PART))
 FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 
-# Tests start hundreds of brokers: none is to compile what the one before it has compiled.
+# Tests start hundreds of brokers, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-fast test-slow conformance lint format clean
 
 help:
 	@echo "make serve      run a broker on 127.0.0.1:9092, data in ./odradek-data"
-	@echo "make test       lint, types, import contracts, and every test but the slow ones"
+	@echo "make test       lint, types, import contracts, and all tests that are not slow"
 	@echo "make test-fast  only the tests that need no JDK"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "                PART=1/3 runs the first of three parts of them, as CI does"
-	@echo "                WORKERS=N for any of the three: how many processes (2)"
-	@echo "make conformance  other people's suites, here and on Apache Kafka; writes docs/conformance.md"
+	@echo "                WORKERS=N sets the number of processes (2) of these three"
+	@echo "make conformance  test suites of other clients against Odradek and Apache Kafka; writes docs/conformance.md"
 	@echo "make lint       ruff, mypy, import contracts, words and docstrings"
-	@echo "make clean      remove what the targets made, but no broker's data"
+	@echo "make clean      remove what the targets created, except data of brokers"
 
 .venv/.made: pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv .venv
