@@ -1,4 +1,4 @@
-"""The numbers in which requests and records speak of ACLs (KIP-11, KIP-290)."""
+"""Enumerations of ACLs in requests and metadata records (KIP-11, KIP-290)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class AclResource(IntEnum):
-    """What an ACL is about (ResourceType)."""
+    """Resource types, as in Kafka's `ResourceType`."""
 
     UNKNOWN = 0
     ANY = 1
@@ -19,7 +19,7 @@ class AclResource(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an ACL names resources; ANY and MATCH are for filters only."""
+    """Pattern types of a resource name. ANY and MATCH are valid only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -29,7 +29,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What is done with a resource."""
+    """Operations on a resource, as in Kafka's `AclOperation`."""
 
     UNKNOWN = 0
     ANY = 1

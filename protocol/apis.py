@@ -1,7 +1,7 @@
-"""The table of Kafka's APIs: one row each, as Apache Kafka 4.3 has them.
+"""The table of the APIs of Apache Kafka 4.3, with one row for each.
 
-Dispatch, ApiVersions and docs/compatibility.md are derived from these rows: what a node serves is a
-row for which it has a handler. Versions are the stable ones; InitProducerId 6 is unreleased in 4.3.
+Dispatch, ApiVersions and docs/compatibility.md are derived from it. A node serves the APIs for which it has a
+handler. The versions are the stable ones; InitProducerId 6 is unreleased in 4.3.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import Flag, auto
 from odradek.seams.values import value_class
 
 NEVER = 1 << 15
-"""As a flexible version: no version of this API is flexible."""
+"""Value of `flexible_version` of an API without flexible versions."""
 
 
 class Listeners(Flag):
-    """On whose listeners an API is spoken."""
+    """Listeners that serve an API: those of brokers, of controllers, or of both."""
 
     BROKER = auto()
     CONTROLLER = auto()
@@ -28,22 +28,22 @@ BROKER, CONTROLLER, EITHER = Listeners.BROKER, Listeners.CONTROLLER, Listeners.E
 
 @value_class
 class Api:
-    """An API and its versions, both ends included."""
+    """An API with its lowest and highest version, both inclusive."""
 
     key: int
     name: str
-    """kio's name: `list_offsets`."""
+    """Name of the API in kio, such as `list_offsets`."""
     min_version: int
     max_version: int
     flexible_version: int
-    """First version with compact encodings and tagged fields (KIP-482); NEVER if there is none."""
+    """First flexible version (KIP-482: compact encodings and tagged fields), or NEVER."""
     listeners: Listeners
     advertised_min: int
-    """What ApiVersions shows as the lowest version (Produce: 0, KAFKA-18659)."""
+    """Lowest version that ApiVersions returns (for Produce 0, KAFKA-18659)."""
 
     @property
     def title(self) -> str:
-        """Kafka's name: `ListOffsets`."""
+        """Name of the API in Kafka, such as `ListOffsets`."""
         return self.name.title().replace("_", "")
 
     @property
@@ -173,9 +173,9 @@ APIS = _rows
 
 
 def compatibility_rows(served: Iterable[Api]) -> list[tuple[str, int, str, str]]:
-    """Name, key, Kafka's versions and ours ("" where not served) of every API, by key.
+    """Rows of docs/compatibility.md: name, key, Kafka's versions and Odradek's versions of every API, by key.
 
-    The data of docs/compatibility.md; `served` are the APIs for which there is a handler.
+    `served` are the APIs that have a handler. The versions of an API that is not served are "".
     """
     ours = {api.key for api in served}
     rows = []

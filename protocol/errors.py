@@ -1,8 +1,7 @@
-"""Errors as Kafka knows them: a code for the peer, a text for people.
+"""Kafka's errors: an error code for the peer and a message for people.
 
-Every expected failure above the wire is a `KafkaError`; the code it carries is what the peer gets,
-and it is translated once, at the edge. `InvalidFrame` is no `KafkaError`: garbage from the wire has
-no answer, the connection is closed.
+Every expected failure of a request is a `KafkaError`, whose error code is sent in the response. `InvalidFrame` is
+not a `KafkaError`: a malformed frame has no response, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["ErrorCode", "KafkaError", "InvalidFrame", "CorruptBatch", "error_cod
 
 
 class KafkaError(Exception):
-    """An expected failure with the error code that the peer is told.
+    """An expected failure with the error code for the response.
 
     Raised as `KafkaError(ErrorCode.invalid_config, "…")`, or through a subclass that fixes the code
     as a class attribute and takes the message alone.
@@ -32,7 +31,7 @@ class KafkaError(Exception):
         super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as it is (from a worker process), not made anew from its text."""
+        """Keeps code, message and class when a worker process sends the error by pickle."""
         return _as_it_was, (type(self), self.args), self.__dict__
 
 
@@ -41,22 +40,22 @@ def _as_it_was(kind: type[KafkaError], args: tuple[Any, ...]) -> KafkaError:
 
 
 class CorruptBatch(KafkaError):
-    """A record batch that is cut short, fails its checksum, or contradicts itself."""
+    """A record batch that is truncated, fails its checksum, or has contradictory fields."""
 
     code: ErrorCode = ErrorCode.corrupt_message
 
 
 class DecompressesToMore(CorruptBatch):
-    """Records that decompress to more than whoever reads them has room for."""
+    """Records that decompress to more bytes than the reader's limit."""
 
 
 class InvalidFrame(Exception):
-    """Garbage from the wire: there is nothing to answer, the connection is closed."""
+    """A malformed frame: it has no response, and the connection is closed."""
 
 
 _BY_VALUE = {int(code): code for code in ErrorCode}
 
 
 def error_code(value: int) -> ErrorCode:
-    """The error with this number; one that we do not know is UNKNOWN_SERVER_ERROR, as in Java."""
+    """The error with this code. An unknown code is UNKNOWN_SERVER_ERROR, as in the Java client."""
     return _BY_VALUE.get(value, ErrorCode.unknown_server_error)

@@ -1,7 +1,7 @@
-"""Fetch responses, versions 4 to 18, written by hand: fields as bytes, records as they are.
+"""Writes Fetch responses, versions 4 to 18, without a schema and without copying records.
 
-The answer is a list of parts: the encoded fields up to a partition's records, the records as they
-were handed in (slices of segment files, mostly), the fields after them. Nothing is read or copied.
+A response is a list of parts: the encoded fields up to the records of a partition, the records as the caller
+passed them (usually slices of segment files), and the fields after them. No records are read or copied.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PARTITION_V4 = Struct(">ihqq")
 _PARTITION_V5 = Struct(">ihqqq")
 _PARTITION_PLAIN_V11 = Struct(">ihqqqii")
 _PARTITION_PLAIN_V12 = Struct(">ihqqqbi")
-"""For who is not read_committed: a null array of aborted transactions, and the replica after it."""
+"""Fields for a read_uncommitted reader: null aborted transactions, then the preferred read replica."""
 _ABORTED = Struct(">qq")
 _ZERO_UUID = bytes(16)
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchedPartition:
-    """A partition's part of the answer; `records` are sent as they are, whole batches or cut."""
+    """Partition of a Fetch response. `records` are sent unchanged; the last batch may be incomplete."""
 
     index: int
     error_code: int = 0
@@ -48,20 +48,20 @@ class FetchedPartition:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted_transactions: Sequence[tuple[int, int]] | None = None
-    """(producer id, first offset) of each; None where the reader is not read_committed."""
+    """(producer id, first offset) of each aborted transaction; None for a read_uncommitted reader."""
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None
-    """(epoch, end offset), tag 0 from version 12."""
+    """Diverging epoch and its end offset: tag 0 from version 12."""
     current_leader: tuple[int, int] | None = None
-    """(leader id, leader epoch), tag 1 from version 12."""
+    """Current leader's id and epoch: tag 1 from version 12."""
     snapshot_id: tuple[int, int] | None = None
-    """(end offset, epoch), tag 2 from version 12."""
+    """Snapshot id as (end offset, epoch): tag 2 from version 12."""
     records: Sequence[Part] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchedTopic:
-    """A topic's part of the answer: named up to version 12, by id from 13 on."""
+    """Topic of a Fetch response, identified by name up to version 12 and by topic id from version 13."""
 
     name: str
     topic_id: UUID | None
@@ -77,9 +77,9 @@ def write_fetch_response(
     topics: Sequence[FetchedTopic] = (),
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Part]:
-    """The body of a Fetch response as parts: encoded fields, and the records handed in.
+    """The body of a Fetch response as parts: encoded fields, and the records that the caller passed.
 
-    No records at all are sent as empty records, as Kafka does.
+    A partition without records gets empty records instead of null, as in Kafka.
     """
     parts: list[Part] = []
     flexible = version >= FLEXIBLE_VERSION
@@ -116,7 +116,7 @@ def write_fetch_response(
 
 
 def _append_partition(out: bytearray, partition: FetchedPartition, version: int) -> None:
-    """A partition's fields up to its records, their size included."""
+    """Append the fields of a partition up to and including the size of its records."""
     flexible = version >= FLEXIBLE_VERSION
     aborted = partition.aborted_transactions
     size = 0
@@ -173,7 +173,7 @@ def _append_partition_tags(out: bytearray, partition: FetchedPartition) -> None:
         out.append(0)
         return
     sections = []
-    # A tag's number, the size of what follows, the struct and its own empty tags.
+    # tag, size in bytes, the struct, and an empty section of tagged fields in the struct
     if diverging is not None:
         sections.append(_DIVERGING.pack(0, 13, *diverging, 0))
     if leader is not None:

@@ -1,8 +1,8 @@
-"""Fetch requests, versions 4 to 18, read by hand: every poll of every consumer is one.
+"""Reads Fetch requests, versions 4 to 18, without a schema, because every poll of a consumer sends one.
 
-As in `produce.py`: positions in local variables, bounds left to `struct` and to indexing, and
-checked by hand where a slice would come out short. Of a partition's tags (KIP-853's directory id,
-KIP-1166's high watermark) nothing is kept: they are for the metadata log's leader.
+As in `produce.py`, positions are local variables. `struct` and indexing check most bounds; code checks them where
+a slice would silently be too short. The tagged fields of a partition (directory id of KIP-853, high watermark
+of KIP-1166) are skipped: only the leader of the metadata log uses them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import read_tag_count, read_uvarint, skip_tagged_fields
 
 MAX_PARTITIONS = 1 << 17
-"""Partitions in one request: what an attacker may make us allocate, far from what anyone needs."""
+"""Limit of partitions in one request: it bounds the memory that a malicious request can allocate."""
 
 LOG_START_VERSION = 5
 SESSION_VERSION = 7
@@ -41,7 +41,7 @@ _PARTITION_V12 = struct.Struct(">iiqiqi")
 
 
 class FetchPartition(NamedTuple):
-    """Epochs and the follower's log start are -1 where they are not told."""
+    """Partition of a Fetch request. Epochs and the follower's log start offset are -1 if absent."""
 
     partition_index: int
     current_leader_epoch: int
@@ -52,7 +52,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """Named up to version 12, by id from 13 on."""
+    """Topic of a Fetch request, identified by name up to version 12 and by topic id from version 13."""
 
     name: str | None
     topic_id: UUID | None
@@ -66,8 +66,11 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest:
-    """`replica_id` is -1 for a consumer, `replica_epoch` that of its broker or -1 (KIP-903), `rack`
-    where a consumer is, or empty (KIP-392); the session fields of older versions ask for none."""
+    """A Fetch request with the fields of all versions.
+
+    `replica_id` is -1 for a consumer. `replica_epoch` is the follower's broker epoch, or -1 (KIP-903). `rack` is the
+    consumer's `client.rack`, or "" (KIP-392). For versions without sessions, the session fields request none.
+    """
 
     __slots__ = (
         "forgotten",
@@ -98,7 +101,7 @@ class FetchRequest:
 
 
 def read_fetch(body: memoryview, version: int, position: int = 0) -> FetchRequest:
-    """Read the Fetch request at `position`; bytes left over are passed over, as in Kafka.
+    """Read the Fetch request at `position`. Bytes after it are ignored, as in Kafka.
 
     Raises InvalidFrame for anything malformed.
     """
@@ -214,7 +217,7 @@ def _read_forgotten(request: FetchRequest, body: memoryview, version: int, posit
 def _read_topic(
     body: memoryview, version: int, position: int
 ) -> tuple[str | None, UUID | None, int]:
-    """A topic's name or id, and the position after it."""
+    """Name or id of a topic, and the position after it."""
     if version >= TOPIC_ID_VERSION:
         return None, read_uuid(body, position), position + 16
     if version >= FLEXIBLE_VERSION:
@@ -228,9 +231,9 @@ def _read_topic(
 
 
 def _read_count(body: memoryview, position: int, flexible: bool, least: int) -> tuple[int, int]:
-    """How many items follow, each of `least` bytes at least."""
+    """The count of an array whose items have at least `least` bytes, and the position after it."""
     if flexible:
-        count = body[position] - 1  # one byte, mostly
+        count = body[position] - 1  # usually one byte
         position += 1
         if count >= 0x7F:
             count, position = read_uvarint(body, position - 1)
@@ -260,7 +263,7 @@ def _read_rack(body: memoryview, version: int, position: int) -> tuple[str, int]
 
 
 def _read_tags(request: FetchRequest, body: memoryview, version: int, position: int) -> None:
-    """Of the request's tags, who fetches: a follower says so there from version 15 on."""
+    """Read the tagged fields of the request: from version 15 they hold the replica id and epoch."""
     if body[position] == 0:
         return
     count, position = read_tag_count(body, position)

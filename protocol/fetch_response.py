@@ -1,8 +1,8 @@
-"""Fetch responses, versions 13 to 18, read by hand, one partition after the other: for followers.
+"""Reads Fetch responses, versions 13 to 18, one partition at a time, for followers.
 
-A follower's answer may be large, and is dealt with partition by partition, with turns of others in
-between: so it is read that way too. As in `fetch_request.py`, bounds are left to `struct` and to
-indexing, and checked by hand where a slice would come out short.
+A response for a follower may be large. The fetcher appends it partition by partition and yields to other tasks in
+between, so partitions are decoded only when they are requested. As in `fetch_request.py`, `struct` and indexing
+check most bounds; code checks them where a slice would silently be too short.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import read_tag_count, read_uvarint, skip_tagged_fields
 
 OLDEST_VERSION = 13
-"""Since then topics go by their ids."""
+"""First version that identifies topics by topic id."""
 
 _HEAD = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqqq")
@@ -30,7 +30,7 @@ _ABORTED_BYTES = 17
 
 
 class PartitionData(NamedTuple):
-    """A partition's part of an answer; `records` are a slice of what was read."""
+    """Partition of a Fetch response. `records` are a slice of the response's buffer."""
 
     topic_id: UUID
     partition_index: int
@@ -38,7 +38,7 @@ class PartitionData(NamedTuple):
     high_watermark: int
     log_start_offset: int
     diverging_epoch: tuple[int, int] | None
-    """(epoch, end offset) where the logs part."""
+    """Diverging epoch and its end offset."""
     records: memoryview
 
 
@@ -47,11 +47,11 @@ class FetchResponse(NamedTuple):
     error_code: int
     session_id: int
     partitions: Iterator[PartitionData]
-    """Read as they are asked for. Raises InvalidFrame for anything malformed."""
+    """Partitions, decoded during the iteration, which raises InvalidFrame for malformed bytes."""
 
 
 def read_fetch_response(body: memoryview) -> FetchResponse:
-    """The response that `body` is. Raises InvalidFrame for anything malformed."""
+    """Read the head of a Fetch response. Raises InvalidFrame for malformed bytes."""
     try:
         throttle_time_ms, error_code, session_id = _HEAD.unpack_from(body)
     except struct.error:
@@ -89,7 +89,7 @@ def _read_partition(body: memoryview, position: int, topic_id: UUID) -> tuple[Pa
 
 
 def _read_tags(body: memoryview, position: int) -> tuple[tuple[int, int] | None, int]:
-    """The diverging epoch, and the position after all tags."""
+    """The diverging epoch, and the position after the tagged fields."""
     if body[position] == 0:
         return None, position + 1
     diverging = None
@@ -107,7 +107,7 @@ def _read_tags(body: memoryview, position: int) -> tuple[tuple[int, int] | None,
 
 
 def _read_count(body: memoryview, position: int, least: int) -> tuple[int, int]:
-    """How many items follow, each of `least` bytes at least; none where there is no array."""
+    """The count of an array whose items have at least `least` bytes (0 for null), and the position after it."""
     count, position = read_uvarint(body, position)
     count = max(0, count - 1)
     check_count(count, least, len(body) - position)

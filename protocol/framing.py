@@ -1,8 +1,8 @@
-"""Frames and headers: the four-byte size, who asks for what, and how an answer starts.
+"""Frames (a size of four bytes, then a message) and the headers of requests and responses.
 
-A frame is handed in without its size prefix. Header versions follow from the table of APIs
-(request header 1 or 2, response header 0 or 1), but for ApiVersions, whose response header is always
-0, so that a client that asked in a version we don't know can still read the answer (KIP-511).
+Readers get a frame without its size. The table of APIs determines the header versions: 1 or 2 for a request, 0 or
+1 for a response. The response header of ApiVersions is always version 0, so that a client which sent an unsupported
+version can still read the response (KIP-511).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.seams.files import Buffer, FileSlice
 
 MAX_TAGGED_FIELDS = 64
-"""Of one section. No message has ten; 100 MB of them would hold the loop for half a minute."""
+"""Limit of tagged fields in one section. No message has ten; 100 MB of them would block the loop for 30 s."""
 
 _REPLACED_BYTES_MAX = MAX_STRING_BYTES // 3
-"""Of a client id that is still a string where each of its bytes becomes U+FFFD, which has three."""
+"""Limit in bytes of a client id: if each byte is replaced by U+FFFD (three bytes), it still fits a string."""
 
 _FIXED = Struct(">hhih")
 _SIZE = Struct(">i")
@@ -30,11 +30,11 @@ _SIZE_CORRELATION_AND_NO_TAGS = Struct(">iib")
 
 
 class UnknownApi(InvalidFrame):
-    """A request for an API that Kafka 4.3 does not have."""
+    """A request with an API key that Kafka 4.3 does not have."""
 
 
 class RequestHeader:
-    """Who asks for what; `body` is the offset in the frame at which the message starts."""
+    """Header of a request. `body` is the offset in the frame at which the message starts."""
 
     __slots__ = ("api", "api_version", "body", "client_id", "correlation_id")
 
@@ -55,9 +55,9 @@ class RequestHeader:
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """Read the header of a request; the version is not checked against what the API has.
+    """Read the header of a request, without checking that the API has its version.
 
-    Raises UnknownApi for an unknown key, InvalidFrame for anything else that is no header.
+    Raises UnknownApi for an unknown API key, and InvalidFrame for a malformed header.
     """
     size = len(frame)
     if size < 10:
@@ -72,7 +72,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         body += length
         if body > size:
             raise InvalidFrame(f"a client id of {length} bytes in a request of {size}")
-        client_id = str(frame[10:body], "utf-8", "replace")  # as Java reads it
+        client_id = str(frame[10:body], "utf-8", "replace")  # as Java decodes it
         if length > _REPLACED_BYTES_MAX and len(client_id.encode()) > MAX_STRING_BYTES:
             raise InvalidFrame(f"a client id of {length} bytes that are not UTF-8")
     elif length != -1:
@@ -86,21 +86,21 @@ def read_request_header(frame: memoryview) -> RequestHeader:
 
 
 def response_header(api: Api, version: int, correlation_id: int) -> bytes:
-    """The header of an answer, without the frame's size."""
+    """The header of a response, without the size of the frame."""
     if version >= api.flexible_version and api is not API_VERSIONS:
         return _CORRELATION_AND_NO_TAGS.pack(correlation_id, 0)
     return _CORRELATION.pack(correlation_id)
 
 
 def respond_head(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:
-    """What comes before the body of an answer: the frame's size and the header."""
+    """The size of the frame and the header, which precede the body of a response."""
     if version >= api.flexible_version and api is not API_VERSIONS:
         return _SIZE_CORRELATION_AND_NO_TAGS.pack(5 + body_bytes, correlation_id, 0)
     return _SIZE_AND_CORRELATION.pack(4 + body_bytes, correlation_id)
 
 
 def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int, int]:
-    """The correlation id of an answer, and the offset at which its message starts."""
+    """The correlation id of a response, and the offset in the frame at which its message starts."""
     if len(frame) < 4:
         raise InvalidFrame(f"an answer of {len(frame)} bytes is too short for a header")
     (correlation_id,) = _CORRELATION.unpack_from(frame)
@@ -110,7 +110,7 @@ def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int
 
 
 def request_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The header of a request, without the frame's size."""
+    """The header of a request, without the size of the frame."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     tags = b"\0" if version >= api.flexible_version else b""
@@ -118,13 +118,13 @@ def request_header(api: Api, version: int, correlation_id: int, client_id: str |
 
 
 def frame_head(header: bytes, parts: Sequence[Buffer | FileSlice]) -> tuple[bytes, int]:
-    """What comes before `parts`: the size, and the header. And the bytes of the whole frame."""
+    """The size and the header that precede `parts`, and the total bytes of the frame."""
     size = len(header) + parts_bytes(parts)
     return _SIZE.pack(size) + header, _SIZE.size + size
 
 
 def parts_bytes(parts: Sequence[Buffer | FileSlice]) -> int:
-    """How many bytes `parts` are together; slices are not read."""
+    """The total bytes of `parts`, without reading file slices."""
     return sum([part.size if isinstance(part, FileSlice) else len(part) for part in parts])
 
 
@@ -154,9 +154,9 @@ def read_uvarint(view: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_tag_count(view: Buffer, position: int) -> tuple[int, int]:
-    """How many tagged fields a section has, and the position of the first.
+    """The count of a section of tagged fields, and the position of the first field.
 
-    Raises InvalidFrame for more than MAX_TAGGED_FIELDS: each takes two bytes of a frame, and time.
+    Raises InvalidFrame for more than MAX_TAGGED_FIELDS, because skipping each takes time.
     """
     count, position = read_uvarint(view, position)
     if count > MAX_TAGGED_FIELDS:
@@ -165,7 +165,7 @@ def read_tag_count(view: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(view: Buffer, position: int) -> int:
-    """The position after a section of tagged fields, whatever is in them."""
+    """The position after a section of tagged fields, whose contents are ignored."""
     count, position = read_tag_count(view, position)
     size = len(view)
     for _ in range(count):

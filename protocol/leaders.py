@@ -1,4 +1,4 @@
-"""Who leads a partition and where that broker is, as Produce and Fetch answers tell it (KIP-951)."""
+"""The current leader and its endpoint in Produce and Fetch responses (KIP-951)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from odradek.protocol.codec.primitives import append_count, append_string, appen
 
 _INT32 = Struct(">i")
 CURRENT_LEADER = Struct(">bbiib")
-"""A tagged field: its number, the size of what follows, leader id, leader epoch, no tags of its own."""
+"""The tagged field CurrentLeader: tag, size, leader id, leader epoch, and no tagged fields in the struct."""
 CURRENT_LEADER_SIZE = 9
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeEndpoint:
-    """Where the leader is that an answer names."""
+    """Host, port and rack of a broker that a response names as leader."""
 
     node_id: int
     host: str
@@ -25,7 +25,7 @@ class NodeEndpoint:
 
 
 def node_endpoints_tags(endpoints: Sequence[NodeEndpoint]) -> bytearray:
-    """A response's tagged fields, with the endpoints in them (tag 0); none if there are none."""
+    """The section of tagged fields of a response, with the endpoints as tag 0 if there are any."""
     if not endpoints:
         return bytearray(1)
     field = bytearray()

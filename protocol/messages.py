@@ -1,9 +1,9 @@
-"""Requests and responses: kio's schemas, read and written by our codec.
+"""Reads and writes requests and responses with kio's schemas and Odradek's codec.
 
-Schemas load on first use, one module per API, version and direction; what is compiled from them is
-kept. Handlers answer with plain nested dicts in the field names of the newest version (plus old
-names where old versions differ): each version takes from them what it has. Names that no version has
-are found by tests (`check_names`).
+A schema is loaded when it is first used, one module per API, version and direction, and the reader or writer that is
+compiled from it is kept. Handlers return nested dicts with the field names of the newest version, and with the names
+of old versions where they differ. The writer of a version uses the fields that the version has. `check_names` lets
+tests find names that no version has.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from odradek.protocol.codec.writing import Repeated as Repeated
 from odradek.protocol.codec.writing import compile_item_writer, compile_writer
 
 REQUEST_ELEMENTS_MAX = 1 << 17
-"""Of all arrays of a request: each of them may be 25 µs of its handler's and a kB of memory, while others
-wait for the loop. As many as Produce and Fetch have partitions, and far from what anyone needs."""
+"""Limit of the elements in all arrays of a request, equal to the limit of partitions in Produce and Fetch.
+
+An element may cost its handler 25 µs on the loop and 1 kB of memory.
+"""
 
 _Read = Callable[[memoryview, int], Any]
 _Write = Callable[[Any], bytes]
@@ -33,44 +35,43 @@ _names_are_checked = False
 
 
 def check_names() -> None:
-    """From now on writers raise KeyError for names that no version of a message has.
+    """Make writers raise KeyError for names that no version of a message has.
 
-    For tests: it takes the schemas of other versions, and loading those of Metadata would be 20 ms of
-    every start.
+    Only tests use it, because it loads the schemas of all versions (20 ms for those of Metadata).
     """
     global _names_are_checked
     _names_are_checked = True
 
 
 def read_request(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
-    """A request as kio's entity of that version; InvalidFrame for anything malformed.
+    """Read a request as kio's entity of that version. Raises InvalidFrame if it is malformed.
 
-    Bytes left over are passed over, as in Kafka: librdkafka sends some after Metadata requests.
-    Unlike kio's, an entity's `records` are slices of `view`.
+    Bytes after the request are ignored, as in Kafka: librdkafka sends some after Metadata requests. The `records`
+    of an entity are slices of `view`, which differs from kio.
     """
     return _reader(api_key, version, "request")(view, offset)
 
 
 def read_response(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
-    """A response as kio's entity of that version; InvalidFrame for anything malformed.
+    """Read a response as kio's entity of that version. Raises InvalidFrame if it is malformed.
 
-    An error code that we don't know reads as UNKNOWN_SERVER_ERROR; `records` are slices of `view`.
+    An unknown error code is read as UNKNOWN_SERVER_ERROR. `records` are slices of `view`.
     """
     return _reader(api_key, version, "response")(view, offset)
 
 
 def write_request(api_key: int, version: int, values: Mapping[str, Any] | Any) -> bytes:
-    """The body of a request, from nested dicts or kio's entity."""
+    """Write the body of a request from nested dicts or from kio's entity."""
     return _writer(api_key, version, "request")(values)
 
 
 def write_response(api_key: int, version: int, values: Mapping[str, Any] | Any) -> bytes:
-    """The body of a response, from nested dicts or kio's entity."""
+    """Write the body of a response from nested dicts or from kio's entity."""
     return _writer(api_key, version, "response")(values)
 
 
 def response_item_writer(api_key: int, version: int, *path: str) -> Callable[[Any], bytes]:
-    """Writes an item of one of a response's arrays, which is then an `Encoded`."""
+    """Returns a function that encodes one item of an array of a response; the array is then an `Encoded`."""
     write = _item_writers.get((api_key, version, path))
     if write is None:
         structure = _structure_of(load(api_key, version, "response"))
@@ -79,19 +80,19 @@ def response_item_writer(api_key: int, version: int, *path: str) -> Callable[[An
 
 
 def field(entity: Any, name: str, default: Any = None) -> Any:
-    """An attribute that older versions of a message lack."""
+    """Value of a field, or `default` if the version of the entity lacks the field."""
     return getattr(entity, name, default)
 
 
 def load(api_key: int, version: int, direction: str) -> type[Any]:
-    """kio's class of a message; `direction` is "request" or "response"."""
+    """Import kio's class of a message. `direction` is "request" or "response"."""
     name = APIS[api_key].name
     module = import_module(f"kio.schema.{name}.v{version}.{direction}")
     return cast(type[Any], getattr(module, APIS[api_key].title + direction.title()))
 
 
 def warm(api_key: int, version: int) -> None:
-    """Load and compile what one request of this version and its answer need."""
+    """Load and compile the reader of the request and the writer of the response of this version."""
     _reader(api_key, version, "request")
     _writer(api_key, version, "response")
 
@@ -121,11 +122,10 @@ def _structure_of(entity_type: type[Any]) -> Structure:
 
 
 def _unknown_names(entity_type: type[Any], names: set[str]) -> set[str]:
-    """Which of these names no version of a message (or of a struct within it) has as a field's; none,
-    where names are not checked.
+    """The names that are not a field in any version of a message or of a struct within it.
 
-    Reads the other versions' modules, newest first, until none is left: a handler's names are the
-    newest version's, so that one is nearly always enough.
+    Returns none if `check_names` was not called. Loads the modules of other versions, newest first, until every name
+    is found. Handlers use the names of the newest version, so one module is nearly always enough.
     """
     if not _names_are_checked:
         return set()

@@ -1,6 +1,6 @@
-"""A principal on its way from a broker to the controller, inside an Envelope (KIP-590).
+"""Encoding of the principal in an Envelope request from a broker to the active controller (KIP-590).
 
-Kafka's DefaultPrincipalData behind its version (int16), as its default principal builder writes it.
+The format is that of Kafka's default principal builder: a version (int16), then DefaultPrincipalData.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _VERSION = Struct(">h")
 
 
 def encode_principal(principal: str) -> bytes:
-    """`principal` is Type:name, as in User:alice."""
+    """Encode a principal of the form Type:name, such as User:alice."""
     kind, _, name = principal.partition(":")
     values = {"type_": kind, "name": name, "token_authenticated": False}
     return _VERSION.pack(VERSION) + compile_writer(_structure())(values)
 
 
 def decode_principal(data: Buffer) -> str:
-    """Type:name. Raises InvalidFrame for what is no principal."""
+    """Decode a principal to Type:name. Raises InvalidFrame if it is malformed."""
     if len(data) < _VERSION.size:
         raise InvalidFrame(f"a principal of {len(data)} bytes")
     (version,) = _VERSION.unpack_from(data)

@@ -1,9 +1,8 @@
-"""Produce requests, versions 3 to 13, read by hand: records are slices of the frame.
+"""Reads Produce requests, versions 3 to 13, without a schema; records are slices of the frame.
 
-The hot path, so no schema and no cursor: positions in local variables, bounds left to `struct` and
-to indexing, which raise, and checked by hand where a slice would silently come out short. A varint is
-one byte, mostly: that one is read in place, a longer one by a call. Records themselves are not looked
-at.
+This is the hot path, so positions are local variables. `struct` and indexing check most bounds by raising; code
+checks them where a slice would silently be too short. A varint usually has one byte, which is decoded inline; a call
+decodes longer ones. Records are not decoded.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import read_uvarint, skip_tagged_fields
 
 MAX_PARTITIONS = 1 << 17
-"""Partitions in one request: what an attacker may make us allocate, far from what anyone needs."""
+"""Limit of partitions in one request: it bounds the memory that a malicious request can allocate."""
 
 FLEXIBLE_VERSION = 9
 TOPIC_ID_VERSION = 13
 
 _LENGTH_MAX = MAX_STRING_BYTES + 1
-"""Of a string, as it is told in flexible versions."""
+"""Largest encoded length of a string in flexible versions, which is its length plus 1."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ACKS_TIMEOUT_TOPICS = struct.Struct(">hii")
 _ACKS_TIMEOUT_COUNT = struct.Struct(">hiB")
 _INDEX_LENGTH = struct.Struct(">iBB")
-"""The second byte of the length is that of the tags, where the length has one byte."""
+"""Partition index and compact length. If the length has one byte, the second is the count of tagged fields."""
 _INDEX_SIZE = struct.Struct(">ii")
 
 Partition = tuple[int, "memoryview | None"]
 
 
 class ProduceTopic:
-    """A topic's part of a request: named up to version 12, by id from 13 on.
+    """Topic of a Produce request, identified by name up to version 12 and by topic id from version 13.
 
-    `partitions` are (index, records); records are None where the client sent none.
+    `partitions` are (index, records). Records are None if the client sent null.
     """
 
     __slots__ = ("name", "partitions", "topic_id")
@@ -57,7 +56,7 @@ class ProduceTopic:
 
 
 class ProduceRequest:
-    """`acks` is -1, 0 or 1 (or garbage: the handler answers INVALID_REQUIRED_ACKS)."""
+    """A Produce request. `acks` is not checked here; the handler returns INVALID_REQUIRED_ACKS."""
 
     __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
 
@@ -71,9 +70,9 @@ class ProduceRequest:
 
 
 def read_produce(body: memoryview, version: int, offset: int = 0) -> ProduceRequest:
-    """Read a Produce request that starts at `offset`; its records are views of `body`.
+    """Read the Produce request at `offset`. Its records are slices of `body`.
 
-    Raises InvalidFrame for anything malformed; bytes left over are passed over, as in Kafka.
+    Raises InvalidFrame if it is malformed. Bytes after the request are ignored, as in Kafka.
     """
     try:
         if version >= FLEXIBLE_VERSION:
@@ -86,7 +85,7 @@ def read_produce(body: memoryview, version: int, offset: int = 0) -> ProduceRequ
 
 
 def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
-    """Versions 3 to 8: strings behind an int16, arrays and records behind an int32."""
+    """Read versions 3 to 8: int16 lengths of strings, int32 counts of arrays and sizes of records."""
     end = len(body)
     (length,) = _INT16.unpack_from(body, position)
     position += 2
@@ -125,7 +124,7 @@ def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
 
 
 def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceRequest:
-    """Versions 9 to 13: lengths and counts are varints of one more, tagged fields everywhere."""
+    """Read versions 9 to 13: compact lengths and counts, and tagged fields in every struct."""
     end = len(body)
     transactional_id = None
     if body[position]:

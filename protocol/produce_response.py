@@ -1,4 +1,4 @@
-"""Produce responses, versions 3 to 13, written by hand: one for every request of the hot path."""
+"""Writes Produce responses, versions 3 to 13, without a schema, because they are on the hot path."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _PARTITION_V5 = Struct(">ihqqq")
 _PARTITION_FLEXIBLE = Struct(">ihqqq3s")
 _THROTTLE_FLEXIBLE = Struct(">ib")
 _NO_ERRORS = b"\0\0\0\0\xff\xff"
-"""No record errors, no message: an empty array and a null string."""
+"""Empty array of record errors, and a null error message."""
 _NO_ERRORS_FLEXIBLE = b"\1\0\0"
-"""The same, and no tagged fields."""
+"""Empty array of record errors, null error message, and no tagged fields: compact encoding."""
 _ZERO_UUID = bytes(16)
 
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """A partition's part of the answer. Offsets and the time (ms) are -1 where they are not known."""
+    """Partition of a Produce response. Offsets and the append time (ms) are -1 if unknown."""
 
     index: int
     error_code: int = 0
@@ -42,14 +42,14 @@ class ProducedPartition:
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     record_errors: Sequence[tuple[int, str | None]] = ()
-    """(index in the batch, what is wrong) of each record that was refused."""
+    """(index in the batch, error message) of each rejected record."""
     error_message: str | None = None
     current_leader: tuple[int, int] | None = None
-    """(leader id, leader epoch), tag 0 from version 10."""
+    """Current leader's id and epoch: tag 0 from version 10."""
 
 
 ProducedTopic = tuple[str | None, UUID | None, Sequence[ProducedPartition]]
-"""A topic's part of the answer: named up to version 12, by id from 13 on."""
+"""Topic of a Produce response, identified by name up to version 12 and by topic id from version 13."""
 
 
 def write_produce_response(
@@ -58,7 +58,7 @@ def write_produce_response(
     throttle_time_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytearray:
-    """The body of a Produce response."""
+    """Encode the body of a Produce response."""
     if version >= FLEXIBLE_VERSION:
         return _write_flexible(version, topics, throttle_time_ms, node_endpoints)
     out = bytearray()
@@ -78,7 +78,7 @@ def _write_flexible(
     throttle_time_ms: int,
     node_endpoints: Sequence[NodeEndpoint],
 ) -> bytearray:
-    """From version 9 on: most partitions have nothing to tell but their offsets."""
+    """Write versions 9 and later, with a fast path for partitions that have only offsets."""
     out = bytearray()
     append_uvarint(out, len(topics) + 1)
     for name, topic_id, partitions in topics:

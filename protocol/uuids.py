@@ -13,7 +13,7 @@ def uuid_to_text(value: UUID) -> str:
 
 
 def uuid_from_text(text: str) -> UUID:
-    """Raises ValueError for anything that is no such text."""
+    """Decode a UUID. Raises ValueError if the text is not 22 characters of base64url."""
     try:
         raw = urlsafe_b64decode(text + "==")
     except ValueError as error:
