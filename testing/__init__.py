@@ -1,7 +1,7 @@
-"""Brokers inside a test: an embedded broker, clusters of processes, a pytest plugin, and virtual seams.
+"""Brokers for tests: an embedded broker, clusters of processes, a pytest plugin, and virtual seams.
 
-`Broker` and `Cluster` are imported when first asked for: a test suite that installs the plugin and starts no broker
-pays nothing.
+`Broker` and `Cluster` are imported on first use, so that a test suite that installs the plugin but
+starts no broker loads neither of them.
 """
 
 from __future__ import annotations

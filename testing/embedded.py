@@ -1,10 +1,10 @@
-"""A broker inside the process of a test: `async with` under trio, `with` anywhere else.
+"""A broker in the process of a test: `async with` under trio, `with` anywhere else.
 
     with Broker(topics={"orders": 6}) as broker:
         client = MyClient(broker.bootstrap)
 
-Under plain `with` the broker has a thread of its own with a trio loop in it. Its data lies in a
-temporary directory, removed at the end, unless a directory is given.
+Under plain `with`, the broker runs in its own thread with a trio loop. Unless a directory is given,
+its data is in a temporary directory that is removed at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from odradek.testing.loops import check_trio, may_be_cancellation
 T = TypeVar("T")
 Topics = Mapping[str, int] | Iterable[str]
 Configs = Mapping[str, str | int | float]
-"""By Kafka's names; what is no text is taken as Python writes it, `True` for one."""
+"""Kafka config names and values; values that are not strings are converted with `str`."""
 
 START_SECONDS = 30.0
 
@@ -42,13 +42,13 @@ log = logging.getLogger("odradek.config")
 
 
 class Broker:
-    """A broker of one node on a free port of 127.0.0.1.
+    """A single-node broker on a free port of 127.0.0.1.
 
-    `topics` are created before it is ready: names, or names with their number of partitions.
-    `configs` are broker configs by Kafka's names. `data` is a directory to use and keep; several,
-    separated by commas, are log directories. `seams` replaces what the broker gets of the world.
-    `tiered` is the remote tier of tiered storage: a directory or a URL, or True for a temporary directory;
-    topics choose it by `remote.storage.enable`.
+    `topics` are created before the broker is ready: names, or names with their partition counts.
+    `configs` are Kafka broker configs. `data` is a directory to use and keep; directories separated
+    by commas are log directories. `seams` replaces the broker's access to the operating system.
+    `tiered` is the remote tier of tiered storage: a directory or a URL, or True for a temporary
+    directory; topics use it with `remote.storage.enable`.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Broker:
         self._thread: LoopThread[Broker] | None = None
         self._stack: AsyncExitStack | None = None
 
-    # What a test uses
+    # The interface for tests
 
     @property
     def bootstrap(self) -> str:
-        """`HOST:PORT`, for any client's bootstrap.servers."""
+        """`HOST:PORT` of the broker, for a client's bootstrap.servers."""
         return str(self.node.endpoints[0].address)
 
     @property
@@ -89,28 +89,31 @@ class Broker:
 
     @property
     def node(self) -> Node:
-        """The running broker itself, for tests that look inside. Only from its own thread."""
+        """The running node, for tests of its internals. Use it only from the broker's own thread."""
         if self._node is None:
             raise RuntimeError("the broker is not running: enter it by `with` or `async with`")
         return self._node
 
     def create_topic(self, name: str, partitions: int = -1, configs: Configs | None = None) -> None:
-        """Create a topic unless it is there; for use under plain `with`."""
+        """Create a topic if it does not exist; for use under plain `with`."""
         self._call(self.acreate_topic, name, partitions, configs)
 
     async def acreate_topic(
         self, name: str, partitions: int = -1, configs: Configs | None = None
     ) -> None:
-        """Create a topic unless it is there; for use under trio."""
+        """Create a topic if it does not exist; for use under trio."""
         await self.node.ensure_topic(name, partitions, -1, _texts(configs))
 
     def reset(self) -> None:
-        """Forget all topics, groups and transactional ids, in a few milliseconds; for use under plain
-        `with`."""
+        """Remove all topics, groups and transactional ids, and create `topics` again, in
+        milliseconds.
+
+        For use under plain `with`.
+        """
         self._call(self.areset)
 
     async def areset(self) -> None:
-        """Forget all topics, groups and transactional ids; for use under trio."""
+        """Remove all topics, groups and transactional ids, and create `topics` again; under trio."""
         node = self.node
         await node.services.coordinators.remove_all_state()
         names = [name for name in node.metadata.image.topics_by_name if not is_internal_topic(name)]
@@ -126,7 +129,7 @@ class Broker:
 
     async def __aenter__(self) -> Broker:
         check_trio()
-        if self._stack is not None:  # in this loop, or in the thread of its own
+        if self._stack is not None:  # in this loop, or in its own thread
             raise RuntimeError("the broker runs already: make another one, or use it as it is")
         failure: Exception | None = None
         async with AsyncExitStack() as stack:
@@ -138,7 +141,7 @@ class Broker:
                 self._node = node
                 for name, partitions in self._topics.items():
                     await node.ensure_topic(name, partitions)
-            except Exception as error:  # as it is, not as the nursery's group of one
+            except Exception as error:  # raised without the nursery's exception group
                 failure = error
                 nursery.cancel_scope.cancel()
             stack.callback(node.stop)
@@ -158,7 +161,7 @@ class Broker:
         stack, self._stack, self._node = self._stack, None, None
         if may_be_cancellation(error):
             await stack.__aexit__(kind, error, trace)
-        else:  # a test's error goes on as it is, not as the nursery's group of one
+        else:  # a test's error is raised without the nursery's exception group
             await stack.__aexit__(None, None, None)
 
     def _config(self) -> ServerConfig:
@@ -203,7 +206,7 @@ class Broker:
             thread.close()
 
     def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        _ = self.node  # RuntimeError where there is none
+        _ = self.node  # raises RuntimeError if the broker is not running
         if self._thread is None:
             raise RuntimeError(
                 "the broker runs in this loop, by `async with`: await acreate_topic and areset"

@@ -1,4 +1,5 @@
-"""What `async with` needs of the loop it is in, and what of a test's errors is the loop's own business."""
+"""Checks of `async with`: that trio's loop is running, and whether an error contains a
+cancellation."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import trio
 
 
 def check_trio() -> None:
-    """Raises RuntimeError outside trio: asyncio runs such a block, too, and gets nowhere in it."""
+    """Raise RuntimeError outside trio: asyncio would enter such a block, and then hang."""
     if not trio.lowlevel.in_trio_run():
         raise RuntimeError(
             "`async with` needs trio's loop: under asyncio, and without a loop, it is plain `with`"
@@ -14,7 +15,7 @@ def check_trio() -> None:
 
 
 def may_be_cancellation(error: BaseException | None) -> bool:
-    """Whether there may be a Cancelled in it, which a nursery has to see: its scope may be whose it is."""
+    """Whether `error` may contain a Cancelled, which must propagate to the nursery that cancelled."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[0] is not None
     return isinstance(error, trio.Cancelled)

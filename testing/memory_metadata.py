@@ -1,7 +1,7 @@
 """A RemoteLogMetadataManager that keeps everything in memory, for tests.
 
-Several nodes of a test may share one `MemoryMetadataTopic`: what one publishes, all see. It passes the
-same contract suite as the one over `__remote_log_metadata`.
+Several nodes of a test may share one `MemoryMetadataTopic`: each receives every event that one of
+them publishes. It passes the same contract suite as the manager that uses `__remote_log_metadata`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from odradek.storage.tiered.remote_partition_metadata_store import RemotePartiti
 
 
 class MemoryMetadataTopic:
-    """All that was ever published, in order; and who is to be told of more."""
+    """All published events, in order, and the managers that receive new ones."""
 
     def __init__(self) -> None:
         self.events: list[RemoteEvent] = []
@@ -35,8 +35,11 @@ class MemoryMetadataTopic:
 
 
 class MemoryMetadataManager(RemotePartitionMetadataStore):
-    """See the module. `hold` before a partition is announced keeps it from becoming ready, until
-    `release`; `failing` is raised instead of publishing."""
+    """A metadata manager over a `MemoryMetadataTopic`.
+
+    After `hold`, announced partitions become ready only with `release`. If `failing` is set,
+    publishing raises it.
+    """
 
     def __init__(self, topic: MemoryMetadataTopic | None = None) -> None:
         super().__init__()
@@ -79,7 +82,8 @@ class MemoryMetadataManager(RemotePartitionMetadataStore):
             self.ready(partition)
 
     def take(self, event: RemoteEvent) -> None:
-        """What was published, by whomever; what does not follow is passed over, as by any reader."""
+        """Apply a published event of a known partition; ignore it if its state transition is
+        invalid."""
         if self.metadata_of(event.partition) is not None:
             try:
                 self.apply(event)

@@ -1,8 +1,8 @@
-"""The switch of a simulated node: off, and nothing that it does has an effect any more.
+"""The power switch of a simulated node: once it is off, no call of the node has an effect.
 
-A crash first cuts the power, so that every later call through the node's doors raises
-`NodeCrashed` without effect, and only then cancels the node's nursery: otherwise its `finally`
-blocks would shut it down gracefully.
+A crash first cuts the power, so that every later call through the node's seams raises `NodeCrashed`
+without effect, and only then cancels the node's nursery. Otherwise the `finally` blocks would
+perform a clean shutdown.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 
 class NodeCrashed(BaseException):
-    """The node's power is off. A BaseException: no handler of errors may take it for one."""
+    """The node's power is off. A BaseException, so that error handlers do not catch it."""
 
 
 class Power:
-    """One a node, shared by all its doors."""
+    """The power switch of one node, shared by all its seams."""
 
     def __init__(self) -> None:
         self._on = True
@@ -26,12 +26,12 @@ class Power:
         return self._on
 
     def check(self) -> None:
-        """Raises NodeCrashed once the power is off."""
+        """Raise NodeCrashed if the power is off."""
         if not self._on:
             raise NodeCrashed
 
     def cut(self) -> None:
-        """Off, for good: a restarted node gets doors of its own. Idempotent."""
+        """Switch the power off permanently: a restarted node gets new seams. Idempotent."""
         if not self._on:
             return
         self._on = False
@@ -39,5 +39,5 @@ class Power:
             tell()
 
     def when_cut(self, tell: Callable[[], None]) -> None:
-        """Have the world outside the node told (its peers see their connections reset)."""
+        """Register a callback for the power cut (a peer's connections are then reset)."""
         self._when_cut.append(tell)

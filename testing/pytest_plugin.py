@@ -1,9 +1,9 @@
 """The pytest plugin: a broker as a fixture.
 
-`kafka_broker` is one broker for the session; each test that asks for it finds it without the topics
-and groups of the tests before it. `kafka_bootstrap` is its address. A project overrides
-`kafka_broker_configs` (a dict of broker configs), `kafka_broker_topics` or `kafka_broker_tiered` in its
-conftest.
+`kafka_broker` is one broker for the session; each test that uses it starts without the topics and
+groups of earlier tests. `kafka_bootstrap` is its address. A project overrides
+`kafka_broker_configs` (a dict of broker configs), `kafka_broker_topics` or `kafka_broker_tiered` in
+its conftest.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ def kafka_broker_configs() -> Configs:
 
 @pytest.fixture(scope="session")
 def kafka_broker_topics() -> Mapping[str, int]:
-    """Topics that are there at the start of each test, with their partitions; override it."""
+    """Topics that exist at the start of each test, with their partition counts; override it."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def kafka_broker_tiered() -> bool | str:
-    """Whether the session's broker has tiered storage: True, or the directory or URL of its remote
-    tier; override it."""
+    """Tiered storage of the session's broker: True, or the directory or URL of its remote tier.
+
+    Override it; the default is False.
+    """
     return False
 
 
@@ -42,7 +44,7 @@ def kafka_broker_session(
     kafka_broker_topics: Mapping[str, int],
     kafka_broker_tiered: bool | str,
 ) -> Iterator[Broker]:
-    """The session's broker as it is, never reset."""
+    """The session's broker, which is never reset."""
     from odradek.testing.embedded import Broker
 
     with Broker(
@@ -53,7 +55,7 @@ def kafka_broker_session(
 
 @pytest.fixture
 def kafka_broker(kafka_broker_session: Broker) -> Broker:
-    """The session's broker, emptied of what earlier tests left."""
+    """The session's broker, without the topics, groups and transactional ids of earlier tests."""
     kafka_broker_session.reset()
     return kafka_broker_session
 

@@ -1,11 +1,11 @@
-"""Time that only moves when told, for trio and for the `Clock` seam at once.
+"""Virtual time for trio and for the `Clock` seam: it moves only when a test moves it.
 
-Hand it to `trio.run(…, clock=clock)`, or return it from a fixture: pytest-trio finds it. Nothing
-here jumps by itself: an autojump that fires while a thread or a socket is still at work expires
-deadlines that no real wait would have. `run_for` moves from deadline to deadline, letting everything
-settle in between; whatever runs under it must do its waiting in this loop alone (the virtual seams
-do), since "settled" means that every task is blocked. A world in which nothing else waits can have
-`jumping` set: then the loop itself moves to the next deadline whenever no task can run.
+Pass it to `trio.run(…, clock=clock)`, or return it from a fixture: pytest-trio finds it. It never
+advances by itself: an autojump that happens while a thread or a socket is still busy expires
+deadlines that would not expire in real time. `run_for` advances from deadline to deadline, and
+waits in between until every task is blocked. Tasks under it may therefore wait only in this loop,
+as the virtual seams do. If only virtual waits remain, `jumping` can be set: then the loop advances to the
+next deadline whenever no task can run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Callable
 import trio
 import trio.testing
 
-_NEVER = 1e9  # seconds of real time trio may wait for I/O when no deadline has come
+_NEVER = 1e9  # seconds of real time that trio may wait for I/O without a deadline
 
 
 class VirtualClock(trio.abc.Clock):
-    """Starts at `monotonic` 0 and at `wall_ms` of the epoch handed in (2026-01-01 by default)."""
+    """A clock that starts at `monotonic` 0 and at `epoch_ms` (default: 2026-01-01)."""
 
     def __init__(self, *, epoch_ms: int = 1_767_225_600_000) -> None:
         self.jumping = False
@@ -31,7 +31,7 @@ class VirtualClock(trio.abc.Clock):
         self._numbers = itertools.count()
         self._epoch_ms = epoch_ms
 
-    # The seam
+    # The Clock seam
 
     def monotonic(self) -> float:
         return self._now
@@ -53,16 +53,16 @@ class VirtualClock(trio.abc.Clock):
             heapq.heapify(self._calls)
             raise
 
-    # trio's side
+    # trio's Clock interface
 
     def start_clock(self) -> None:
-        """Nothing to start."""
+        """Required by trio; does nothing."""
 
     def current_time(self) -> float:
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """trio asks when no task can run, before it waits for the outside world."""
+        """Called by trio when no task can run, before it waits for I/O."""
         if deadline <= self._now:
             return 0.0
         calls = self._calls
@@ -80,20 +80,23 @@ class VirtualClock(trio.abc.Clock):
         return 0.0
 
     def call_at(self, when: float, call: Callable[[], object]) -> None:
-        """Have `call` made then, if it is `jumping`: a deadline without a task and a scope for it.
-        It may wake tasks, and says whether it has; it must not raise."""
+        """Call `call` at that time, if `jumping`: a deadline that needs no task and no cancel
+        scope.
+
+        `call` returns whether it woke a task, and must not raise.
+        """
         heapq.heappush(self._calls, (when, next(self._numbers), call))
 
-    # The hand on it
+    # Control of the time
 
     def advance(self, seconds: float) -> None:
-        """Move on at once; what was due in between is due now, all of it together."""
+        """Advance at once; everything that was due in between becomes due together."""
         if seconds < 0:
             raise ValueError("time does not go back; see set_wall_ms")
         self._now += seconds
 
     def set_wall_ms(self, wall_ms: int) -> None:
-        """The wall clock is corrected, forwards or backwards; durations know nothing of it."""
+        """Set the wall clock, forwards or backwards; `monotonic` does not change."""
         self._epoch_ms = wall_ms - math.floor(self._now * 1000 + 1e-6)
 
     async def settle(self) -> None:
@@ -101,25 +104,26 @@ class VirtualClock(trio.abc.Clock):
         await trio.testing.wait_all_tasks_blocked()
 
     async def run_for(self, seconds: float) -> None:
-        """Let `seconds` pass, stopping at every deadline on the way for what it wakes."""
+        """Advance by `seconds`, stopping at each deadline until the tasks that it wakes are
+        blocked."""
         target = self._now + seconds
         while True:
             await self.settle()
             due = self._now + trio.lowlevel.current_statistics().seconds_to_next_deadline
             if due > target:
                 break
-            # The subtraction in the statistics rounds: always move on, if only by a hair.
+            # The subtraction in the statistics rounds; advance by at least the smallest float step.
             self._now = max(due, math.nextafter(self._now, math.inf))
         self._now = max(self._now, target)
         await self.settle()
 
 
 class SkewedClock:
-    """A node's own clock over the world's: durations are the world's, its wall clock is not."""
+    """The clock of one node: durations are those of the world; the wall clock may be skewed."""
 
     def __init__(self, world: VirtualClock) -> None:
         self.skew_ms = 0
-        """How far its wall clock is ahead; set anew, it jumps."""
+        """How far the node's wall clock is ahead, in ms; setting it makes the wall clock jump."""
         self._world = world
 
     def monotonic(self) -> float:

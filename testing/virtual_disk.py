@@ -1,25 +1,26 @@
-"""A disk in memory that knows what a loss of power would leave of it.
+"""A disk in memory that simulates what remains after a power cut.
 
-Every file has its content as read now, and the content that is durable, with the writes and
-resizings in between in order; every directory has its names now, and the durable ones, with the
-changes of names in between. `sync` of a file makes its content durable and nothing else; `sync` of a
-directory its names and nothing else: POSIX promises no more. `crash(seed)` gives the disk that a
-node would find after a power cut, decided by the seed:
+Every file has its current content, its durable content, and the writes and resizes in between, in
+order. Every directory has its current names, its durable names, and the changes in between. `sync`
+of a file makes only its content durable; `sync` of a directory makes only its names durable: POSIX
+guarantees no more. `crash(seed)` returns the disk that a node would find after a power cut, as the
+seed decides:
 
-- a write that was not synced is kept, lost, or torn: its first sectors are there, or any of them. Neither
-  writes nor their sectors wait for each other, so what is later may be there without what is earlier, zeros or
-  old bytes between;
-- names change in order within a directory: some prefix of the changes is there. A rename is there
-  in both its directories or in neither;
-- what a failed sync was to make durable is never made so by a later one that succeeds: the kernel
-  took the pages for clean (so nobody retries a failed sync).
+- A write that was not synced is kept, lost, or torn: its first sectors are present, or any of them.
+  Neither writes nor their sectors are ordered: later ones may be present without earlier ones, with
+  zeros or old bytes in between.
+- Changes of names are ordered within a directory: a prefix of them is present. A rename is present
+  in both directories or in neither.
+- Data of a failed sync is not made durable by a later successful sync: the kernel has marked the
+  pages clean. This is why a failed sync must not be retried.
 
-Assumed: a write's part of a sector is atomic, and a synced byte stays. Harder than disks are: of two writes to one
-sector the later may be there without the earlier, though a disk has sectors only as they were at some time. What
-endures that, endures a disk.
+Assumptions: writing one sector is atomic, and a synced byte is never lost. The model is stricter
+than real disks: of two writes to one sector, the later may be present without the earlier, though a
+real sector has only states that it had at some time. Code that survives the model survives a real
+disk.
 
-Disks can be full (`mount` with a capacity), failing or read-only (`fail`), cold (`chill`; after a crash
-all is) and slow (`is_slow`).
+Disks can be full (`mount` with a capacity), failing or read-only (`fail`), cold (`chill`, and after
+a crash) and slow (`is_slow`).
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ def disk_error(code: int, path: Path | str) -> OSError:
 
 @dataclass(eq=False)
 class Mount:
-    """A file system: room is shared within it, and no rename leaves it (EXDEV)."""
+    """A file system: its files share its capacity, and renames out of it fail (EXDEV)."""
 
     capacity_bytes: int = UNLIMITED_BYTES
     used_bytes: int = 0
     refused: int = 0
-    """Writes for which there was no room."""
+    """Writes that failed because the file system was full."""
 
     @property
     def free_bytes(self) -> int:
@@ -65,12 +66,12 @@ class Mount:
 
 @dataclass(eq=False)
 class Change:
-    """Of a file's content, not durable yet: bytes written, or a new size (`data` is None)."""
+    """A change of a file's content that is not durable: bytes, or a new size (`data` is None)."""
 
     position: int
     data: bytes | None
     doomed: bool = False
-    """A sync of it failed."""
+    """Whether a sync of this change failed."""
 
     def apply(self, content: bytearray) -> None:
         if self.data is None:
@@ -79,7 +80,7 @@ class Change:
             _overwrite(content, self.position, self.data)
 
     def torn(self, rng: random.Random) -> list[Change]:
-        """What a power cut leaves of it: nothing, its first sectors, or any of them."""
+        """What remains of the change after a power cut: nothing, its first sectors, or any of them."""
         if self.data is None:
             return rng.choice(([self], []))
         sectors = list(self._sectors(self.data))
@@ -92,7 +93,7 @@ class Change:
                 return [each for each in sectors if rng.random() < 0.5]
 
     def _sectors(self, data: bytes) -> Iterator[Change]:
-        """One for each sector that it touches."""
+        """Split the change into one change for each sector."""
         start, end = self.position, self.position + len(data)
         while start < end:
             next_start = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
@@ -117,7 +118,7 @@ class FileNode:
         return False
 
     def write(self, position: int, data: Buffer) -> int:
-        """As many of the bytes as there is room for; how many."""
+        """Write as many of the bytes as the file system can hold; return their number."""
         size = len(data)
         beyond = position + size - len(self.content)
         if beyond > self.mount.free_bytes:
@@ -140,7 +141,7 @@ class FileNode:
         grow = size - len(self.content)
         if grow > 0:
             self.mount.used_bytes += grow
-            if self.has_views():  # a map of it: a bytearray cannot grow under one
+            if self.has_views():  # mapped: a bytearray with views cannot grow
                 self.content = bytearray(self.content)
 
     def sync(self) -> None:
@@ -177,13 +178,13 @@ class DirectoryNode:
     pending: list[Renaming] = field(default_factory=list)
 
     def sync(self, up_to: int | None = None) -> None:
-        """Make the names durable, or the changes numbered up to one."""
+        """Make the names durable, or only the changes up to number `up_to`."""
         for renaming in list(self.pending):
             if up_to is not None and renaming.number > up_to:
                 return
             for directory, _, _ in renaming.puts:
                 if directory is not self:
-                    directory.sync(renaming.number - 1)  # a journal keeps its order
+                    directory.sync(renaming.number - 1)  # a journal commits in order
             renaming.commit()
 
 
@@ -192,7 +193,7 @@ Node = FileNode | DirectoryNode
 
 @dataclass(eq=False)
 class Renaming:
-    """A change of names, whole or not at all: what each name stands for from now on."""
+    """An atomic change of names: the new node of each name, or None."""
 
     number: int
     puts: list[tuple[DirectoryNode, str, Node | None]]
@@ -212,7 +213,7 @@ class Renaming:
 
 @dataclass(eq=False)
 class Fault:
-    """Calls that it has in store: `passes` go through first, then `times` fail, then it is over."""
+    """An injected fault: `passes` calls succeed first, then `times` calls fail."""
 
     pattern: str
     error: int
@@ -220,7 +221,7 @@ class Fault:
     passes: int = 0
     times: float = inf
     failed: int = 0
-    """Calls that failed by it."""
+    """The calls that this fault made fail."""
 
     def hits(self, operation: str, path: str) -> bool:
         if operation not in self.operations or not fnmatchcase(path, self.pattern):
@@ -235,28 +236,30 @@ class Fault:
 
 
 class VirtualDisk:
-    """The medium: it outlives the node that writes to it. Doors to it are `VirtualFiles`."""
+    """The disk itself, which outlives the node that uses it through `VirtualFiles`."""
 
     def __init__(self) -> None:
         self.root = DirectoryNode(Mount())
         self.renamings = 0
-        """Changes of names so far."""
+        """The number of changes of names so far."""
         self.is_slow = False
-        """Nothing of it is in memory, though it was read before."""
+        """Whether no file is ever in the page cache, even after a read."""
         self.calls = 0
-        """That came through doors, of files and of directories."""
+        """The number of calls through the Files seam."""
         self.refused = 0
-        """Those that failed by a fault, or for want of room."""
+        """The number of calls that failed because of a fault or a full disk."""
         self.has_rotted = False
-        """Bits of it have flipped; whoever flips them says so."""
+        """Whether bits have flipped; set by the code that flips them."""
         self._faults: list[Fault] = []
         self.locks: list[VirtualLock] = []
 
-    # What a test does to it
+    # Control of the disk by a test
 
     def mount(self, path: Path, capacity_bytes: int = UNLIMITED_BYTES) -> Mount:
-        """Make `path` a file system of its own, as each log directory usually is. To make it full
-        or to give it room later, set `capacity_bytes` of the result."""
+        """Make `path` a separate file system, as log directories usually are.
+
+        Set `capacity_bytes` of the result to fill it up, or to free space later.
+        """
         parent = self.root
         for name in _names(path)[:-1]:
             node = parent.names.setdefault(name, DirectoryNode(parent.mount))
@@ -270,7 +273,7 @@ class VirtualDisk:
         return mount
 
     def mount_of(self, path: Path) -> Mount:
-        """The file system that `path` is on; in an image of a crash, its own."""
+        """The file system of `path`; after a crash, that of the new disk."""
         return self.node(path).mount
 
     def fail(
@@ -282,8 +285,11 @@ class VirtualDisk:
         passes: int = 0,
         times: float = inf,
     ) -> Fault:
-        """Calls on paths like `pattern` (fnmatch; `*` crosses slashes) fail with `error`; so many of
-        them, after so many that `passes` lets through."""
+        """Make calls on paths that match `pattern` (fnmatch; `*` matches slashes) fail with
+        `error`.
+
+        `passes` calls succeed first; then `times` calls fail.
+        """
         unknown = set(operations) - OPERATIONS
         if unknown:
             raise ValueError(f"no such operations: {sorted(unknown)}")
@@ -295,20 +301,20 @@ class VirtualDisk:
         return self.fail(pattern, errno.EROFS, MUTATIONS)
 
     def heal(self, fault: Fault | None = None) -> None:
-        """End one fault, or all."""
+        """Remove one fault, or all of them."""
         self._faults = [f for f in self._faults if fault is not None and f is not fault]
 
     def chill(self, pattern: str = "*") -> None:
-        """Files like `pattern` are out of the page cache until somebody waits for one."""
+        """Remove files that match `pattern` from the page cache, until a blocking read of each."""
         for path, node in self.walk():
             if isinstance(node, FileNode) and fnmatchcase(path, pattern):
                 node.cold = True
 
     def crash(self, seed: int) -> VirtualDisk:
-        """The disk after a power cut now: a new one, healthy; this one stays as it is.
+        """Return the disk after a power cut: a new one without faults; this one does not change.
 
-        Of what was not synced there is nothing, or all, or of the names and of each file a share of its own:
-        a kernel writes back one file after the other, and names when it likes.
+        Of the changes that were not synced, none are kept, or all, or an independent share of the
+        names and of each file: a kernel writes files back one by one, and names at any time.
         """
         rng = random.Random(seed)
         everywhere = rng.choice((0.0, 1.0, None, None, None, None))
@@ -328,22 +334,22 @@ class VirtualDisk:
         _settle(image.root, rng, everywhere)
         return image
 
-    # What a door does with it
+    # Operations of the Files seam
 
     def check(self, operation: str, path: Path | str) -> None:
-        """Raises what a fault has in store for this call."""
+        """Raise the error of the first fault that matches this call."""
         self.calls += 1
         for fault in self._faults:
             if fault.hits(operation, str(path)):
                 raise self.refusal(fault.error, path)
 
     def refusal(self, error: int, path: Path | str) -> OSError:
-        """What a call fails with that another disk would have carried out."""
+        """Count a failed call that a healthy disk would have performed, and return its error."""
         self.refused += 1
         return disk_error(error, path)
 
     def find(self, path: Path) -> Node | None:
-        """None where there is nothing. NotADirectoryError below a file."""
+        """Return the node at `path`, or None. Raises NotADirectoryError below a file."""
         node: Node | None = self.root
         for name in _names(path):
             if not isinstance(node, DirectoryNode):
@@ -372,21 +378,21 @@ class VirtualDisk:
         return found
 
     def put(self, *puts: tuple[DirectoryNode, str, Node | None]) -> None:
-        """Change names, in one piece; files that lose theirs give back their room."""
+        """Change names atomically; files that lose their name free their space."""
         stays = {id(node) for _, _, node in puts}
         for directory, name, _ in puts:
             old = directory.names.get(name)
             if isinstance(old, FileNode) and id(old) not in stays:
                 old.mount.used_bytes -= len(old.content)
         Renaming(self.renamings + 1, list(puts)).apply()
-        self.renamings += 1  # what another thread found before is looked for again
+        self.renamings += 1  # invalidates the lookups that other threads have cached
 
     def walk(self) -> Iterator[tuple[str, Node]]:
-        """Everything that has a name now, in the order of names."""
+        """Every named file and directory, in the order of names."""
         yield from _walk("", self.root)
 
     def everything(self) -> Iterator[tuple[str, Node]]:
-        """Everything that has a name, a durable name, or is about to lose or get one."""
+        """Every file and directory with a current, a durable or a pending name."""
         seen: set[int] = set()
         rest: list[tuple[str, Node]] = [("/", self.root)]
         while rest:
@@ -402,7 +408,7 @@ class VirtualDisk:
                 rest += [(f"{path}/{name}", child) for name, child in known]
 
     def fingerprint(self) -> str:
-        """Changes with every byte and name, durable or not."""
+        """A digest of all content and names, durable or not."""
         digest = hashlib.sha256()
         for path, node in self.everything():
             digest.update(f"{path}\0{node.mount.used_bytes}\0".encode())
@@ -418,18 +424,18 @@ class VirtualDisk:
 
 
 def _copied(nodes: tuple[DirectoryNode, list[Node]]) -> tuple[DirectoryNode, list[Node]]:
-    """All that they lead to, each once. Through pickle: `copy.deepcopy` takes four times as long."""
+    """Copy all reachable nodes. Uses pickle: `copy.deepcopy` takes four times as long."""
     copied: tuple[DirectoryNode, list[Node]] = pickle.loads(pickle.dumps(nodes, protocol=5))
     return copied
 
 
 def _share(rng: random.Random, everywhere: float | None) -> float:
-    """How much of what was not synced is kept: one time in three all or nothing."""
+    """The share of unsynced changes to keep: none or all in about one of three cases."""
     return min(max(rng.uniform(-0.25, 1.25), 0.0), 1.0) if everywhere is None else everywhere
 
 
 def _settle(directory: DirectoryNode, rng: random.Random, everywhere: float | None) -> None:
-    """What became durable is what there is."""
+    """Make the durable names and content of the tree its current ones."""
     directory.pending = []
     directory.names = dict(directory.durable)
     for _, node in sorted(directory.names.items()):
@@ -471,7 +477,7 @@ def _overwrite(content: bytearray, position: int, data: bytes) -> None:
 
 
 class VirtualLock:
-    """Held until released, or until the power of its holder is cut."""
+    """A lock that is held until its release, or until the power of its holder is cut."""
 
     def __init__(self, disk: VirtualDisk, path: Path, node: FileNode, power: Power) -> None:
         self._disk = disk

@@ -1,1 +1,1 @@
-"""Whole clusters inside a test, and what can happen to them: processes behind proxies."""
+"""Clusters of real processes for tests, with proxies that inject network faults."""

@@ -1,11 +1,12 @@
-"""`odradek.testing.Cluster`: a cluster of real processes, to be used, and broken, by a test.
+"""`odradek.testing.Cluster`: a cluster of real processes, and the faults that a test injects.
 
     with Cluster(brokers=3) as cluster:
         client = MyClient(cluster.bootstrap)
         cluster.kill(1)
 
-Under plain `with` a thread with a trio loop in it does what is asked, and each call returns when it is
-done. `async with Cluster(…)` gives a `RunningCluster`: the same verbs, to be awaited where they wait.
+Under plain `with`, a thread with a trio loop runs the operations, and each call returns when its
+operation is done. `async with Cluster(…)` returns a `RunningCluster` with the same methods; those
+that wait are async.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ START_SECONDS = 120.0
 
 
 class Cluster:
-    """`brokers` nodes on free ports of 127.0.0.1; the first three are the controllers, too, unless
-    `controllers` asks for nodes that are nothing else. Brokers have the ids from 1 on.
+    """A cluster of `brokers` nodes on free ports of 127.0.0.1, with broker ids from 1.
 
-    `configs` are every node's, by Kafka's names. `data` is a directory to use and keep; without one the
-    data is temporary, and the nodes are killed at the end. `software` is what the nodes run, Odradek
-    unless it is given. Without proxies (`proxied`) bytes travel faster, and the network has no faults.
-    Each broker has so many `log_directories`; the metadata log is in the first. `tiered` is the remote
-    tier of tiered storage: a directory or a URL, or True for a directory beside the data.
+    With `controllers=0`, the first three brokers are also controllers; otherwise `controllers`
+    nodes have only that role. `configs` are Kafka config names and values, and apply to every node.
+    `data` is a directory to use and keep; without it the data is temporary, and the nodes are
+    killed at the end. `software` is the program that the nodes run (default: Odradek). With
+    `proxied=False` no proxy forwards the connections: throughput is higher, and network faults are
+    not available. Each broker has `log_directories` log directories; the metadata log is in the
+    first one. `tiered` is the remote tier of tiered storage: a directory or a URL, or True for a
+    directory next to the data.
     """
 
     def __init__(
@@ -70,19 +73,20 @@ class Cluster:
 
     @property
     def running(self) -> RunningCluster:
-        """What the thread has, for what needs no thread: addresses, the plan, logs."""
+        """The cluster that runs in the thread, for calls that need no thread: addresses, state,
+        logs."""
         if self._thread is None:
             raise RuntimeError("the cluster is not running: enter it by `with`")
         return self._thread.value
 
     @property
     def bootstrap(self) -> str:
-        """All brokers, for any client's bootstrap.servers."""
+        """The addresses of all brokers, for a client's bootstrap.servers."""
         return self.running.bootstrap
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The brokers' ids."""
+        """The ids of the brokers."""
         return self.running.brokers
 
     @property
@@ -91,55 +95,56 @@ class Cluster:
         return self.running.controllers
 
     def address(self, broker: int) -> str:
-        """`HOST:PORT` of a broker, for its clients."""
+        """`HOST:PORT` of the broker's client listener."""
         return self.running.address(broker)
 
     def log_directories(self, broker: int) -> tuple[str, ...]:
-        """The broker's, in the order of `log.dirs`."""
+        """The broker's log directories, in the order of `log.dirs`."""
         return self.running.log_directories(broker)
 
     def pid(self, node: int) -> int | None:
-        """Its process; None if it has none now."""
+        """The process id of a node; None if it is not running."""
         return self.running.pid(node)
 
     def state(self, node: int) -> NodeState:
         return self.running.state(node)
 
     def log(self, node: int) -> str:
-        """The end of what a node wrote on stdout and stderr."""
+        """The end of the node's stdout and stderr."""
         return self.running.log(node)
 
     def kill(self, nodes: NodeIds) -> None:
-        """SIGKILL; returns when they are gone."""
+        """Send SIGKILL; returns when the processes have ended."""
         self._await(self.running.kill, nodes)
 
     def stop(self, nodes: NodeIds) -> None:
-        """SIGTERM; returns after the clean end. NodeFailed if that takes too long."""
+        """Send SIGTERM; returns after the clean shutdown. Raises NodeFailed on a timeout."""
         self._await(self.running.stop, nodes)
 
     def restart(self, nodes: NodeIds, *, wait: bool = True) -> None:
-        """Start them again, stopping first whichever is running; returns once they answer."""
+        """Stop the nodes that run, and start all of them; returns once they are ready if `wait`."""
         self._await(partial(self.running.restart, wait=wait), nodes)
 
     def wait_ready(self, nodes: NodeIds) -> None:
-        """Wait until these answer and show each other."""
+        """Wait until these nodes are ready and list each other in their metadata."""
         self._await(self.running.wait_ready, nodes)
 
     def pause(self, nodes: NodeIds) -> None:
-        """SIGSTOP: they stand still, with their connections open, until `resume`."""
+        """Send SIGSTOP: the nodes stop, with their connections open, until `resume`."""
         self._call(self.running.pause, nodes)
 
     def resume(self, nodes: NodeIds) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to paused nodes."""
         self._call(self.running.resume, nodes)
 
     def partition(
         self, nodes: NodeIds, others: Iterable[End] | None = None, *, one_way: bool = False
     ) -> None:
-        """Nothing passes between `nodes` and `others`: by default all other nodes, but not CLIENTS.
+        """Block all traffic between `nodes` and `others` (default: all other nodes, but not
+        CLIENTS).
 
-        Connections stay open and are silent; what was sent arrives after `heal`. `one_way` holds back
-        only what `nodes` send.
+        Connections stay open without traffic; bytes that were sent arrive after `heal`. With
+        `one_way`, only traffic from `nodes` is blocked.
         """
         self._call(partial(self.running.partition, one_way=one_way), nodes, others)
 
@@ -150,14 +155,15 @@ class Cluster:
         bytes_per_s: float | None = None,
         among: Iterable[End] | None = None,
     ) -> None:
-        """Delay and narrow each way between two of `among` (by default the nodes)."""
+        """Add latency, and limit the rate, in each direction between two of `among` (default:
+        nodes)."""
         degraded = partial(
             self.running.degrade, latency_ms=latency_ms, bytes_per_s=bytes_per_s, among=among
         )
         self._call(degraded)
 
     def heal(self) -> None:
-        """End all partitions and degradations."""
+        """Remove all partitions, latencies and rate limits."""
         self._call(self.running.heal)
 
     async def __aenter__(self) -> RunningCluster:

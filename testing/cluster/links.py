@@ -1,9 +1,10 @@
-"""What the network between two ends of a cluster does to bytes: late, slowly, or not at all.
+"""The simulated network between the ends of a cluster: latency, rate limits and partitions.
 
-A `Direction` is one way between two ends (nodes, or the clients as one), shared by all connections
-between them whoever opened them, as a cable is. It knows no sockets: `take` says when bytes that
-arrive now are due on the other side, `has_room` whether more may be taken in. What is closed holds
-bytes back and loses none, as TCP does while its packets are dropped; connections opened meanwhile wait.
+A `Direction` is one way between two ends (a node, or all clients together). All connections between
+the two ends share it, whichever end opened them, as they would share a cable. It uses no sockets:
+`take` returns when bytes that arrive now are due at the other end, and `busy_until` when more bytes
+may be read. A closed direction delays bytes and loses none, as TCP does while packets are dropped;
+new connections wait until it opens.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from dataclasses import dataclass
 import trio
 
 QUEUE_S = 0.1
-"""How far ahead of a rate bytes are taken in: the length of a router's queue, in time."""
+"""How far ahead of a limited rate bytes are read, in seconds: the queue length of a router."""
 
 End = int | str
-"""A node's id, or `CLIENTS`."""
+"""The id of a node, or `CLIENTS`."""
 
 CLIENTS = "clients"
-"""Whoever is no node of the cluster."""
+"""All connections from outside the cluster."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a direction does to what passes: seconds of delay, and bytes a second (None: any)."""
+    """Latency in seconds, and rate in bytes per second (None: unlimited), of a direction."""
 
     delay_s: float = 0.0
     bytes_per_s: float | None = None
@@ -35,7 +36,7 @@ UNSHAPED = Shape()
 
 
 class Direction:
-    """One way from one end to another. Times are seconds of any one clock."""
+    """The traffic from one end to another. Times are seconds of any single clock."""
 
     def __init__(self) -> None:
         self.shape = UNSHAPED
@@ -43,7 +44,7 @@ class Direction:
         self._opened = trio.Event()
         self._opened.set()
         self._free_at = 0.0
-        """When the last byte that was taken has gone into the cable."""
+        """When the last byte that was read has been sent."""
 
     def close(self) -> None:
         if self.is_open:
@@ -59,25 +60,26 @@ class Direction:
             await self._opened.wait()
 
     def take(self, size: int, now: float) -> float:
-        """`size` bytes arrive now; when they are due at the other side."""
+        """Account for `size` bytes that arrive at `now`; return when they are due at the other end."""
         if self.shape.bytes_per_s is None:
             return now + self.shape.delay_s
         self._free_at = max(now, self._free_at) + size / self.shape.bytes_per_s
         return self._free_at + self.shape.delay_s
 
     def busy_until(self, now: float) -> float:
-        """When more may be taken; not after `now` if at once."""
+        """When more bytes may be read; at most `now` if that is immediately."""
         return now if self.shape.bytes_per_s is None else self._free_at - QUEUE_S
 
     def piece_bytes(self, most: int) -> int:
-        """How many bytes to take at a time, so that a slow cable is shared fairly."""
+        """The maximum number of bytes of one read; small at a low rate, so that connections share
+        it."""
         if self.shape.bytes_per_s is None:
             return most
         return max(1, min(most, int(self.shape.bytes_per_s * QUEUE_S / 2)))
 
 
 class Links:
-    """The directions between all ends: nodes, and the clients."""
+    """The directions between all ends: the nodes, and the clients."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self.nodes = tuple(nodes)
@@ -92,9 +94,9 @@ class Links:
     def partition(
         self, nodes: Iterable[int], others: Iterable[End] | None = None, *, one_way: bool = False
     ) -> None:
-        """Let nothing pass between `nodes` and `others` (by default all other nodes, not the clients).
+        """Block traffic between `nodes` and `others` (default: all other nodes, not the clients).
 
-        `one_way` stops only what `nodes` send.
+        With `one_way`, only traffic from `nodes` is blocked.
         """
         cut = tuple(nodes)
         rest: Iterable[End] = self.nodes if others is None else others
@@ -107,7 +109,7 @@ class Links:
                     self._directions[other, node].close()
 
     def shape(self, shape: Shape, ends: Iterable[End] | None = None) -> None:
-        """What happens to all that passes between two of `ends` (by default the nodes)."""
+        """Set latency and rate of each direction between two of `ends` (default: the nodes)."""
         among = self.nodes if ends is None else tuple(ends)
         for source in among:
             for to in among:
@@ -115,7 +117,7 @@ class Links:
                     self._directions[source, to].shape = shape
 
     def heal(self) -> None:
-        """All pass everything at once again; what was held back goes out first."""
+        """Open all directions, without latency or rate limit; delayed bytes are sent first."""
         for direction in self._directions.values():
             direction.shape = UNSHAPED
             direction.open()
