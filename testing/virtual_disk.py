@@ -80,7 +80,7 @@ class Change:
             _overwrite(content, self.position, self.data)
 
     def torn(self, rng: random.Random) -> list[Change]:
-        """What remains of the change after a power cut: nothing, its first sectors, or any of them."""
+        """The part of the change that survives a power cut: nothing, first sectors, or any sectors."""
         if self.data is None:
             return rng.choice(([self], []))
         sectors = list(self._sectors(self.data))

@@ -1,8 +1,9 @@
-"""A node's door to a `VirtualDisk`: `Files` that can crash at any sync, write or change of names.
+"""`Files` of a node on a `VirtualDisk`; they can crash at any sync, write or change of names.
 
-Stricter than the real files where the real ones are lucky. A handle that is not pinned behaves as if
-its descriptor had been evicted just before each call: if its file was removed, or renamed without
-`File.moved`, the call finds nothing. Truncating under a map whose view is held is a BufferError.
+They are stricter than real files where real files succeed by chance. A handle that is not pinned
+behaves as if its descriptor had been evicted just before each call: if its file was removed, or
+renamed without `File.moved`, the call fails with ENOENT. Truncating a mapped file while a view is
+held raises BufferError.
 """
 
 from __future__ import annotations
@@ -37,14 +38,16 @@ CHANGES = NAMES | {"write", "sync"}
 
 @dataclass(eq=False)
 class Strike:
-    """Cuts the power in the middle of what a node does: at one of these `CHANGES` of its files, once so
-    many have passed. Of a write, a share of the bytes is there; nothing of any other change."""
+    """Cuts the power during one of these `operations` on the node's files, after `passes` of them.
+
+    Of a write, `share` of the bytes are written; other operations have no effect.
+    """
 
     operations: frozenset[str]
     passes: int = 0
     share: float = 0.0
     may_happen: Callable[[], bool] = lambda: True
-    """Asked when it is due, and at each change from then on until it says so."""
+    """Called when the strike is due, and at each later operation until it returns True."""
     has_happened: bool = False
 
     def is_due(self, operation: str) -> bool:
@@ -58,7 +61,7 @@ class Strike:
 
 
 class VirtualFile:
-    """Made by `VirtualFiles.open`."""
+    """A file handle; created by `VirtualFiles.open`."""
 
     def __init__(self, files: VirtualFiles, path: Path, node: FileNode, *, write: bool) -> None:
         self._files = files
@@ -67,9 +70,13 @@ class VirtualFile:
         self._writable = write
         self._size = len(node.content)
         self._pins = 0
-        self._reachable = False  # whether the pin that is held was taken while the file was there
+        self._reachable = False  # whether the file existed when the pin that is held was taken
         self._closed = False
-        self._seen = (path, -1, False)  # where, after how many renamings, and whether it was there
+        self._seen = (
+            path,
+            -1,
+            False,
+        )  # path, number of renamings, and whether the file existed then
 
     @property
     def path(self) -> Path:
@@ -128,11 +135,11 @@ class VirtualFile:
             raise BufferError(f"a view of the map of {self._path} is still held")
 
     def sync(self) -> None:
-        # A descriptor for reading will do: it is the file that is synced.
+        # A read-only descriptor is enough: fsync applies to the file.
         try:
             self._enter("sync")
         except OutOfDescriptors:
-            raise  # before anything was synced
+            raise  # nothing was synced
         except OSError:
             self._node.sync_failed()
             raise
@@ -199,7 +206,10 @@ class VirtualFile:
 
     def _is_there(self) -> bool:
         disk, (path, renamings, is_there) = self._files.disk, self._seen
-        path_now, renamings_now = self._path, disk.renamings  # others may change both meanwhile
+        path_now, renamings_now = (
+            self._path,
+            disk.renamings,
+        )  # other threads may change both meanwhile
         if renamings != renamings_now or path is not path_now:
             try:
                 is_there = disk.find(path_now) is self._node
@@ -222,17 +232,17 @@ class VirtualFiles:
         self.disk = disk
         self.power = power or Power()
         self.syncs = 0
-        """Syncs done through this door, of files and of directories."""
+        """Syncs of files and directories through this object."""
         self.strike: Strike | None = None
         self._cut_at: int | None = None
         self._cut_after: int | None = None
 
     def cut_power_at(self, sync: int) -> None:
-        """The power goes when the sync of that number (the first is 1) begins: it has no effect."""
+        """Cut the power when sync number `sync` (from 1) begins; that sync has no effect."""
         self._cut_at = sync
 
     def cut_power_after(self, sync: int) -> None:
-        """The power goes when the sync of that number is done; for 0, now."""
+        """Cut the power when sync number `sync` is complete; for 0, now."""
         self._cut_after = sync
         if sync <= self.syncs:
             self.power.cut()
@@ -243,7 +253,7 @@ class VirtualFiles:
         self.strike_at("sync")
 
     def strike_at(self, operation: str) -> None:
-        """Raises NodeCrashed if this is what the strike has waited for."""
+        """Raise NodeCrashed if the strike is due at this operation."""
         if self.strike is not None and self.strike.is_due(operation):
             self.crash()
 
@@ -371,7 +381,7 @@ class VirtualFiles:
 
 
 def _check_replaceable(node: Node, there: Node | None, new: Path) -> None:
-    """Raises as rename(2) does when `there` cannot give way to `node`."""
+    """Raise the error of rename(2) if `node` cannot replace `there`."""
     if isinstance(node, DirectoryNode):
         if isinstance(there, FileNode):
             raise disk_error(errno.ENOTDIR, new)

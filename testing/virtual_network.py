@@ -1,15 +1,19 @@
 """Connections inside one process, between named hosts, in virtual time.
 
-A `VirtualWires` is the network; `host(name)` is one machine's door to it. Bytes travel with a delay
-drawn from the entropy, in order, and may be handed over in pieces of any size (`fragment`). A
-partition, of both ways or of one, holds bytes and connection attempts back without losing them, as TCP
-does, until it heals; `cut` resets what is connected; `drop` too, but what was sent by then arrives and
-is acted upon, while its sender knows nothing of that. When a host's power goes, its peers see resets,
-and whoever connects is refused: as with a process that is gone. One that is `silenced` before answers
-nothing at all, as a machine that is gone, until it `speaks` again, and knows of no connection then.
+`VirtualWires` is the network; `host(name)` returns the `Network` seam of one machine. Bytes arrive
+in order, after a delay drawn from the entropy, and may be split into pieces of any size
+(`fragment`).
 
-Slices are read in pieces when they are sent, each at its own moment, as `sendfile` would: a slice
-whose file changes while the peer is slow goes out changed here too.
+- A partition, of both directions or one, delays bytes and connection attempts without loss until it
+  heals, as TCP does.
+- `cut` resets connections. `drop` resets them too, but bytes that were sent before still arrive and
+  are processed, and the sender gets no response.
+- When a host's power is cut, its peers see resets, and new connections are refused, as after the
+  end of a process. A host that was silenced before does not respond at all, as after the failure of
+  a machine, until `speak`; it then has no state of earlier connections.
+
+File slices are read in pieces while they are sent, as `sendfile` does: if the file changes while
+the peer is slow, the changed bytes are sent here too.
 """
 
 from __future__ import annotations
@@ -41,14 +45,15 @@ from odradek.testing.virtual_troubles import Trouble, Troubles
 
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10
-"""Bytes under way or unread in one direction before the sender waits."""
+"""Bytes in flight or unread in one direction before the sender waits."""
 
 _THIS_HOST = frozenset(("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::"))
 _FIRST_PORT = 32_768
 
 
 class Direction:
-    """Bytes from one end of a virtual connection to the other, in order; the end or a loss comes last."""
+    """The bytes from one end of a virtual connection to the other, in order; an end or a loss is
+    last."""
 
     def __init__(self, wires: VirtualWires, sender: str, receiver: str) -> None:
         self._wires = wires
@@ -61,12 +66,12 @@ class Direction:
 
     def put(self, what: bytes | ConnectionLost) -> None:
         if isinstance(what, ConnectionLost):
-            self._arrivals.clear()  # a reset takes what was not read with it
+            self._arrivals.clear()  # a reset discards unread bytes
             self.held_bytes = 0
         self.append(what)
 
     def append(self, what: bytes | ConnectionLost) -> None:
-        """Behind all that is under way."""
+        """Queue bytes, an end or a loss behind all that is in flight."""
         wires = self._wires
         wires.messages += 1
         if isinstance(what, bytes):
@@ -82,11 +87,11 @@ class Direction:
             self.wake()
 
     def wake(self) -> bool:
-        """Have whoever waits look again; whether anybody does."""
+        """Wake the tasks that wait for this direction; return whether there were any."""
         return bool(self.changed and self.changed.unpark_all())
 
     def arrived(self) -> bytes | ConnectionLost | None:
-        """What has come and was not taken; None: nothing yet."""
+        """The first arrived item that was not taken; None if there is none yet."""
         if not self._arrivals or self._wires.troubles.hold_back(*self._hosts):
             return None
         at, what = self._arrivals[0]
@@ -94,7 +99,7 @@ class Direction:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end, or the loss, has come, behind whatever was not taken."""
+        """Whether the end or the loss has arrived, even if bytes before it were not taken."""
         if not self._arrivals or self._wires.troubles.parted(*self._hosts):
             return False
         at, what = self._arrivals[-1]
@@ -109,7 +114,7 @@ class Direction:
         self.wake()
 
     async def wait(self) -> None:
-        """Until something may have changed."""
+        """Wait until the state may have changed."""
         if self._wires.troubles.parted(*self._hosts):
             await self._wires.changed.park()
             return
@@ -122,7 +127,7 @@ class Direction:
 
 
 class VirtualWires:
-    """The network between hosts."""
+    """The network between all hosts of a world."""
 
     def __init__(
         self,
@@ -131,8 +136,10 @@ class VirtualWires:
         fragment: bool = False,
         clock: VirtualClock | None = None,
     ) -> None:
-        """`entropy` decides delays and fragments; without one there are none. A `clock` that jumps
-        brings what is under way."""
+        """`entropy` decides delays and fragments; without it there are none.
+
+        A `clock` that jumps delivers the bytes in flight.
+        """
         if fragment and entropy is None:
             raise ValueError("fragments are drawn from an entropy")
         self.entropy = entropy
@@ -142,9 +149,9 @@ class VirtualWires:
         self.listeners: dict[tuple[str, int], VirtualListener] = {}
         self.connections: list[VirtualConnection] = []
         self.messages = 0
-        """Pieces of bytes, ends and resets that were sent."""
+        """The number of byte pieces, ends and resets that were sent."""
         self.checksum = 0
-        """Of all bytes that were sent, in their order."""
+        """CRC-32 of all bytes that were sent, in order."""
         self.changed = trio.lowlevel.ParkingLot()
         self._silent: dict[str, list[VirtualConnection]] = {}
         self._delay_seconds = (0.0, 0.0)
@@ -152,36 +159,36 @@ class VirtualWires:
         self._next_port = _FIRST_PORT
 
     def host(self, name: str, power: Power | None = None) -> VirtualNetwork:
-        """A machine's door; the same name again (a restart) is the same machine."""
+        """The network seam of a machine; a restarted node uses the same name."""
         return VirtualNetwork(self, name, power or Power())
 
     def set_delay(self, low_seconds: float, high_seconds: float) -> None:
-        """From now on; what is under way arrives when it was to arrive."""
+        """Set the delay of later sends; bytes in flight keep their arrival time."""
         self._delay_seconds = (low_seconds, high_seconds)
 
     def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> Trouble:
-        """The same between two hosts alone, until `heal`; of two such delays the longer one."""
+        """Set the delay between two hosts until `heal`; of two such delays, the longer one applies."""
         pairs = frozenset({(one, other), (other, one)})
         return self.troubles.add(Trouble(pairs, (low_seconds, high_seconds)))
 
     def partition(self, one: str, other: str, *, one_way: bool = False) -> Trouble:
-        """Nothing passes between two hosts, or from `one` to `other`, until `heal`."""
+        """Block traffic between two hosts, or only from `one` to `other`, until `heal`."""
         pairs = {(one, other)} if one_way else {(one, other), (other, one)}
         return self.troubles.add(Trouble(frozenset(pairs)))
 
     def heal(self, trouble: Trouble | None = None) -> None:
-        """End one, or all; what was held back arrives, if no other holds it back."""
+        """End one trouble, or all; delayed bytes arrive unless another trouble delays them."""
         self.troubles.heal(trouble)
         self.changed.unpark_all()
         for connection in self.connections:
             connection.wake()
 
     def silence(self, host: str) -> None:
-        """When its power goes, nobody learns of that from the host; nor does `speak` end it before."""
+        """Make the host's next power cut invisible to its peers until `speak`."""
         self._silent.setdefault(host, [])
 
     def speak(self, host: str) -> None:
-        """It is up again, and answers to what it knows nothing of; `silence` is over."""
+        """End `silence`: the host runs again, and resets the connections that it does not know."""
         for connection in self._silent.pop(host, ()):
             connection.respond_for_the_dead()
         self.changed.unpark_all()
@@ -190,17 +197,19 @@ class VirtualWires:
         return host in self._silent
 
     def bury(self, connection: VirtualConnection) -> None:
-        """Its end at a silent host is gone."""
+        """Remember a connection whose end at a silent host is lost."""
         self._silent[connection.local.host].append(connection)
 
     def cut(self, one: str, other: str) -> None:
-        """Reset every connection between two hosts; new ones can be made."""
+        """Reset every connection between two hosts; new connections are possible."""
         for connection in self._between(one, other):
             connection.reset()
 
     def drop(self, sender: str, receiver: str) -> int:
-        """`sender` loses its connections with `receiver`, who gets what was sent, and then the loss; how
-        many there were."""
+        """Reset the connections from `sender` to `receiver` at the sender; return their number.
+
+        The receiver gets the bytes that were sent, and then the reset.
+        """
         lost = [each for each in self._between(sender, receiver) if each.local.host == sender]
         for connection in lost:
             connection.drop()
@@ -229,7 +238,7 @@ class VirtualWires:
 
 
 class VirtualConnection:
-    """One end. Made by `VirtualNetwork.connect`, the other end by the listener."""
+    """One end of a connection. `VirtualNetwork.connect` creates it, and the listener the other end."""
 
     def __init__(
         self,
@@ -358,7 +367,7 @@ class VirtualConnection:
         await trio.lowlevel.checkpoint()
 
     def reset(self) -> None:
-        """From outside: both ends lose the connection, this one included."""
+        """Reset the connection from outside: both ends lose it."""
         lost = ConnectionLost(f"{self._peer}: connection reset")
         self._incoming.put(lost)
         self._outgoing.put(lost)
@@ -366,14 +375,14 @@ class VirtualConnection:
         self._forget()
 
     def drop(self) -> None:
-        """This end is lost, from outside; the peer learns of it behind what was sent."""
+        """Reset this end from outside; the peer sees the reset after the bytes that were sent."""
         self._incoming.put(ConnectionLost(f"{self._peer}: connection reset"))
         self._outgoing.append(ConnectionLost(f"{self._local}: connection reset by peer"))
         self._incoming.closed_by_receiver = True
         self._forget()
 
     def lose_power(self) -> None:
-        """The peer sees a reset, or of a silent host nothing; nobody is left here to see anything."""
+        """Handle a power cut: the peer sees a reset, or nothing if the host is silent."""
         if self._wires.is_silent(self._local.host):
             self._wires.bury(self)
             self._forget()
@@ -383,15 +392,17 @@ class VirtualConnection:
             self._forget()
 
     def respond_for_the_dead(self) -> None:
-        """A peer that has sent something, and sends it again and again, learns that nobody is here; another
-        does when it sends."""
+        """Reset the connection if the peer has unacknowledged bytes, which it retransmits.
+
+        Another peer gets the reset when it sends.
+        """
         self._incoming.closed_by_receiver = True
         if self._incoming.held_bytes and not self._closed:
             self._outgoing.put(ConnectionLost(f"{self._local}: connection reset by peer"))
         self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits look again."""
+        """Wake the tasks that wait for either direction."""
         self._incoming.wake()
         self._outgoing.wake()
 
@@ -426,8 +437,10 @@ class VirtualConnection:
         return self._outgoing.held_bytes < WINDOW_BYTES
 
     def _pieces(self, parts: Sequence[Buffer | FileSlice]) -> Iterator[bytes]:
-        """What travels together: small buffers behind one another, as `writev` sends them, and each
-        piece of a file by itself."""
+        """Split `parts` into the byte strings that are sent together.
+
+        Adjacent small buffers are joined, as by `writev`; each piece of a file slice is separate.
+        """
         joined = b""
         for part in parts:
             if not isinstance(part, FileSlice) and len(joined) + len(part) <= PIECE_BYTES:
@@ -485,7 +498,7 @@ class VirtualListener:
         await trio.lowlevel.checkpoint()
 
     def forget(self) -> None:
-        """Nobody finds it any more."""
+        """Remove the listener from the network, and wake its waiting tasks."""
         self._closed = True
         listeners = self._network.wires.listeners
         key = (self._address.host, self._address.port)
@@ -499,7 +512,7 @@ class VirtualListener:
 
 
 class VirtualNetwork:
-    """One host's door: `Network`."""
+    """The `Network` seam of one host."""
 
     def __init__(self, wires: VirtualWires, name: str, power: Power) -> None:
         self.wires = wires
@@ -513,7 +526,7 @@ class VirtualNetwork:
         self.power.check()
         if self._resolve(host) != self.name:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
-        await trio.lowlevel.checkpoint()  # not later: who is cancelled has bound nothing
+        await trio.lowlevel.checkpoint()  # first: a cancelled caller binds nothing
         address = Address(self.name, port or self.wires.free_port())
         if (address.host, address.port) in self.wires.listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(address))

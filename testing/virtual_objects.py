@@ -1,8 +1,8 @@
-"""Object storage in memory, that can be away, slow, hang, refuse, do half, lie, or lose its answers.
+"""Object storage in memory, with faults: unavailable, slow, hanging, partial, or lost responses.
 
-The store (`VirtualBucket`) outlives the nodes; `VirtualObjects` is one node's door to it. What goes
-wrong is a `Fault`: which requests it strikes, how often, and how. A node can lose its power at a
-request, before or after it was done: that is how a crash comes between two steps of one call.
+The store (`VirtualBucket`) outlives the nodes; `VirtualObjects` is the `Objects` seam of one node.
+A `Fault` specifies which requests fail, how often, and how. A node can lose its power at a request,
+before or after the store has performed it: this is a crash between two steps of one call.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ class FaultKind(Enum):
 
 @value_class
 class Fault:
-    """Strikes `times` requests (None: all, until `heal`) of `operations` on keys like `pattern`, after
-    it has let `after` of them pass. `seconds` is how long a slow answer or a time-out takes."""
+    """Affects `times` requests (None: all, until `heal`) of `operations` on matching keys.
+
+    The first `after` matching requests succeed. `pattern` is an fnmatch pattern; `seconds` is the
+    duration of a slow response or a timeout.
+    """
 
     kind: FaultKind
     pattern: str = "*"
@@ -54,17 +57,17 @@ class Fault:
 
 
 class VirtualBucket:
-    """What is stored, and what goes wrong."""
+    """The stored objects, and the injected faults."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.objects: dict[str, bytes] = {}
         self.modified_ms: dict[str, int] = {}
         self.requests: list[tuple[str, str]] = []
-        """(operation, key) of every request that came, failed or not."""
+        """(operation, key) of every request, failed or not."""
         self.draw: Callable[[str, str], Fault | None] | None = None
-        """Asked of (operation, key) for a fault of the moment, where none was injected for it."""
+        """Called with (operation, key) for a random fault if no injected fault matches."""
         self.struck = 0
-        """Requests that met a fault."""
+        """The number of requests that a fault affected."""
         self._clock = clock
         self._injected: list[_Injected] = []
 
@@ -72,12 +75,12 @@ class VirtualBucket:
         self._injected.append(_Injected(fault))
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """Remove all injected and random faults."""
         self._injected.clear()
         self.draw = None
 
     def fault(self, operation: str, key: str) -> Fault | None:
-        """That of the request that comes now; the first that was injected for it goes first."""
+        """Return the fault of the current request; injected faults come before random ones."""
         found = next((each for each in self._injected if each.strikes(operation, key)), None)
         fault = None if found is None else found.fault
         if fault is None and self.draw is not None:
@@ -98,7 +101,7 @@ class VirtualBucket:
 
 
 class _Injected:
-    """A fault, and how often it still passes by and strikes."""
+    """An injected fault, and how many requests it still skips and affects."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -119,7 +122,7 @@ class _Injected:
 
 
 class VirtualObjects(Objects):
-    """`wait` is told how many seconds the call takes longer (`VirtualOffload.owe`)."""
+    """The object storage of one node; `wait(seconds)` delays the call (`VirtualOffload.owe`)."""
 
     def __init__(
         self,
@@ -141,7 +144,7 @@ class VirtualObjects(Objects):
         patience: Patience = USUAL_PATIENCE,
         memory: str | None = None,
     ) -> VirtualObjects:
-        """As `OpenObjects`: whatever the URL, it is the one bucket."""
+        """Implements `OpenObjects`: every URL opens the same bucket."""
         return self
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
@@ -210,7 +213,7 @@ class VirtualObjects(Objects):
         return [self.bucket.info(key) for key in keys if "/" not in key[len(below) :]]
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
-        """A put is done at once, or not at all."""
+        """A put is atomic here, so there is nothing to sweep."""
         return []
 
     def _read(self, operation: str, key: str, part: slice = slice(None)) -> bytes:
@@ -226,7 +229,7 @@ class VirtualObjects(Objects):
         return data
 
     def _enter(self, operation: str, key: str) -> FaultKind | None:
-        """A request comes: what is wrong with it, if it is to be done all the same."""
+        """Begin a request; return the kind of its fault if the store performs it nevertheless."""
         self._power.check()
         self.bucket.requests.append((operation, key))
         fault = self.bucket.fault(operation, key)
@@ -245,7 +248,7 @@ class VirtualObjects(Objects):
         return fault.kind
 
     def _leave(self, fault: FaultKind | None, key: str) -> None:
-        """It is done: how the node hears of it."""
+        """Complete a request: raise if its response is lost, or cut the power."""
         if fault is FaultKind.RESPONSE_LOST:
             raise ObjectsUnavailable(f"{key}: the store's answer was lost")
         if fault is FaultKind.POWER_CUT_AFTER:

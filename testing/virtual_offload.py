@@ -1,8 +1,8 @@
-"""Offload without threads: the call is made in the loop, after a delay, before another.
+"""Offload without threads: each call runs in the loop, after a delay, and returns after another.
 
-A real thread does its work at some moment between the call and its return; here that moment is drawn
-from the entropy, and the whole takes virtual time, so that a clock moved ahead never overtakes it.
-What a call would wait for in its thread (an object store that hangs), it owes: it returns that much later.
+A real thread does its work at some time between the call and its return. Here the entropy decides that
+time. The delays are in virtual time, so that advancing the clock never skips a running call. A call that
+would block its thread (on an object store that hangs) extends its own duration with `owe`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class VirtualOffload:
         delay_seconds: float = 0.0,
         calls_per_lane: int = 4,
     ) -> None:
-        """`delay_seconds` is the longest a call takes to begin, and again to return; by `clock` if that
-        is one that jumps."""
+        """`delay_seconds` is the maximum delay before a call begins, and again before it returns.
+
+        The delays use `clock` if it jumps.
+        """
         self.delay_seconds = delay_seconds
         self._power = power or Power()
         self._entropy = entropy
@@ -46,7 +48,7 @@ class VirtualOffload:
         self._power.when_cut(self._end)
 
     def owe(self, seconds: float) -> None:
-        """From within a call: it takes so much longer."""
+        """Extend the current call by `seconds`; for use within a call."""
         self._owed_seconds += seconds
 
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
@@ -54,7 +56,7 @@ class VirtualOffload:
         place = self._lanes.get(lane)
         if place is None:
             place = self._lanes[lane] = PromptLock(self._calls_per_lane)
-        # As with a thread: until it has begun it can be cancelled, then it is waited for.
+        # As with a thread, a call can be cancelled until it begins; then it is awaited.
         await trio.lowlevel.checkpoint_if_cancelled()
         async with place:
             await self._take_time()
@@ -85,7 +87,8 @@ class VirtualOffload:
                 del self._taking_time[scope]
 
     async def _jump(self, clock: VirtualClock, until: float) -> None:
-        """As a shielded sleep, without the scopes: there is no wait that a simulated cluster has more of."""
+        """Sleep shielded, without cancel scopes: it is the most frequent wait of a simulated
+        cluster."""
         task = trio.lowlevel.current_task()
         self._jumping[task] = None
         clock.call_at(until, partial(self._wake, task))
@@ -99,7 +102,7 @@ class VirtualOffload:
         return True
 
     def _end(self) -> None:
-        """The power is cut: no call goes on."""
+        """End all waiting calls after a power cut."""
         for scope in list(self._taking_time):
             scope.cancel()
         for task in list(self._jumping):

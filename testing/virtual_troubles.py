@@ -1,4 +1,4 @@
-"""What is wrong between the hosts of a virtual network, each trouble until it is healed: they may overlap."""
+"""Network faults between virtual hosts, each active until it is healed; they may overlap."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(eq=False)
 class Trouble:
-    """Nothing passes, or all takes its time."""
+    """A partition or a delay between pairs of hosts."""
 
     pairs: frozenset[tuple[str, str]]
-    """From one to the other."""
+    """The affected directions: (sender, receiver)."""
     delay_seconds: tuple[float, float] | None = None
-    """None: nothing passes."""
+    """The minimum and maximum delay; None: a partition."""
     has_struck: bool = False
-    """Whether it held anything back."""
+    """Whether it delayed any bytes."""
 
 
 class Troubles:
@@ -28,7 +28,7 @@ class Troubles:
         return trouble
 
     def heal(self, trouble: Trouble | None) -> None:
-        """End one, or with None all."""
+        """End one trouble, or all of them if None."""
         self._all = [each for each in self._all if trouble is not None and each is not trouble]
         self._find_partitions()
 
@@ -36,7 +36,7 @@ class Troubles:
         return (sender, receiver) in self._partitions
 
     def hold_back(self, sender: str, receiver: str) -> bool:
-        """Whether what there is to pass does not."""
+        """Whether a partition blocks this direction; records that the partition had an effect."""
         if (sender, receiver) not in self._partitions:
             return False
         for trouble in self._all:
@@ -46,7 +46,7 @@ class Troubles:
         return True
 
     def delay_seconds(self, one: str, other: str) -> tuple[float, float] | None:
-        """How long it takes at least and at most, by the one that delays it longest."""
+        """The minimum and maximum delay of the slowest trouble in this direction."""
         delays = []
         for trouble in self._all:
             if trouble.delay_seconds is not None and (one, other) in trouble.pairs:

@@ -1,4 +1,4 @@
-"""Workers without processes: each step is made in the loop, on the node's own virtual disk."""
+"""Workers without processes: each step runs in the loop, on the node's own virtual disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ T = TypeVar("T")
 
 
 class VirtualWorkers:
-    """`deaths` is how many of the next steps are a worker's last."""
+    """A worker pool that runs each step in the loop; the next `deaths` steps fail by a worker's
+    end."""
 
     def __init__(self, files: Files, power: Power | None = None) -> None:
         self._files = files
         self._power = power or Power()
         self.opened = 0
-        """Workers that were started."""
+        """The number of workers that were started."""
         self.deaths = 0
 
     @asynccontextmanager
@@ -49,5 +50,5 @@ class VirtualWorkers:
                     return
                 yield step
         finally:
-            with suppress(NodeCrashed):  # whatever it tidies up after a crash has no effect
+            with suppress(NodeCrashed):  # cleanup after a crash has no effect
                 getattr(steps, "close", lambda: None)()

@@ -1,12 +1,12 @@
-"""The seams of any number of simulated nodes, all from one seed.
+"""The seams of any number of simulated nodes, all derived from one seed.
 
     world = VirtualWorld(seed=7)
     node = world.node("broker-1")
     world.run(main)                       # trio on the world's clock, scheduled by the seed
     node = world.restart(node, seed=3)    # power cut; the disk as that crash left it
 
-The same seed and the same code make the same run: time moves only when told, nothing is threaded,
-trio's own order of tasks is drawn from the seed. (Across processes, fix PYTHONHASHSEED as well.)
+The same seed and the same code give the same run: time is virtual, there are no threads, and the
+seed decides trio's order of tasks. (To compare processes, set PYTHONHASHSEED as well.)
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from odradek.testing.virtual_workers import VirtualWorkers
 T = TypeVar("T")
 
 PASSES_A_LOOK = 1000
-"""Of the loop while there is something to do: some 0.1 s."""
+"""Passes of the busy loop between two polls for I/O: about 0.1 s."""
 
 
 @dataclass(frozen=True)
 class VirtualNode:
-    """A node's doors, all on one switch."""
+    """The seams of a node, with one power switch."""
 
     name: str
     power: Power
@@ -63,7 +63,8 @@ class VirtualWorld:
     def node(
         self, name: str, disk: VirtualDisk | None = None, *, clock: Clock | None = None
     ) -> VirtualNode:
-        """A node that starts on `disk`, or on an empty one; `clock` is its own, if it has one."""
+        """Create a node that starts on `disk` (default: an empty one), with its own `clock` if
+        given."""
         self._starts += 1
         power = Power()
         entropy = self._entropy(f"{name} {self._starts}")
@@ -93,16 +94,16 @@ class VirtualWorld:
         )
 
     def restart(self, node: VirtualNode, seed: int) -> VirtualNode:
-        """Cut a node's power if it has any, and start it again on what that left of its disk.
+        """Cut the node's power if it is on, and start it on its disk after the crash.
 
-        The tasks of the old node are their owner's to cancel, after this.
+        The caller cancels the tasks of the old node afterwards.
         """
         node.power.cut()
         return self.node(node.name, node.disk.crash(seed))
 
     def run(self, main: Callable[[], Awaitable[T]]) -> T:
-        """`trio.run` on this clock, tasks taken in an order that the seed decides."""
-        runner: Any = trio._core._run  # no public door; hypothesis goes through the same one
+        """Run `trio.run` on this clock; the seed decides the order of tasks."""
+        runner: Any = trio._core._run  # no public interface; hypothesis uses the same attribute
         before = runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r
         runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = True, _Order(self.seed, before[1])
         try:
@@ -115,8 +116,11 @@ class VirtualWorld:
 
 
 class _Order:
-    """In place of trio's source of randomness, which is the process's: a broker that runs in another thread
-    must not draw from the world's. Most passes have one task, which needs no order."""
+    """Replaces trio's source of randomness, which the whole process shares.
+
+    A broker in another thread must not draw from the world's. Most passes have one task, whose
+    order needs no draw.
+    """
 
     def __init__(self, seed: int, elsewhere: random.Random) -> None:
         self._own = random.Random(seed)
@@ -133,8 +137,10 @@ class _Order:
 
 
 class _RarelyLookedThrough:
-    """trio's door to sockets and signals: nothing comes in by it but Ctrl-C, and each pass of the loop would
-    look, a twentieth of what a simulated cluster costs."""
+    """Replaces trio's I/O polling, which polls in each pass: 5% of the cost of a simulated cluster.
+
+    Nothing but Ctrl-C arrives through it.
+    """
 
     def __init__(self, door: Any) -> None:
         self._door = door

@@ -1,9 +1,10 @@
-"""A TCP proxy before one listener of a node: what passes it obeys the links of the cluster.
+"""A TCP proxy in front of one listener of a node; it applies the cluster's links to the traffic.
 
-Each connection is two pumps. A pump reads, is told by its `Direction` when the bytes are due, and a
-second task hands them over then: reading goes on during the delay, so that latency is not paid with
-throughput. While a direction is closed nothing is read from it and nothing handed over, not even the
-end of a stream or a reset: the other side sees silence, as when packets are dropped.
+Each connection has two pumps, one for each direction. A pump reads bytes and gets from its
+`Direction` when they are due; a second task writes them then. Reading continues during the delay,
+so that latency does not reduce throughput. While a direction is closed, nothing is read or written
+in it, not even the end of a stream or a reset: the peer sees no traffic, as when packets are
+dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from odradek.testing.cluster.links import Direction, End, Links
 
 READ_BYTES = 64 << 10
 PIECES_MAX = 64
-"""Pieces under way in one direction of a connection; then its sender has to wait."""
+"""The maximum number of chunks in flight in one direction of a connection; then its sender waits.
+"""
 
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -27,7 +29,7 @@ _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 class Proxy:
     """Forwards connections to `target` = (host, port), the listener of node `node`.
 
-    `who(port)` says which end opened the connection that comes from that port of this machine.
+    `who(port)` returns the end that opened the connection from that local port.
     """
 
     def __init__(
@@ -45,16 +47,16 @@ class Proxy:
         *,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen at `host`:`port` (0: a free one) until cancelled; reports the port."""
+        """Listen on `host`:`port` (0: any free port) until cancelled; reports the port."""
         listeners = await trio.open_tcp_listeners(port, host=host)
         task_status.started(listeners[0].socket.getsockname()[1])
         await trio.serve_listeners(self._forward, listeners)
 
     async def _forward(self, client: trio.SocketStream) -> None:
-        """One connection, from its opening to its end on both sides."""
+        """Forward one connection until both directions have ended."""
         try:
             source = self._who(client.socket.getpeername()[1])
-        except OSError:  # gone already
+        except OSError:  # disconnected already
             await trio.aclose_forcefully(client)
             return
         there = self._links.direction(source, self._node)
@@ -64,7 +66,7 @@ class Proxy:
             await back.wait_open()
             try:
                 server = await trio.open_tcp_stream(*self._target, happy_eyeballs_delay=math.inf)
-            except OSError:  # nobody listens: closing says so, a moment later than a refusal would
+            except OSError:  # connection refused: the proxy can only close, slightly later
                 return
             async with server:
                 await join(client, server, there, back)
@@ -73,14 +75,14 @@ class Proxy:
 async def join(
     client: HalfCloseableStream, server: HalfCloseableStream, there: Direction, back: Direction
 ) -> None:
-    """Pump both ways until both have ended, or one side is broken; then both are closed."""
+    """Forward in both directions until both have ended or one connection breaks; then close both."""
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_pump, client, server, there)
             nursery.start_soon(_pump, server, client, back)
     except* _GONE:
-        pass  # reset by one side
-    await there.wait_open()  # the news of it travels the same way
+        pass  # reset by one of the peers
+    await there.wait_open()  # the reset travels through the same links
     await back.wait_open()
     await trio.aclose_forcefully(client)
     await trio.aclose_forcefully(server)
@@ -89,7 +91,7 @@ async def join(
 async def _pump(
     source: HalfCloseableStream, sink: HalfCloseableStream, direction: Direction
 ) -> None:
-    """All that `source` sends, to `sink`, as the direction lets it pass; then the end."""
+    """Forward everything from `source` to `sink`, as `direction` permits, and then the end."""
     pieces_in, pieces_out = trio.open_memory_channel[tuple[float, bytes]](PIECES_MAX)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hand_over, pieces_out, sink, direction)
@@ -116,5 +118,5 @@ async def _hand_over(
         if piece:
             await sink.send_all(piece)
         else:
-            with suppress(*_GONE):  # it has gone before: that is its own news
+            with suppress(*_GONE):  # closed before: the other pump handles it
                 await sink.send_eof()

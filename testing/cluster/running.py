@@ -1,8 +1,9 @@
-"""A running cluster with its faults, as a trio task sees it. `Cluster` is the same for any thread.
+"""A running cluster and its fault injection, for trio. `Cluster` is the same for any thread.
 
-Every listener of every node is behind a proxy of its own, whose address the node advertises: clients and
-other nodes come through it, and what passes obeys `links`. Who speaks is told by whose socket it is
-(`sources.py`), so that nodes can be cut off from each other and still serve their clients.
+Every listener of every node has its own proxy, whose address the node advertises: clients and other
+nodes connect through it, and `links` apply to the traffic. The owner of the connecting socket
+identifies the sender (`sources.py`), so that nodes can be partitioned from each other and still
+serve their clients.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ NodeIds = int | Iterable[int]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What cluster a test wants; `data` is a directory to use and keep (None: a temporary one).
+    """The configuration of a cluster; `data` is a directory to use and keep (None: a temporary
+    one).
 
-    Without proxies bytes travel faster, and the network has no faults.
+    Without proxies, throughput is higher, and network faults are not available.
     """
 
     brokers: int = 3
@@ -55,11 +57,11 @@ class Wanted:
     proxied: bool = True
     log_directories: int = 1
     tiered: str | bool = False
-    """Where the remote tier is; True: beside the nodes."""
+    """The directory or URL of the remote tier; True: a directory next to the nodes' data."""
 
 
 class RunningCluster:
-    """The nodes' processes and the network between them. All brokers answer when it is entered."""
+    """The processes of the nodes, and the network between them. All brokers are ready on entry."""
 
     def __init__(self, nodes: Nodes, links: Links) -> None:
         self.plan = nodes.plan
@@ -67,7 +69,7 @@ class RunningCluster:
         self._links = links
 
     def _ids(self, nodes: NodeIds) -> list[int]:
-        """Raises ValueError for a node that the cluster has not."""
+        """Return the ids as a list; raises ValueError for an unknown node."""
         wanted = [nodes] if isinstance(nodes, int) else list(nodes)
         known = [node.node_id for node in self.plan.nodes]
         for each in wanted:
@@ -76,7 +78,7 @@ class RunningCluster:
         return wanted
 
     def _ends(self, ends: Iterable[End] | None) -> list[End] | None:
-        """Of a cable; raises as `_ids`."""
+        """Return the ends as a list; raises as `_ids` does."""
         if ends is None:
             return None
         wanted = list(ends)
@@ -86,11 +88,11 @@ class RunningCluster:
     def _plan_of(self, node: int) -> NodePlan:
         return self.plan.node(*self._ids(node))
 
-    # Where it is
+    # Addresses and state
 
     @property
     def bootstrap(self) -> str:
-        """All brokers, for any client's bootstrap.servers."""
+        """The addresses of all brokers, for a client's bootstrap.servers."""
         return ",".join(self.address(node.node_id) for node in self.plan.brokers)
 
     @property
@@ -102,41 +104,41 @@ class RunningCluster:
         return tuple(node.node_id for node in self.plan.controllers)
 
     def address(self, broker: int) -> str:
-        """`HOST:PORT` of a broker, for its clients."""
+        """`HOST:PORT` of the broker's client listener."""
         clients = self._plan_of(broker).clients
         if clients is None:
             raise ValueError(f"node {broker} is no broker")
         return str(clients.advertised)
 
     def log_directories(self, broker: int) -> tuple[str, ...]:
-        """The broker's, in the order of `log.dirs`."""
+        """The broker's log directories, in the order of `log.dirs`."""
         return self._plan_of(broker).log_directories
 
     @property
     def alive(self) -> tuple[int, ...]:
-        """The nodes that have a process."""
+        """The nodes whose process runs."""
         return tuple(node.node_id for node in self.plan.nodes if self.pid(node.node_id) is not None)
 
     def pid(self, node: int) -> int | None:
-        """Its process; None if it has none now."""
+        """The process id of a node; None if it is not running."""
         return self._nodes.pid(*self._ids(node))
 
     def state(self, node: int) -> NodeState:
         return self._nodes.state(*self._ids(node))
 
     def log(self, node: int) -> str:
-        """The end of what a node wrote on stdout and stderr."""
+        """The end of the node's stdout and stderr."""
         path = log_file(self._plan_of(node))
         return path.read_text(errors="replace")[-LOG_CHARACTERS:] if path.exists() else ""
 
-    # Faults of processes
+    # Process faults
 
     async def kill(self, nodes: NodeIds) -> None:
-        """SIGKILL; returns when they are gone."""
+        """Send SIGKILL; returns when the processes have ended."""
         await self._nodes.every(self._nodes.kill, self._ids(nodes))
 
     async def stop(self, nodes: NodeIds) -> None:
-        """SIGTERM; returns after the clean end. NodeFailed if it takes more than 30 s."""
+        """Send SIGTERM; returns after the clean shutdown. Raises NodeFailed after 30 s."""
         await self._nodes.every(self._stop, self._ids(nodes))
 
     async def _stop(self, node: int) -> None:
@@ -146,7 +148,7 @@ class RunningCluster:
             )
 
     async def restart(self, nodes: NodeIds, *, wait: bool = True) -> None:
-        """Start them again, stopping first whichever is running; returns once they answer."""
+        """Stop the nodes that run, and start all of them; returns once they are ready if `wait`."""
         which = self._ids(nodes)
         await self.stop([each for each in which if self.pid(each) is not None])
         await self._nodes.every(self._nodes.start, which)
@@ -154,7 +156,7 @@ class RunningCluster:
             await self.wait_ready(which)
 
     async def wait_ready(self, nodes: NodeIds) -> None:
-        """Wait until these answer and show each other; NodeFailed with their logs otherwise."""
+        """Wait until these nodes are ready and list each other; raises NodeFailed with their logs."""
         which = self._ids(nodes)
         try:
             await self._nodes.wait_ready(which)
@@ -163,24 +165,25 @@ class RunningCluster:
             raise NodeFailed(f"{failure}\n{logs}") from None
 
     def pause(self, nodes: NodeIds) -> None:
-        """SIGSTOP: they stand still, with their connections open, until `resume`."""
+        """Send SIGSTOP: the nodes stop, with their connections open, until `resume`."""
         for each in self._ids(nodes):
             self._nodes.pause(each)
 
     def resume(self, nodes: NodeIds) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to paused nodes."""
         for each in self._ids(nodes):
             self._nodes.resume(each)
 
-    # Faults of the network
+    # Network faults
 
     def partition(
         self, nodes: NodeIds, others: Iterable[End] | None = None, *, one_way: bool = False
     ) -> None:
-        """Nothing passes between `nodes` and `others`: by default all other nodes, but not CLIENTS.
+        """Block all traffic between `nodes` and `others` (default: all other nodes, but not
+        CLIENTS).
 
-        Connections stay open and are silent; what was sent arrives after `heal`, as TCP would send it
-        again. `one_way` holds back only what `nodes` send.
+        Connections stay open without traffic; bytes that were sent arrive after `heal`, as TCP
+        would retransmit them. With `one_way`, only traffic from `nodes` is blocked.
         """
         self._faulty_links.partition(self._ids(nodes), self._ends(others), one_way=one_way)
 
@@ -191,11 +194,12 @@ class RunningCluster:
         bytes_per_s: float | None = None,
         among: Iterable[End] | None = None,
     ) -> None:
-        """Delay and narrow each way between two of `among` (by default the nodes)."""
+        """Add latency, and limit the rate, in each direction between two of `among` (default:
+        nodes)."""
         self._faulty_links.shape(Shape(latency_ms / 1000, bytes_per_s), self._ends(among))
 
     def heal(self) -> None:
-        """End all partitions and degradations."""
+        """Remove all partitions, latencies and rate limits."""
         self._links.heal()
 
     @property
@@ -208,14 +212,17 @@ class RunningCluster:
 
 
 def log_file(node: NodePlan) -> Path:
-    """What a node wrote on stdout and stderr."""
+    """The file with the node's stdout and stderr."""
     return Path(node.directory) / "output.log"
 
 
 @asynccontextmanager
 async def run_cluster(wanted: Wanted, software: Software) -> AsyncIterator[RunningCluster]:
-    """A new cluster, until the block is left: then its nodes are killed, and the data goes unless it
-    was given a place."""
+    """Run a new cluster while the block is active.
+
+    At its end the nodes are stopped if `wanted.data` is set; otherwise they are killed and the data
+    removed.
+    """
     failure: Exception | None = None
     with _directory(wanted.data) as directory:
         async with trio.open_nursery() as nursery:
@@ -225,7 +232,7 @@ async def run_cluster(wanted: Wanted, software: Software) -> AsyncIterator[Runni
                 if wanted.data is not None:
                     cluster.heal()
                     await cluster.stop(cluster.alive)
-            except Exception as error:  # as it is, not as the nursery's group of one
+            except Exception as error:  # raised without the nursery's exception group
                 failure = error
             nursery.cancel_scope.cancel()
     if failure is not None:

@@ -1,8 +1,8 @@
-"""Which process opened a connection to this machine's own loopback (Linux: /proc).
+"""Finds the process that opened a loopback connection on this machine (Linux: /proc).
 
-A proxy between the nodes of a cluster must know who speaks to treat two nodes differently, and nothing
-in Kafka's protocol says so reliably. The kernel does: `/proc/net/tcp` has the inode of the socket at
-the other end, and the process that holds it has a descriptor of that name.
+To treat two nodes differently, a proxy between them must know which of them sends, and nothing in
+Kafka's protocol identifies the sender reliably. The kernel does: `/proc/net/tcp` contains the inode
+of the socket at the other end, and the process that holds it has a descriptor with that inode.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-"""A JVM's sockets are IPv6 ones, with IPv4 addresses mapped into them."""
+"""The sockets of a JVM are IPv6 sockets with IPv4-mapped addresses."""
 
 
 def owner_of(port: int, peer_port: int, pids: Mapping[int, int]) -> int | None:
-    """The key in `pids` (id → process id) of who holds the socket from `port` to `peer_port`.
+    """Return the key in `pids` (id → process id) whose process has the socket `port` → `peer_port`.
 
-    None if none of them does: somebody else's, or gone already.
+    None if none of them has it: another process has it, or it is closed.
     """
     for inode in _inodes(port, peer_port):
         for node, pid in pids.items():
@@ -39,7 +39,7 @@ def _inodes(port: int, peer_port: int) -> Iterable[str]:
 
 def _holds(pid: int, inode: str) -> bool:
     wanted, directory = f"socket:[{inode}]", f"/proc/{pid}/fd"
-    with suppress(OSError):  # it ends while we look
+    with suppress(OSError):  # the process may end during the search
         for name in os.listdir(directory):
             with suppress(OSError):
                 if os.readlink(f"{directory}/{name}") == wanted:
