@@ -1,4 +1,4 @@
-"""`python -m odradek.testing.simulation`: run seeds, or a plan that was kept; see the package."""
+"""`python -m odradek.testing.simulation`: runs seeds, or replays a saved plan."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from odradek.testing.simulation.many import HASH_SEED, run_many
 from odradek.testing.simulation.plan import NODES
 
 TOLD_EVERY = 100
-"""After so many runs what came of them is told."""
+"""The number of runs between two progress reports."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m odradek.testing.simulation",
-        description="Simulated clusters under faults. Exit code 1: an anomaly was found.",
+        description="Simulate clusters with faults. Exit code 1: an anomaly was found.",
     )
     parser.add_argument(
         "--seeds", type=_seeds, default="0-99", metavar="N|FIRST-LAST", help="default: 0-99"
@@ -30,15 +30,15 @@ def main() -> int:
     parser.add_argument("--tiered", action="store_true", help="with an object store (KIP-405)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
-        "--keep", type=Path, default=Path("simulation-failures"), help="where failing plans go"
+        "--keep", type=Path, default=Path("simulation-failures"), help="directory for failing plans"
     )
     parser.add_argument(
         "--resume",
         type=Path,
         metavar="FILE",
-        help="how far the run is; it goes on where that says, if the code is the same",
+        help="progress file: continue the run that it describes, if the code is unchanged",
     )
-    parser.add_argument("--replay", type=Path, help="a plan that was kept: run it, show its trace")
+    parser.add_argument("--replay", type=Path, help="run a saved plan, and print its trace")
     args = parser.parse_args()
     if args.replay is not None:
         return _replay(args.replay)
@@ -53,7 +53,7 @@ def _seeds(text: str) -> range:
 
 
 def _nodes(text: str) -> int:
-    """Topics of more than one node have three replicas."""
+    """Parse the number of nodes: topics of more than one node have three replicas."""
     if not text.isdecimal() or (int(text) != 1 and int(text) < NODES):
         raise argparse.ArgumentTypeError(f"1, or {NODES} and more, not {text!r}")
     return int(text)
@@ -102,7 +102,7 @@ def _replay(path: Path) -> int:
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
         arguments = [sys.executable, "-m", "odradek.testing.simulation", "--replay", str(path)]
         os.execve(sys.executable, arguments, environment)
-    from odradek.testing.simulation.run import simulate  # whole brokers: workers have theirs
+    from odradek.testing.simulation.run import simulate  # slow: imports the broker
     from odradek.testing.simulation.worker import load
 
     try:

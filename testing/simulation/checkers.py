@@ -1,10 +1,10 @@
-"""What must hold in the nodes at any time, and when all is healed; seen from inside, at every step.
+"""Checks invariants of the nodes' state, at every step and after recovery.
 
-At any time: an epoch has one leader, of the quorum and of every partition; a node's high watermarks
-never go back while it has the log open; what is committed stays (`committed.py`); images of one offset are
-equal. In the end: every replica of a partition
-holds the same bytes up to its high watermark, which is where all of them end; of a tiered one, what
-all have on their disks.
+At any time: an epoch has one leader, in the quorum and in every partition; a node's high watermarks
+never decrease while its log is open; committed records are not lost (`committed.py`); metadata
+images of the same offset are equal. After recovery: all replicas of a partition have the same bytes
+up to the high watermark, which is their log end offset; for a tiered partition, the bytes that are
+on all local disks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Checkers:
         self._looked = trio.Event()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Run the checks repeatedly, until cancelled."""
         while True:
             self.step()
             self._looked.set()
@@ -65,7 +65,7 @@ class Checkers:
             await self._cluster.world.clock.sleep(STEP_S)
 
     def step(self) -> None:
-        """Look at everything once."""
+        """Run all checks once."""
         for node, broker in self._cluster.running():
             self._check_roles(node, broker)
             self._watch(node, broker)
@@ -76,7 +76,7 @@ class Checkers:
                 self._check_committed(node, partition)
 
     def _watch(self, node: SimulatedNode, broker: Node) -> None:
-        """Roles are looked at whenever one may have changed: some last for less than a step."""
+        """Check roles at each possible change: some roles last for less than a step."""
         if broker.metadata not in self._watched:
             self._watched.add(broker.metadata)
             broker.metadata.on_leader(lambda: self._check_quorum(node, broker))
@@ -112,7 +112,9 @@ class Checkers:
             name=host(node.number),
             disk=node.disk,
             directory=METADATA_LOG,
-            start=first_offset(node.disk, METADATA_LOG),  # what a snapshot holds is pruned
+            start=first_offset(
+                node.disk, METADATA_LOG
+            ),  # records that a snapshot contains are deleted
             high_watermark=high_watermark,
             end=high_watermark,
             epoch=-1,
@@ -167,10 +169,10 @@ class Checkers:
     def _found(self, kind: str, text: str) -> None:
         self.anomalies.append(Anomaly(kind, text))
 
-    # In the end
+    # After recovery
 
     def is_whole(self) -> bool:
-        """Whether every node serves and votes, and every replica is in sync as all of them know."""
+        """Whether every node serves, and every replica is in sync in the metadata of all nodes."""
         running = self._cluster.running()
         if len(running) < len(self._cluster.nodes):
             return False
@@ -187,11 +189,12 @@ class Checkers:
         )
 
     def all_vote(self) -> bool:
-        """Whether every node, on the disk that it has, is one of the quorum's voters, as all that run know."""
+        """Whether every node, with its current directory id, is a voter in the view of all running
+        nodes."""
         return not self._without_vote()
 
     def _without_vote(self) -> set[int]:
-        """Which nodes are no voters, as any that runs knows."""
+        """The nodes that are not voters in the view of any running node."""
         if not self._cluster.has_dynamic_quorum:
             return set()
         return {
@@ -202,8 +205,11 @@ class Checkers:
         }
 
     def is_settled(self) -> bool:
-        """Whether every replica ends where the others do, knows that all of it is committed, and is in the
-        log directory where it is to be. Followers hear of a high watermark by their next fetch."""
+        """Whether the cluster is whole, all records are committed, and no replica is being moved.
+
+        All replicas have the same log end offset. Followers learn of a high watermark with their
+        next fetch.
+        """
         if any(broker.logs.mover.moves() for _, broker in self._cluster.running()):
             return False
         return self.is_whole() and all(
@@ -213,7 +219,7 @@ class Checkers:
         )
 
     def _end_of(self, partition: Partition) -> int:
-        """The log's end at the leader."""
+        """The log end offset of the partition's leader."""
         leader = self._cluster.nodes[partition.leader].broker
         found = leader and leader.partitions.opened(partition.topic, partition.index)
         return found.log.end_offset if found else -1
@@ -223,12 +229,12 @@ class Checkers:
             await self._looked.wait()
 
     async def until_whole(self) -> None:
-        """Return when a look finds it whole; `run` must be running."""
+        """Wait until the cluster is whole; `run` must be running."""
         while not self.is_whole():
             await self._looked.wait()
 
     def what_is_missing(self) -> str:
-        """Why it is not whole, for whoever reads of it."""
+        """Explain, for an anomaly, why the cluster is not whole."""
         down = [node.number for node in self._cluster if not node.serves]
         if down:
             return f"nodes {down} do not serve"
@@ -253,7 +259,7 @@ class Checkers:
         )
 
     def final(self) -> None:
-        """All is healed, and nobody writes any more."""
+        """Check the cluster after recovery, when no client writes."""
         self.step()
         running = self._cluster.running()
         image = running[0][1].metadata.image
@@ -264,7 +270,7 @@ class Checkers:
             self._check_directories(node, image)
 
     def _check_directories(self, node: SimulatedNode, image: MetadataImage) -> None:
-        """Under a partition's name a node has what it is to have, once, and nothing else."""
+        """Check that a node has each of its replicas once, and no other log directories."""
         expected = Counter(
             TopicPartition(topic.name, index)
             for topic in image.topics_by_name.values()
@@ -326,7 +332,7 @@ def _is_whole(partition: PartitionImage) -> bool:
 
 
 def _content(partition: Partition, offset: int) -> bytes:
-    """Of its disk, from `offset` on."""
+    """The records on disk from `offset` to the high watermark."""
     return b"".join(_read(partition, offset))
 
 

@@ -1,8 +1,8 @@
-"""The nodes of a run: whole brokers behind virtual doors, started, killed and started again.
+"""The nodes of a simulation: complete brokers on virtual seams that are killed and restarted.
 
-A kill cuts the node's power first, so that nothing it does on its way down has an effect, and only
-then cancels its tasks (`testing/power.py`). What outlives it is its disk: as the kernel has it after
-a kill, as the medium has it after a loss of power.
+A kill first cuts the node's power, so that nothing it does afterwards has an effect, and only then
+cancels its tasks (`testing/power.py`). Its disk remains: with all writes after a kill, and with
+what was durable after a power loss.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ OF_MANY: Mapping[str, str] = {
 }
 TIERED: Mapping[str, str] = {
     "log.dirs": f"{DATA},{OTHER_DATA}",
-    "replica.alter.log.dirs.io.max.bytes.per.second": "10000",  # takes as long as some copies do
+    "replica.alter.log.dirs.io.max.bytes.per.second": "10000",  # slow enough to overlap with copies to the remote tier
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": "odradek.ObjectStore",
-    "rsm.config.url": "memory:///",  # in a virtual world any is the world's bucket
+    "rsm.config.url": "memory:///",  # any URL opens the world's bucket
     "rsm.config.retries": "1",
     "remote.log.metadata.manager.listener.name": "PLAINTEXT",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
@@ -85,7 +85,7 @@ TIERED: Mapping[str, str] = {
 
 
 def host(number: int) -> str:
-    """The machine that a node is on; 0 is the clients'."""
+    """The host name of a node; 0 is the host of the clients."""
     return f"node-{number}" if number else CLIENTS
 
 
@@ -124,23 +124,26 @@ class SimulatedNode:
     disk: VirtualDisk
     doors: VirtualNode | None = None
     broker: Node | None = None
-    """While it is up, or on its way up."""
+    """The running broker, also during its start."""
     serves: bool = False
     lives: int = 0
     is_formatted: bool = False
     directory_id: UUID = NO_DIRECTORY
-    """Of its metadata directory, or that of the disk it had before; NO_DIRECTORY before it is first formatted."""
+    """The id of the node's metadata directory, or of the one on its previous disk.
+
+    NO_DIRECTORY before the first format.
+    """
     lost: str = ""
-    """What is wrong with its storage, if it ended for that."""
+    """The storage failure that ended the node, if one did."""
     slowed_s: list[float] = field(default_factory=list)
-    """What keeps its disk slow, and how slow that is: in this life and the next."""
+    """The slow disk faults that are active, by their delay; they outlive a restart."""
     torn_by: int | None = None
-    """The seed of a loss of power: what that leaves of the disk is there once it is down."""
+    """The seed of a power loss, which is applied to the disk once the node is down."""
     life: NodeLife | None = None
-    """The last one."""
+    """The current run of the node, or the last one."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     down: trio.Event = field(default_factory=trio.Event)
-    """Set while it does not run at all."""
+    """Set while the node does not run at all."""
 
     @property
     def is_up(self) -> bool:
@@ -148,19 +151,19 @@ class SimulatedNode:
 
     @property
     def key(self) -> ReplicaKey:
-        """As a voter."""
+        """The node's replica key in the metadata quorum."""
         return ReplicaKey(self.number, self.directory_id)
 
 
 @dataclass
 class NodeLife:
-    """From a start to its end, with the doors of that time."""
+    """One run of a node, from start to end, with its seams."""
 
     name: str
     doors: VirtualNode
     bucket: VirtualBucket
     refused_before: int
-    """Calls of the disk that had failed in earlier lives."""
+    """Disk calls that had failed before this run."""
     is_to_stop: bool = False
 
     @property
@@ -173,7 +176,7 @@ class NodeLife:
         return self.doors.disk.refused > self.refused_before or self.doors.disk.has_rotted
 
     def has_reason(self, error: BaseException) -> bool:
-        """Whether a sound node may end so."""
+        """Whether a correct node may end with this error."""
         if isinstance(error, Stopped):
             return self.is_to_stop
         return self.has_met(Cause.DISK)
@@ -195,9 +198,9 @@ class SimulatedCluster:
         self.world = world
         self.trace = trace
         self.failures: list[str] = []
-        """How nodes ended that had no reason to."""
+        """Unexpected ends of nodes."""
         self.starts_cpu_s = 0.0
-        """What it took until all of them served at once; 0 before that."""
+        """CPU time until all nodes served for the first time; 0 before that."""
         self._began_cpu_s = time.process_time()
         self._nursery = nursery
         self._tiered = tiered
@@ -219,13 +222,16 @@ class SimulatedCluster:
         return iter(self.nodes.values())
 
     def running(self) -> list[tuple[SimulatedNode, Node]]:
-        """Those that serve, with their brokers."""
+        """The nodes that serve, with their brokers."""
         return [(node, node.broker) for node in self if node.broker is not None and node.serves]
 
-    # Up and down
+    # Start and stop
 
     async def start(self, number: int) -> None:
-        """Unless it is up. One whose power was cut is waited for: its threads may not have noticed yet."""
+        """Start the node if it is not up.
+
+        If its power was cut, wait first until it is down: it may not have noticed yet.
+        """
         node = self.nodes[number]
         if node.is_up and node.doors is not None and not node.doors.power.on:
             await node.down.wait()
@@ -299,7 +305,7 @@ class SimulatedCluster:
             self.starts_cpu_s = time.process_time() - self._began_cpu_s
 
     async def kill(self, number: int) -> None:
-        """The process is gone; its disk is as it wrote it."""
+        """End the process; its disk keeps all writes."""
         node = self.nodes[number]
         if node.doors is None or not node.is_up:
             return
@@ -308,8 +314,11 @@ class SimulatedCluster:
         await node.down.wait()
 
     async def lose_power(self, number: int, seed: int, *, silent: bool = False) -> None:
-        """As `kill`; the seed says what there is of what was not synced. To its peers it is a process that
-        is gone, or a machine: then nobody answers until it starts again."""
+        """Cut the power; the seed decides which unsynced changes remain.
+
+        To the peers, the process has ended, or with `silent` the machine: then it does not respond
+        until it starts again.
+        """
         node = self.nodes[number]
         if node.is_up:
             node.torn_by = seed
@@ -320,7 +329,7 @@ class SimulatedCluster:
             node.disk = node.disk.crash(seed)
 
     async def replace_disk(self, number: int) -> None:
-        """As an operator does whose node says that its storage is lost."""
+        """Replace the disk by an empty one, as an operator does after a storage failure."""
         await self.kill(number)
         node = self.nodes[number]
         node.disk, node.is_formatted = VirtualDisk(), False
@@ -335,8 +344,8 @@ class SimulatedCluster:
         *,
         silent: bool = False,
     ) -> None:
-        """As `kill`, or with a seed as `lose_power`, once the strike happens to what runs now, if it
-        does in that time."""
+        """Kill the node when the strike happens, or with a seed cut its power, if it happens in
+        time."""
         node = self.nodes[number]
         doors, scope, down = node.doors, node.scope, node.down
         if doors is None or not node.is_up:
@@ -363,13 +372,13 @@ class SimulatedCluster:
             await down.wait()
 
     def slow_down(self, number: int, seconds: float) -> None:
-        """Each call to the disk takes up to so long to begin, and again to return; nothing is in memory."""
+        """Delay disk calls by up to `seconds` before they begin and return; no page is in memory."""
         node = self.nodes[number]
         node.slowed_s.append(seconds)
         self._keep_pace(node)
 
     def speed_up(self, number: int, seconds: float) -> None:
-        """End what `slow_down` began."""
+        """End a `slow_down` of the same duration."""
         node = self.nodes[number]
         if seconds in node.slowed_s:
             node.slowed_s.remove(seconds)
@@ -381,7 +390,7 @@ class SimulatedCluster:
             node.doors.offload.delay_seconds = max([self._offloaded_s, *node.slowed_s])
 
     async def stop(self, number: int) -> None:
-        """As SIGTERM."""
+        """Stop the node as SIGTERM does."""
         node = self.nodes[number]
         if node.broker is not None and node.life is not None:
             node.life.is_to_stop = True
@@ -394,7 +403,7 @@ class SimulatedCluster:
 
 
 def _format(doors: VirtualNode, config: ServerConfig, voters: tuple[Voter, ...]) -> None:
-    """As `odradek storage format` does before a node's first start."""
+    """Format the storage, as `odradek storage format` does before a node's first start."""
     wanted = NodeFormat(
         node_id=config.node_id,
         cluster_id=CLUSTER_ID,

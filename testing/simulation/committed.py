@@ -1,14 +1,14 @@
-"""What is committed of each log, as fingerprints of its batches, and every replica compared with it as it goes.
+"""Compares every replica with the committed batches of its log, by fingerprints, during the run.
 
-The prefix that is committed ends at the highest high watermark that any replica was seen with; it never
-gets shorter, and is never another. So a replica has it, byte for byte, up to its own high watermark, and
-who leads the newest epoch has all of it. (Behind that a follower, or a leader that was voted out, may have
-records that nobody committed, until it cuts them off.)
+The committed prefix ends at the highest high watermark that was seen on any replica; it never gets
+shorter, and never changes. Every replica has it, byte for byte, up to its own high watermark, and
+the leader of the newest epoch has all of it. (Above it, a follower or a former leader may have
+uncommitted records until it truncates them.)
 
-Compared is what is new since the last look, and what was cut and came again. It is read from the virtual
-disk past the node's doors: who looks warms no page and meets no fault. Where a log begins later than it
-did (retention, DeleteRecords, the remote tier) less of it is compared. After an unclean election all is
-forgotten: it is allowed to lose what was committed.
+Only new batches are compared, and those that were truncated and appended again. They are read from
+the virtual disk directly, which warms no page and meets no fault. If the log start offset increases
+(retention, DeleteRecords, the remote tier), less is compared. After an unclean election the prefix
+is forgotten: such an election may lose committed records.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _HEADER_BYTES = 61
 
 
 class Stretch(NamedTuple):
-    """A batch."""
+    """Offsets and checksum of one batch."""
 
     base: int
     next: int
     crc: int
-    """Of all its bytes."""
+    """The CRC of all bytes of the batch."""
 
 
 @dataclass
 class _Prefix:
     high: int = 0
     epoch: int = -1
-    """The newest in which a replica was seen."""
+    """The newest leader epoch that was seen on a replica."""
     stretches: dict[int, Stretch] = field(default_factory=dict)
     low: int = -1
-    """Where what is known of it begins."""
+    """The start of the known part of the prefix."""
 
 
 class Replica(NamedTuple):
-    """A log of a node, at a look."""
+    """The log of a node at one time."""
 
     who: Hashable
-    """One since the log was opened."""
+    """Identifies the log while it is open."""
     name: str
     disk: VirtualDisk
     directory: Path
@@ -70,15 +70,16 @@ class Committed:
         self._compared: dict[Hashable, int] = {}
 
     def forget(self, log: Hashable) -> None:
-        """After an unclean election."""
+        """Forget the prefix after an unclean election."""
         self._prefixes.pop(log, None)
 
     def high(self, log: Hashable) -> int:
-        """Up to where it is known to be committed."""
+        """The offset up to which the log is known to be committed."""
         return self._prefixes[log].high if log in self._prefixes else 0
 
     def look(self, log: Hashable, replica: Replica) -> str | None:
-        """What is wrong with the replica, if anything is; what it alone knows to be committed is believed."""
+        """Return a violation by the replica, if any; its own committed records are added to the
+        prefix."""
         prefix = self._prefixes.setdefault(log, _Prefix())
         prefix.epoch = max(prefix.epoch, replica.epoch)
         leads = replica.is_leader and replica.epoch == prefix.epoch
@@ -98,7 +99,7 @@ class Committed:
         at = start
         if (
             start > prefix.high
-        ):  # nobody was seen with what lies between, and nobody need have it any more
+        ):  # no replica was seen with the offsets in between, and none needs to have them
             prefix.low = start
         for stretch in _stretches(replica.disk, replica.directory, start, until):
             at = stretch.next
@@ -115,7 +116,7 @@ class Committed:
 
 
 def first_offset(disk: VirtualDisk, directory: Path) -> int:
-    """Where a log begins, as its files have it; 0 where there are none."""
+    """The first offset of a log according to its file names; 0 without files."""
     folder = disk.find(directory)
     names = folder.names if isinstance(folder, DirectoryNode) else ()
     return min((_base(name) for name in names if name.endswith(_SUFFIX)), default=0)
@@ -126,7 +127,7 @@ def _base(name: str) -> int:
 
 
 def _stretches(disk: VirtualDisk, directory: Path, start: int, until: int) -> Iterator[Stretch]:
-    """The batches that hold offsets from `start` to `until`, as the files have them now."""
+    """The batches with offsets from `start` to `until`, as they are in the files now."""
     folder = disk.find(directory)
     if not isinstance(folder, DirectoryNode):
         return

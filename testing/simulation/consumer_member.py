@@ -1,8 +1,8 @@
-"""A member of a consumer group by KIP-848's protocol: whoever coordinates says what it reads, a partition is
-handed on once its last owner has let go of it.
+"""A member of a consumer group with the KIP-848 protocol.
 
-As `odradek.client.group.GroupConsumer` (the classic protocol) everything happens in the caller's task, inside
-`poll`, and the two are asked for the same things.
+The group coordinator assigns the partitions; a partition is assigned to a member only once its
+previous owner has revoked it. As in `odradek.client.group.GroupConsumer` (the classic protocol),
+everything happens in the caller's task, inside `poll`, and both classes have the same interface.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from odradek.protocol.apis import CONSUMER_GROUP_HEARTBEAT, OFFSET_COMMIT, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
-"""Member epochs that say what a heartbeat is for."""
+"""Member epochs with a special meaning in a heartbeat."""
 FENCED = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
-"""What it had is somebody else's: it begins anew."""
+"""Errors after which the member has lost its assignment and rejoins."""
 
 
 class ConsumerMember:
-    """`member_id` is its own to choose. Call `leave` at the end."""
+    """A consumer group member; it chooses its own `member_id`. Call `leave` at the end."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ConsumerMember:
         reader: ReaderOptions,
     ) -> None:
         self.generation = JOINS
-        """Its epoch."""
+        """The member epoch."""
         self._cluster = cluster
         self._group = group
         self._topic = topic
@@ -54,16 +54,19 @@ class ConsumerMember:
         self._target: set[TopicPartition] = set()
         self._due = 0.0
         self._is_known = False
-        """Whether the coordinator knows all there is to say, and has been heard: it says again what it has
-        assigned to whoever says everything again."""
+        """Whether the coordinator has responded to a full heartbeat.
+
+        It repeats the assignment in its response to every full heartbeat.
+        """
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset after the last record that `poll` returned, of each partition that it owns."""
+        """The offset after the last record that `poll` returned, for each owned partition."""
         return self._reader.positions
 
     async def poll(self, max_wait_s: float) -> list[ConsumedRecord]:
-        """The next records of what it owns. Raises KafkaError or ClientError for what is to be asked again."""
+        """Return the next records of the owned partitions; raises retriable KafkaError or
+        ClientError."""
         if trio.current_time() >= self._due:
             await self._heartbeat()
         if self._target != self.positions.keys():
@@ -71,7 +74,7 @@ class ConsumerMember:
         return await self._reader.poll(min(max_wait_s, max(0.0, self._due - trio.current_time())))
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises KafkaError (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, …)."""
+        """Commit offsets; raises KafkaError (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, …)."""
         response = await self._request(
             OFFSET_COMMIT,
             {
@@ -87,7 +90,7 @@ class ConsumerMember:
                 self._check(row.error_code, f"the commit of {topic.name}-{row.partition_index}")
 
     async def leave(self) -> None:
-        """A static member comes back (KIP-345): what it had is kept for it."""
+        """Leave the group; a static member keeps its assignment for its return (KIP-345)."""
         if self.generation > JOINS:
             self.generation = LEAVES if self._instance_id is None else LEAVES_FOR_NOW
             response = await self._request(CONSUMER_GROUP_HEARTBEAT, self._named())
@@ -123,11 +126,16 @@ class ConsumerMember:
             }
 
     async def _reconcile(self) -> None:
-        """Let go of what is somebody else's, and then say so at once; begin with what is new."""
+        """Revoke the partitions that are not in the target, and then start with the new ones.
+
+        After a revocation, the next heartbeat is due at once.
+        """
         kept = {where: at for where, at in self.positions.items() if where in self._target}
         revoked = {where: at for where, at in self.positions.items() if where not in self._target}
         if revoked:
-            with suppress(KafkaError, ClientError):  # then some is read again, nothing lost
+            with suppress(
+                KafkaError, ClientError
+            ):  # without the commit, records are read twice but not lost
                 await self.commit(revoked)
             self._due = 0.0
         new = sorted(self._target - kept.keys())

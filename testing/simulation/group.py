@@ -1,6 +1,6 @@
-"""A consumer group that reads all that is committed, while its members come and go: they leave, die, are taken
-for dead, and others come after them. What they are given and what they are told of their commits is written
-down (`group_history.py`).
+"""A consumer group that reads all committed records while its members leave, die and are replaced.
+
+Assignments, and responses to commits, are recorded (`group_history.py`).
 """
 
 from __future__ import annotations
@@ -32,18 +32,22 @@ SESSION_S = 1.5
 HEARTBEAT_S = 0.3
 REBALANCE_S = 1.5
 LIFE_S = 2.0
-"""How long members live, on average, until all is whole."""
+"""The average lifetime of members until the cluster is whole."""
 POLL_S = 0.3
 COMMIT_S = 0.2
-"""Between two commits of a member, until all is whole."""
+"""Between two commits of a member, until the cluster is whole."""
 BUSY = 0.1
 BUSY_S = (0.2, 2.5)
-"""How often a member is busy with its records for so long, before it commits that it has them: often for longer
-than its session."""
+"""How often, and for how long, a member processes records before it commits them.
+
+It is often longer than its session timeout.
+"""
 PAUSE_S = 0.1
 CAUGHT_UP_S = 8.0
-"""In which the group has read everything, and every member has committed, once all is whole: whoever died is
-waited for (a session), and then whoever does not join (a rebalance's time-out)."""
+"""The time for the group to read and commit everything, once the cluster is whole.
+
+It includes a session timeout for a dead member, and a rebalance timeout for one that does not join.
+"""
 TOLD_TO_MEMBERS = RETRIABLE | {
     ErrorCode.rebalance_in_progress,
     ErrorCode.illegal_generation,
@@ -54,7 +58,7 @@ TOLD_TO_MEMBERS = RETRIABLE | {
     ErrorCode.unreleased_instance_id,
 }
 TOLD_OF_THE_TIER = ErrorCode.unknown_server_error
-"""What is in a store that is in trouble can't be read now."""
+"""The error of reading from a store that is unavailable."""
 
 
 class Member(Protocol):
@@ -72,7 +76,7 @@ class Member(Protocol):
 
 @dataclass
 class _Life:
-    """Of one member."""
+    """The lifetime of one member."""
 
     number: int
     name: str
@@ -80,12 +84,14 @@ class _Life:
     chance: random.Random
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     given: Given | None = None
-    """What it has."""
+    """The partitions that the member owns."""
 
 
 class Group:
-    """Of so many members at a time. One that comes after another is another member, but for static ones, who
-    have the instance id of those before them."""
+    """A group of `members` members at a time; each replacement has a new member id.
+
+    Static members have the instance id of their predecessors.
+    """
 
     def __init__(
         self,
@@ -99,7 +105,7 @@ class Group:
     ) -> None:
         self.history = GroupHistory()
         self.anomalies: list[Anomaly] = []
-        """What no member may be told."""
+        """Errors that no member may get."""
         self._connect = connect
         self._topic = topic
         self._members = members
@@ -112,12 +118,12 @@ class Group:
         self._lives: list[_Life] = []
         self._whole = trio.Event()
         self._served: set[int] = set()
-        """Who has had a commit acknowledged since all is whole."""
+        """Members that have had a commit acknowledged since the cluster is whole."""
         self._ends: Mapping[TopicPartition, int] | None = None
         self._over = trio.Event()
 
     async def run(self) -> None:
-        """Until `final` has seen enough."""
+        """Run until `final` has finished."""
         if not self._members:
             return
         async with trio.open_nursery() as nursery:
@@ -127,13 +133,13 @@ class Group:
             nursery.cancel_scope.cancel()
 
     def whole(self) -> None:
-        """Nobody has a reason any more to go."""
+        """The cluster is whole: members have no reason to leave."""
         self._whole.set()
         for life in self._lives:
             life.scope.deadline = float("inf")
 
     async def final(self, committed: list[Seen], ends: Mapping[TopicPartition, int]) -> None:
-        """All that there is to read is `committed`, up to `ends`; it is waited for that the group has it."""
+        """Wait until the group has read and committed `committed`, up to `ends`."""
         if not self._members:
             return
         self._ends = ends
@@ -206,7 +212,7 @@ class Group:
                 await trio.sleep(PAUSE_S)
 
     async def _poll(self, life: _Life, asked_s: float) -> bool:
-        """Whether there was something."""
+        """Poll once, and record the assignment; return whether there were records."""
         member, given = life.member, life.given
         records = as_seen(await member.poll(POLL_S))
         owned = {where.partition for where in member.positions}

@@ -1,5 +1,7 @@
-"""What the members of a group were given and committed, and what of it cannot be: each record is somebody's, what
-was acknowledged to be committed is not read again by whoever comes next, and nobody commits what is another's.
+"""The assignments and commits of a group's members, and checks of them.
+
+Each record is assigned to a member, no later member reads records below an acknowledged commit
+again, and no member commits the offsets of another's partitions.
 """
 
 from __future__ import annotations
@@ -13,19 +15,21 @@ from odradek.testing.simulation.history import Anomaly, Seen
 
 @dataclass
 class Given:
-    """Partitions that are a member's, in one generation (or member epoch)."""
+    """The partitions of a member in one generation (or member epoch)."""
 
     member: str
     generation: int
     partitions: set[int]
     asked_s: float
     told_s: float
-    """When it had not asked yet for the records that it was the first to get of these, and when it had them."""
+    """The start of the first poll that returned records of this assignment, and its end."""
     seen: list[Seen] = field(default_factory=list)
 
     def goes_on(self, generation: int, partitions: set[int], records: list[Seen]) -> bool:
-        """Whether it has the same still and these are its next records. Who joins again begins where the group
-        is, though its generation may be the same."""
+        """Whether the assignment is unchanged and these are its next records.
+
+        A member that rejoins starts at the committed offsets, even in the same generation.
+        """
         if (generation, partitions) != (self.generation, self.partitions):
             return False
         last = {each.partition: each.offset for each in self.seen}
@@ -39,7 +43,7 @@ class Commit:
     offsets: Mapping[int, int]
     asked_s: float
     told_s: float | None = None
-    """When it was acknowledged, if it was."""
+    """The time of the acknowledgement, if there was one."""
 
 
 @dataclass
@@ -48,7 +52,7 @@ class GroupHistory:
     commits: list[Commit] = field(default_factory=list)
 
     def acknowledged(self) -> dict[int, int]:
-        """The furthest that the group has come, as it was told."""
+        """The highest acknowledged offset of each partition."""
         furthest: dict[int, int] = defaultdict(int)
         for each in self.commits:
             if each.told_s is not None:
@@ -57,12 +61,15 @@ class GroupHistory:
         return dict(furthest)
 
     def count_done(self) -> Counter[str]:
-        """How much came of what members asked for."""
+        """Count the acknowledged commits."""
         told = [each for each in self.commits if each.told_s is not None]
         return Counter({"acknowledged commits of a group": len(told)})
 
     def anomalies(self, final: list[Seen], has: Mapping[int, int]) -> Iterator[Anomaly]:
-        """`final` is all that is committed, `has` the offsets that the group has in the end."""
+        """Check the history.
+
+        `final` are all committed records, `has` the committed offsets of the group at the end.
+        """
         yield from self._lost_offsets(has)
         yield from self._read_again()
         yield from self._fenced_commits()

@@ -1,7 +1,8 @@
-"""What clients did and saw during a run, and what of it cannot be (in the manner of Jepsen's Kafka).
+"""The requests and results of a run's clients, with checks in the manner of Jepsen's Kafka tests.
 
-Every value is written once, by one transaction. A run ends healed: the broker is up, every
-transaction is over, and the whole topic is read once more (`final`). All is compared with that.
+Every value is written once, by one transaction. At the end of a run the cluster has recovered, all
+transactions have ended, and the whole topic is read again (`final`). Everything is compared with
+that.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 TRANSACTIONAL = "client-"
-"""How the names of transactional clients begin; other clients write without transactions."""
+"""The prefix of the names of transactional clients; other clients write without transactions."""
 
 
 class Outcome(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """Nobody told the client: all of it or nothing of it happened."""
+    """The client got no response: either the whole transaction is committed, or nothing."""
 
 
 @dataclass
 class Sent:
-    """A value, where it was sent, and the offset that the broker acknowledged (-1: none)."""
+    """A value, its partition, and the offset that the broker acknowledged (-1: none)."""
 
     partition: int
     value: bytes
@@ -37,7 +38,7 @@ class Transaction:
     number: int
     sent: list[Sent] = field(default_factory=list)
     group_offset: int | None = None
-    """What was committed for the client's group in it; offsets only rise."""
+    """The offset that the transaction commits for the client's group; it only increases."""
     outcome: Outcome = Outcome.UNKNOWN
 
 
@@ -51,17 +52,19 @@ class Seen:
 @dataclass
 class History:
     transactions: list[Transaction] = field(default_factory=list)
-    """In the order in which each client made them."""
+    """In the order of each client."""
     polled: dict[str, list[Seen]] = field(default_factory=dict)
-    """What each read_committed reader saw, in its order, from the first offset to the end."""
+    """The records that each read_committed reader saw, in order, from the first offset to the end.
+    """
     final: list[Seen] = field(default_factory=list)
-    """All that is committed, in the end."""
+    """All committed records at the end."""
     open_partitions: Sequence[int] = ()
-    """Partitions whose last stable offset is not their end, although every transaction is over."""
+    """Partitions with a last stable offset below the log end offset after all transactions ended.
+    """
     stuck: set[str] = field(default_factory=set)
-    """Clients that could not begin anew, or whose group's offset was still pending in the end."""
+    """Clients whose InitProducerId failed, or whose group had a pending offset at the end."""
     group_offsets: dict[str, int] = field(default_factory=dict)
-    """What each client's group has in the end; nothing if it has nothing."""
+    """The committed offset of each client's group at the end; absent if there is none."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Anomaly:
 
 
 def count_done(history: History) -> Counter[str]:
-    """How much came of what clients asked for; an anomaly is looked for in nothing else."""
+    """Count the requests that succeeded: only these can show anomalies."""
     done: Counter[str] = Counter()
     for each in history.transactions:
         done["acknowledged records"] += sum(sent.offset >= 0 for sent in each.sent)
@@ -86,7 +89,7 @@ def count_done(history: History) -> Counter[str]:
 
 
 def anomalies(history: History) -> list[Anomaly]:
-    """Everything in `history` that exactly-once semantics rule out; empty for a sound run."""
+    """All violations of exactly-once semantics in `history`; empty for a correct run."""
     return [anomaly for check in _CHECKS for anomaly in check(history)]
 
 
@@ -149,7 +152,7 @@ def _non_monotonic_sends(history: History) -> Iterator[Anomaly]:
 
 
 def _polls(history: History) -> Iterator[Anomaly]:
-    """Each reader sees what is there in the end, each once, in its order, and nothing is skipped."""
+    """Each reader sees the records of `final`, once, in order, and without gaps."""
     partitions = {seen.partition for seen in history.final}
     for reader, polled in history.polled.items():
         for partition in partitions:

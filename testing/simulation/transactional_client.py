@@ -1,9 +1,9 @@
-"""A transactional producer, one request at a time, that says what it knows and no more. It finds its
-coordinators and the leaders of partitions as any client does.
+"""A transactional producer that sends one request at a time and reports only confirmed results.
 
-`Protocol.CLASSIC` names its partitions to the coordinator (AddPartitionsToTxn) and keeps its epoch
-from one transaction to the next; `Protocol.IMPLICIT` is KIP-890's: the partition's leader adds it, and
-every end of a transaction brings a new epoch.
+It finds its coordinators and the partition leaders as every client does. `Protocol.CLASSIC` adds
+partitions with AddPartitionsToTxn and keeps its epoch from one transaction to the next. With
+`Protocol.IMPLICIT` (KIP-890) the partition leader adds them, and the end of each transaction bumps the
+epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from odradek.seams.network import Address
 TIMEOUT_MS = 2_500
 PATIENCE_S = 20.0
 PAUSE_S, PAUSE_MAX_S = 0.02, 0.32
-"""Before a request is made again; twice as long each time."""
+"""The delay before a retry, and its maximum; it doubles each time."""
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 
@@ -63,7 +63,7 @@ class TransactionalClient:
         self._coordinators: dict[int, Address] = {}
 
     async def init(self) -> None:
-        """Take over the transactional id; a transaction of it that is open is aborted."""
+        """Initialize the transactional id (InitProducerId); this aborts an open transaction of it."""
         response = await self._ask(
             INIT_PRODUCER_ID,
             {
@@ -80,16 +80,17 @@ class TransactionalClient:
         self._added.clear()
 
     async def send(self, partition: int, value: bytes) -> int:
-        """Write one record in the transaction; its offset.
+        """Write one record in the transaction; return its offset.
 
-        Raises KafkaError or ClientError where that can't be had: the transaction is to be aborted.
+        Raises KafkaError or ClientError on failure; the transaction must then be aborted.
         """
         return await self.send_all(partition, [Record(0, self._clock.wall_ms(), None, value)])
 
     async def send_all(
         self, partition: int, records: Sequence[Record], *, compression: int = 0
     ) -> int:
-        """As `send`, of a batch of records; the first one's offset."""
+        """Write a batch of records in the transaction; return the first one's offset. Raises as
+        `send`."""
         if not self._implicit and partition not in self._added:
             await self._add_partition(partition)
         self._added.add(partition)
@@ -117,7 +118,7 @@ class TransactionalClient:
         return int(response.responses[0].partition_responses[0].base_offset)
 
     async def commit_offset(self, offset: int) -> None:
-        """Commit `offset` of partition 0 for the group that has the client's name."""
+        """Commit `offset` of partition 0 for the group with the client's name."""
         if not self._implicit:
             await self._ask(ADD_OFFSETS_TO_TXN, {**self._identity(), "group_id": self.name}, 3)
         row = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
@@ -132,7 +133,7 @@ class TransactionalClient:
         )
 
     async def end(self, *, commit: bool) -> None:
-        """End the transaction. Raises if nobody tells that it ended so."""
+        """End the transaction. Raises if its end is not confirmed."""
         response = await self._ask(
             END_TXN,
             {**self._identity(), "committed": commit},
@@ -159,7 +160,8 @@ class TransactionalClient:
     async def _ask(
         self, api: Api, values: Mapping[str, Any], at_most: int, patience_s: float = PATIENCE_S
     ) -> Any:
-        """Send the request until it is answered for good. Every request here may be repeated."""
+        """Send the request until it succeeds or fails with a fatal error; all of them are
+        idempotent."""
         limit, pause_s = trio.current_time() + patience_s, PAUSE_S
         while True:
             try:
@@ -182,7 +184,7 @@ class TransactionalClient:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _node_for(self, api: Api, values: Mapping[str, Any]) -> BrokerConnection:
-        """Who answers such a request."""
+        """The connection to the node that serves the request."""
         if api is PRODUCE:
             partition = values["topic_data"][0]["partition_data"][0]["index"]
             return await self._cluster.node(await self._cluster.leader(self._topic, partition))
@@ -198,7 +200,7 @@ class TransactionalClient:
 
 
 def _error_of(response: Any) -> ErrorCode:
-    """The first error in an answer, wherever it stands."""
+    """The first error code in a response, at any level."""
     codes = [getattr(response, "error_code", 0)]
     for name in ("responses", "topics", "results_by_topic_v3_and_below"):
         for topic in getattr(response, name, ()):

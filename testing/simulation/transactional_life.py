@@ -1,7 +1,7 @@
-"""What a transactional client does with its life: transactions, one after the other, each written down.
+"""The life of a transactional client: a sequence of transactions, all recorded.
 
-It commits, aborts, commits offsets of its group, gives up on what fails, dies in the middle, and does not
-always wait to hear how a transaction ended.
+It commits, aborts, commits offsets of its group, aborts after errors, dies during transactions, and
+does not always wait for the result of a transaction.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from odradek.testing.simulation.transactional_client import TransactionalClient
 
 
 class TransactionalLife:
-    """`padding` is put behind each value, and is no part of it; `pause` is how the client takes its time;
-    `refused` is told of every error that a request ended with for good, and for how long the transaction
-    has been open, in seconds."""
+    """`padding` is appended to each value and is not part of it; `pause` waits between operations.
+
+    `refused` is called with every fatal error of a request, and with the age of the transaction in
+    seconds.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class TransactionalLife:
         seconds: float,
         ended: Callable[[Transaction], None] = lambda transaction: None,
     ) -> None:
-        """So many transactions, in about so much time; `ended` is told of each."""
+        """Run `transactions` transactions in about `seconds`; `ended` is called with each of them."""
         for number in range(transactions):
             transaction = await self._begin(number)
             if transaction is None:
@@ -62,7 +64,10 @@ class TransactionalLife:
             self._is_ready = await self._done(self._client.init)
 
     async def commit_one(self, number: int) -> bool:
-        """One more that is to be committed, with a record in each partition and an offset; whether it was."""
+        """Commit one more transaction, with a record in each partition and an offset.
+
+        Returns whether it was committed.
+        """
         transaction = await self._begin(number)
         if transaction is None:
             return False
@@ -78,7 +83,7 @@ class TransactionalLife:
         return True
 
     async def _begin(self, number: int) -> Transaction | None:
-        """None: the client could not begin anew."""
+        """Begin a transaction; None if InitProducerId failed."""
         if not self._is_ready and not await self._done(self._client.init):
             self._history.stuck.add(self._client.name)
             return None
@@ -88,22 +93,22 @@ class TransactionalLife:
         return transaction
 
     async def _transact(self, transaction: Transaction) -> bool:
-        """Whether the client can go on without `init`."""
+        """Run the transaction; return whether the client can continue without `init`."""
         client, chance = self._client, self._chance
         try:
             await self._fill(transaction)
         except (KafkaError, ClientError) as error:
             self._refused(error)
-            transaction.outcome = Outcome.ABORTED  # nobody has asked for more
+            transaction.outcome = Outcome.ABORTED  # the client has not requested a commit
             return await self._done(lambda: client.end(commit=False))
-        if chance.random() < 0.1:  # a client that dies here; whoever comes after it aborts
+        if chance.random() < 0.1:  # the client dies here; its successor aborts
             transaction.outcome = Outcome.ABORTED
             return False
         commit = chance.random() < 0.75
         if not commit:
             transaction.outcome = Outcome.ABORTED
         ended = False
-        # Some clients are gone before they hear of the end they asked for.
+        # Some clients end before they get the response to EndTxn.
         patience_s = chance.uniform(0, 0.02) if chance.random() < 0.15 else float("inf")
         with trio.move_on_after(patience_s):
             ended = await self._done(lambda: client.end(commit=commit))
@@ -112,7 +117,7 @@ class TransactionalLife:
         return ended
 
     async def _fill(self, transaction: Transaction) -> None:
-        """Send what belongs to it. Raises KafkaError or ClientError for what can't be had."""
+        """Send the records of the transaction. Raises KafkaError or ClientError on failure."""
         chance = self._chance
         for number in range(chance.randint(1, 4)):
             await self._send(transaction, number, chance.randrange(self._partitions))
