@@ -1,10 +1,9 @@
-"""Two runs against each other: what got worse by more than a tolerance.
+"""Compares two runs and reports what is worse by more than a tolerance.
 
-Medians are compared, workload by workload and metric by metric, for one peer (Odradek, unless told
-otherwise). Where the runs of then and of now have values in common, that is noise, however far the medians are
-apart; and what only helps to understand (`Metric.diagnostic`) is shown, and judged by nobody. A metric that the old run had and the new one failed to give is a regression too; one that
-the new run did not try is only named, as is one of a workload that asked for something else then. Where
-the machines or the clients differ, so may the figures: that is said.
+The medians of each metric are compared for one peer. If the ranges of the samples overlap, the difference is noise.
+Diagnostic metrics (`Metric.diagnostic`) are shown without a verdict. A metric without a value in the new run is a
+regression if the workload was run, and is only listed otherwise. A workload with other parameters is only listed.
+`other_machine` returns differences of the machines and clients.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ class Verdict(enum.Enum):
     SAME = "same"
     NOISE = "noise"
     """The medians differ, and the ranges overlap."""
-    ASIDE = "aside"
-    """It is diagnostic."""
+    DIAGNOSTIC = "diagnostic"
+    """The metric is diagnostic."""
     FAILED = "FAILED"
-    """The old run has a figure, the new one tried and has none."""
+    """The workload was run again and gave no value."""
     NOT_RUN = "not run"
-    ANOTHER = "another workload"
-    """The name is the same, and the parameters are not."""
+    OTHER_PARAMETERS = "other parameters"
+    """The workload has the same name and other parameters."""
 
     @property
     def is_regression(self) -> bool:
@@ -41,8 +40,10 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """A metric in two runs. `worse` is the part by which it got worse (0.1: by a tenth; negative:
-    better), None where there is nothing to compare."""
+    """A metric in two runs.
+
+    `worse` is the relative change for the worse (0.1 is 10%; negative is better), or None without a comparison.
+    """
 
     workload: str
     metric: Metric
@@ -53,7 +54,7 @@ class Change:
 
 
 def compare(old: Results, new: Results, *, peer: str, tolerance: float) -> list[Change]:
-    """Every metric that the old run has of the peer; `tolerance` as a part (0.1: a tenth)."""
+    """Compare every metric that the old run has for the peer. A `tolerance` of 0.1 is 10%."""
     changes: list[Change] = []
     for workload in old.workloads:
         measured = workload.peers.get(peer)
@@ -79,12 +80,12 @@ def _changes(
         metric_now = metric if now is None else now.metric(metric.name) or metric
         after = None if now_measured is None else figure(new, metric_now, now_measured)
         if now is not None and now.parameters != workload.parameters:
-            yield Change(workload.name, metric, before, after, None, Verdict.ANOTHER)
+            yield Change(workload.name, metric, before, after, None, Verdict.OTHER_PARAMETERS)
         elif after is not None:
             worse = worse_by(metric, before.median, after.median)
             verdict = _verdict(worse, tolerance)
             if after.metric.diagnostic or metric.diagnostic:
-                verdict = Verdict.ASIDE
+                verdict = Verdict.DIAGNOSTIC
             elif verdict is not Verdict.SAME and _overlap(before, after):
                 verdict = Verdict.NOISE
             yield Change(workload.name, metric, before, after, worse, verdict)
@@ -97,7 +98,7 @@ def _changes(
 
 
 def worse_by(metric: Metric, before: float, after: float) -> float:
-    """The part by which a value got worse: 0.25 for 100 MB/s that became 75, or 4 ms that became 5."""
+    """Return the relative change for the worse: 0.25 for 100 MB/s to 75 MB/s, or for 4 ms to 5 ms."""
     if before == 0:
         return 0.0 if after == 0 or metric.better == "higher" else float("inf")
     change = (after - before) / before
@@ -115,7 +116,7 @@ def _overlap(before: Figure, after: Figure) -> bool:
 
 
 def other_machine(old: Results, new: Results) -> list[str]:
-    """In what the machines of two runs differ, and the clients on them."""
+    """Return the differences of the machines and clients of two runs."""
     then, now = [
         {
             **{key: each.machine.get(key, "?") for key in SAME_MACHINE},
@@ -123,4 +124,4 @@ def other_machine(old: Results, new: Results) -> list[str]:
         }
         for each in (old, new)
     ]
-    return [f"{key}: {then[key]} then, {now[key]} now" for key in then if then[key] != now[key]]
+    return [f"{key}: {then[key]} before, {now[key]} now" for key in then if then[key] != now[key]]

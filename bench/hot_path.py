@@ -1,17 +1,16 @@
-"""The request path, rehearsed in a process of its own, for counting its instructions.
+"""Runs the request path in a separate process, so that its instructions can be counted.
 
-A whole broker runs over real files, on a clock that stands still so that nothing happens in the
-background; `ClientConnection` is given requests by a connection that copies them out of memory and
-drops the answers. What is counted is therefore ours, from the frame to the answer and back to the
-next frame, with the interpreter under it, and without what the kernel and trio's wait for a socket
-cost (`limits.py` and the workloads over real sockets know that). One case goes over loopback, a
-`TcpConnection` and the `TcpSelector`, from a client in the same loop, whose part is in it.
+A complete broker runs on real files. Its clock is stopped, so no background work runs. `ClientConnection` receives
+requests from a connection that copies them from memory and discards the responses. The counts therefore include the
+broker's code and the interpreter, and exclude the kernel and trio's wait for a socket, which `limits.py` and the
+workloads over real sockets measure. One case uses loopback, a `TcpConnection` and the `TcpSelector`; its counts
+include a client in the same event loop.
 
     python -m odradek.bench.hot_path DIRECTORY
 
-Each case runs once to warm up, then in two phases of N and 2N operations. Before and after each phase
-stands a call of getppid(2), which nothing else here makes: callgrind dumps its counts there
-(`instructions.py`). The phases are printed in their order as one JSON list.
+Each case has a warm-up phase, and then two phases of N and 2N operations. getppid(2) is called only before and after
+each phase; callgrind writes a dump of its counts at each call (`instructions.py`). The phases are printed in order
+as a JSON list.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ METADATA_VERSION = 12
 MAX_BYTES = 1 << 20
 RESPONSE_BYTES = 1 << 16
 NEXT_OFFSET = 0x1122334455667788
-"""Stands in a request for the end of the log, which is put in its place each time."""
+"""Placeholder in a request, which is replaced by the current log end offset."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,8 @@ CASES = (
     ),
     Case(
         "fetch-woken",
-        "a Fetch request that waits, and is answered when a record of 100 bytes is appended; the "
-        "append and two passes of the loop are in it",
+        "a Fetch request that waits until a record of 100 bytes is appended, including the append "
+        "and two passes of the event loop",
         apis.FETCH,
         FETCH_VERSION,
         lambda: _fetch(NEXT_OFFSET),
@@ -189,8 +188,8 @@ CASES = (
 )
 
 
-class Rehearsal:
-    """A `Connection` whose peer asks the same again and again, each time once it was answered."""
+class RepeatingPeer:
+    """A `Connection` whose peer sends the same request again after each response."""
 
     local = peer = Address("127.0.0.1", 1)
     is_hung_up = False
@@ -239,9 +238,11 @@ class Rehearsal:
         pass
 
 
-class Waiting(Rehearsal):
-    """Asks for the next record of the partition, and has it appended when the loop comes around:
-    whoever answers waits for it by then."""
+class AppendingPeer(RepeatingPeer):
+    """Requests the next record of the partition, and appends it in the next pass of the event loop.
+
+    The Fetch request is waiting in the purgatory by then.
+    """
 
     def __init__(
         self, request: bytes, times: int, partition: Partition, due: CompletableFetches
@@ -253,26 +254,26 @@ class Waiting(Rehearsal):
         self._partition = partition
         self._due = due
         self._records = _records(1, 100)
-        self._is_asked = False
+        self._is_requested = False
 
     async def receive_into(self, view: memoryview) -> int:
         self._offset[:] = self._partition.log.end_offset.to_bytes(8, "big")
-        self._is_asked = True
+        self._is_requested = True
         return await super().receive_into(view)
 
-    async def append_when_asked(self) -> None:
+    async def append_when_requested(self) -> None:
         while True:
             await trio.lowlevel.checkpoint()
-            if self._is_asked:
-                self._is_asked = False
+            if self._is_requested:
+                self._is_requested = False
                 records = memoryview(bytearray(self._records))  # stamped in place
                 self._due.has_active_connection = True
                 self._partition.append(records, acks=1, now_ms=0)
                 self._due.respond()  # as a connection does
 
 
-class Asking:
-    """A client at the other end of a connection, that asks the same again once it was answered."""
+class TcpClient:
+    """A client over loopback that sends the same request again after each response."""
 
     def __init__(self, request: bytes, times: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -285,7 +286,7 @@ class Asking:
         self.responses = 0
         self.last: list[Buffer] = []
 
-    async def ask(self) -> None:
+    async def run(self) -> None:
         with self._socket:
             for _ in range(self._times):
                 self._socket.send(self._request)
@@ -295,37 +296,40 @@ class Asking:
 
 
 class NotResponded(Exception):
-    """The broker did not answer as it should: there is nothing to count."""
+    """The broker did not send the expected responses."""
 
 
-async def rehearse(broker: Node, case: Case, times: int) -> None:
-    """Have the broker answer a case so many times on one connection; NoResponse if it doesn't."""
+async def run_case(broker: Node, case: Case, times: int) -> None:
+    """Send the request of a case `times` times on one connection.
+
+    Raises NotResponded if a response is missing or the last one is not as expected.
+    """
     selector: Selector = EachAlone()
-    peer: Rehearsal | Asking = Rehearsal(case.request(), times)
+    peer: RepeatingPeer | TcpClient = RepeatingPeer(case.request(), times)
     if case.waits:
         partition = await broker.partitions.get(TOPIC, None, 0)
-        peer = Waiting(case.request(), times, partition, broker.services.completable_fetches)
+        peer = AppendingPeer(case.request(), times, partition, broker.services.completable_fetches)
     elif case.over_sockets:
-        peer, selector = Asking(case.request(), times), TcpSelector()
-    connection = peer.connection if isinstance(peer, Asking) else peer
+        peer, selector = TcpClient(case.request(), times), TcpSelector()
+    connection = peer.connection if isinstance(peer, TcpClient) else peer
     client = ClientConnection(connection, broker.endpoints[0], broker.services, selector)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(selector.run)
-        if isinstance(peer, Waiting):
-            nursery.start_soon(peer.append_when_asked)
-        if isinstance(peer, Asking):
-            nursery.start_soon(peer.ask)
+        if isinstance(peer, AppendingPeer):
+            nursery.start_soon(peer.append_when_requested)
+        if isinstance(peer, TcpClient):
+            nursery.start_soon(peer.run)
         _mark()
         await client.talk()
         _mark()
         nursery.cancel_scope.cancel()
     if peer.responses != times:
-        raise NotResponded(f"{case.name}: {peer.responses} answers to {times} requests")
+        raise NotResponded(f"{case.name}: {peer.responses} responses to {times} requests")
     response = memoryview(b"".join(_bytes_of(peer.last)))[4:]
     _, start = read_response_header(case.api, case.version, response)
     values = messages.read_response(case.api.key, case.version, response, start)
     if not case.good(values):
-        raise NotResponded(f"{case.name}: answered {values}")
+        raise NotResponded(f"{case.name}: unexpected response {values}")
 
 
 def _bytes_of(parts: Sequence[Buffer | FileSlice]) -> Iterator[Buffer]:
@@ -334,15 +338,14 @@ def _bytes_of(parts: Sequence[Buffer | FileSlice]) -> Iterator[Buffer]:
 
 
 def _mark() -> None:
-    """Callgrind dumps and begins anew here."""
+    """Make callgrind dump its counts and reset them."""
     os.getppid()
 
 
 def run(directory: str, cases: Sequence[Case] = CASES) -> list[tuple[str, int]]:
-    """Rehearse every case; returns the phases in the order in which they ran, as (case, times).
+    """Run every case. Returns the phases in the order in which they ran, as (case, times).
 
-    The clock is trio's too: nothing that a broker does now and then (retention) comes in between,
-    however slowly this goes.
+    trio uses the same stopped clock, so no periodic task (such as retention) runs during a phase.
     """
     clock = VirtualClock()
     return trio.run(_run, clock, directory, cases, clock=clock)
@@ -369,14 +372,14 @@ async def _run(clock: VirtualClock, directory: str, cases: Sequence[Case]) -> li
         for case in cases:
             for times in (case.operations, case.operations, 2 * case.operations):
                 gc.collect()
-                await rehearse(broker, case, times)
+                await run_case(broker, case, times)
                 phases.append((case.name, times))
         broker.stop()
     return phases
 
 
 def main() -> int:
-    gc.disable()  # when it runs depends on all that lives; the path itself makes no cycles to collect
+    gc.disable()  # its runs depend on all live objects; the request path creates no cycles
     json.dump(run(sys.argv[1]), sys.stdout)
     return 0
 

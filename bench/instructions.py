@@ -1,11 +1,10 @@
-"""Instruction counts of the request path, held against stored figures.
+"""Counts the instructions of the request path and compares them with stored counts.
 
-Times vary by a tenth from run to run; the number of instructions of a rehearsed request
-(`hot_path.py`) hardly does. It runs under valgrind's callgrind, which dumps its counts at each mark;
-the difference between the phase of 2N operations and the one of N, divided by N, is what one
-operation costs: whatever a phase costs by itself cancels out.
+Times vary by about 10% from run to run; instruction counts are nearly constant. `hot_path.py` runs under valgrind's
+callgrind, which dumps its counts at each mark. The difference between the phases of 2N and of N operations, divided
+by N, is the count per operation, without the fixed cost of a phase.
 
-Counts belong to an interpreter's minor version and an architecture, so figures are stored for each.
+Counts are stored per minor version of the interpreter and per architecture.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 
 
 class CannotCount(Exception):
-    """There is no valgrind, or the rehearsal failed; the text says which and what to do."""
+    """valgrind is not installed, or `hot_path.py` failed; see the text."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A case's count beside the stored one (None where none is stored, or where it is no case any more)."""
+    """The new count and the stored count of a case; None if the case has no such count."""
 
     case: str
     stored: int | None
@@ -45,7 +44,7 @@ class Difference:
 
     @property
     def part(self) -> float | None:
-        """By which part it grew (0.05: by a twentieth)."""
+        """Return the relative growth (0.05 is 5%)."""
         return self.counted / self.stored - 1 if self.stored and self.counted is not None else None
 
     @property
@@ -54,7 +53,7 @@ class Difference:
 
 
 def interpreter() -> str:
-    """What counts belong to, such as 'CPython 3.11 x86_64'."""
+    """Return the key of the stored counts, such as 'CPython 3.11 x86_64'."""
     version = ".".join(map(str, sys.version_info[:2]))
     return f"{platform.python_implementation()} {version} {platform.machine()}"
 
@@ -116,8 +115,10 @@ def _total(dump: str) -> int:
 
 
 def per_operation(phases: Sequence[tuple[str, int]], dumps: Sequence[int]) -> dict[str, int]:
-    """What one operation of each case costs. Between the marks lie, in turn, what is before a phase
-    and the phase itself; of a case's phases the last two have N and 2N operations."""
+    """Return the instructions per operation of each case.
+
+    Every second dump is that of a phase. The last two phases of a case have N and 2N operations.
+    """
     inside = dumps[1::2]
     if len(inside) < len(phases):
         raise CannotCount(f"{len(dumps)} dumps for {len(phases)} phases")
@@ -132,18 +133,18 @@ def per_operation(phases: Sequence[tuple[str, int]], dumps: Sequence[int]) -> di
 
 
 def load(path: Path = STORED) -> dict[str, dict[str, int]]:
-    """Interpreter to counts; empty where nothing is stored."""
+    """Load the stored counts by interpreter; empty if the file does not exist."""
     if not path.exists():
         return {}
     document = json.loads(path.read_text(encoding="utf-8"))
     if document.get("schema") != SCHEMA:
-        raise CannotCount(f"{path} has another schema than {SCHEMA}")
+        raise CannotCount(f"{path} does not have schema {SCHEMA}")
     counts: dict[str, dict[str, int]] = document["instructions"]
     return counts
 
 
 def store(counts: Mapping[str, int], path: Path = STORED) -> None:
-    """Store this interpreter's counts, and leave the others'."""
+    """Store the counts of this interpreter; those of other interpreters are kept."""
     document = {
         "schema": SCHEMA,
         "unit": "instructions an operation, in user space",

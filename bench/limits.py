@@ -1,10 +1,10 @@
-"""What the machine can do with no broker in between: every throughput is seen against one of these.
+"""Physical limits: what this machine reaches without a broker, for comparison with the workloads.
 
-Two processes, as with a broker and its client: the other one (`_be_client`, forked) only feeds or drains
-a loopback connection, or is the client that asks brokers, `odradek-load`. What the broker's side does is the
-least that a broker could do: `recv_into` one buffer and `write` it, `sendfile` a file that is in the page
-cache, answer a few bytes with as many. No protocol, no checks; in Python, whose part in calls of a megabyte is
-nothing.
+Each limit uses two processes, like a broker and its client. The client is a fork that feeds or drains a loopback
+connection (`_be_client`), or `odradek-load`, the client that measures brokers. The other process does the least that
+a broker could do: `recv_into` a buffer and `write` it, `sendfile` a file from the page cache, or respond to a few
+bytes with as many. It has no protocol and no checks. It is written in Python, whose cost in calls of 1 MiB is
+negligible.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SIZE_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 PING_PONG_S = 2.0
 PING = (1).to_bytes(4, "big") + b"!"
-"""As a request and as an answer: its length, and a byte."""
+"""Bytes of a request and of a response: the size, and one byte."""
 RECORD_BYTES = 1024
 INTERVAL_NS = 1_000_000
 PACED_S = 10.0
 COME_S = 30.0
 PASSES = 3
-"""How often a file is sent: once is too short to time."""
+"""Number of times that the file is sent, so that the measurement is long enough."""
 
 SPEED = Metric("mb_per_s", "MB/s", "higher")
 ROUND_TRIP = Metric("round_trip_us", "µs", "lower")
@@ -59,7 +59,7 @@ def _echo(connection: socket.socket) -> None:
 
 
 def _filled(connection: socket.socket, buffer: bytearray) -> bool:
-    """False where the other end is gone."""
+    """Fill the buffer. Returns False if the connection was closed."""
     got = 0
     with memoryview(buffer) as view:
         while got < len(buffer):
@@ -72,7 +72,7 @@ def _filled(connection: socket.socket, buffer: bytearray) -> bool:
 
 @contextmanager
 def _connected(client: Client) -> Iterator[socket.socket]:
-    """Our end of a loopback connection, at whose other end `client` runs in a process of its own."""
+    """Open a loopback connection to a fork that runs `client`; yields this process's end."""
     with _listening() as server:
         child = os.fork()
         if child == 0:
@@ -86,7 +86,7 @@ def _connected(client: Client) -> Iterator[socket.socket]:
 
 @contextmanager
 def _listening() -> Iterator[socket.socket]:
-    """For one client, who has so much time to come: OSError if it does not."""
+    """Listen for one client; accepting raises OSError after `COME_S` seconds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         _send_unpaced(server)
         server.settimeout(COME_S)
@@ -101,8 +101,7 @@ def _accepted(server: socket.socket) -> socket.socket:
 
 
 def _send_unpaced(connection: socket.socket) -> None:
-    """Of the ways in which the system sends the fastest, as a broker may choose (seams/tcp.py does): BBR, where it is
-    the system's choice, lets loopback wait for timers."""
+    """Use Reno for congestion control, as seams/tcp.py does: BBR paces loopback with timers."""
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
@@ -115,12 +114,12 @@ def _be_client(address: tuple[str, int], client: Client) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client(connection)
     finally:
-        os._exit(0)  # a fork of the harness: nothing of it may run on
+        os._exit(0)  # a fork must not run the rest of the harness
 
 
 @dataclass(frozen=True)
 class _Clock:
-    """Time and this process's CPU since it was made."""
+    """Measures time and this process's CPU from its creation on."""
 
     began: float
     cpu_began: float
@@ -130,18 +129,18 @@ class _Clock:
         return cls(time.monotonic(), time.process_time())
 
     def passed(self) -> tuple[float, float]:
-        """Seconds, and CPU seconds."""
+        """Return the elapsed seconds and CPU seconds."""
         return time.monotonic() - self.began, time.process_time() - self.cpu_began
 
     def result(self, size_bytes: int) -> LimitResult:
-        """MB/s of so many bytes, and CPU seconds a GB."""
+        """Return MB/s and CPU seconds per GB for `size_bytes`."""
         elapsed, cpu = self.passed()
         return LimitResult(size_bytes / elapsed / 1e6, {"cpu_s_per_gb": cpu / size_bytes * 1e9})
 
 
 @dataclass(frozen=True)
 class SocketToFile:
-    """Receive and write, each chunk once."""
+    """Receives chunks from a socket and writes them to a file."""
 
     name: str = "socket-to-file"
     title: str = "loopback socket to file: recv_into, write"
@@ -157,13 +156,13 @@ class SocketToFile:
                 received += count
             result = clock.result(SIZE_BYTES)
         if received < SIZE_BYTES:
-            raise WorkloadFailed(f"{received} of {SIZE_BYTES} bytes came")
+            raise WorkloadFailed(f"{received} of {SIZE_BYTES} bytes were received")
         return result
 
 
 @dataclass(frozen=True)
 class Sendfile:
-    """Send a file that is in the page cache."""
+    """Sends a file from the page cache with sendfile."""
 
     name: str = "sendfile"
     title: str = "file to loopback socket: sendfile"
@@ -181,7 +180,7 @@ class Sendfile:
 
 
 class _Responding(threading.Thread):
-    """A broker that answers each request by as few bytes, in a thread whose CPU is its own."""
+    """Responds to each request with a few bytes, in a thread whose CPU time is measured."""
 
     def __init__(self, server: socket.socket) -> None:
         super().__init__(name="responding")
@@ -190,7 +189,10 @@ class _Responding(threading.Thread):
         self.cpu_s = 0.0
 
     def run(self) -> None:
-        with suppress(OSError), _accepted(self._server) as connection:  # nobody came, or it went
+        with (
+            suppress(OSError),
+            _accepted(self._server) as connection,
+        ):  # no client, or it disconnected
             while connection.recv(len(PING)):
                 connection.sendall(PING)
                 self.responses += 1
@@ -199,7 +201,7 @@ class _Responding(threading.Thread):
 
 @dataclass(frozen=True)
 class PingPong:
-    """A few bytes there and back, one request at a time, from the client that asks the brokers."""
+    """Exchanges a few bytes, one request at a time, with the client that measures brokers."""
 
     name: str = "ping-pong"
     title: str = f"loopback round trips of {len(PING)} bytes"
@@ -222,7 +224,7 @@ class PingPong:
                 )  # fmt: skip
             finally:
                 with suppress(OSError):
-                    server.shutdown(socket.SHUT_RDWR)  # nobody comes any more
+                    server.shutdown(socket.SHUT_RDWR)  # ends a pending accept
                 responding.join()
                 request.unlink()
         return LimitResult(
@@ -236,8 +238,10 @@ class PingPong:
 
 @dataclass(frozen=True)
 class PacedPingPong:
-    """A record there and back every millisecond, from when it was due, as the stream whose latency is
-    measured: its tail is what the machine itself keeps two processes waiting."""
+    """Exchanges a record every millisecond; latency is measured from when it was due, as in `latency`.
+
+    The high percentiles show how long the machine itself delays two processes.
+    """
 
     name: str = "paced-ping-pong"
     title: str = (
@@ -258,7 +262,7 @@ class PacedPingPong:
                 latenesses_ns.append(time.monotonic_ns() - due)
                 connection.sendall(record)
                 if not _filled(connection, record):
-                    raise WorkloadFailed("the other end is gone")
+                    raise WorkloadFailed("the connection was closed")
                 latencies_ns.append(time.monotonic_ns() - due)
         found = dict(outcome(latencies_ns, latenesses_ns).values)
         return LimitResult(found.pop(self.metric.name), found)
@@ -266,7 +270,7 @@ class PacedPingPong:
 
 @dataclass(frozen=True)
 class SequentialWrite:
-    """Write a file and have it on the disk."""
+    """Writes a file and syncs it to the disk."""
 
     name: str = "sequential-write"
     title: str = "file written from beginning to end, then fsync"

@@ -1,8 +1,7 @@
-"""The machine a bench runs on: who uses its processor, its memory, what it is.
+"""The machine: CPU time and memory of processes, idle detection, warm memory, and a description.
 
-CPU time of processes that live is read from their clocks (nanoseconds); that of children they have
-waited for from /proc (hundredths of a second). So the sum over a tree of processes never loses a
-child that ended in between.
+The CPU time of running processes is read from their clocks (ns), and that of children that ended from /proc
+(hundredths of a second). The sum over a process tree therefore includes children that ended.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ QUIET_LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class _Stat:
-    """What /proc/PID/stat says of a process."""
+    """Fields of /proc/PID/stat."""
 
     parent: int
     is_kernel: bool
@@ -102,10 +101,9 @@ def tree_resident_bytes(root: int) -> int:
 
 @dataclass(frozen=True)
 class Usage:
-    """Who used the processor during a stretch of time; seconds of CPU, but for `elapsed_s`.
+    """CPU use of other processes during a period of `elapsed_s` seconds.
 
-    `others_s` are processes outside the tree that was watched, and what the hypervisor gave to
-    somebody else (steal). The kernel's own threads are nobody's.
+    `others_s` is in CPU seconds: processes outside the watched tree, and steal time. Kernel threads do not count.
     """
 
     elapsed_s: float
@@ -113,15 +111,15 @@ class Usage:
 
     @property
     def others_share(self) -> float:
-        """Cores that others kept busy: 0.25 is a quarter of one."""
+        """Return the CPU use of others in cores: 0.25 is a quarter of a core."""
         return self.others_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
 class Watch:
-    """Watches who uses the processor: `watch = Watch(); …; usage = watch.stop()`.
+    """Measures the CPU use of other processes: `watch = Watch(); …; usage = watch.stop()`.
 
-    What descends from this process is ours, all else is others': a broker that the bench did not
-    start, and the trees of `bystanders`, which it did start, and whose turn it is not.
+    The descendants of this process do not count as others, except the trees of `bystanders`: brokers that are
+    running but are not being measured.
     """
 
     def __init__(self, bystanders: Collection[int] = ()) -> None:
@@ -130,12 +128,12 @@ class Watch:
         self._before = self._others_s()
 
     def stop(self) -> Usage:
-        """What was used since; may be called again."""
+        """Return the CPU use since the creation. It can be called more than once."""
         return Usage(time.monotonic() - self._began, self._others_s() - self._before)
 
     def _others_s(self) -> float:
-        # A process that ends moves its time to whoever waits for it: the sum over all is what was
-        # ever used, so that differences need no memory of who was there.
+        # The time of a process that ends is added to its parent's, so the sum over all processes is the
+        # total time since boot.
         processes = _all_processes()
         own = set(_tree(os.getpid(), processes, without=self._bystanders))
         used = sum(
@@ -147,8 +145,7 @@ class Watch:
 
 
 def adopt_orphans() -> None:
-    """From now on processes whose parent ends become this one's children: what they have used would else be somebody
-    else's, all at once."""
+    """Adopt processes whose parent ends, so that their CPU time does not count as that of others."""
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
@@ -159,8 +156,10 @@ def _steal_s() -> float:
 
 
 def settle(bystanders: Collection[int] = (), timeout_s: float = 60) -> None:
-    """Return when the machine is quiet, or patience ends: what was written before is on the disk, and
-    those whose turn it was before (`bystanders`) are through with what they do after it."""
+    """Wait until dirty pages are written and other processes and `bystanders` are idle.
+
+    Returns after `timeout_s` seconds at the latest, or slightly later.
+    """
     os.sync()
     end = time.monotonic() + timeout_s
     while meminfo_bytes("Dirty", "Writeback") > QUIET_DIRTY_BYTES and time.monotonic() < end:
@@ -174,14 +173,14 @@ def settle(bystanders: Collection[int] = (), timeout_s: float = 60) -> None:
 
 
 def meminfo_bytes(*names: str) -> int:
-    """The sum of some lines of /proc/meminfo."""
+    """Return the sum of some fields of /proc/meminfo, in bytes."""
     wanted = tuple(f"{name}:" for name in names)
     lines = Path("/proc/meminfo").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(wanted))
 
 
 def describe() -> dict[str, str]:
-    """What the results say about the machine."""
+    """Return the description of the machine for the results."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -198,19 +197,25 @@ def describe() -> dict[str, str]:
 
 
 TOOTH_PAGES = 32
-"""Linux reports no block of fewer pages on the machines that this was seen on (order 5)."""
+"""One page of this number stays allocated. Linux reports only larger free blocks to the host (order 5)."""
 LEFT_ALONE_BYTES = 384 << 20
-"""Free memory that is not touched, for whoever needs some in the meantime. Large blocks in it go cold
-whenever they are free, and the page cache takes large blocks first: little is better."""
+"""Free memory that is not touched, for other processes. It is small, because its free blocks become cold."""
 AT_ONCE_BYTES = 64 << 20
-"""Touched before it is looked again whether others have taken memory since."""
+"""Memory that is touched between two checks of the available memory."""
 ALL_FREE_BYTES = 1 << 60
 
 
 @contextmanager
 def warm_memory(size_bytes: int = ALL_FREE_BYTES) -> Iterator[None]:
-    """While the block lasts, up to `size_bytes` of the free memory are warm; less than a thirtieth of
-    it is taken. Takes seconds for each GiB that is cold, and ends early where others need memory meanwhile."""
+    """Keep up to `size_bytes` of the free memory warm inside the `with` block.
+
+    On a virtual machine, the first use of a page is handled by the host, and can cost ten times as much as the copy
+    that is measured. Touching and freeing the memory does not help if the guest reports free pages to the host. But
+    the guest reports only large free blocks. So this function touches the memory and frees it except one page in
+    `TOOTH_PAGES` (less than 1/30 of it); the free blocks between these pages are too small to be reported.
+
+    It takes seconds per GiB of cold memory, and stops early if other processes need the memory.
+    """
     size = min(size_bytes, meminfo_bytes("MemAvailable") - LEFT_ALONE_BYTES)
     size -= size % (TOOTH_PAGES * mmap.PAGESIZE)
     if size <= 0:
@@ -218,7 +223,7 @@ def warm_memory(size_bytes: int = ALL_FREE_BYTES) -> Iterator[None]:
         return
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_NOHUGEPAGE)
-        memory.madvise(mmap.MADV_DONTFORK)  # a child would hold on to what is given back
+        memory.madvise(mmap.MADV_DONTFORK)  # a child would keep the freed pages
         touched = 0
         while touched < size and meminfo_bytes("MemAvailable") > LEFT_ALONE_BYTES:
             until = min(size, touched + AT_ONCE_BYTES)

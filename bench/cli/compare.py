@@ -63,8 +63,8 @@ def _summary(changes: list[Change], tolerance: float) -> str:
         f"{len(changes)} figures: {counts[Verdict.REGRESSION]} worse by more than {tolerance:g} %, "
         f"{counts[Verdict.FAILED]} failed, {counts[Verdict.IMPROVEMENT]} better, "
         f"{counts[Verdict.SAME]} the same, {counts[Verdict.NOISE]} within the range of their samples, "
-        f"{counts[Verdict.ASIDE]} diagnostic, {counts[Verdict.NOT_RUN]} not run, "
-        f"{counts[Verdict.ANOTHER]} with other parameters"
+        f"{counts[Verdict.DIAGNOSTIC]} diagnostic, {counts[Verdict.NOT_RUN]} not run, "
+        f"{counts[Verdict.OTHER_PARAMETERS]} with other parameters"
     )
 
 

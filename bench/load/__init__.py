@@ -1,7 +1,7 @@
-"""The C program that puts load on a broker, `odradek-load`: built here, run from here.
+"""Builds and runs `odradek-load`, the C program that produces load on a broker.
 
-It is compiled with `cc` against librdkafka when first needed (Debian: `apt install gcc
-librdkafka-dev`) and kept under a name made of its sources.
+The program is compiled with `cc` and librdkafka at its first use (Debian: `apt install gcc librdkafka-dev`). The
+build cache keeps it under the digest of its sources.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from odradek.bench.model import PeerFailed, PeerUnavailable, ServerProcess, Targ
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 CLIENT_BOUND = 0.9
-"""From this share of a core on, a thread of the client is what limits the rate."""
+"""If a thread of the client uses more than this share of a core, the client limits the rate."""
 TIMEOUT_S = 180.0
 NOT_COMPRESSING = "not compressing"
-"""librdkafka, of a broker that does not say that it takes a codec: it sends records as they are."""
+"""Part of librdkafka's warning if a broker does not support a codec. It then sends uncompressed records."""
 WARNINGS_MOST = 3
 BROKER_ENDED = 3
-"""The load program's exit status where the broker's process ended before it."""
+"""Exit status of the load program if the broker's process ended first."""
 
 
 class LoadUnavailable(WorkloadFailed):
-    """The load program can't be built here; the text says what to install."""
+    """The load program cannot be built. The text lists the packages to install."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the load program said, the broker's CPU seconds in the measured part (if known), and what
-    librdkafka had to say on the way."""
+    """Result of a run of the load program.
+
+    `report` is the program's JSON. `broker_cpu_s` is the CPU time of the broker during the measured part, or None
+    if its process is not known. `warnings` are librdkafka's.
+    """
 
     report: dict[str, Any]
     broker_cpu_s: float | None
@@ -50,7 +53,7 @@ class Load:
 
     @property
     def cpu_s(self) -> float:
-        """The client's."""
+        """Return the client's CPU seconds."""
         return float(self.report["cpu_seconds"])
 
     @property
@@ -64,13 +67,13 @@ class Load:
 
 
 def load_program() -> Path:
-    """The built program; LoadUnavailable says what it needs."""
+    """Return the path of the program, built if necessary. Raises LoadUnavailable."""
     sources = sorted(SOURCES.glob("*.[ch]"))
     try:
         return kept(f"odradek-load-{digest(*sources)}", _build)
     except PeerUnavailable as unavailable:
         raise LoadUnavailable(
-            f"the load program can't be built ({unavailable}); it needs a C compiler and librdkafka "
+            f"cannot build the load program ({unavailable}); it requires a C compiler and librdkafka "
             "with its headers: apt install gcc librdkafka-dev"
         ) from None
 
@@ -82,13 +85,13 @@ def _build(program: Path) -> None:
 
 
 def librdkafka_version() -> str:
-    """The version of the library that the load program runs on."""
+    """Return the version of librdkafka that the load program uses."""
     done = subprocess.run([load_program(), "version"], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def load_command(words: Sequence[str], process: ServerProcess | None) -> list[str]:
-    """`odradek-load WORDS…`, which ends when the broker's process does (if that is known)."""
+    """Return the command `odradek-load WORDS…`, which ends when the broker's process ends."""
     watched = [] if process is None else ["--broker", str(process.pid)]
     return [str(load_program()), *words, *watched]
 
@@ -100,15 +103,15 @@ def run_load(
     timeout_s: float = TIMEOUT_S,
     begun: Callable[[subprocess.Popen[str]], None] = lambda program: None,
 ) -> Load:
-    """Run `odradek-load WORDS…` to its end, and see what CPU `process` uses in the measured part.
+    """Run `odradek-load WORDS…`, and measure the CPU time of `process` during the measured part.
 
-    The program waits at both ends of it while that is looked at. `begun` is given the program when the
-    measured part begins, for whoever has signals for it. Raises WorkloadFailed if it fails, is not done in
-    `timeout_s`, says that records were refused, or sent them other than it was told to; PeerFailed as soon
-    as `process` has ended.
+    The program pauses before and after the measured part while the CPU time is read. `begun` is called with the
+    program when the measured part begins, for example to send signals. Raises WorkloadFailed if the program fails,
+    does not end within `timeout_s`, reports refused records or does not compress as requested, and PeerFailed if
+    `process` ends.
     """
     with (
-        tempfile.TemporaryFile("w+") as stderr,  # read by nobody while it runs: a pipe may fill
+        tempfile.TemporaryFile("w+") as stderr,  # not a pipe, which could fill up
         subprocess.Popen(
             load_command([*words, "--watched", "1"], process),
             stdin=subprocess.PIPE,
@@ -131,7 +134,7 @@ def run_load(
         stderr.seek(0)
         errors = stderr.read()
     if program.returncode == BROKER_ENDED and process is not None:
-        raise PeerFailed(f"its process ended under load\n{process.log()}")
+        raise PeerFailed(f"the process ended during the load\n{process.log()}")
     if program.returncode != 0 or not result:
         raise WorkloadFailed(
             f"odradek-load {words[0]}: {errors.strip() or 'ended without a result'}"
@@ -148,13 +151,13 @@ def run_load(
 
 
 def _cpu_s_at_event(program: subprocess.Popen[str], process: ServerProcess | None) -> float | None:
-    """Wait for the program's next event, and let it go on; None if it ended instead."""
+    """Wait for the program's next event, read the CPU time, and resume it. None if the program ended."""
     assert program.stdin is not None
     assert program.stdout is not None
     if not program.stdout.readline():
         return None
     cpu_s = process.cpu_seconds() if process else 0.0
-    with suppress(BrokenPipeError):  # it has just been killed: what it says last is nothing
+    with suppress(BrokenPipeError):  # the program was killed
         program.stdin.write("\n")
         program.stdin.flush()
     return cpu_s
@@ -165,7 +168,7 @@ FILL_TIMEOUT_S = 600
 
 
 def fill(target: Target, topic: str, size_mb: int) -> None:
-    """Write so much to the topic's only partition, in records of 1 KiB. WorkloadFailed if it is less."""
+    """Produce `size_mb` MB of 1 KiB records to the topic's only partition. Raises WorkloadFailed."""
     count = size_mb * 1_000_000 // FILL_RECORD_BYTES
     load = run_load(
         [

@@ -65,7 +65,7 @@ class IdleConnections:
 
     @property
     def title(self) -> str:
-        return f"{self.count} connections that were answered once and say nothing more"
+        return f"{self.count} idle connections"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:

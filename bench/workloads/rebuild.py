@@ -72,7 +72,7 @@ class Rebuild:
 
     @property
     def title(self) -> str:
-        return f"an emptied broker of three is in sync again, {self.gib} GiB of history"
+        return f"rebuild of one of three brokers, {self.gib} GiB of data"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:

@@ -43,7 +43,7 @@ class Recovery:
 
     @property
     def title(self) -> str:
-        return f"kill -9 and start again, {self.size_mb} MB in one partition"
+        return f"kill -9 and restart, {self.size_mb} MB in one partition"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:

@@ -124,6 +124,6 @@ def _delete(wire: Wire, names: Sequence[str]) -> None:
 
 
 WORKLOADS: tuple[CreateTopics, ...] = (
-    CreateTopics("topics-one-by-one", f"create {TOPICS:,} topics, one a request", 1),
+    CreateTopics("topics-one-by-one", f"create {TOPICS:,} topics, one per request", 1),
     CreateTopics("topics-at-once", f"create {TOPICS:,} topics in one request", TOPICS),
 )

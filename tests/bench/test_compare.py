@@ -41,8 +41,8 @@ def test_what_only_helps_to_understand_is_no_regression(which: str) -> None:
     old, new = full_results(), full_results(delay=4000)
     (workload,) = (old if which == "old" else new).workloads
     workload.metrics = (SPEED, replace(DELAY, diagnostic=True))
-    assert verdicts(old, new)[DELAY.name] is Verdict.ASIDE
-    assert not Verdict.ASIDE.is_regression
+    assert verdicts(old, new)[DELAY.name] is Verdict.DIAGNOSTIC
+    assert not Verdict.DIAGNOSTIC.is_regression
     assert not Verdict.NOISE.is_regression
 
 
@@ -67,8 +67,8 @@ def test_what_was_not_run_is_only_named(which: str) -> None:
 def test_what_asked_for_something_else_then_is_not_compared() -> None:
     new = full_results(speed=1)
     new.workloads[0].parameters = {"record_bytes": 10}
-    assert set(verdicts(full_results(), new).values()) == {Verdict.ANOTHER}
-    assert not Verdict.ANOTHER.is_regression
+    assert set(verdicts(full_results(), new).values()) == {Verdict.OTHER_PARAMETERS}
+    assert not Verdict.OTHER_PARAMETERS.is_regression
 
 
 def test_a_value_that_was_nothing() -> None:
@@ -81,7 +81,7 @@ def test_another_machine_is_noticed() -> None:
     new = full_results()
     new.machine = {**new.machine, "processor": "slide rule"}
     assert other_machine(full_results(), full_results()) == []
-    assert other_machine(full_results(), new) == ["processor: abacus then, slide rule now"]
+    assert other_machine(full_results(), new) == ["processor: abacus before, slide rule now"]
     new.machine = full_results().machine
     new.settings = {**new.settings, "client": "librdkafka 0.1"}
-    assert other_machine(full_results(), new) == ["client: ? then, librdkafka 0.1 now"]
+    assert other_machine(full_results(), new) == ["client: ? before, librdkafka 0.1 now"]
