@@ -1,1 +1,1 @@
-"""Log directories: several disks, each with its lock, identity, checkpoints and health (JBOD)."""
+"""Log directories (JBOD): lock, ids, checkpoints, state, and placement of new replicas."""

@@ -1,25 +1,24 @@
-"""The offset checkpoint files of a log directory: one offset a partition, as text.
+"""Offset checkpoint files of a log directory: one offset per partition, as text.
 
     0
     2
     flights 0 4711
     flights 1 0
 
-The first line is the version, the second the number of entries; an empty file has none. They are
-replaced at once (`Files.write_new`: `.tmp`, sync, rename, sync of the directory), so a crash leaves
-the old one or the new one. A file that makes no sense all the same was damaged by something else:
-the caller reports it and goes on as if it were missing, which costs work:
+The first line is the version, the second the number of entries; an empty file has none. A file is replaced
+atomically (`Files.write_new`: `.tmp`, sync, rename, sync of the directory), so a crash leaves the old or the new one.
+A corrupt file was damaged by something else; the caller logs it and treats it as missing, which costs work:
 
-| file | without it |
+| file | if it is missing |
 |---|---|
-| recovery-point-offset-checkpoint | every segment is read again after an unclean shutdown, and what is missing |
-|                                  | before a segment of a compacted log is taken for a gap |
+| recovery-point-offset-checkpoint | after an unclean shutdown, every segment is read again, and missing offsets |
+|                                  | before a segment of a compacted log are treated as a gap |
 | log-start-offset-checkpoint | logs start at their first segment; deleted records may reappear |
-| replication-offset-checkpoint | high watermarks start at the log start, until the leader says |
-| cleaner-offset-checkpoint | compaction starts over |
+| replication-offset-checkpoint | high watermarks start at the log start offset until the leader sends them |
+| cleaner-offset-checkpoint | compaction starts from the beginning |
 
-Kafka means to do the same for the first two, and takes the directory offline for the others; with no
-record lost for want of them alone, availability wins here.
+Kafka treats the first two as missing too, and takes the directory offline for the others. Odradek prefers
+availability, because no record is lost without them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ VERSION = 0
 
 
 class Checkpoint(Enum):
-    """Which checkpoint; the value is the file's name."""
+    """Kind of a checkpoint; the value is the name of the file."""
 
     RECOVERY_POINT = "recovery-point-offset-checkpoint"
     HIGH_WATERMARK = "replication-offset-checkpoint"
@@ -43,17 +42,20 @@ class Checkpoint(Enum):
 
 
 class CorruptCheckpoint(ValueError):
-    """The text is not a checkpoint; the message says in which line, and why."""
+    """The text is not a valid checkpoint; the message contains the line and the reason."""
 
 
 def format(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The text, in the mapping's order."""
+    """Return the text of a checkpoint, in the order of the mapping."""
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
     return f"{VERSION}\n{len(lines)}\n{''.join(lines)}".encode("ascii")
 
 
 def parse(data: bytes) -> dict[TopicPartition, int]:
-    """Raises CorruptCheckpoint. Of two entries for one partition the last counts, as in Kafka."""
+    """Parse a checkpoint. Of two entries for a partition the last one counts, as in Kafka.
+
+    Raises CorruptCheckpoint.
+    """
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -80,7 +82,7 @@ def _entry(line: str, number: int) -> tuple[TopicPartition, int]:
 
 
 def _number(text: str, line: int) -> int:
-    number = text.strip()  # of more than int() passes over: U+001F, say
+    number = text.strip()  # strips more characters than int() accepts, for example U+001F
     if not re.fullmatch(r"[0-9]{1,19}", number, re.ASCII):
         raise CorruptCheckpoint(f"line {line}: {text[:80]!r} is not a number")
     return int(number)

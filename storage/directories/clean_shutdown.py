@@ -1,9 +1,9 @@
-"""`.kafka_cleanshutdown`: the mark that a directory's logs were all flushed, closed and checkpointed.
+"""`.kafka_cleanshutdown`, the clean shutdown file: all logs of the directory were flushed, closed and checkpointed.
 
-It is the last thing a node writes to a directory and the first it removes: while the node runs there
-is no mark, and a crash at any moment leaves none. With the mark, no log is scanned at the next start.
-Inside is JSON, `{"version":0,"brokerEpoch":N}`: N is what the node registered with (KIP-966), -1 if
-it never did. That there is a file counts; what it says only if it can be read, as in Kafka.
+It is the last file that a node writes to a directory and the first one that a start removes, so a crash never leaves
+it. If it exists, no log is recovered at the next start. It contains JSON, `{"version":0,"brokerEpoch":N}`: N is the
+broker epoch (KIP-966), or -1 if the broker never registered. The file counts even if its content is invalid, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ VERSION = 0
 
 @value_class
 class CleanShutdownFile:
+    """Content of a clean shutdown file."""
+
     broker_epoch: int | None
-    """None: there is a mark, but it does not say."""
+    """None: the file exists, but its content is invalid."""
 
 
 def format(broker_epoch: int) -> bytes:
+    """Return the content of the file in Kafka's format."""
     return json.dumps(
         {"version": VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":")
     ).encode("ascii")
 
 
 def parse(data: bytes) -> CleanShutdownFile:
-    """Never fails: whatever is in it, the mark is there."""
+    """Parse the content of the file; never fails, because any content counts."""
     try:
         content = json.loads(data)
         epoch = content["brokerEpoch"]

@@ -1,7 +1,7 @@
-"""One log directory: its lock, its identity, its checkpoints, and whether it still works.
+"""One log directory: its lock, id, checkpoints, clean shutdown file and state.
 
-A directory that met an I/O error is offline until the process is started anew (`failure.py`). It
-keeps its lock, so that no other broker takes over half-written files while this one still runs.
+A directory with an I/O error is offline until the process is restarted (`failure.py`). It keeps its lock, so that no
+other broker uses files that this one may still be writing.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from odradek.storage.directories.names import TopicPartition, live_name
 log = logging.getLogger(__name__)
 
 PROBE_NAME = ".room"
-"""A file that is made, and removed at once, where a directory was full."""
+"""File that is created and removed at once to check whether a directory is still full."""
 
 
 class LogDirectory:
-    """An opened directory; made by `opening.open_directories`.
+    """An open log directory, created by `opening.open_directories`.
 
-    Synchronous: whoever must not block the loop calls through `Offload`, lane `directory.lane`.
-    The methods that touch the disk raise OSError; the caller hands it to `report`.
+    The methods block; code on the event loop calls them with `Offload` and the lane `directory.lane`. Methods that
+    access the disk raise OSError, which the caller passes to `report`.
     """
 
     def __init__(self, files: Files, path: Path, id: UUID | None, lock: Lock | None) -> None:
         self.files = files
         self.path = path
         self.id = id
-        """directory.id; None only where it failed before it could be read."""
+        """directory.id; None only if the directory failed before it could be read."""
         self.failure: Exception | None = None
         self.on_failure: Callable[[LogDirectory], None] | None = None
-        """Called once, by the call that takes the directory offline, in whichever thread."""
+        """Called once, in the thread that takes the directory offline."""
         self.low_disk_space = LowDiskSpace(path)
         self._lock = lock
 
     def __repr__(self) -> str:
         return f"<LogDirectory {self.path}{' offline' if self.failed else ''}>"
 
-    # Health
+    # State
 
     @property
     def lane(self) -> str:
-        """The name of this directory's lane for `Offload.run`."""
+        """Lane of this directory for `Offload.run`."""
         return str(self.path)
 
     @property
@@ -57,9 +57,9 @@ class LogDirectory:
         return self.failure is not None
 
     def report(self, error: OSError, *, undone: bool = False) -> bool:
-        """Judge an error that an operation here met; True if the directory is offline now.
+        """Handle an error of an operation in this directory; return whether the directory is offline now.
 
-        `undone`: what the operation had begun was taken back (see `failure.takes_offline`).
+        `undone`: the operation was undone (`failure.takes_offline`).
         """
         if takes_offline(error, undone=undone):
             self.fail(error)
@@ -70,7 +70,7 @@ class LogDirectory:
         return self.failed
 
     def fail(self, error: Exception) -> None:
-        """Take it offline, at the first error; later ones change nothing."""
+        """Take the directory offline; calls after the first one have no effect."""
         if self.failure is not None:
             return
         self.failure = error
@@ -84,29 +84,29 @@ class LogDirectory:
         return self.path / live_name(topic, partition)
 
     def read_checkpoint(self, kind: Checkpoint) -> dict[TopicPartition, int]:
-        """What was checkpointed; nothing if there is no file, or none that makes sense."""
+        """Read a checkpoint; empty if the file is missing or corrupt. Raises OSError."""
         path = self.path / kind.value
         try:
             return checkpoints.parse(self.files.read(path))
         except FileNotFoundError:
             return {}
         except CorruptCheckpoint as error:
-            log.warning("%s is damaged (%s), going on without it", path, error)
+            log.warning("%s is damaged (%s) and is treated as missing", path, error)
             return {}
 
     def write_checkpoint(self, kind: Checkpoint, offsets: Mapping[TopicPartition, int]) -> None:
-        """Durable when it returns; a crash before leaves the old one."""
+        """Replace a checkpoint durably; a crash before the end leaves the old one. Raises OSError."""
         self.files.write_new(self.path / kind.value, checkpoints.format(offsets))
 
     def remove_checkpoint(self, kind: Checkpoint) -> None:
-        """As if it had never been written; durable once the directory is synced."""
+        """Remove a checkpoint; durable after the directory is synced. Raises OSError."""
         self.files.remove(self.path / kind.value, missing_ok=True)
 
     def remove_clean_shutdown_file(self) -> CleanShutdownFile | None:
-        """Read and remove the mark of a clean shutdown; None if there is none.
+        """Read and remove the clean shutdown file; None if it does not exist.
 
-        The removal is durable when this returns: from here on a crash is an unclean shutdown, and
-        only now may a log be written to.
+        The removal is durable on return: a later crash is an unclean shutdown. Logs must not be written before.
+        Raises OSError.
         """
         path = self.path / clean_shutdown.FILE_NAME
         try:
@@ -118,23 +118,28 @@ class LogDirectory:
         return mark
 
     def write_clean_shutdown_file(self, broker_epoch: int = -1) -> None:
-        """The last write to the directory: all logs in it are closed and checkpointed."""
+        """Write the clean shutdown file, after all logs of the directory are closed and checkpointed."""
         self.files.write_new(
             self.path / clean_shutdown.FILE_NAME, clean_shutdown.format(broker_epoch)
         )
 
     def probe(self) -> None:
-        """Raises OSError where the directory is not what was locked, or cannot be written to: nobody
-        may write to it for hours, and a write to a mount point whose disk is gone succeeds."""
+        """Raise OSError if the directory is no longer the locked one, or is not writable.
+
+        There may be no writes for hours, and a write to the mount point of an unmounted disk succeeds.
+        """
         if self._lock is not None:
             self._lock.check()
 
     def usage(self) -> DiskUsage:
+        """Return total and free bytes of the file system. Raises OSError."""
         return self.files.disk_usage(self.path)
 
     def disk_space(self) -> DiskSpace:
-        """How much there is, and whether a file of `ROOM_BYTES` can be made, which is tried. Raises OSError
-        for anything but a full disk."""
+        """Return the free space, after trying to allocate a file of `FREE_BYTES_MIN` bytes.
+
+        Raises OSError for every error except a full disk and missing file descriptors.
+        """
         usage = self.usage()
         return DiskSpace(
             usage, usage.free_bytes >= FREE_BYTES_MIN and self._can_allocate(FREE_BYTES_MIN)
@@ -142,7 +147,7 @@ class LogDirectory:
 
     def _can_allocate(self, size_bytes: int) -> bool:
         path = self.path / PROBE_NAME
-        self.files.remove(path, missing_ok=True)  # a process was killed while it tried
+        self.files.remove(path, missing_ok=True)  # from a process that was killed during the check
         try:
             file = self.files.open(path, create=True)
             try:
@@ -157,7 +162,7 @@ class LogDirectory:
         return True
 
     def close(self) -> None:
-        """Give the lock back. Idempotent."""
+        """Release the lock. Idempotent."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()

@@ -1,9 +1,10 @@
-"""A log directory that is full, as the operator is told of it.
+"""Log lines about a full log directory.
 
-Whoever meets a full disk takes back what it had begun, and refuses (`failure.py`): clients hear of that,
-and not the one who can make room. So it is said here, once a minute for as long as it lasts, and when
-there is room again. That is tried out, by making a file: what a quota leaves, and a lack of inodes, shows
-in no number. No I/O here; `LogDirectory.room` does that.
+An operation that fails because the disk is full is undone and refused (`failure.py`), so clients see the error but
+the operator does not. Therefore the broker logs an error at once, every minute while the directory is full, and a
+line when it has free space again. Free space is checked by allocating a file, because the size that the file system
+reports includes neither quotas nor a lack of inodes. There is no I/O in this module; `LogDirectory.disk_space` does
+it.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ log = logging.getLogger(__name__)
 
 REMIND_SECONDS = 60.0
 FREE_BYTES_MIN = 16 << 20
-"""A directory where a file of that size can be made has room: for some batches, and a new segment."""
+"""A directory is full if a file of this size cannot be allocated; enough for some batches and a new segment."""
 
 
 @value_class
 class DiskSpace:
-    """What there is in a directory: by the file system, and whether `ROOM_BYTES` could be had."""
+    """Free space of a directory: by the file system, and whether `FREE_BYTES_MIN` could be allocated."""
 
     usage: DiskUsage
     is_enough: bool
 
 
 class LowDiskSpace:
-    """See the module. `met` from any thread, the rest on the loop; times are monotonic, in seconds."""
+    """State of one full log directory.
+
+    `write_failed` may be called from any thread, the rest on the event loop. Times are monotonic seconds.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,17 +46,20 @@ class LowDiskSpace:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether there is to be looked for room."""
+        """A write failed, so the free space must be checked periodically."""
         return self._error is not None
 
     def write_failed(self, error: OSError) -> None:
-        """Something was refused because of it."""
+        """Record that an operation failed because the disk is full."""
         self._error = error
         self._has_failed_since_check = True
 
     def checked(self, disk_space: DiskSpace, now: float) -> None:
-        """What was found, while `is_on`. There is room again where nothing was refused since the last
-        look, either: a batch may be larger than what was tried."""
+        """Record the free space at `now`, and log; called while `is_check_due`.
+
+        The directory is no longer full if no operation has failed since the last check either, because a batch may be
+        larger than the file that was allocated.
+        """
         has_failed, self._has_failed_since_check = self._has_failed_since_check, False
         if self._since is None:
             self._since = now
@@ -61,8 +68,8 @@ class LowDiskSpace:
         elif self._logged_at is None or now - self._logged_at >= REMIND_SECONDS:
             self._logged_at, self._is_logged = now, True
             log.error(
-                "log directory %s is full%s (%s): %s of %s are free. What needs more is refused, reading and"
-                " deleting go on. Make room, by `odradek topics trim` or on the disk: no restart is needed",
+                "log directory %s is full%s (%s): %s of %s are free. Writes fail; reading and"
+                " deleting continue. Free disk space, for example with `odradek topics trim`; no restart is needed",
                 self._path,
                 f" for {now - self._since:.0f} s now" if now > self._since else "",
                 self._error,
@@ -74,7 +81,7 @@ class LowDiskSpace:
         assert self._since is not None
         if self._is_logged:
             log.warning(
-                "log directory %s has room again, after %.0f s: %s are free",
+                "log directory %s has free space again, after %.0f s: %s are free",
                 self._path,
                 now - self._since,
                 human_bytes(disk_space.usage.free_bytes),

@@ -1,10 +1,10 @@
-"""Why a node cannot start on its directories. The texts say what to do; none is a Kafka error."""
+"""Errors that prevent a node from starting with its directories. None is a Kafka error code."""
 
 from __future__ import annotations
 
 
 class DirectoryError(Exception):
-    """The node must not start on these directories as they are."""
+    """The node must not start with these directories; the message states how to correct this."""
 
 
 class DirectoryInUse(DirectoryError):
@@ -12,7 +12,7 @@ class DirectoryInUse(DirectoryError):
 
 
 class WrongDirectory(DirectoryError):
-    """A directory belongs to another node or cluster, or its `meta.properties` makes no sense."""
+    """A directory belongs to another node or cluster, or its `meta.properties` is invalid."""
 
 
 class NoDirectory(DirectoryError):
@@ -20,4 +20,4 @@ class NoDirectory(DirectoryError):
 
 
 class NotFormatted(DirectoryError):
-    """The node belongs to a cluster, and no directory says to which."""
+    """The node is part of a cluster, and no directory contains the cluster id."""

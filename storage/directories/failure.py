@@ -1,20 +1,20 @@
-"""Which errors take a log directory offline.
+"""Decides which errors take a log directory offline.
 
-The decision: **any I/O error does, at the first one, for good** (until the process is restarted),
-with three exceptions that say nothing about the disk:
+**The first I/O error takes a directory offline** until the process is restarted, with three exceptions that are no
+evidence of a broken disk:
 
-- `OutOfDescriptors` (EMFILE, ENFILE): the process is at its limit; back-pressure, tried again. (A log
-  that it leaves with something done by half is offline by itself: `state.offline_on_failure`.)
-- A full disk (ENOSPC, EDQUOT) where whoever hit it *undid* what it had begun: nothing is lost, the
-  request is refused with KAFKA_STORAGE_ERROR, what is there can still be read, and retention or a
-  deleted topic may make room. Kafka takes the directory offline here, and itself down with its last
-  one; `broker/replicas/replica_manager.py` does that where other replicas can take over. A full disk at a `sync` is
-  like any other failed sync (bytes that were accepted may be lost): offline.
-- `ODD`, in a log's directory: a name there is not what it should be, say a directory in a file's place.
-  The disk has answered, and is well; the one log is offline by itself, whenever that file is first needed.
+- `OutOfDescriptors` (EMFILE, ENFILE): the process has reached its limit; the operation is retried. (A log in which it
+  leaves an operation half done goes offline alone: `state.offline_on_failure`.)
+- A full disk (ENOSPC, EDQUOT), if the failed operation was *undone*: nothing is lost, the request fails with
+  KAFKA_STORAGE_ERROR, reads continue, and retention or a deleted topic may free space. Kafka takes the directory
+  offline, and stops after the last one; `broker/replicas/replica_manager.py` does this if other replicas can take
+  over. A full disk at a `sync` is like any other failed sync: acknowledged bytes may be lost, so the directory goes
+  offline.
+- `WRONG_FILE_TYPE_ERRNOS` in the directory of a log: for example, a directory in the place of a file. The disk works;
+  the log goes offline alone when the file is first needed.
 
-A missing file is an error of the disk like any other: nobody but us removes files. A failed sync is
-never tried again (the kernel may have dropped the pages and would report success).
+A missing file is an I/O error like any other, because only the broker removes files. A failed sync is never retried:
+the kernel may have dropped the pages and would report success.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from odradek.seams.files import OutOfDescriptors
 
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 WRONG_FILE_TYPE_ERRNOS = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
-"""What a disk says of a name that is not what it should be."""
+"""Errors for a name whose file type is wrong."""
 
 
 def takes_offline(error: OSError, *, undone: bool = False) -> bool:
-    """Whether a directory goes offline after `error`.
+    """Return whether `error` takes the directory offline.
 
-    `undone`: what the failing operation had begun was taken back, the files are as before it.
+    `undone`: the failed operation was undone, so the files are as before it.
     """
     if isinstance(error, OutOfDescriptors):
         return False

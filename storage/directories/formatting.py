@@ -1,9 +1,8 @@
-"""Making a new disk one of a node's log directories: what `kafka-storage format` does in Kafka.
+"""Adds a new disk to the log directories of a node, as `kafka-storage format` does in Kafka.
 
-A node that has run takes no directory without `meta.properties` for its own (meta_properties.py), so
-somebody has to say that it is. The new directory gets the cluster and the node of one that is the
-node's already, and an id of its own; nothing else is touched. The node may run meanwhile: its next
-start takes the directory in.
+A node that has a metadata log does not use a directory without `meta.properties` (meta_properties.py), so the operator
+must format it. The new directory gets the cluster id and the node id of another directory of the node, and an id of
+its own. No other file is written. The node may run meanwhile; it uses the directory after its next start.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from odradek.storage.directories.opening import METADATA_LOG
 
 
 def format_like(files: Files, entropy: Entropy, new: Path, like: Path) -> MetaProperties:
-    """Make `new`, or take it as it is, and say in it that it belongs to the node of `like`.
+    """Create the directory `new` if it is missing, and write `meta.properties` with the ids of the node of `like`.
 
-    Durable when it returns. Raises WrongDirectory, OSError.
+    Durable on return. Raises WrongDirectory, OSError.
     """
     try:
         owner = meta_properties.parse(files.read(like / FILE_NAME))
@@ -33,7 +32,7 @@ def format_like(files: Files, entropy: Entropy, new: Path, like: Path) -> MetaPr
     except BadMetaProperties as error:
         raise WrongDirectory(f"{like / FILE_NAME}: {error}") from None
     if owner.cluster_id is None or owner.node_id is None:
-        raise WrongDirectory(f"{like / FILE_NAME} does not say whose it is")
+        raise WrongDirectory(f"{like / FILE_NAME} has no cluster.id or no node.id")
     if files.exists(new / FILE_NAME):
         raise WrongDirectory(f"{new} is formatted already: there is a {FILE_NAME} in it")
     if files.exists(new / METADATA_LOG):

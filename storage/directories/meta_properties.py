@@ -1,13 +1,13 @@
-"""`meta.properties`: whose directory this is (Kafka's version 1), and what all of a node's must say.
+"""`meta.properties`, the ids of a log directory (Kafka's version 1), and the check that they fit the node.
 
-The file is Java properties text: `version`, `cluster.id`, `node.id` and `directory.id` (KIP-858).
-Version 0, from before KRaft, calls the node `broker.id` and may lack anything; it is read, and
-written back as version 1. What other programs added is ignored when read and lost when rewritten.
+The file is Java properties text with `version`, `cluster.id`, `node.id` and `directory.id` (KIP-858). Version 0,
+from before KRaft, has `broker.id` for the node and may lack any property; it is read, and rewritten as version 1.
+Properties of other programs are ignored, and lost when the file is rewritten.
 
-Who the directories belong to is decided by `decide_identity`, without touching a disk: the metadata
-directory and what the node was told must agree; other directories that do not are left out, and so are
-fresh ones once the node has run: a disk that is not mounted is an empty directory (Kafka refuses to
-start on either). `odradek log-dirs format` makes them join in (formatting.py).
+`decide_identity` decides without disk access which directories belong to the node. The metadata directory and the
+node's configs must agree. Other directories that differ are excluded. Directories without the file are also excluded
+once the node has a metadata log, because an unmounted disk is an empty directory. (Kafka does not start in either
+case.) `odradek log-dirs format` adds a directory (formatting.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from odradek.storage.directories.errors import WrongDirectory
 
 FILE_NAME = "meta.properties"
 RESERVED_IDS = 100
-"""Directory ids below it mean something else (0 migrating, 1 unassigned, 2 lost; KIP-858)."""
+"""Directory ids below this number are reserved (0 migrating, 1 unassigned, 2 lost; KIP-858)."""
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class BadMetaProperties(ValueError):
-    """The file's text is not a meta.properties."""
+    """The text is not a valid meta.properties."""
 
 
 @value_class
 class MetaProperties:
+    """Content of a meta.properties; None: the property is missing."""
+
     version: int = 1
     cluster_id: str | None = None
     node_id: int | None = None
@@ -42,7 +44,7 @@ class MetaProperties:
 
 
 def parse(data: bytes) -> MetaProperties:
-    """Raises BadMetaProperties, with what is wrong with the text."""
+    """Parse a meta.properties. Raises BadMetaProperties with the reason."""
     values = dict(_properties(data.decode("utf-8", "replace")))
     version = _number(values.get("version", "0"), "version")
     if version not in (0, 1):
@@ -73,7 +75,7 @@ def _number(text: str, name: str) -> int:
 
 
 def format(properties: MetaProperties) -> bytes:
-    """The text of version 1; every field must be known."""
+    """Return the text of version 1; no property may be missing."""
     assert properties.cluster_id is not None
     assert properties.node_id is not None
     assert properties.directory_id is not None
@@ -87,7 +89,7 @@ def format(properties: MetaProperties) -> bytes:
 
 
 def _properties(text: str) -> Iterator[tuple[str, str]]:
-    """Java's properties format: `=`, `:` or space between, `#` and `!` comments, escapes."""
+    """Parse Java's properties format: separators `=`, `:` and space, comments `#` and `!`, escapes."""
     for line in _logical_lines(text):
         match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL)
         if match is not None:
@@ -101,7 +103,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         if not pending and (not line or line[0] in "#!"):
             continue
         backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:  # the line goes on
+        if backslashes % 2:  # the line continues
             pending += line[:-1]
             continue
         yield pending + line
@@ -120,15 +122,16 @@ def _unescape(text: str) -> str:
 
 @value_class
 class Identity:
-    """What the directories agree on, and which files are to be written for it."""
+    """The ids of the node and its directories, and the files to be written."""
 
     cluster_id: str
     properties: Mapping[Path, MetaProperties]
-    """Of every directory that may be used, complete."""
+    """Complete properties of every directory that may be used."""
     to_write: tuple[Path, ...]
-    """The metadata directory before all others: once it has its file, it has had an owner."""
+    """Directories whose file must be written, in this order. The metadata directory is the first: a crash must not
+    leave it without the file while others have one."""
     left_out: Mapping[Path, WrongDirectory]
-    """Directories that cannot be this node's, and why; no file of theirs is touched."""
+    """Excluded directories with the reason; their files are not changed."""
 
 
 def decide_identity(
@@ -140,19 +143,19 @@ def decide_identity(
     draw: Callable[[], UUID],
     has_run: bool = False,
 ) -> Identity:
-    """Who the node is, from what its directories say (None: no file, a fresh directory).
+    """Decide the ids of the node from the properties that were found (None: no file, a new directory).
 
-    The metadata directory's word counts: what differs from it is left out, and where it is not the
-    node's itself, or is fresh while others are not (is its disk mounted?), WrongDirectory is raised.
-    Of directories with one id (a copied disk) the metadata directory is the right one; of others
-    none is taken, for nobody can tell. Once the node `has_run`, which is when there is a metadata log,
-    fresh ones are left out. `draw` gives random UUIDs.
+    The metadata directory takes precedence: directories that differ from it are excluded. Of directories with the same
+    id (a copied disk), only the metadata directory is used; if it is not one of them, none is used. If the node
+    `has_run`, which means that a metadata log exists, new directories are excluded. `draw` returns random UUIDs.
+    Raises WrongDirectory if the metadata directory belongs to another node or cluster, or if it is new and other
+    directories are not (its disk may not be mounted).
     """
     named = {path: each for path, each in found.items() if each is not None}
     agreed = cluster_id or _cluster_of(named, metadata)
     left_out: dict[Path, WrongDirectory] = {}
     for path, properties in named.items():
-        wrong = _not_ours(path, properties, node_id, agreed)
+        wrong = _belongs_to_another(path, properties, node_id, agreed)
         if wrong is not None:
             left_out[path] = wrong
     left_out |= _copies({path: named[path] for path in named if path not in left_out}, metadata)
@@ -178,7 +181,7 @@ def decide_identity(
 
 
 def _cluster_of(named: Mapping[Path, MetaProperties], metadata: Path) -> str | None:
-    """What the metadata directory says, or all others together. Raises WrongDirectory."""
+    """Return the cluster id of the metadata directory, else that of all others. Raises WrongDirectory."""
     if metadata in named and named[metadata].cluster_id is not None:
         return named[metadata].cluster_id
     by_cluster: dict[str, Path] = {}
@@ -194,25 +197,25 @@ def _cluster_of(named: Mapping[Path, MetaProperties], metadata: Path) -> str | N
     return next(iter(by_cluster), None)
 
 
-def _not_ours(
+def _belongs_to_another(
     path: Path, properties: MetaProperties, node_id: int, cluster_id: str | None
 ) -> WrongDirectory | None:
     if properties.node_id not in (None, node_id):
         return WrongDirectory(
             f"log directory {path} belongs to node {properties.node_id}, but this is node "
-            f"{node_id}: start with node.id={properties.node_id}, or give another directory "
-            f"(its {FILE_NAME} says so)"
+            f"{node_id} (see its {FILE_NAME}): start with node.id={properties.node_id}, or give "
+            f"another directory"
         )
     if cluster_id is not None and properties.cluster_id not in (None, cluster_id):
         return WrongDirectory(
             f"log directory {path} belongs to cluster '{properties.cluster_id}', not "
-            f"'{cluster_id}' (its {FILE_NAME} says so): give another directory"
+            f"'{cluster_id}' (see its {FILE_NAME}): give another directory"
         )
     return None
 
 
 def _copies(named: Mapping[Path, MetaProperties], metadata: Path) -> dict[Path, WrongDirectory]:
-    """Those that share an id with another, the metadata directory excepted."""
+    """Return the directories that have the id of another one, except the metadata directory."""
     owners: dict[UUID, list[Path]] = {}
     for path, properties in named.items():
         if properties.directory_id is not None:
@@ -263,7 +266,7 @@ def _completed(
 
 
 def fresh_id(draw: Callable[[], UUID], taken: Collection[UUID | None]) -> UUID:
-    """An id for a directory: none of `taken`, nor one that means something else."""
+    """Draw a directory id that is neither in `taken` nor reserved."""
     while True:
         drawn = draw()
         if drawn.int >= RESERVED_IDS and drawn not in taken:

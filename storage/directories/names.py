@@ -1,15 +1,15 @@
-"""The names of the directories inside a log directory, Kafka's and KIP-113's.
+"""Names of the directories inside a log directory: those of Kafka and of KIP-113.
 
-A partition's directory is `topic-partition`. While something is done to it, a suffix says what:
+The directory of a partition is `topic-partition`. A suffix marks other states:
 
 - `topic-partition.<32 hex>-delete`   deleted; removed after `file.delete.delay.ms`
 - `topic-partition.<32 hex>-stray`    not assigned to this node; kept for the operator
-- `topic-partition.<32 hex>-future`   Kafka's unfinished move
-- `topic-partition.move`, `.delete`   ours (KIP-113, J-05 and J-10); a second `.delete` of the same
-  partition carries a uuid, `topic-partition.<32 hex>.delete`
+- `topic-partition.<32 hex>-future`   Kafka's future replica
+- `topic-partition.move`, `.delete`   Odradek's future replica, and the old directory of a completed move (KIP-113,
+  J-05 and J-10); a second `.delete` of a partition has a uuid, `topic-partition.<32 hex>.delete`
 
-A name is at most 255 bytes (the file systems' limit): for `-delete` and `-stray` the topic is cut
-to fit, as Kafka does; the live name and `-future` are never cut, they must be found again.
+A name has at most 255 bytes, the limit of file systems. For `-delete` and `-stray`, the topic is shortened to fit, as
+in Kafka. Other names are never shortened, because they must be found again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TopicPartition(NamedTuple):
 
 
 class PartitionDirectoryState(Enum):
-    """What the suffix says of a partition's directory."""
+    """State of a partition's directory; the value is the suffix of its name."""
 
     LIVE = ""
     DELETED = "-delete"
@@ -50,14 +50,14 @@ class PartitionDirectoryState(Enum):
 
 @value_class
 class PartitionDirectory:
-    """A directory's name, taken apart. The topic of a deleted or stray one may be cut short."""
+    """Parsed name of a directory. The topic of a deleted or stray one may be shortened."""
 
     topic_partition: TopicPartition
     state: PartitionDirectoryState
 
 
 class NotAPartition(ValueError):
-    """A directory's name is not one of a partition."""
+    """The name of a directory is not that of a partition."""
 
 
 def live_name(topic: str, partition: int) -> str:
@@ -65,29 +65,28 @@ def live_name(topic: str, partition: int) -> str:
 
 
 def deleted_name(topic: str, partition: int, unique: UUID) -> str:
-    """Where a deleted partition's directory is renamed to; at most 255 bytes."""
+    """Return the name of a deleted partition's directory; at most 255 bytes."""
     return _cut(topic, f"-{partition}.{unique.hex}{PartitionDirectoryState.DELETED.value}")
 
 
 def stray_name(topic: str, partition: int, unique: UUID) -> str:
-    """Where a directory goes whose partition is not assigned to this node; at most 255 bytes."""
+    """Return the name of a stray directory; at most 255 bytes."""
     return _cut(topic, f"-{partition}.{unique.hex}{PartitionDirectoryState.STRAY.value}")
 
 
 def moving_name(topic: str, partition: int) -> str:
-    """The unfinished copy of a partition that moves to another directory (J-05)."""
+    """Return the name of a future replica (J-05)."""
     return f"{topic}-{partition}{PartitionDirectoryState.MOVING.value}"
 
 
 def moved_away_name(topic: str, partition: int, unique: UUID | None = None) -> str:
-    """Where a partition's directory goes that was moved to another one (J-09); `unique` where there
-    is such a one already."""
+    """Return the name of the old directory of a completed move (J-09); `unique` if the name exists already."""
     middle = "" if unique is None else f".{unique.hex}"
     return f"{topic}-{partition}{middle}{PartitionDirectoryState.MOVED_AWAY.value}"
 
 
 def future_name(topic: str, partition: int, unique: UUID) -> str:
-    """Kafka's name of an unfinished copy. It is never cut: it must be found again."""
+    """Return Kafka's name of a future replica, which is never shortened."""
     return f"{topic}-{partition}.{unique.hex}{PartitionDirectoryState.FUTURE.value}"
 
 
@@ -96,7 +95,7 @@ def _cut(topic: str, suffix: str) -> str:
 
 
 def parse(name: str) -> PartitionDirectory:
-    """Take a directory's name apart. Raises NotAPartition, which says what was wrong with it."""
+    """Parse the name of a directory. Raises NotAPartition with the reason."""
     stem, state = _split_state(name)
     topic, dash, number = stem.rpartition("-")
     if not dash or not topic or not number:
@@ -116,7 +115,7 @@ def _split_state(name: str) -> tuple[str, PartitionDirectoryState]:
     ):
         if name.endswith(state.value):
             stem, dot, unique = name.removesuffix(state.value).rpartition(".")
-            # A live partition cannot end so: after its last dash come digits only.
+            # The name of a live partition cannot end like this: only digits follow its last dash.
             if not dot or not _UNIQUE.fullmatch(unique):
                 raise NotAPartition(f"'{name}' lacks the '.<uuid>' before '{state.value}'")
             return stem, state

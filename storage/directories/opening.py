@@ -1,8 +1,8 @@
-"""Opening all of a node's directories, as far as they can be used and are the node's.
+"""Opens all log directories of a node that are usable and belong to it.
 
-Order: every directory is created and locked before any file in it is read; all `meta.properties`
-are read before one is written. A crash in between leaves some directories without the file: as there
-is no metadata log yet, the next start writes it there too, for the cluster that the others name.
+All directories are created and locked before any file in them is read, and all `meta.properties` are read before one
+is written. A crash in between leaves some directories without the file; because there is no metadata log yet, the next
+start writes it there with the cluster id of the others.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ METADATA_LOG = "__cluster_metadata-0"
 
 @value_class
 class Directories:
-    """A node's directories, in the order of `log.dirs`, offline ones among them."""
+    """Directories of a node, in the order of `log.dirs`, including offline ones."""
 
     node_id: int
     cluster_id: str
     all: tuple[LogDirectory, ...]
-    """Those of `log.dirs`: where partitions live."""
+    """Directories of `log.dirs`, which contain the partitions."""
     metadata: LogDirectory
-    """Where `__cluster_metadata-0` lives; one of `all`, or one of its own."""
+    """Directory of `__cluster_metadata-0`; one of `all`, or a separate one."""
 
     @property
     def live(self) -> tuple[LogDirectory, ...]:
@@ -50,12 +50,14 @@ class Directories:
 
     @property
     def every(self) -> tuple[LogDirectory, ...]:
-        """`all`, and the metadata directory where it is one of its own."""
+        """Return `all`, and the metadata directory if it is separate."""
         return self.all if self.metadata in self.all else (*self.all, self.metadata)
 
     def partitions_are_in(self) -> Path | None:
-        """One that has partitions by the names in it, if any has. Blocks. One that can't be read is not
-        looked at: nothing of it will be served. Raises OutOfDescriptors."""
+        """Return a directory that contains partitions, by their names, or None. Blocks.
+
+        Directories that cannot be read are skipped, because they will not be served. Raises OutOfDescriptors.
+        """
         for directory in self.live:
             try:
                 if any(
@@ -69,7 +71,7 @@ class Directories:
         return None
 
     def close(self) -> None:
-        """Give all locks back. Idempotent."""
+        """Release all locks. Idempotent."""
         for directory in self.every:
             directory.close()
 
@@ -84,15 +86,14 @@ def open_directories(
     metadata_path: Path | None = None,
     may_format: bool = True,
 ) -> Directories:
-    """Create and lock the directories, check or write their `meta.properties`.
+    """Create and lock the directories, and check or write their `meta.properties`.
 
-    `cluster_id`: the one to insist on; None takes the directories' own, or draws a new one on a
-    first start. `metadata_path` defaults to the first of `paths`. A directory that meets an I/O
-    error, or is another node's or cluster's or a copy, or has no owner though the node has run, is
-    offline from the start and takes nothing else down, unless it is the metadata directory, without
-    which a node cannot know the cluster. One that has a metadata log and is not the
-    metadata directory is refused: it was, and should be.
-    `may_format`: whether a node without a cluster may begin one.
+    `cluster_id`: the required cluster id; None uses that of the directories, or generates one at the first
+    start. `metadata_path` defaults to the first of `paths`. A directory is offline from the start if it has an I/O
+    error, belongs to another node or cluster, has the id of another directory, or is new although the node has a
+    metadata log. The others are used, unless it is the metadata directory. A directory that contains a metadata log but
+    is not the metadata directory is refused.
+    `may_format`: a node without a cluster id may generate one.
     Raises DirectoryInUse, WrongDirectory, NoDirectory, NotFormatted.
     """
     if not paths:
@@ -163,7 +164,7 @@ def _no_descriptors(path: Path) -> NoDirectory:
 
 
 Found = dict[Path, MetaProperties | None]
-"""What the directories that can be used say; None where one says nothing."""
+"""Properties of the usable directories; None: the file is missing."""
 
 
 def _read_properties(files: Files, opened: dict[Path, LogDirectory], metadata_path: Path) -> Found:
@@ -195,8 +196,8 @@ def _require_formatted(found: Found, metadata_path: Path) -> None:
     known = [each for each in found.values() if each is not None and each.cluster_id is not None]
     if not known and metadata_path in found:
         raise NotFormatted(
-            f"{metadata_path} is not formatted: its configs name other nodes, so this one must be told "
-            f"which cluster it belongs to (odradek storage format --cluster-id …)"
+            f"{metadata_path} is not formatted: its configs contain other nodes, so it must be formatted with "
+            f"their cluster id (odradek storage format --cluster-id …)"
         )
 
 
@@ -209,7 +210,7 @@ def _identify(
     cluster_id: str | None,
     metadata_path: Path,
 ) -> str:
-    """Decide whose the directories are, write what is missing; returns the cluster's id."""
+    """Decide the ids of the directories, write missing files, and return the cluster id."""
     has_run = False
     if metadata_path in found:
         try:
@@ -227,7 +228,7 @@ def _identify(
     )
     for path, wrong in identity.left_out.items():
         opened[path].fail(wrong)
-        opened[path].close()  # whose it is may want it
+        opened[path].close()  # another broker may own it
     for path in identity.properties:
         if path != metadata_path:
             _refuse_second_metadata(opened[path], metadata_path)
@@ -239,7 +240,7 @@ def _identify(
             files.write_new(path / meta_properties.FILE_NAME, text)
             if found[path] is not None:
                 log.warning(
-                    "%s: its %s was incomplete; it is written anew: %s",
+                    "%s: its %s was incomplete and is rewritten: %s",
                     path,
                     meta_properties.FILE_NAME,
                     identity.properties[path],
@@ -254,15 +255,15 @@ def _identify(
 def _refuse_to_guess(
     directory: LogDirectory, properties: MetaProperties | None, *, is_metadata: bool
 ) -> None:
-    """A directory with a metadata log has had an identity: a new one would not fit the log."""
+    """Refuse a directory with a metadata log but no ids: new ids would not match the log."""
     path = directory.path
     known = properties is not None and properties.cluster_id is not None
     if known or not directory.files.is_directory(path / METADATA_LOG):
         return
     wrong = WrongDirectory(
-        f"{path / meta_properties.FILE_NAME} is missing or damaged, and {METADATA_LOG} beside it "
-        f"belongs to a cluster: bring the file back (cluster.id, node.id, directory.id), or "
-        f"move the directory away to begin anew"
+        f"{path / meta_properties.FILE_NAME} is missing or damaged, but {METADATA_LOG} "
+        f"belongs to a cluster: restore the file (cluster.id, node.id, directory.id), or "
+        f"move the directory away to start with an empty one"
     )
     if is_metadata:
         raise wrong
@@ -270,7 +271,7 @@ def _refuse_to_guess(
 
 
 def _refuse_second_metadata(directory: LogDirectory, metadata_path: Path) -> None:
-    """As Kafka does: without the log that is there, all partitions would be some other cluster's."""
+    """Refuse a metadata log outside the metadata directory, as Kafka does: without it, all partitions would be stray."""
     try:
         if not directory.files.is_directory(directory.path / METADATA_LOG):
             return

@@ -1,17 +1,16 @@
-"""Which directory a new partition goes to: a decision over values, no disk.
+"""Choice of the log directory for a new replica, without I/O.
 
-The one with the fewest bytes; of equals the one with the fewest partitions; of those the first in the
-order of `log.dirs`. (Kafka looks at the number of partitions alone, and leaves ties to a hash map.)
+The order is: the fewest bytes, then the fewest replicas, then the order of `log.dirs`. (Kafka compares only the
+number of replicas, and the order of equal directories is that of a hash map.)
 
-A new partition has no bytes yet, and a topic's partitions are made in one go: all would be sent to
-the same directory. So those made in one go, which is with pauses below `PAUSE_S`, count as much as the
-average partition of the node had when that began. A directory that is far behind gets more of them,
-until it has caught up by this estimate; then they alternate. At the first partition after a pause the
-directories are measured anew, from what the open logs know of themselves.
+A new replica has no bytes yet, and the replicas of a topic are created together, so all of them would go to the same
+directory. Therefore each replica that is created less than `PAUSE_SECONDS` after the previous one counts as much as
+the average replica of the node. A directory with fewer bytes gets more of them until the estimates are equal; then
+the directories alternate. At the first creation after a pause, the sizes are taken from the open logs again.
 
-All directories are returned, best first: when the best one fails while the partition is being made
-there, the next one is tried. Cordoned directories (KIP-1066) get nothing new; where all are cordoned
-by now, the first of them takes what was assigned before.
+The result contains all directories: if the creation fails in the first one, the next one is used. Cordoned
+directories (KIP-1066) get no new replicas. If all are cordoned, the first one gets the replicas that were assigned
+before.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from odradek.seams.values import value_class
 D = TypeVar("D", bound=Hashable)
 
 PAUSE_SECONDS = 1.0
-"""Partitions that are made with longer pauses than this are not made in one go."""
+"""Replicas that are created with longer pauses than this are not created together."""
 MEASUREMENT_SECONDS_MAX = 60.0
-"""How long a measurement is good for where creation never pauses."""
+"""Maximum age of the sizes if replicas are created without a pause."""
 
 
 @value_class
 class DirectoryUsage:
-    """What is in a directory: bytes, and how many partitions; moves count where they go to."""
+    """Bytes and number of replicas in a directory; a moving replica counts in its destination."""
 
     size_bytes: int
     partitions: int
@@ -41,18 +40,18 @@ class DirectoryUsage:
 
 @value_class
 class PlacementCandidate(Generic[D]):
-    """A directory that is online, and what speaks for or against it."""
+    """An online directory with the properties that determine its place in the order."""
 
     directory: D
     size_bytes: int
-    """Measured and estimated."""
+    """Measured bytes and estimated bytes of new replicas."""
     partitions: int
-    """Logs in it, and those that are being made there right now."""
+    """Number of logs, including those that are being created."""
     cordoned: bool = False
 
 
 def order_candidates(candidates: Iterable[PlacementCandidate[D]]) -> list[D]:
-    """The directories in the order in which to try them; `candidates` are in that of `log.dirs`."""
+    """Return the directories, best first; `candidates` are in the order of `log.dirs`."""
     known = list(candidates)
     ranked = sorted(
         (each for each in known if not each.cordoned),
@@ -62,7 +61,7 @@ def order_candidates(candidates: Iterable[PlacementCandidate[D]]) -> list[D]:
 
 
 class PlacementEstimate(Generic[D]):
-    """The directories' bytes while partitions are made in one go. Times are monotonic seconds."""
+    """Estimated bytes of the directories while replicas are created. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._measured: Mapping[D, DirectoryUsage] = {}
@@ -72,13 +71,13 @@ class PlacementEstimate(Generic[D]):
         self._used_at = -inf
 
     def is_stale(self, now: float) -> bool:
-        """Whether the directories must be measured before the next partition is placed."""
+        """Return whether the directories must be measured before the next replica is placed."""
         return (
             now - self._used_at > PAUSE_SECONDS or now - self._measured_at > MEASUREMENT_SECONDS_MAX
         )
 
     def measured(self, content: Mapping[D, DirectoryUsage], now: float) -> None:
-        """A measurement of all directories that are online."""
+        """Set the measured usage of all online directories."""
         count = sum(each.partitions for each in content.values())
         size_bytes = sum(each.size_bytes for each in content.values())
         self._measured = content
@@ -87,15 +86,17 @@ class PlacementEstimate(Generic[D]):
         self._measured_at = self._used_at = now
 
     def size_bytes(self, directory: D) -> int:
-        """What was measured (nothing, for one that was not), and the average for each made since."""
+        """Return the measured bytes (0 if unknown), plus the average size per replica created since."""
         found = self._measured.get(directory)
         return (0 if found is None else found.size_bytes) + self._made[directory] * self._average
 
     def reserved(self, directory: D, now: float) -> None:
-        """A partition is being made there."""
+        """Count a replica that is being created in `directory`."""
         self._made[directory] += 1
         self._used_at = now
 
     def released(self, directory: D) -> None:
-        """It could not be made."""
-        self._made[directory] = max(0, self._made[directory] - 1)  # it may have been measured since
+        """Uncount a replica whose creation failed."""
+        self._made[directory] = max(
+            0, self._made[directory] - 1
+        )  # a measurement may have reset the count

@@ -368,6 +368,6 @@ class FutureReplica:
         self._files.sync_directory(self.current)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the files of all segments."""
         for copy in self._copies:
             copy.close()

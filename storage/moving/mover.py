@@ -1,12 +1,12 @@
-"""The mover: replicas between the log directories of a node, while they are in use (KIP-113).
+"""The mover moves replicas between the log directories of a node while they are in use (KIP-113).
 
-A move is tracked from the moment its `.move` directory exists, and survives a restart. Up to
-`num.replica.move.threads` are copied at a time (tasks, each with a slice in a thread), the others wait
-in the order in which they were asked for; all of them together keep `intra.broker.throttled.rate`.
-What a move does next is states.py's table; what the copy is, mirror.py's; the swap, crossing.py's.
+A move is tracked from the moment its `.move` directory exists, and it survives a restart. Up to
+`num.replica.move.threads` moves copy at the same time, each in a task that copies slices in a thread. The others
+wait in the order of their requests. `intra.broker.throttled.rate` limits all moves together. move_states.py has the
+state machine, future_replica.py the copy, and replica_swap.py the swap.
 
-While a replica moves it is not compacted (J-12; Kafka does the same). A move that fails for its
-destination leaves the replica where it is. What only moves need is loaded by the first one.
+A replica is not compacted while it moves (J-12; Kafka does the same). If the destination fails, the replica stays in
+its directory. Modules that only moves need are loaded by the first move.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ UNLIMITED = (1 << 63) - 1
 SLICE_BYTES = 32 << 20
 SLICE_BYTES_MIN = 64 << 10
 SLICES_PER_SECOND = 10
-"""Where a rate is set: small slices keep it even."""
+"""Slices per second if a rate is set: small slices keep the rate even."""
 CLOSE_BYTES = 4 << 20
-"""With less than this to be copied, the swap is tried."""
+"""Remaining bytes at which the swap is attempted."""
 
 
 @value_class
@@ -68,7 +68,7 @@ class MoverSettings:
 
 @state_class
 class MoverStatistics:
-    """Since the start, for whoever shows them."""
+    """Statistics of the moves since the start of the node."""
 
     moved: int = 0
     failed: int = 0
@@ -76,11 +76,11 @@ class MoverStatistics:
     copied_bytes: int = 0
     last_move_seconds: float = 0.0
     last_pause_seconds: float = 0.0
-    """The longest turn of the loop that the last swap took."""
+    """Longest turn of the event loop in the last swap, in seconds."""
 
 
 class Mover:
-    """See the module. All on the loop."""
+    """Starts, executes and cancels the moves of a node. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Mover:
     ) -> None:
         self.statistics = MoverStatistics()
         self.on_moved: Callable[[PartitionLog], None] = lambda partition_log: None
-        """Told of a log that is in another directory now."""
+        """Called with a log after it was moved to another directory."""
         self._services = services
         self._cleaners = cleaners
         self._entropy = services.entropy
@@ -99,31 +99,32 @@ class Mover:
         self._moves: dict[TopicPartition, Move] = {}
         self._changed = trio.Event()
         self.threads_max: int | None = None
-        """Fewer threads than the settings say: for tests, which look at what waits."""
+        """Limit that replaces the setting; used by tests of queued moves."""
 
     @property
     def threads(self) -> int:
         wanted = self._settings().threads if self.threads_max is None else self.threads_max
         return len(self._services.directories.all) if wanted is None else wanted
 
-    # Asking
+    # Requests
 
     def moves(self) -> Sequence[MoveStatus]:
-        """Those that are not over, in the order in which they were asked for."""
+        """Return the moves in progress, in the order of their requests."""
         return [move.status() for move in self._moves.values()]
 
     def moving_to(self, name: TopicPartition) -> Path | None:
-        """The log directory that a replica is being moved to."""
+        """Return the destination log directory of a replica's move, or None."""
         move = self._moves.get(name)
         return None if move is None else move.destination.directory.path
 
     async def move(self, name: TopicPartition, destination: Path) -> None:
-        """Begin to move a replica to the log directory `destination`; it is tracked on return (J-04).
+        """Start to move a replica to the log directory `destination`; the move is tracked on return (J-04).
 
-        A move to elsewhere is cancelled first; one to where the replica is only cancels. Where the
-        replica is not here it is remembered where it is to be created (J-03): ReplicaNotAvailable.
-        Raises UnknownDirectory, CordonedDirectory, NameTooLong, LogFailed (the destination, the
-        replica or, as in Kafka, any directory is offline), DiskFull, NoDescriptors.
+        A move of the replica to another directory is cancelled first. If `destination` is the replica's current
+        directory, this is all. If the node does not have the replica, its directory is remembered for its creation
+        (J-03), and ReplicaNotAvailable is raised. Also raises UnknownDirectory, CordonedDirectory, NameTooLong,
+        LogFailed (the destination, the replica or, as in Kafka, any directory is offline), DiskFull, and
+        NoDescriptors.
         """
         home = self.check(name, destination)
         registry = self._services.registry
@@ -134,30 +135,34 @@ class Mover:
         partition_log = registry.get(name)
         if partition_log is None:
             self.remember(name, destination)
-            raise ReplicaNotAvailable(f"{name} is not here; it would be created in {destination}")
+            raise ReplicaNotAvailable(
+                f"{name} does not exist on this node; it will be created in {destination}"
+            )
         source = registry.home_of(partition_log)
         if source is home or name in self._moves:
             return
         if not registry.are_all_online:
-            raise LogFailed("no move begins while a log directory is offline: it may have the copy")
+            raise LogFailed(
+                "no move starts while a log directory is offline: it may contain the replica"
+            )
         with registry.claim(name), trio.CancelScope(shield=True):
             await self._track(name, partition_log, source, home)
 
     def remember(self, name: TopicPartition, destination: Path | None) -> None:
-        """Where a replica that is not here is to be created (J-03); None: anywhere."""
+        """Set the directory in which a missing replica will be created (J-03); None: any directory."""
         if destination is None:
             self._services.registry.preferred.pop(name, None)
         else:
             self._services.registry.preferred[name] = destination
 
     def check(self, name: TopicPartition, destination: Path) -> DirectoryLogs:
-        """What can be told of a move from the name and the destination alone; see `move`."""
+        """Check name and destination of a move, and return the destination. Raises as `move` does."""
         longest = names.future_name(*name, self._entropy.uuid())
         if len(longest) > NAME_BYTES_MAX:
-            raise NameTooLong(f"{name} is too long to be moved: {longest}")
+            raise NameTooLong(f"the directory name {longest} is too long: {name} cannot be moved")
         home = self._services.registry.logs_by_directory.get(destination)
         if home is None:
-            raise UnknownDirectory(f"{destination} is no log directory of this node")
+            raise UnknownDirectory(f"{destination} is not a log directory of this node")
         if home.directory.failed:
             raise LogFailed(offline_reason(home.directory))
         if destination in self._services.registry.cordoned:
@@ -171,7 +176,7 @@ class Mover:
         source: DirectoryLogs,
         home: DirectoryLogs,
     ) -> None:
-        """What fails is taken back: a `.move` that is left would be a move to the next start."""
+        """Create the future replica. After an error it is removed: the next start would continue the move."""
         from odradek.storage.moving.future_replica import FutureReplica
         from odradek.storage.moving.move import Move
 
@@ -195,7 +200,7 @@ class Mover:
         self._add(Move(name, partition_log, source, home, future))
 
     def resume(self, name: TopicPartition, destination: DirectoryLogs, found: Path) -> None:
-        """A start has found an unfinished copy of a log that is served from elsewhere (J-13)."""
+        """Continue a move that a start found: the log is served from another directory (J-13)."""
         from odradek.storage.moving.future_replica import FutureReplica
         from odradek.storage.moving.move import Move
 
@@ -214,9 +219,9 @@ class Mover:
         self._changed.set()
 
     async def cancel(self, *partitions: TopicPartition) -> None:
-        """Give up these replicas' moves ("any", J-02); on return their copies are gone.
+        """Cancel the moves of these replicas (path "any", J-02); on return their future replicas are removed.
 
-        A move that is in its swap is finished instead: too late.
+        A move that is in its swap is completed instead.
         """
         wanted = [self._moves[name] for name in partitions if name in self._moves]
         for move in wanted:
@@ -226,7 +231,7 @@ class Mover:
             await move.done.wait()
 
     async def _stop(self, move: Move) -> None:
-        """It is over, by the table: whoever drives it sees that, or nobody does yet."""
+        """Stop the task of a move that is over, or end the move here if it has no task yet."""
         if not move.state.is_over:
             return
         move.scope.cancel()
@@ -234,10 +239,10 @@ class Mover:
             move.is_started = True
             await self._end(move)
 
-    # Driving
+    # Execution
 
     async def run(self) -> None:
-        """Until cancelled: copy what is queued, as many at a time as there are threads."""
+        """Execute queued moves, as many at the same time as there are threads, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._changed = trio.Event()
@@ -258,15 +263,15 @@ class Mover:
             try:
                 await self._advance(move)
             except Exception:
-                log.exception("the move of %s failed, by an error of its own", move)
-                # Out of the swap the source may have come as `.delete`: then `.move` is needed.
+                log.exception("the move of %s failed: unexpected error", move)
+                # After an error in the swap the source may be `.delete`: then `.move` is needed.
                 in_swap = move.state is MoveState.SWAPPING
                 move.action = MoveAction.LEAVE if in_swap else MoveAction.DISCARD
                 move.state, move.last_event = MoveState.FAILED, None
         await self._end(move)
 
     async def _advance(self, move: Move) -> None:
-        """From one state to the next, until it is over."""
+        """Apply events and execute actions until the move is over."""
         if self._cleaners is not None:
             await self._cleaners.pause(move.partition_log)
         event = MoveEvent.THREAD_FREE
@@ -290,7 +295,7 @@ class Mover:
         return event
 
     async def _copy(self, move: Move) -> MoveEvent:
-        """One slice, in a thread, and its time."""
+        """Copy one slice in a thread, then wait as the throttle requires."""
         future, lane = move.future, move.destination.directory.lane
         copied, remaining = await self._services.offload.run(
             _slice, future, self._slice_bytes(), lane=lane
@@ -320,7 +325,7 @@ class Mover:
         )
         copied = move.future.copied_bytes
         event = await swap.run()
-        # Not paid for here: nothing is awaited between the switch and the table's step.
+        # Nothing may be awaited between the switch and its transition, so the throttle delays later copies.
         self._throttle.owe(max(0, move.future.copied_bytes - copied))
         if event is MoveEvent.SWITCHED:
             self.statistics.last_pause_seconds = swap.longest_turn_seconds
@@ -328,10 +333,10 @@ class Mover:
             await self._services.clock.sleep(RETRY_SECONDS)
         return event
 
-    # Its end
+    # End of a move
 
     async def _end(self, move: Move) -> None:
-        """Do what the table says of a move that is over."""
+        """Execute the last action of a move that is over, and release its resources."""
         with trio.CancelScope(shield=True):
             try:
                 if move.action is MoveAction.DISCARD:
@@ -377,11 +382,11 @@ class Mover:
                 log.info("the move of %s was cancelled", move)
             case MoveState.FAILED:
                 self.statistics.failed += 1
-                why = "an error of its own" if move.last_event is None else move.last_event.value
+                why = "unexpected error" if move.last_event is None else move.last_event.value
                 log.error("the move of %s failed (%s): the replica stays where it is", move, why)
 
     async def discard(self, name: TopicPartition, home: DirectoryLogs, copy: Path) -> None:
-        """The copy is renamed, so that no start takes it for one, then removed."""
+        """Rename a future replica to `-delete`, so that no start continues its move, then remove it."""
         services, directory = self._services, home.directory
         if directory.failed:
             return
@@ -397,8 +402,10 @@ class Mover:
             services.directory_deletion.schedule(directory, aside, 0)
 
     async def convert_all_for_kafka(self) -> None:
-        """At a clean shutdown: copies become Kafka's `-future`, cleanly closed, and sources
-        that were moved away Kafka's `-delete`; none is copied now."""
+        """Convert all moves for Kafka at a clean shutdown, when no move is copying.
+
+        Future replicas become Kafka's `-future`, cleanly closed. Old directories of completed moves become `-delete`.
+        """
         for move in tuple(self._moves.values()):
             failed = move.source.directory.failed or move.destination.directory.failed
             if move.state is MoveState.SWAPPING:
@@ -425,14 +432,14 @@ class Mover:
         try:
             await self._services.offload.run(convert, lane=directory.lane)
         except (OSError, StorageError) as error:
-            log.warning("the copy of %s could not be closed cleanly: %s", move, error)
+            log.warning("the future replica of %s could not be closed cleanly: %s", move, error)
             if isinstance(error, OSError):
                 directory.report(error, undone=True)
 
-    # What happens meanwhile
+    # Failures
 
     def directory_failed(self, path: Path) -> None:
-        """A log directory is offline: moves from and to it stop (J-11). A swap sees for itself."""
+        """Stop the moves from and to an offline log directory (J-11). A swap checks this itself."""
         for move in tuple(self._moves.values()):
             if move.state is MoveState.SWAPPING:
                 continue
@@ -450,12 +457,12 @@ class Mover:
 
 
 def _slice(future: FutureReplica, size: int) -> tuple[int, int]:
-    """In a thread: bytes copied, and bytes left."""
+    """Copy about `size` bytes, in a thread. Return the copied and the remaining bytes."""
     return future.advance(size), future.remaining_bytes
 
 
 def _rename_copy(files: Files, copy: Path, aside: Path) -> None:
-    """In a thread; it can be called again."""
-    if files.exists(copy):  # else it was not even made
+    """Rename a future replica durably, in a thread. Safe to retry."""
+    if files.exists(copy):  # it may not have been created
         files.rename(copy, aside)
     files.sync_directory(aside.parent)

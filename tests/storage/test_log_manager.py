@@ -656,7 +656,7 @@ async def test_a_full_directory_is_told_until_it_has_room(
         assert len(told()) == 2
         mount.capacity_bytes = 1 << 30
         await clock.run_for(2)
-        assert "/a has room again" in told()[-1]
+        assert "/a has free space again" in told()[-1]
         await clock.run_for(120)
         assert len(told()) == 3
         assert not manager.directories.all[0].failed
@@ -675,7 +675,7 @@ async def test_what_no_number_tells_is_tried_out(
         assert [each.partition(" (")[0] for each in caplog.messages] == ["log directory /a is full"]
         world.disk.heal()
         await clock.run_for(2)
-        assert "/a has room again" in caplog.messages[-1]
+        assert "/a has free space again" in caplog.messages[-1]
 
 
 async def test_what_a_killed_trial_left_goes_at_the_start(world: World) -> None:

@@ -84,4 +84,4 @@ def test_full_disk_is_logged_and_reads_continue(
     more, errors = produce(broker.bootstrap, 5)
     assert errors == []
     assert more == list(range(len(offsets), len(offsets) + 5))
-    until(lambda: "log directory /small/data has room again" in caplog.text)
+    until(lambda: "log directory /small/data has free space again" in caplog.text)

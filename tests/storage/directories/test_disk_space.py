@@ -34,7 +34,7 @@ def test_full_directory_is_logged_at_once_each_minute_and_at_end(
     caplog.clear()
     low_disk_space.checked(SOME, 130)
     assert [(each.levelname, each.message) for each in caplog.records] == [
-        ("WARNING", "log directory /data has room again, after 129 s: 16.0 MiB are free")
+        ("WARNING", "log directory /data has free space again, after 129 s: 16.0 MiB are free")
     ]
     assert not low_disk_space.is_check_due
 
@@ -48,7 +48,7 @@ def test_full_directory_stays_full_while_writes_fail(
         low_disk_space.checked(SOME, second)
     assert len(caplog.records) == 1
     low_disk_space.checked(SOME, 50)
-    assert "has room again" in caplog.messages[-1]
+    assert "has free space again" in caplog.messages[-1]
 
 
 def test_repeatedly_full_directory_is_logged_once_a_minute(
