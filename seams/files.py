@@ -1,11 +1,10 @@
-"""The only door to the disk: interfaces. The real one is `real_files.py`.
+"""Interfaces to files and directories. All disk access goes through them; `real_files.py` implements them.
 
-No file descriptor leaves this floor. A `File` is a logical handle: the real one opens its
-descriptor when first needed and gives it back under pressure (a bounded LRU), so a holder of 40,000
-`File`s holds no descriptors. All calls are synchronous; who must not block the loop hands them to
-`Offload`. Every failure is an `OSError` with its errno (ENOSPC, EIO, EROFS, …); nothing is retried.
-Misuse (a closed handle, a map past the end) is a ValueError, a map dropped under a view a BufferError:
-bugs of the caller's. A handle belongs to one writer; reading and `sync` may run beside it in threads.
+No file descriptor leaves the layer `seams`. A `File` is a logical handle: the real one opens its descriptor when it is
+first needed, and a bounded LRU closes it, so 40,000 open `File`s need few descriptors. All calls are synchronous; code
+on the loop passes blocking calls to `Offload`. Every failure is an `OSError` with its errno (ENOSPC, EIO, EROFS, …);
+nothing is retried. Errors of the caller are a ValueError (a closed handle, a map past the end) or a BufferError (a
+map dropped while a view is held). A handle has one writer; other threads may read and `sync` at the same time.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Path = PurePosixPath
 
 
 class WouldBlock(Exception):
-    """`read_at(nowait=True)` found the bytes not in memory; read again through `Offload`."""
+    """`read_at(nowait=True)` did not find the bytes in the page cache; read them through `Offload`."""
 
 
 class OutOfDescriptors(OSError):
-    """No descriptor to be had (EMFILE, ENFILE): back-pressure, never a failed directory."""
+    """No file descriptor is available (EMFILE, ENFILE). The caller retries; the log directory stays online."""
 
 
 @value_class
@@ -35,7 +34,7 @@ class DiskUsage:
 
 
 class Source(Protocol):
-    """What a `FileSlice` is of: a file, mostly."""
+    """Source of the bytes of a `FileSlice`, usually a file."""
 
     @property
     def path(self) -> Path: ...
@@ -50,101 +49,108 @@ class Source(Protocol):
 
 
 class File(Protocol):
-    """A file open for reading, and for writing where it was opened so."""
+    """A file open for reading and, if requested, for writing."""
 
     @property
     def path(self) -> Path: ...
 
     @property
     def size(self) -> int:
-        """Bytes, as this handle knows them: kept by its own writes, no system call.
+        """Size in bytes, which this handle updates on its own writes without a system call.
 
-        What is preallocated counts, so appends go after it: such a file is written by `write_at`.
+        It includes preallocated bytes. Appends go after them, so a preallocated file is written with `write_at`.
         """
         ...
 
     def append_v(self, parts: Sequence[Buffer]) -> int:
         """Write all parts (buffers of bytes) at the end; returns the position of the first byte.
 
-        A write cut short is carried on; on an error the file may hold a part of the bytes past the
-        old `size`, which stays what it was: the next append writes over them, and who will not
-        append truncates or goes offline.
+        A partial write is continued. After an error the file may contain some of the bytes past `size`, which does
+        not change. The next append overwrites them; a caller that does not append again truncates the file or marks
+        the log directory offline.
         """
         ...
 
     def append_slice(self, part: FileSlice) -> int:
-        """Write bytes of another file at the end, through this process only where the kernel cannot
-        do without; how many, fewer than asked only where that file ends. The source must be pinned
-        (or sure to stay). Errors as with `append_v`, of either file.
+        """Append bytes of another file, copied by the kernel where it can; returns the number of bytes.
+
+        It is less than requested only at the end of the source, which must be pinned or sure to stay. Raises
+        OSError for either file; the effect of an error is that of `append_v`.
         """
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Write all of `data`; past the end the file grows and `size` with it."""
+        """Write all of `data` at `position`. A write past the end increases `size`."""
         ...
 
     def read_at(self, position: int, size: int, *, nowait: bool = False) -> bytes:
-        """At most `size` bytes; fewer only at the end of the file.
+        """Read `size` bytes, or fewer at the end of the file.
 
-        `nowait` raises WouldBlock unless all of them are in memory; where the file system cannot
-        tell (tmpfs), they are taken to be.
+        `nowait` raises WouldBlock unless all of them are in the page cache. A file system that cannot report this
+        (tmpfs) counts as in memory.
         """
         ...
 
     def is_in_memory(self, position: int, size: int) -> bool:
-        """Whether those bytes (one or more, of this file) are in memory, by a probe of both ends, and of
-        many places in between where they are more than a MiB; true where the file system cannot tell."""
+        """Whether the bytes, at least one, are in the page cache. True if the file system cannot report it.
+
+        Probes the first and the last byte, and more positions in between for more than 1 MiB.
+        """
         ...
 
     def map_read(self, size: int) -> memoryview:
-        """A read-only map of the first `size` bytes, which must lie within `size` of the file.
+        """A read-only memory map of the first `size` bytes; the file must have that many.
 
-        The map is kept in a bounded LRU and shared: hold the view for one synchronous call only
-        (while it is held the map cannot go). What `write_at` and `append_v` write later shows in
-        it. Reading past bytes that were written is forbidden (a hole on a full disk is SIGBUS).
+        Maps are shared and kept in a bounded LRU, so hold the view for one synchronous call only: while it is held, the
+        map cannot be dropped. Later writes of `write_at` and `append_v` are visible in it. Do not read bytes that were
+        never written: a hole on a full disk is a SIGBUS.
         """
         ...
 
     def unmap(self) -> None:
-        """Drop the map; called before a trim or a delete. BufferError while a view is held."""
+        """Drop the memory map before truncation or deletion. Raises BufferError while a view is held."""
         ...
 
     def sync(self) -> None:
-        """Make the content durable, whichever handle wrote it; not the name. Never retried: what a
-        failed sync was to save is lost though the next one succeeds. Of several at once none returns
-        before what it found written is durable, and all fail if the one that they wait for does."""
+        """Flush the file's content, by whichever handle it was written, but not its name.
+
+        Never retry it: after a failed sync the data may be lost although the next sync succeeds. Each of several
+        concurrent calls returns after the bytes written before it are durable; all fail if the one they wait for fails.
+        """
         ...
 
     def write_out(self, position: int, size: int, *, wait: bool) -> None:
-        """Have these bytes go to the disk now, in so far as the platform can without a `sync`; with
-        `wait` they are there on return, but not promised durable. An error is final, as one of `sync`
-        is: what it was about is lost."""
+        """Start writing these bytes to the disk, if the platform can do so without a `sync`.
+
+        With `wait` they are written on return, but not guaranteed to be durable. An error is final, as with `sync`: the
+        data may be lost.
+        """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes; never grows it. Drops the map first, as `unmap` does."""
+        """Truncate the file to `size` bytes, and never extend it. Drops the map first, as `unmap` does."""
         ...
 
     def preallocate(self, size: int) -> None:
-        """Grow the file to `size` bytes with zeros where it is smaller.
+        """Extend the file with zeros to `size` bytes if it is smaller.
 
-        Really allocated: later writes within it find no full disk. ENOSPC leaves it as it was.
+        The space is allocated, so later writes within it cannot fail with ENOSPC. If this call fails with ENOSPC, the
+        file does not change.
         """
         ...
 
     def moved(self, path: Path) -> None:
-        """The file or a directory above it was renamed: from now on it is at `path`.
+        """Set the new path after a rename of the file or of a directory above it.
 
-        Told by whoever renamed, for every open handle; pinned ones, closed or not, follow by
-        themselves.
+        The caller of the rename calls it for every open handle. Pinned handles are updated automatically.
         """
         ...
 
     def pin(self) -> None:
-        """Keep the bytes reachable until `unpin`: through eviction, close, rename and removal.
+        """Keep the bytes readable until `unpin`, even after eviction, close, rename and removal.
 
-        Costs no descriptor until the file is read or removed. Taken while the file is there: who
-        removes it in a thread makes sure that nobody pins it meanwhile.
+        It needs no descriptor until the file is read or removed. The file must exist. Code that removes it in a thread
+        ensures that no other thread pins it at the same time.
         """
         ...
 
@@ -154,16 +160,16 @@ class File(Protocol):
     def pins(self) -> int: ...
 
     def close(self) -> None:
-        """Give up the descriptor and the map (once unpinned and idle). Idempotent."""
+        """Release the descriptor and the map once the handle is unpinned and idle. Idempotent."""
         ...
 
 
 @value_class
 class FileSlice:
-    """`size` bytes of `file` from `position`: what a connection sends without reading it.
+    """`size` bytes of `file` from `position`, which a connection sends without reading them.
 
-    Whoever makes a slice that outlives the present synchronous call pins the file; whoever has
-    sent or dropped it unpins.
+    The creator pins the file if the slice outlives the current synchronous call. The code that sends or drops the
+    slice unpins the file.
     """
 
     file: Source
@@ -181,51 +187,56 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
     def check(self) -> None:
-        """Raises OSError unless the file that is held is still at its path, and its directory one
-        where files can be made: not unmounted, not remounted read-only, not taken away."""
+        """Raises OSError unless the locked file is still at its path and its directory is writable.
+
+        It detects a directory that was unmounted, remounted read-only, or removed.
+        """
         ...
 
 
 class Files(Protocol):
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
-        """Open a file. `create` makes a new, empty one and fails if there is one (implies write).
+        """Open a file. `create` makes a new, empty file for writing and fails if it exists.
 
-        A missing file is a FileNotFoundError here, even where the descriptor comes later; whether
-        it may be written is found out by the first write.
+        A missing file raises FileNotFoundError here, even if the descriptor is opened later. The first write checks
+        the permission to write.
         """
         ...
 
     def read(self, path: Path) -> bytes:
-        """The whole of a small file."""
+        """Read all bytes of a small file."""
         ...
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Replace a small file at once: `path` + `.tmp`, sync, rename, sync of the directory."""
+        """Replace a small file atomically: write `path` + `.tmp`, sync, rename, sync the directory."""
         ...
 
     def exists(self, path: Path) -> bool:
-        """False where nothing is there. A disk that does not answer raises: a file where a
-        directory should be (ENOTDIR), no permission and a failing medium are not absence."""
+        """Whether a file or directory exists.
+
+        Raises OSError if the check fails: a file in the path where a directory is expected (ENOTDIR), missing
+        permission or an I/O error do not mean that it is missing.
+        """
         ...
 
     def is_directory(self, path: Path) -> bool:
-        """As `exists`."""
+        """Whether the path exists and is a directory. Raises OSError as `exists` does."""
         ...
 
     def file_size(self, path: Path) -> int: ...
 
     def list(self, path: Path) -> list[str]:
-        """Names in a directory, sorted."""
+        """The names in a directory, sorted."""
         ...
 
     def make_directory(self, path: Path) -> None:
-        """With its parents; no error if it is there."""
+        """Create a directory and its parents. An existing directory is no error."""
         ...
 
     def rename(self, old: Path, new: Path) -> None:
-        """A file or a directory; a file that is at `new` is replaced at once.
+        """Rename a file or a directory. An existing file at `new` is replaced atomically.
 
-        EXDEV from one file system to another, as log directories usually are.
+        Raises OSError with EXDEV between two file systems, which is usual between log directories.
         """
         ...
 
@@ -234,12 +245,14 @@ class Files(Protocol):
     def remove_tree(self, path: Path) -> None: ...
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Flush the entries of a directory to disk."""
         ...
 
     def lock(self, path: Path) -> Lock:
-        """Take the lock file, made if missing; BlockingIOError if it is held, by another process
-        (a JVM's Kafka too) or within this one."""
+        """Lock the file, which is created if it is missing.
+
+        Raises BlockingIOError if this process or another one, including a Kafka broker on a JVM, holds the lock.
+        """
         ...
 
     def disk_usage(self, path: Path) -> DiskUsage: ...

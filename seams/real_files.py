@@ -1,19 +1,16 @@
-"""The disk, through the kernel: `Files` over descriptors that come and go.
+"""`Files` on the file systems of the machine, with descriptors that are opened when needed and evicted.
 
-Writes are positional (`pwritev` at the handle's own `size`), never O_APPEND: a descriptor can be
-closed and opened again between two of them, and an append that failed half way is written over by
-the next, not followed by it. Every call borrows its descriptor, so that an offloaded `sync` and an
-eviction on the loop never meet.
+Writes are positional (`pwritev` at the handle's `size`), never O_APPEND. So a descriptor can be closed and opened again
+between two writes, and the next append overwrites one that failed partially. Every call borrows its descriptor, so an
+eviction on the loop cannot close it during a `sync` in a thread.
 
-A pin costs nothing until the file is read. What could take the bytes away, `remove`, `remove_tree`
-and a rename onto the file, first anchors the pinned handles it touches (opens them and keeps them
-open); a rename carries pinned handles along, for a handle that its owner has closed and forgotten
-is told by nobody else. Handles that are not pinned learn of a rename through `File.moved`.
+A pin costs nothing until the file is read. `remove`, `remove_tree` and a rename onto the file would make the bytes
+unreachable, so they first open the pinned handles of the file and keep them open. A rename updates the path of pinned
+handles, because their owner may have closed them already. `File.moved` updates handles that are not pinned.
 
-Assumed of the medium: `fdatasync` covers what any descriptor of the same file wrote; a rename is
-atomic; names are durable once their directory is synced. An error of writing back that happens while
-a file has no descriptor is reported to the next `sync` (Linux keeps it with the inode as long as
-that is in memory).
+Assumptions about the file system: `fdatasync` covers the writes of all descriptors of a file; a rename is atomic; names
+are durable once their directory is synced. If writeback fails while a file has no descriptor, the next `sync`
+reports the error (Linux keeps it with the inode while the inode is in memory).
 """
 
 from __future__ import annotations
@@ -35,18 +32,18 @@ from odradek.seams.files import Buffer, DiskUsage, FileSlice, OutOfDescriptors, 
 from odradek.seams.vectors import IOV_MAX, rest_after
 
 WRITE_BYTES_MAX = 64 << 10
-"""A large buffer that is appended goes to the kernel in pieces of so much.
+"""Bytes per write call when a large buffer is appended.
 
-Linux takes memory for its page cache in blocks as large as the write. Large free blocks are what a
-virtual machine has told its host that it does not need: the first touch of each page then goes to the
-host. Measured on such a machine, in turns: a GB written by the MiB takes 0.2 to 3 s of processor time,
-the median 1.1, by 64 KiB 0.25 to 0.46, the median 0.29. Pieces of 16 KiB take 0.5 always.
+Linux allocates page cache in blocks as large as the write. A virtual machine may have returned its large free blocks
+to the host, and then the first access to each page is a fault in the host. Measured on such a machine, alternating: to
+write 1 GB takes 0.2 to 3 s of CPU (median 1.1) in writes of 1 MiB, 0.25 to 0.46 s (median 0.29) in writes of 64 KiB, and
+always 0.5 s in writes of 16 KiB.
 """
 _ZEROS = bytes(1 << 20)
 _ROOM = 256 << 10
-_spare_rooms: list[memoryview] = []  # as many as threads ever read at once
-_PROBE = [bytearray(1)]  # nobody looks at what was read into it
-_PROBED_AT_ITS_ENDS_BYTES = 1 << 20  # at most: so much is sent before others have their turn
+_spare_rooms: list[memoryview] = []  # at most one for each thread that reads concurrently
+_PROBE = [bytearray(1)]  # the bytes read into it are not used
+_PROBED_AT_ITS_ENDS_BYTES = 1 << 20  # a connection sends this much before it yields
 _PROBE_EVERY_BYTES = 256 << 10
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _EFFECTIVE = os.access in os.supports_effective_ids
@@ -61,9 +58,9 @@ class RealFile(Descriptor):
         self._size = size
         self._cannot_nowait = not _NOWAIT
         self._changed = True
-        """Since the last sync, as far as this handle knows. Set after a change, cleared before a sync,
-        so that a change in another thread meanwhile is not forgotten."""
-        self._syncing: threading.Lock | None = None  # made by the first sync: most files have none
+        """Whether this handle wrote after the last sync. Set after a write and cleared before a sync, so that a
+        concurrent write in another thread is not missed."""
+        self._syncing: threading.Lock | None = None  # created by the first sync
         self._failed_syncs = 0
 
     @property
@@ -82,7 +79,7 @@ class RealFile(Descriptor):
             if size > WRITE_BYTES_MAX and len(parts) == 1:
                 _write_in_pieces(fd, memoryview(parts[0]), position)
             elif len(parts) > IOV_MAX or os.pwritev(fd, parts, position) != size:
-                _write_all(fd, parts, position)  # from the start: rare, and the same bytes
+                _write_all(fd, parts, position)  # all parts again: rare, same bytes
         finally:
             self._changed = True
             self.give_back()
@@ -131,8 +128,8 @@ class RealFile(Descriptor):
             self.give_back()
 
     def _read_from_memory(self, fd: int, position: int, size: int) -> bytes | None:
-        """The bytes if they are in the page cache, else WouldBlock; None: this disk cannot tell."""
-        # Through a buffer kept for it: a fresh bytearray of 1 MiB costs ten times the read.
+        """The bytes from the page cache. Raises WouldBlock if they are not in it; None if unsupported."""
+        # The buffer is reused, because a new bytearray of 1 MiB costs ten times the read.
         try:
             room = _spare_rooms.pop()
         except IndexError:
@@ -193,7 +190,7 @@ class RealFile(Descriptor):
         fd = self.borrow()
         try:
             self._read_through(fd)
-            # All of the file: entries that are yet to come into a preallocated one need no new map.
+            # Map all of the file, so that later index entries in a preallocated file need no new map.
             try:
                 new = mmap.mmap(fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ)
             except OSError as error:
@@ -208,9 +205,11 @@ class RealFile(Descriptor):
             return memoryview(new)[:size]
 
     def _read_through(self, fd: int) -> None:
-        """What no map has shown yet: a disk that cannot read it is an OSError here, while a page
-        that cannot be read through a map ends the process (SIGBUS)."""
-        with self.pool.lock:  # another thread may drop the map
+        """Read the bytes that were not mapped before, so that a read error is an OSError.
+
+        A read error in a memory map ends the process with SIGBUS.
+        """
+        with self.pool.lock:  # another thread may drop the map at the same time
             position = 0 if self.view is None else len(self.view)
         while position < self._size:
             got = len(os.pread(fd, min(self._size - position, _ROOM), position))
@@ -236,7 +235,7 @@ class RealFile(Descriptor):
             with self.pool.lock:
                 self._syncing = self._syncing or threading.Lock()
         failed_before = self._failed_syncs
-        with self._syncing:  # "not changed" may mean: being synced by another thread
+        with self._syncing:  # another thread may have cleared `_changed` and still be syncing
             if self._failed_syncs != failed_before:
                 raise OSError(errno.EIO, "another thread's sync failed", self.name)
             if self.close_error is not None:
@@ -266,7 +265,7 @@ class RealFile(Descriptor):
     def truncate(self, size: int) -> None:
         if size > self._size:
             raise ValueError(f"truncating {self.name} to {size} would grow it from {self._size}")
-        self.unmap()  # a read through a map past the new end is SIGBUS
+        self.unmap()  # reading a map past the new end is a SIGBUS
         fd = self.borrow()
         try:
             os.ftruncate(fd, size)
@@ -283,7 +282,7 @@ class RealFile(Descriptor):
         try:
             _allocate(fd, self._size, grow)
         except OSError:
-            os.ftruncate(fd, self._size)  # what was allocated before the disk was full
+            os.ftruncate(fd, self._size)  # release what was allocated before the disk was full
             raise
         finally:
             self._changed = True
@@ -292,10 +291,10 @@ class RealFile(Descriptor):
 
 
 class RealFiles:
-    """The machine's own file systems; one instance a process, or several with a budget each."""
+    """The file systems of the machine. A process has one instance, or several with their own descriptor limits."""
 
     def __init__(self, max_open: int | None = None) -> None:
-        """`max_open`: descriptors held for files and maps; by default half the process's limit."""
+        """`max_open` limits the descriptors for files and maps; the default is half of the process's limit."""
         self._pool = DescriptorPool(max_open)
 
     def statistics(self) -> PoolStatistics:
@@ -317,7 +316,7 @@ class RealFiles:
         fd = self._pool.open_path(str(path), os.O_RDONLY)
         try:
             return _read_on(fd, 0, os.fstat(fd).st_size, b"")
-        except OSError as error:  # which knows but the descriptor
+        except OSError as error:  # the error of a read has no path
             error.filename = str(path)
             raise
         finally:
@@ -331,7 +330,7 @@ class RealFiles:
             os.fsync(fd)
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(beside)  # a full disk gets its room back
+                os.unlink(beside)  # free the space on a full disk
             raise
         finally:
             os.close(fd)
@@ -357,7 +356,7 @@ class RealFiles:
 
     def rename(self, old: Path, new: Path) -> None:
         self._anchor_pinned(str(new))
-        self._anchor_pinned(str(old))  # another thread may open it before it knows its new name
+        self._anchor_pinned(str(old))  # another thread may open it before its path is updated
         os.rename(old, new)
         self._carry_pinned(str(old), str(new))
 
@@ -402,7 +401,7 @@ class RealFiles:
         return DiskUsage(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
     def _pinned_at(self, name: str) -> Sequence[Descriptor]:
-        """The pinned handles whose file is at `name` or below it."""
+        """Pinned handles of the file `name`, or of files in the directory `name`."""
         below = f"{name}/"
         with self._pool.lock:
             return [
@@ -416,7 +415,7 @@ class RealFiles:
             try:
                 pinned.anchor()
             except FileNotFoundError:
-                continue  # gone already: whoever reads it is told so
+                continue  # already removed: a later read raises the error
 
     def _carry_pinned(self, old: str, new: str) -> None:
         for pinned in self._pinned_at(old):
@@ -424,7 +423,7 @@ class RealFiles:
 
 
 class RealLock:
-    """A lock file held; the kernel lets go of it when the process ends, however it ends."""
+    """A lock on a file. The kernel releases it when the process ends, even after a crash."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
@@ -432,7 +431,7 @@ class RealLock:
         self._identity = _identity(os.fstat(fd))
 
     def release(self) -> None:
-        """Idempotent. The file stays, as Kafka's does."""
+        """Release the lock and keep the file, as Kafka does. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -452,9 +451,10 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _lock(fd: int) -> None:
-    """Both kinds of lock: flock for our own brokers, and one on the file's bytes, which is what a
-    JVM's FileChannel.tryLock (Kafka's `.lock`) takes and respects. It belongs to the open file
-    (OFD), not to the process, so that two brokers in one process exclude each other too.
+    """Take two locks: flock against other Odradek brokers, and a record lock against Kafka.
+
+    The record lock is the kind that FileChannel.tryLock takes on Kafka's `.lock`. It belongs to the open file
+    description (OFD) instead of the process, so two brokers in one process also exclude each other.
     """
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if _F_OFD_SETLK is None:
@@ -462,12 +462,12 @@ def _lock(fd: int) -> None:
     whole_file = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         fcntl.fcntl(fd, _F_OFD_SETLK, whole_file)
-    except PermissionError as error:  # POSIX lets it say EACCES for EAGAIN
+    except PermissionError as error:  # POSIX allows EACCES instead of EAGAIN
         raise BlockingIOError(errno.EAGAIN, error.strerror) from None
 
 
 def _write_all(fd: int, parts: Sequence[Buffer], position: int) -> None:
-    """Write every byte, in as many calls as it takes."""
+    """Write all bytes, with repeated calls after partial writes."""
     rest = rest_after(parts, 0)
     while rest:
         written = os.pwritev(fd, rest[:IOV_MAX], position)
@@ -485,7 +485,7 @@ def _write_in_pieces(fd: int, data: memoryview, position: int) -> None:
 
 
 def _read_on(fd: int, position: int, size: int, data: bytes) -> bytes:
-    """`data` was read at `position`: the rest of `size` bytes, or what there is of them."""
+    """Continue a partial read: `data` was read at `position`, and `size` bytes were requested."""
     chunks = [data]
     got = len(data)
     while got < size:
@@ -501,7 +501,7 @@ def _allocate(fd: int, position: int, size: int) -> None:
     try:
         os.posix_fallocate(fd, position, size)
     except OSError as error:
-        # A C library that does not write the zeros itself where the file system cannot allocate.
+        # The C library does not write zeros if the file system cannot allocate.
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise
         for start in range(0, size, len(_ZEROS)):
@@ -510,7 +510,7 @@ def _allocate(fd: int, position: int, size: int) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """None where there is nothing; a disk that does not answer is an error, not an absence."""
+    """The mode of a file, or None if it does not exist. Raises OSError for every other failure."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:

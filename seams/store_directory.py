@@ -1,18 +1,18 @@
-"""A directory that is a remote store, told from whatever lies in its place while it is unmounted.
+"""A directory used as a remote store, and its identification while it may be unmounted.
 
-Who puts something into a directory first puts a mark there, a random text that no other store has. A node
-remembers in a file of its own which mark the directory had; from then on it takes no other directory for
-it, and makes none: the store is away until the mark is there. Until there is one, whatever is mounted there
-is the store. Where the node keeps no memory (tools), it is the directory that was there when it was opened.
+Before the first object, a node writes a marker file with a random id into the directory, and stores the id in a local
+file. From then on it accepts only a directory with that marker and does not create one: the store is unavailable until
+the marker is found. Without a marker, the directory that is mounted at the path is the store. A tool that has no local
+file accepts the directory that it found when it opened the store.
 
-Order: the mark is synced before it is remembered, and remembered before the first object is put. A
-crash in between leaves a mark that the next start finds.
+Order: the marker is synced before its id is stored locally, and the id is stored before the first object is put. After a
+crash in between, the next start finds the marker.
 
-Where a store is lost for good, somebody says of a directory that it is the store from now on
-(`begin_instead`): its mark says so too, and each node that remembers another one there takes it.
+If a store is lost, an operator declares a directory its replacement (`begin_instead`). The marker records it, and each
+node that expects another marker at that path accepts this one.
 
-A node whose configs name another place than it remembers takes that, and says so: it may be meant, and what
-was copied to the other place is not found there.
+If a node's configs name another location than its local file, the node uses the configured one and logs a warning: the
+change may be intended, but objects in the old location are not found in the new one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger("odradek.tiered")
 
 MARK = ".odradek-store"
 _INSTEAD = " instead\n"
-"""How a mark ends that is taken in place of another one."""
+"""Suffix of the marker of a replacement, which nodes accept instead of the marker that they expect."""
 
 
 class StoreDirectory:
-    """`check` before each use, `begin` before what is put. Any thread."""
+    """Identity of a store directory: call `check` before each use and `begin` before each put. Thread-safe."""
 
     def __init__(self, root: OsPath, memory: OsPath | None = None) -> None:
-        """Makes the directory, unless it was there before. OSError where that cannot be done."""
+        """Create the directory unless its marker is known already. Raises OSError if that fails."""
         self.root = root
         self._memory = memory
         self._identity: tuple[int, int] | None = None
@@ -57,7 +57,7 @@ class StoreDirectory:
         return self._mark is None and self._memory is not None
 
     def check(self) -> None:
-        """Raises ObjectsUnavailable where it is not that directory."""
+        """Raises ObjectsUnavailable if the directory is missing or is another one."""
         here = _identity(self.root)
         if here is not None and self._is_to_begin:
             self._look_for_a_mark(here)
@@ -78,7 +78,7 @@ class StoreDirectory:
         )
 
     def begin(self) -> None:
-        """It has a mark, and is remembered by it. Raises ObjectsUnavailable where that cannot be."""
+        """Ensure that the directory has a marker and its id is stored. Raises ObjectsUnavailable on failure."""
         with self._beginning:
             if not self._is_to_begin:
                 return
@@ -91,7 +91,7 @@ class StoreDirectory:
             self._identity, self._mark = _identity(self.root), mark
 
     def _is_taken_instead(self, mark: str) -> bool:
-        """Whether it stands for the one that is remembered; then it is remembered itself."""
+        """Whether the marker is that of a replacement; its id is then stored instead of the old one."""
         if self._memory is None or not mark.endswith(_INSTEAD):
             return False
         with self._beginning:
@@ -101,12 +101,12 @@ class StoreDirectory:
                     "%s is the remote store from now on, in place of one that was given up",
                     self.root,
                 )
-                with suppress(OSError):  # a full disk: the next start takes it again
+                with suppress(OSError):  # on a full disk the next start accepts the marker again
                     _remember(self._memory, str(self.root), mark)
         return True
 
     def _look_for_a_mark(self, here: tuple[int, int]) -> None:
-        """Another node may have put one there, or the store was mounted."""
+        """Read a marker that another node has written, or that appeared when the store was mounted."""
         with self._beginning:
             self._identity = here
             if self._is_to_begin and _read_mark(self.root) is not None:
@@ -115,12 +115,12 @@ class StoreDirectory:
 
 
 def has_mark(root: OsPath) -> bool:
-    """Whether anybody has used it as a store."""
+    """Whether the directory has a marker, because a node used it as a store."""
     return _read_mark(root) is not None
 
 
 def begin_instead(root: OsPath) -> None:
-    """Say that this directory, which is made if it is missing, is the store in place of a lost one. OSError."""
+    """Declare a directory, created if missing, the replacement of a lost store. Raises OSError."""
     root.mkdir(parents=True, exist_ok=True)
     mark = (_read_mark(root) or str(uuid4())).removesuffix(_INSTEAD).strip()
     unfinished = root / f"{MARK}#{uuid4().int}"
@@ -138,11 +138,13 @@ def _identity(path: OsPath) -> tuple[int, int] | None:
 
 
 def _meet(root: OsPath, memory: OsPath) -> str | None:
-    """The mark that is there, remembered. None where there is none yet, or no memory of it can be kept: a
-    read-only disk."""
+    """Read the marker of the directory and store its id locally.
+
+    Returns None if there is no marker, or if its id cannot be stored, as on a read-only disk.
+    """
     before, mark_before = _said(memory)
     mark = _read_mark(root)
-    if mark is None or mark != mark_before:  # else the same one, mounted elsewhere
+    if mark is None or mark != mark_before:  # otherwise it is the same store, mounted elsewhere
         _warn_of_another(before, str(root))
     try:
         if (before, mark_before) != (str(root), mark or ""):
@@ -153,7 +155,7 @@ def _meet(root: OsPath, memory: OsPath) -> str | None:
 
 
 def remember_url(memory: OsPath, url: str) -> None:
-    """As for a directory, of a store that has no mark."""
+    """Store the URL of a remote store that is not a directory, and warn if it has changed."""
     before, _ = _said(memory)
     if before != url:
         _warn_of_another(before, url)
@@ -179,7 +181,7 @@ def _read_mark(root: OsPath) -> str | None:
 
 
 def _put_mark(root: OsPath) -> str:
-    """Whole or not at all, and of several nodes one; named as an unfinished upload until then."""
+    """Write a marker atomically, so that only one of several nodes does; until then it has the name of an upload."""
     mark = f"{uuid4()}\n"
     unfinished = root / f"{MARK}#{uuid4().int}"
     _write(unfinished, mark)
@@ -193,13 +195,13 @@ def _put_mark(root: OsPath) -> str:
 
 
 def _remembered(memory: OsPath, root: OsPath) -> str | None:
-    """The mark of `root`; None if it had none yet, or this memory is of another directory, or of none."""
+    """The stored marker of `root`, or None if there is none or the file is about another directory."""
     place, mark = _said(memory)
     return mark or None if place == str(root) else None
 
 
 def _said(memory: OsPath) -> tuple[str | None, str | None]:
-    """Which place is remembered, and its mark."""
+    """The stored location of the remote store, and its marker."""
     try:
         said = json.loads(memory.read_text())
         return str(said["directory"]), str(said["mark"])
@@ -220,7 +222,7 @@ def _write(path: OsPath, text: str) -> None:
 
 
 def sync(path: OsPath) -> None:
-    """A file's bytes, or a directory's names."""
+    """Flush the bytes of a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

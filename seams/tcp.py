@@ -1,20 +1,18 @@
-"""TCP on the loop: connections that try the system call first and wait only when told to.
+"""TCP connections and listeners on the loop, which try a system call first and wait only if it would block.
 
-trio's own sockets pass through the scheduler on every call; here a call that can be served at once
-is, and a connection that is served at once again and again passes through the scheduler after a MiB
-or 64 calls, so that no peer holds up the others. A receive that took all there was makes the next one
-wait first: its peer waits for an answer, mostly. Under this file nothing is locked: a connection
-belongs to the loop, with one task sending and one receiving.
+trio's sockets enter the scheduler on every call. Here a call that does not block returns without it, and a connection
+enters the scheduler after 1 MiB or 64 calls, so that no peer delays the others. After a receive that emptied the
+socket, the next receive waits first, because the peer usually waits for a response. No locks are needed: a connection
+is used only on the loop, by one sending and one receiving task.
 
-Sending: neighbouring buffers go into one `sendmsg`; a slice of `SENDFILE_MIN_BYTES` or more goes by
-`sendfile`; a smaller one is read and travels with its neighbours, which is cheaper than two more
-system calls. A slice whose file ends early (it was truncated) makes `sendfile` return 0 for ever:
-that is an error. The fields before a slice wait for its first bytes (MSG_MORE): sent by themselves
-they wake up the peer for nothing that it can use, which on a busy machine costs half of what sending
-a MiB does.
+Adjacent buffers are sent in one `sendmsg`. A file slice of `SENDFILE_MIN_BYTES` or more is sent by `sendfile`; a smaller
+one is read and sent with its neighbours, which is cheaper than two more system calls. If the file was truncated and
+ends before the slice, `sendfile` returns 0, which is an error. The fields before a slice are sent with its first bytes
+(MSG_MORE): sent alone, they would wake up the peer too early, which on a busy machine costs half as much CPU as
+sending 1 MiB.
 
-A frame is whole or it is the last: whatever goes wrong after its first byte aborts the connection
-(a reset, so that the peer cannot take half an answer for the end of the conversation).
+Every frame is sent completely or is the last: an error after its first byte aborts the connection with a reset, so
+that the peer cannot mistake part of a response for a regular close.
 """
 
 from __future__ import annotations
@@ -48,26 +46,25 @@ from odradek.seams.vectors import IOV_MAX, rest_after
 log = logging.getLogger("odradek.network")
 
 SENDFILE_MIN_BYTES = 128 << 10
-"""Slices below it are read and sent with their neighbours.
+"""Smallest file slice in bytes that is sent by `sendfile`; smaller ones are read and sent with their neighbours.
 
-Measured on loopback: ten slices of 8 KiB in a frame take 49 µs read and 71 µs by sendfile; at 64 KiB
-reading still moves 2.0 GB/s to sendfile's 1.4; from 128 KiB on they are equal, and sendfile needs no
-memory.
+Measured on loopback: ten slices of 8 KiB in a frame take 49 µs if read and 71 µs with sendfile. At 64 KiB the rates are
+2.0 GB/s and 1.4 GB/s. From 128 KiB they are equal, and sendfile needs no memory.
 """
 
 TURN_BYTES = 1 << 20
-"""What a connection may move before it lets others have the loop."""
+"""Bytes that a connection may send and receive before it yields to other tasks."""
 
 TURN_CALLS = 64
 ACCEPT_BACKOFF_SECONDS = 0.1
 
-_SMALL_SLICES_BYTES = 256 << 10  # read into memory at once, per connection
+_SMALL_SLICES_BYTES = 256 << 10  # limit of bytes in memory per connection
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 _HALF_CLOSED = getattr(select, "POLLRDHUP", 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _PORT_TRIES = 16
 
-# What an accept can say of a connection that died in the queue, or of the network under it (accept(2)).
+# Errors of accept(2) for a connection that was lost in the queue, or for the network below it.
 _LOST_IN_QUEUE = frozenset(
     getattr(errno, name)
     for name in (
@@ -78,7 +75,7 @@ _LOST_IN_QUEUE = frozenset(
 )  # fmt: skip
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _NO_SUCH_FAMILY = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT))
-# sendfile answers for two descriptors: these are the socket's, any other is the file's.
+# sendfile uses two descriptors: these are errors of the socket, all others are errors of the file.
 _PEER_GONE = frozenset(
     (errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.ETIMEDOUT,
      errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ESHUTDOWN)
@@ -86,7 +83,7 @@ _PEER_GONE = frozenset(
 
 
 class TcpConnection:
-    """A connected socket. Made by `TcpNetwork`."""
+    """A connected TCP socket, created by `TcpNetwork`."""
 
     def __init__(self, sock: socket.socket, peer: Address) -> None:
         sock.setblocking(False)
@@ -99,17 +96,17 @@ class TcpConnection:
         self._sending = False
         self._frame_begun = False
         self._is_cut_short = False
-        """A `send_nowait` has left the rest of its bytes to the next `send`."""
+        """Whether `send_nowait` left bytes that the next `send` must send first."""
         self._turn_bytes = 0
         self._turn_calls = 0
         self._sent_bytes = 0
         self.on_close: Callable[[], None] | None = None
-        """Of the selector, while it receives on this connection."""
+        """Callback of the selector while it receives on this connection."""
         self._wait: trio.CancelScope | None = None
-        """Of `wait_readable`."""
+        """Cancel scope of `wait_readable` while it waits."""
         self._drained = False
-        """The last receive took all there was: the next one waits first, which is what it would come
-        to for a peer that waits for its answer."""
+        """Whether the last receive emptied the socket. Then the next one waits first, because the peer probably
+        waits for its response."""
 
     @property
     def sent_bytes(self) -> int:
@@ -128,14 +125,14 @@ class TcpConnection:
             raise ValueError("no room to receive into")
         self._turn_calls += 1
         is_over = self._turn_calls > TURN_CALLS or self._turn_bytes >= TURN_BYTES
-        if is_over and not self._drained:  # else the wait ends it
-            await self._end_turn()  # before, so that a cancellation loses no bytes
+        if is_over and not self._drained:  # otherwise the wait yields
+            await self._end_turn()  # before the receive, so that a cancellation loses no bytes
         while True:
             if self._drained:
                 self._turn_bytes = self._turn_calls = 0
                 fd = (
                     self.fileno()
-                )  # closed since the last receive, it would be no ConnectionLost to trio
+                )  # closed after the last receive: trio would not raise ConnectionLost
                 try:
                     await trio.lowlevel.wait_readable(fd)
                 except (trio.ClosedResourceError, OSError) as error:
@@ -172,11 +169,11 @@ class TcpConnection:
         if self._closed:
             return False
         poll = select.poll()
-        poll.register(self._sock, _HALF_CLOSED)  # hang-ups and errors are told in any case
+        poll.register(self._sock, _HALF_CLOSED)  # poll always reports hang-ups and errors
         return bool(poll.poll(0))
 
     def receive_nowait(self, view: memoryview) -> int | None:
-        """What has come, 0 at the end, None if nothing has; for `TcpSelector`, which has waited."""
+        """Bytes received: 0 at the end of the stream, None if no data is available. For `TcpSelector`."""
         self._turn_bytes = self._turn_calls = 0
         try:
             received = self._sock.recv_into(view)
@@ -188,7 +185,7 @@ class TcpConnection:
         return received
 
     def fileno(self) -> int:
-        """Of the socket. ConnectionLost once closed."""
+        """The descriptor of the socket. Raises ConnectionLost once closed."""
         if self._closed:
             raise ConnectionLost("the connection was closed on this side")
         return self._sock.fileno()
@@ -228,12 +225,12 @@ class TcpConnection:
 
     def abort(self) -> None:
         if not self._closed:
-            with contextlib.suppress(OSError):  # the peer was quicker
+            with contextlib.suppress(OSError):  # the peer closed the connection first
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._close()
 
     async def aclose(self) -> None:
-        """What was sent is delivered by the kernel; calls pending here raise ConnectionLost."""
+        """Close the connection: the kernel delivers sent bytes, and pending calls raise ConnectionLost."""
         if self._frame_begun if self._sending else self._is_cut_short:
             self.abort()
         self._close()
@@ -331,15 +328,14 @@ class TcpConnection:
         raise ConnectionLost(f"{name} ended inside a slice of it that was being sent")
 
     async def _end_turn(self) -> None:
-        """Let others have the loop: enough was done without waiting."""
+        """Yield to other tasks after enough work without waiting."""
         self._turn_bytes = self._turn_calls = 0
         await trio.lowlevel.checkpoint()
 
     async def _wait_for_room(self) -> None:
-        # A sendfile cut short leaves its last bytes held back as if more were to follow at once
-        # (each of its steps but the last is a MSG_MORE), for 200 ms if nobody says otherwise.
-        # Setting TCP_NODELAY again is how to say it: it pushes what is pending.
-        with contextlib.suppress(OSError):  # the wait will tell
+        # All steps of a sendfile but the last are sent with MSG_MORE, so after a partial sendfile the kernel
+        # holds back the last bytes for up to 200 ms. Setting TCP_NODELAY again sends them.
+        with contextlib.suppress(OSError):  # the wait raises the error
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._turn_bytes = self._turn_calls = 0
         try:
@@ -373,11 +369,11 @@ class TcpListener:
         return self._address
 
     async def accept(self) -> TcpConnection:
-        """The next connection. ConnectionLost once closed.
+        """Accept the next connection. Raises ConnectionLost once closed.
 
-        Out of descriptors is the peers' wait, not an error: logged once, tried again.
+        Without free file descriptors it logs once and retries, while the peers wait in the queue.
         """
-        await trio.lowlevel.checkpoint()  # a crowd at the door does not hold up those inside
+        await trio.lowlevel.checkpoint()  # many new connections must not delay the existing ones
         while True:
             try:
                 sock, peer = self._sock.accept()
@@ -396,7 +392,7 @@ class TcpListener:
             self._short_of_room = False
             try:
                 return TcpConnection(sock, _address(peer))
-            except OSError:  # reset before it could be set up
+            except OSError:  # reset by the peer before its options were set
                 sock.close()
 
     async def aclose(self) -> None:
@@ -423,13 +419,13 @@ class TcpNetwork:
     async def listen(
         self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS
     ) -> list[Listener]:
-        """OSError as bind(2) has it (EADDRINUSE, EACCES), or of a host that does not resolve."""
+        """Raises OSError if bind(2) fails (EADDRINUSE, EACCES) or the host does not resolve."""
         addresses = await _addresses_to_bind(host, port)
         for last_try in [False] * (_PORT_TRIES - 1) + [True]:
             try:
                 return _bind_all(addresses, port, options)
             except OSError as error:
-                # The port picked for one family may be taken in the other.
+                # The port chosen for one address family may be in use in the other.
                 if port or last_try or error.errno != errno.EADDRINUSE:
                     raise
         raise AssertionError("unreachable")
@@ -437,7 +433,7 @@ class TcpNetwork:
     async def connect(self, host: str, port: int) -> TcpConnection:
         try:
             stream = await trio.open_tcp_stream(host, port)
-        except UnicodeError as error:  # of the codec for names
+        except UnicodeError as error:  # raised by the codec for host names
             raise ConnectionLost(f"{Address(host, port)}: no host is named so: {error}") from error
         except OSError as error:
             causes = _causes(error)
@@ -454,7 +450,7 @@ class TcpNetwork:
         name = socket.gethostname()
         try:
             found = await trio.socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)
-        except (OSError, UnicodeError):  # a name that is not known here is none for others either
+        except (OSError, UnicodeError):  # then others cannot resolve it either
             return "localhost"
         return next((canonical for *_, canonical, _ in found if canonical), name)
 
@@ -463,13 +459,13 @@ class TcpNetwork:
 
 
 async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]:
-    """(family, host, scope) to bind to, each once, in the resolver's order."""
+    """The distinct (family, host, scope) to bind to, in the order of the resolver."""
     if not host:
         every: list[tuple[int, str, int]] = [(socket.AF_INET, "0.0.0.0", 0)]
         if socket.has_ipv6:
             every.append((socket.AF_INET6, "::", 0))
         return every
-    plain = host.encode() if host.isascii() else host  # else Python loads its codec for names
+    plain = host.encode() if host.isascii() else host  # avoids the codec for host names
     try:
         found = await trio.socket.getaddrinfo(
             plain, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -487,7 +483,7 @@ async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]
 def _bind_all(
     addresses: Sequence[tuple[int, str, int]], port: int, options: SocketOptions
 ) -> list[Listener]:
-    """Listen on all that this machine has the family for, on one port."""
+    """Listen on one port of all addresses whose family this machine supports."""
     bound: list[socket.socket] = []
     absent: OSError | None = None
     try:
@@ -497,7 +493,7 @@ def _bind_all(
             except OSError as error:
                 if error.errno not in _NO_SUCH_FAMILY or len(addresses) == 1:
                     raise
-                absent = error  # "localhost" is ::1 too, where IPv6 may be off
+                absent = error  # "localhost" is also ::1, even if IPv6 is disabled
                 continue
             bound.append(sock)
             port = sock.getsockname()[1]
@@ -515,7 +511,7 @@ def _bind(family: int, host: str, scope: int, port: int, options: SocketOptions)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit the buffers, and their window is settled before they are accepted.
+        # Connections inherit the buffer sizes, and their window is fixed before they are accepted.
         for option, size in (
             (socket.SO_SNDBUF, options.send_buffer_bytes),
             (socket.SO_RCVBUF, options.receive_buffer_bytes),
@@ -537,11 +533,11 @@ def _bind(family: int, host: str, scope: int, port: int, options: SocketOptions)
 
 
 def _send_unpaced(sock: socket.socket) -> None:
-    """Reno on what a listener accepts from this machine alone, whatever the system's choice is.
+    """Use Reno congestion control on a listener that only this machine can reach.
 
-    Where that is BBR, it guesses at a rate and lets every few segments wait for a timer: half of the
-    CPU that a fetch costs, on a path that has no rate. Linux always has Reno; it is inherited only
-    if it is set before a connection is made.
+    If the system's default is BBR, it paces segments with timers, which costs half of the CPU of a fetch and is useless
+    on loopback. Linux always has Reno. A connection inherits it only if the listener has it before the connection is
+    made.
     """
     if hasattr(socket, "TCP_CONGESTION"):
         with contextlib.suppress(OSError):
@@ -553,7 +549,7 @@ def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:
 
 
 def _causes(error: OSError) -> Sequence[BaseException]:
-    """What is under trio's "all attempts to connect failed": one for each address of the host."""
+    """The errors in trio's "all attempts to connect failed", one for each address of the host."""
     cause: BaseException = error
     while isinstance(cause.__cause__, Exception):
         cause = cause.__cause__
@@ -561,6 +557,6 @@ def _causes(error: OSError) -> Sequence[BaseException]:
 
 
 def _is_refusal(causes: Sequence[BaseException]) -> bool:
-    """By every address of a family that this machine has."""
+    """Whether every address of a supported family refused the connection."""
     codes = {each.errno if isinstance(each, OSError) else None for each in causes}
     return codes - _NO_SUCH_FAMILY == {errno.ECONNREFUSED}

@@ -1,10 +1,10 @@
-"""Classes whose objects are their fields: values, which never change, and states, which do.
+"""Decorators for data classes that cost little at start: immutable values and mutable states.
 
-A broker has some two hundred of them, and most of the Python that a start runs would be the standard
-library compiling six methods for each. So all share theirs, and `__init__` is compiled for the first
-object of a class: most classes have none before the first request. That nothing changes a value is
-the type checker's to see (`dataclass_transform`), not enforced while it runs, which makes them
-quicker to build as well. In all else they are dataclasses: `fields`, `replace` and patterns work.
+A broker has about two hundred data classes, and `dataclass` would compile six methods for each, which would dominate the
+start. Here all classes share these methods, and `__init__` is compiled when the first object of a class is made; most
+classes have none before the first request. Only the type checker ensures that values do not change
+(`dataclass_transform`), which also makes them faster to create. Otherwise they are data classes: `fields`,
+`replace` and pattern matching work.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value_class(cls: type[T]) -> type[T]:
-    """`dataclass(frozen=True, slots=True)`, at a sixth of its price."""
+    """Same as `dataclass(frozen=True, slots=True)`, at a sixth of its cost."""
     return compared_by_fields(bare_dataclass(cls))
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
 def state_class(cls: type[T]) -> type[T]:
-    """`dataclass(slots=True, eq=False)`, at a quarter of its price."""
+    """Same as `dataclass(slots=True, eq=False)`, at a quarter of its cost."""
     made = bare_dataclass(cls)
     if "__repr__" not in made.__dict__:
         made.__repr__ = _show  # type: ignore[method-assign]
@@ -35,9 +35,9 @@ def state_class(cls: type[T]) -> type[T]:
 
 
 def bare_dataclass(cls: type[T], *, kw_only: bool = False) -> type[T]:
-    """A dataclass with slots and `__init__`, and without the other methods."""
+    """Make a data class with slots and `__init__` but without other generated methods."""
     if cls.__doc__ is None:
-        cls.__doc__ = cls.__name__  # else dataclass inspects its signature for it
+        cls.__doc__ = cls.__name__  # otherwise `dataclass` inspects the signature to generate it
     made = dataclass(slots=True, init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     if "__init__" not in made.__dict__:
         made.__init__ = _compiled_when_called(made)  # type: ignore[method-assign]
@@ -45,7 +45,7 @@ def bare_dataclass(cls: type[T], *, kw_only: bool = False) -> type[T]:
 
 
 def compared_by_fields(made: type[T]) -> type[T]:
-    """A dataclass without them gets comparison, hash and `repr`; what it says itself stays."""
+    """Add comparison, hash and `repr` to a data class, unless the class defines them."""
     own = made.__dict__
     compared = [each.name for each in fields(made) if each.compare]  # type: ignore[arg-type]
     values = _getter(tuple(compared))
@@ -74,7 +74,7 @@ def _show(self: Any) -> str:
 
 
 def _compiled_when_called(made: type[Any]) -> Callable[..., None]:
-    """An `__init__` that puts the real one in its place."""
+    """An `__init__` that compiles the real one on its first call and replaces itself."""
 
     def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807
         init = made.__init__ = _init(made)
@@ -84,11 +84,11 @@ def _compiled_when_called(made: type[Any]) -> Callable[..., None]:
 
 
 _BY_FACTORY = object()
-"""The default of a parameter whose value a factory makes."""
+"""Default of a parameter whose value comes from a factory."""
 
 
 def _init(made: type[Any]) -> Callable[..., None]:
-    """What `dataclass` would compile: a parameter for each field, in their order."""
+    """Compile the `__init__` of `dataclass`, with one parameter for each field in order."""
     every = fields(made)
     is_plain = all(each.init and each.default_factory is MISSING for each in every)
     ways = {bool(each.kw_only) for each in every}
@@ -104,8 +104,10 @@ def _init(made: type[Any]) -> Callable[..., None]:
 def _plain_init(
     names: Sequence[str], defaults: Mapping[str, Any], is_by_keyword: bool
 ) -> FunctionType:
-    """`self.name = name` for each, without compiling: all classes of so many fields have the same
-    code but for the names in it."""
+    """Make an `__init__` of `self.name = name` statements without compiling it.
+
+    Classes with the same number of fields share one code object, in which only the names are replaced.
+    """
     count = len(names)
     code = _code_for(count).replace(co_varnames=("self", *names), co_names=tuple(names))
     if not is_by_keyword:
@@ -142,7 +144,7 @@ def _compiled_init(made: type[Any]) -> FunctionType:
                 f"{default}() if {name} is BY_FACTORY else {name}" if each.init else f"{default}()"
             )
         elif not each.init:
-            continue  # for `__post_init__` to set
+            continue  # `__post_init__` sets it
         if each.init:
             (keywords if each.kw_only else parameters).append(parameter)
         body.append(f"self.{name} = {value}")
