@@ -1,5 +1,5 @@
-"""Kafka's message encoding, driven by schemas: kio's for messages, ours for stored records.
+"""Kafka's message encoding, driven by schemas: kio's for messages, Odradek's for stored records.
 
-A schema becomes a `Structure` (fields with their wire types), and a structure a reader or a writer:
-closures over precomputed `struct.Struct`s, compiled once per class and version.
+A schema is converted to a `Structure` (fields with their wire types), and a structure is compiled once per class and
+version to a reader or a writer: closures over precomputed `struct.Struct`s.
 """

@@ -1,4 +1,4 @@
-"""What messages read and written by hand have in common with the compiled ones."""
+"""Primitive types for compiled codecs and for the messages that are coded without a schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 from odradek.protocol.errors import InvalidFrame
 
 MAX_STRING_BYTES = (1 << 15) - 1
-"""Of a string in whatever version: Kafka reads no longer ones, and not all records have room for them."""
+"""Limit in bytes of a string in any version, as in Kafka; some formats cannot encode a longer one."""
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -23,7 +23,7 @@ def append_uvarint(out: bytearray, value: int) -> None:
 
 
 def append_count(out: bytearray, count: int, flexible: bool) -> None:
-    """How many items an array has, or how many bytes records have."""
+    """Append the count of an array or the size of records in bytes."""
     if not flexible:
         out += _INT32.pack(count)
     elif count < 0x7F:
@@ -33,7 +33,7 @@ def append_count(out: bytearray, count: int, flexible: bool) -> None:
 
 
 def append_string(out: bytearray, text: str | None, flexible: bool) -> None:
-    """A string, or null where the field may be."""
+    """Append a string, or null for a nullable field."""
     if text is None:
         out += b"\0" if flexible else b"\xff\xff"
         return
@@ -49,16 +49,16 @@ def append_string(out: bytearray, text: str | None, flexible: bool) -> None:
 
 
 def check_count(count: int, least: int, left: int) -> None:
-    """A count is refused before anything is made for it, if so many cannot be there.
+    """Reject a count before memory is allocated for it, if the items cannot fit the remaining bytes.
 
-    Each item has `least` bytes, `left` are there.
+    Each item has at least `least` bytes, and `left` bytes remain.
     """
     if count < 0 or count * least > left:
         raise InvalidFrame(f"a count of {count}, {left} bytes are left")
 
 
 def read_string(body: memoryview, position: int, length: int) -> tuple[str, int]:
-    """The string of `length` bytes, and the position after it."""
+    """Read a string of `length` bytes; returns it and the position after it."""
     after = position + length
     if not 0 <= length <= MAX_STRING_BYTES or after > len(body):
         raise InvalidFrame(f"a string of {length} bytes, {len(body) - position} are left")
@@ -66,7 +66,7 @@ def read_string(body: memoryview, position: int, length: int) -> tuple[str, int]
 
 
 def read_uuid(body: memoryview, position: int) -> UUID:
-    """The UUID there. IndexError if it is cut short."""
+    """Read the UUID at `position`. Raises IndexError if it is truncated."""
     raw = bytes(body[position : position + 16])
     if len(raw) < 16:
         raise IndexError
@@ -75,5 +75,5 @@ def read_uuid(body: memoryview, position: int) -> UUID:
 
 @lru_cache(maxsize=4096)
 def uuid_of(raw: bytes) -> UUID:
-    """Topic ids come again and again, and a UUID takes long to make."""
+    """Make a UUID, with a cache, because requests repeat topic ids and creating a UUID is slow."""
     return UUID(bytes=raw)

@@ -1,8 +1,8 @@
-"""Bytes to entities: readers compiled from structures.
+"""Readers, compiled from structures, that decode bytes to entities.
 
-Hostile input in bounded memory: no array is allocated for its count alone, a count must fit the
-bytes that are left, and all arrays of a message together hold at most so many elements. Runs of fields
-of fixed size are read by one `struct.Struct`. Records stay slices of the buffer.
+Malicious input cannot allocate unbounded memory: the count of an array must fit the remaining bytes, and the arrays of a
+message have together at most `elements_max` elements. Adjacent fields of fixed size are read by one
+`struct.Struct`. Records stay slices of the buffer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from odradek.protocol.errors import InvalidFrame, error_code
 from odradek.protocol.framing import read_tag_count, read_uvarint
 
 MAX_ELEMENTS = 1 << 20
-"""Elements of all arrays of one message together."""
+"""Default limit of the elements in all arrays of one message."""
 
 
 class Cursor:
-    """Where a reader is in the bytes, and how many array elements it may still make."""
+    """Position of a reader in the buffer, and the number of array elements that it may still create."""
 
     __slots__ = ("budget", "elements_max", "end", "position", "view")
 
@@ -43,9 +43,9 @@ Convert = Callable[[Any], Any]
 def compile_reader(
     structure: Structure, *, exact: bool = True, elements_max: int = MAX_ELEMENTS
 ) -> Callable[[memoryview, int], Any]:
-    """A function that reads the structure from an offset of a view.
+    """Compile a function that reads the structure from an offset of a memoryview.
 
-    It raises InvalidFrame for anything malformed, and if `exact` for bytes left over.
+    The function raises InvalidFrame for malformed bytes and, if `exact`, for remaining bytes.
     """
     read = _entity_reader(structure)
 
@@ -101,7 +101,7 @@ Set = Callable[[Any, Any], None]
 
 
 def _setter(entity_type: type[Any], name: str) -> Set:
-    """Sets a field of a frozen dataclass through its slot: a third of the time of its __init__."""
+    """Returns a setter of a frozen dataclass's slot, which takes a third of the time of its `__init__`."""
     set_field: Set = getattr(entity_type, name).__set__
     return set_field
 
@@ -109,7 +109,7 @@ def _setter(entity_type: type[Any], name: str) -> Set:
 def _read_tags(
     cursor: Cursor, tagged: dict[int | None, tuple[str, Set, Reader]], entity: Any
 ) -> None:
-    """A section of tagged fields; unknown ones are passed over, as KIP-482 has it."""
+    """Read a section of tagged fields. Unknown fields are skipped (KIP-482)."""
     count, position = read_tag_count(cursor.view, cursor.position)
     for _ in range(count):
         tag, position = read_uvarint(cursor.view, position)
@@ -129,11 +129,11 @@ def _read_tags(
 
 
 Step = tuple[Set | None, Callable[..., Any]]
-"""A field and its reader; or none, and what reads several and sets them."""
+"""A setter and its reader; or None and a reader that sets several fields."""
 
 
 def _steps(structure: Structure) -> list[Step]:
-    """Readers of the plain fields, neighbours of fixed size joined into one."""
+    """Readers of the untagged fields; adjacent fields of fixed size have one reader."""
     steps: list[Step] = []
     run: list[FieldPlan] = []
     for field in structure.plain:
@@ -204,7 +204,7 @@ def _primitive_reader(field: FieldPlan) -> Reader:
 
 def _nullable_struct(read: Reader) -> Reader:
     def read_nullable(cursor: Cursor) -> Any:
-        """A struct behind a byte: 1, or -1 for null (KIP-893)."""
+        """Read a nullable struct, which follows a byte: 1, or -1 for null (KIP-893)."""
         marker = cursor.view[cursor.position]
         cursor.position += 1
         return None if marker >= 0x80 else read(cursor)
@@ -214,7 +214,7 @@ def _nullable_struct(read: Reader) -> Reader:
 
 def _nullable_tagged_struct(read: Reader) -> Reader:
     def read_nullable(cursor: Cursor) -> Any:
-        """In a tagged field the byte is a varint: 1, or 0 for null."""
+        """Read a nullable struct in a tagged field, which follows a varint: 1, or 0 for null."""
         marker, cursor.position = read_uvarint(cursor.view, cursor.position)
         return read(cursor) if marker else None
 
@@ -297,7 +297,7 @@ def _array_reader(field: FieldPlan, flexible: bool) -> Reader:
 def _elements_reader(
     field: FieldPlan, flexible: bool
 ) -> tuple[Callable[[Cursor, int], tuple[Any, ...]], int]:
-    """A reader of so many elements, and the fewest bytes that one takes."""
+    """A reader of `count` elements, and the minimum size of an element in bytes."""
     element = FieldPlan(
         name=field.name,
         kind=field.kind,
@@ -327,7 +327,7 @@ def _elements_reader(
 
 
 def _converter(field: FieldPlan) -> Convert | None:
-    """From what struct gives to what the entity holds; None where that is the same."""
+    """The conversion from the result of `struct` to the entity's type, or None if they are the same."""
     kind = field.kind
     if kind == "uuid":
         return _uuid_or_none if field.nullable else uuid_of
@@ -368,9 +368,9 @@ def _datetime_or_none(milliseconds: int) -> datetime | None:
 
 
 def _default_entity(field: FieldPlan) -> Any:
-    """A tagged field's value where it is not sent, as the entity holds it.
+    """Value in the entity of a tagged field that is not sent.
 
-    A struct's default may be left to be spelt out: a struct of its fields' defaults.
+    A struct without an explicit default is a struct of its fields' defaults.
     """
     if field.default is not MISSING:
         return field.default

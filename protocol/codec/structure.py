@@ -1,7 +1,7 @@
-"""What a message consists of: fields in wire order, with types, tags, nullability and defaults.
+"""Structures of messages: fields in wire order with their types, tags, nullability and defaults.
 
-Derived from kio's dataclasses (one class a version) and from ours (one class for all versions, see
-`schemas.definition`), so that reading and writing know neither.
+They are derived from kio's dataclasses (one class per version) and from Odradek's (one class for all versions, see
+`schemas.definition`), so that the compilers of readers and writers depend on neither.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ PRIMITIVES: dict[str, tuple[str, Any]] = {
     "timedelta_i64": ("q", 0),
     "datetime_i64": ("q", 0),
 }
-"""Wire types of a fixed size: their struct format, and the default where a schema names none."""
+"""Format for `struct` of each wire type of fixed size, and its default if the schema has none."""
 
 _VARIABLE_DEFAULTS: dict[str, Any] = {"string": "", "bytes": b"", "records": None}
 
 
 @value_class
 class FieldPlan:
-    """One field as it is on the wire.
+    """Wire format of one field.
 
-    `kind` is a primitive's name, "string", "bytes", "records" or "struct"; `of` the structure of a
-    struct. `optional_element` is for arrays of UUIDs whose zero reads as None (kio's).
+    `kind` is the name of a primitive type, "string", "bytes", "records" or "struct". `of` is the structure of a struct.
+    `optional_element` marks kio's arrays of UUIDs in which the zero UUID is read as None.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FieldPlan:
 
     @property
     def fixed_format(self) -> str | None:
-        """The struct format of a field that is always of one size and needs no look at the bytes."""
+        """The `struct` format of a field whose size is fixed and whose bytes need no check, else None."""
         if self.is_array or self.tag is not None or self.kind not in PRIMITIVES:
             return None
         return PRIMITIVES[self.kind][0]
@@ -62,10 +62,10 @@ class FieldPlan:
 
 @value_class
 class Structure:
-    """A message or a struct within one: plain fields in wire order, then tagged ones by tag.
+    """A message or a struct in a message: untagged fields in wire order, then tagged fields by tag.
 
-    `absent` are fields of the class that this version has not on the wire, with their defaults.
-    `unknown_names` tells which of some names are no field's in any version, as far as it is known.
+    `absent` are the fields of the class that this version does not encode, with their defaults. `unknown_names`
+    returns the names that are not a field in any version, if the versions are known.
     """
 
     entity_type: type[Any]
@@ -81,7 +81,7 @@ class Structure:
 
     @property
     def min_bytes(self) -> int:
-        """The fewest bytes that one of these takes on the wire."""
+        """The minimum size of the encoded structure in bytes."""
         return sum(_min_bytes(field, self.flexible) for field in self.plain) + self.flexible
 
 
@@ -106,7 +106,7 @@ FIXED_SIZES = {
 def kio_structure(
     entity_type: type[Any], unknown_names: Callable[[type[Any], set[str]], set[str]]
 ) -> Structure:
-    """The structure of one of kio's classes, and of the structs within it."""
+    """The structure of a class of kio, with the structures of its structs."""
     flexible: bool = entity_type.__flexible__
     plans = [_kio_field(field, unknown_names) for field in fields(entity_type)]
     return _structure(
@@ -147,7 +147,7 @@ def _is_struct(annotation: Any) -> bool:
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool, bool, bool]:
-    """A field's type without `| None` and `tuple[…, ...]`: (type, nullable, array, element null)."""
+    """Type of a field without `| None` and `tuple[…, ...]`: (type, nullable, is array, nullable elements)."""
     annotation, nullable = _without_none(annotation)
     if get_origin(annotation) is not tuple:
         return annotation, nullable, False, False
@@ -166,7 +166,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 def record_structure(
     record_type: type[Any], version: int, flexible: bool | None = None
 ) -> Structure:
-    """The structure of one of our stored records at a version, and of the structs within it."""
+    """The structure of a stored record at a version, with the structures of its structs."""
     if flexible is None:
         flexible = version >= record_type.__flexible_from__
     plans = []

@@ -1,10 +1,8 @@
-"""Nested dicts or entities to bytes: writers compiled from structures.
+"""Writers, compiled from structures, that encode nested dicts or entities.
 
-A mapping may leave out any field (its default is written) and may carry fields of other versions
-(they are passed over); a name that no version has is a bug of the caller's, and raises KeyError where
-the structure can tell. Values are taken as
-handlers have them: durations and times as ints in ms, error codes as ints, the zero UUID as None,
-next to timedelta, datetime, ErrorCode and UUID.
+A mapping may omit any field (its default is written) and may contain fields of other versions (they are ignored). A
+name that no version has is an error of the caller and raises KeyError if the structure can detect it. Durations and
+timestamps are timedelta, datetime or ints in ms; error codes are ErrorCode or ints; the zero UUID may be None.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
 
 Writer = Callable[[bytearray, Any], None]
 Step = tuple[Writer, Any]
-"""And what it writes: the index of a field, or the slice of several neighbours."""
+"""A writer, and the index of its field or the slice of several adjacent fields."""
 
 
 class Repeated(list[Any]):
-    """An array that many structs of a message have in common: its bytes are made once.
+    """An array that several structs of a message share, so that it is encoded once.
 
-    It must not be changed any more.
+    Do not change it after it is created.
     """
 
     __slots__ = ("encoded",)
@@ -36,15 +34,15 @@ class Repeated(list[Any]):
     def __init__(self, items: Iterable[Any]) -> None:
         super().__init__(items)
         self.encoded: dict[Writer, bytes] = {}
-        """By whom it was written: another version writes it in another way."""
+        """The encoded array by writer, because each version has its own encoding."""
 
 
 class Encoded(list[bytes]):
-    """An array whose items are written already, each by what `compile_item_writer` makes."""
+    """An array of items that a function of `compile_item_writer` has already encoded."""
 
 
 def compile_writer(structure: Structure) -> Callable[[Any], bytes]:
-    """A function from a mapping or an entity to its bytes."""
+    """Compile a function that encodes a mapping or an entity."""
     write = _entity_writer(structure)
 
     def write_whole(value: Any) -> bytes:
@@ -56,8 +54,10 @@ def compile_writer(structure: Structure) -> Callable[[Any], bytes]:
 
 
 def compile_item_writer(structure: Structure, path: Sequence[str]) -> Callable[[Any], bytes]:
-    """A function from an item of an array (of an array's items, ...) to its bytes: who writes a long
-    answer item by item can let others have their turn in between."""
+    """Compile a function that encodes one item of the array at `path`.
+
+    A caller that encodes a long response item by item can yield to other tasks in between.
+    """
     for name in path:
         field = next(each for each in structure.plain if each.name == name)
         assert field.is_array, f"{name} is no array"
@@ -100,7 +100,7 @@ def _entity_writer(structure: Structure) -> Writer:
 
 
 def _check_names(unknown: set[str], passed_over: set[str], structure: Structure) -> None:
-    """Names of other versions are remembered as such; KeyError for those that no version has."""
+    """Add names of other versions to `passed_over`. Raises KeyError for names that no version has."""
     unknown -= passed_over
     if not unknown:
         return
@@ -117,12 +117,12 @@ def _attributes_getter(names: tuple[str, ...]) -> Callable[[Any], Sequence[Any]]
 
 
 def _default(field: FieldPlan) -> Any:
-    """What is written of a field that a mapping leaves out; {} is a struct of defaults."""
+    """Value that is written for an omitted field. {} is a struct of defaults."""
     return {} if field.default is MISSING else field.default
 
 
 def _steps(structure: Structure) -> list[Step]:
-    """Writers of the plain fields, neighbours of fixed size joined into one."""
+    """Writers of the untagged fields; adjacent fields of fixed size have one writer."""
     steps: list[Step] = []
     run: list[FieldPlan] = []
     for index, field in enumerate(structure.plain):
@@ -157,7 +157,7 @@ def _run_step(run: list[FieldPlan], end: int) -> Step:
 
 
 def _tags_writer(structure: Structure) -> Writer | None:
-    """Writes the section of tagged fields: by tag, without those that have their defaults."""
+    """Returns a writer of the section of tagged fields, which omits fields with their default."""
     if not structure.flexible:
         return None
     if not structure.tagged:
@@ -218,7 +218,7 @@ def _primitive_writer(field: FieldPlan) -> Writer:
 
 
 def _nullable_struct(write: Writer, tagged: bool) -> Writer:
-    """A struct behind a byte (KIP-893); its null is -1, but 0 in a tagged field."""
+    """Returns a writer of a nullable struct, after a byte 1; null is -1, or 0 in a tagged field (KIP-893)."""
     null = 0 if tagged else 0xFF
 
     def write_nullable(out: bytearray, value: Any) -> None:
@@ -244,7 +244,7 @@ def _string_writer(field: FieldPlan, flexible: bool) -> Writer:
         data = value.encode()
         if flexible and len(data) < 0x7F:
             out.append(len(data) + 1)
-        elif len(data) > MAX_STRING_BYTES:  # a compact length could tell it, and nobody reads it
+        elif len(data) > MAX_STRING_BYTES:  # no client reads a longer compact string
             raise struct.error(f"{name} has {len(data)} bytes, more than a string")
         else:
             write_length(out, len(data))
@@ -304,7 +304,7 @@ def _array_writer(field: FieldPlan, flexible: bool) -> Writer:
 
     def write_items(out: bytearray, value: Any) -> None:
         count = len(value)
-        if flexible and count < 0x7F:  # as `write_count`, without its call
+        if flexible and count < 0x7F:  # `write_count` inlined
             out.append(count + 1)
         else:
             write_length(out, count)

@@ -1,13 +1,13 @@
-"""A record batch is bytes: a view of its 61-byte header, and no record decoded.
+"""Views of record batches, which decode the 61-byte header but no records.
 
 Layout (big-endian): 0 base offset i64, 8 length i32 (of what follows), 12 partition leader epoch
 i32, 16 magic i8, 17 CRC u32 (CRC-32C of byte 21 to the end), 21 attributes i16, 23 last offset
 delta i32, 27 base timestamp i64, 35 max timestamp i64, 43 producer id i64, 51 producer epoch i16,
-53 base sequence i32, 57 record count i32, 61 records. Base offset and leader epoch lie outside the
-CRC, so that a broker sets them in place.
+53 base sequence i32, 57 record count i32, 61 records. The CRC does not cover
+base offset and leader epoch, so that a broker sets them in place.
 
 Attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon (the base
-timestamp is then the time from which a compacted tombstone may go, KIP-534).
+timestamp is then the time from which the log cleaner may remove tombstones, KIP-534).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.crc32c import crc32c
 
 HEADER_SIZE = 61
-"""Bytes of a batch before its records."""
+"""Size in bytes of a batch's header."""
 LOG_OVERHEAD = 12
-"""Bytes up to and with the length field, which that length does not count."""
+"""Size in bytes of the fields up to and including the length, which the length does not include."""
 CRC_START = 21
-"""Where the bytes under the CRC begin."""
+"""Position of the first byte that the CRC covers."""
 MAGIC = 2
 
 CREATE_TIME = 0
@@ -52,14 +52,14 @@ _unpack_header = HEADER.unpack_from
 
 
 class UnsupportedMagic(CorruptBatch):
-    """A batch or message in a format before Kafka 0.11's (magic 0 or 1), or of one to come."""
+    """A batch or message whose magic is older (0 or 1, before Kafka 0.11) or newer than 2."""
 
 
 class Batch:
-    """A view of one record batch; its header is read once, when the view is made.
+    """View of one record batch, whose header is read when the view is created.
 
-    `position` is where the batch starts in the buffer it was found in, `size` all of its bytes;
-    `view` holds those bytes of it that are there (all of them, if it came from `batches`).
+    `position` is the position of the batch in the buffer, and `size` its size in bytes. `view` has the bytes of the
+    batch that are in the buffer, which are all of them for a batch from `batches`.
     """
 
     __slots__ = (
@@ -95,9 +95,9 @@ class Batch:
     record_count: int
 
     def __init__(self, buffer: memoryview, position: int = 0) -> None:
-        """The batch at `position` of `buffer`, which holds its header at least.
+        """View the batch at `position` of `buffer`.
 
-        Raises CorruptBatch if it does not, or if length or magic are no batch's.
+        Raises CorruptBatch if the header is truncated or its length or magic is invalid.
         """
         if len(buffer) - position < HEADER_SIZE:
             raise _too_short(buffer, position)
@@ -132,19 +132,19 @@ class Batch:
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence, which wraps from 2^31 - 1 to 0; -1 without a sequence."""
+        """Sequence of the last record, which wraps from 2^31 - 1 to 0, or -1 if the batch has none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     @property
     def compression(self) -> int:
-        """The codec's number; 5 to 7 are none of Kafka's."""
+        """Number of the compression codec. Kafka does not define 5 to 7."""
         return self.attributes & COMPRESSION_MASK
 
     @property
     def timestamp_type(self) -> int:
-        """CREATE_TIME or LOG_APPEND_TIME."""
+        """Timestamp type of the batch: CREATE_TIME or LOG_APPEND_TIME."""
         return LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_MASK else CREATE_TIME
 
     @property
@@ -160,7 +160,7 @@ class Batch:
         return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
 
     def check(self) -> None:
-        """Raise CorruptBatch unless the batch is all there and its CRC is right."""
+        """Raises CorruptBatch unless the batch is complete and its CRC is correct."""
         view = self.view
         if len(view) != self.size:
             raise CorruptBatch(f"{len(view)} bytes of a batch of {self.size}")
@@ -171,7 +171,7 @@ class Batch:
             )
 
     def stamp(self, base_offset: int, leader_epoch: int) -> None:
-        """Set base offset and leader epoch in place; the CRC does not cover them."""
+        """Set base offset and leader epoch in place, which the CRC does not cover."""
         _BASE_OFFSET_LENGTH_EPOCH.pack_into(
             self.view, 0, base_offset, self.size - LOG_OVERHEAD, leader_epoch
         )
@@ -180,7 +180,7 @@ class Batch:
         self.leader_epoch = leader_epoch
 
     def set_max_timestamp(self, timestamp_type: int, max_timestamp: int) -> None:
-        """Set timestamp type and max timestamp (ms) in place, with a new CRC; the batch is whole."""
+        """Set timestamp type and max timestamp (ms) of a complete batch in place, and update its CRC."""
         if timestamp_type == self.timestamp_type and max_timestamp == self.max_timestamp:
             return
         view = self.view
@@ -200,10 +200,10 @@ class Batch:
 def batches(
     view: memoryview, *, check: bool = False, allow_partial: bool = False
 ) -> Iterator[Batch]:
-    """Every batch in `view`, one after the other; CorruptBatch at the first that is not whole.
+    """Iterate over the batches in `view`. Raises CorruptBatch at the first that is not complete.
 
-    `check` verifies each batch's CRC before it is handed out. With `allow_partial`, what is left at
-    the end and cut short is passed over: a Fetch response may end in the middle of a batch.
+    `check` verifies the CRC of each batch. `allow_partial` ignores an incomplete batch at the end, because a Fetch
+    response may end in the middle of a batch.
     """
     position, end = 0, len(view)
     while position < end:
@@ -219,7 +219,7 @@ def batches(
 
 
 def _whole(view: memoryview, position: int) -> bool:
-    """Whether the batch at `position` is there to its end (or is garbage, to be told so)."""
+    """Whether the batch at `position` is complete, or is invalid so that `Batch` raises the error."""
     left = len(view) - position
     if left < _PREFIX.size:
         return False
@@ -228,7 +228,7 @@ def _whole(view: memoryview, position: int) -> bool:
 
 
 def _too_short(buffer: memoryview, position: int) -> CorruptBatch:
-    """Why there is no header: a message of an old format may well be shorter than one."""
+    """The error for a truncated header. A message of an old format may be shorter than the header."""
     left = len(buffer) - position
     if left >= _PREFIX.size:
         magic = _PREFIX.unpack_from(buffer, position)[3]

@@ -1,9 +1,9 @@
-"""gzip, snappy, lz4 and zstandard as Kafka's clients write them; each library on first use.
+"""Compression with gzip, snappy, lz4 and zstandard, whose libraries are loaded when they are first used.
 
-What is written is what Java's producer writes: gzip with no name or time, snappy in xerial's frame
-of 32 KiB blocks, lz4 frames of independent 64 KiB blocks without content checksum or size, zstd
-without content size. What is read is more: raw snappy, lz4 with checksums and sizes and linked
-blocks, zstd with or without a size, gzip of several members. Output is bounded before it is made.
+The compressed formats are those of the Java producer: gzip without name or time, snappy in xerial's frame with blocks of
+32 KiB, lz4 frames of independent blocks of 64 KiB without content checksum or size, and zstd without content size.
+Decompression also accepts raw snappy, lz4 with checksums, sizes and linked blocks, zstd with a size, and gzip
+with several members. The decompressed size is limited before memory is allocated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek.seams.files import Buffer
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Kafka's names of the codecs, by their number in a batch's attributes."""
+"""Names of the codecs in Kafka, by their number in the attributes of a batch."""
 
 DEFAULT_LEVELS = {GZIP: -1, LZ4: 9, ZSTD: 3}
 
@@ -26,11 +26,11 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK = 32 * 1024
 _GZIP_PIECE = 16 * 1024
 _LENGTH = Struct(">I")
-_ZSTD_WINDOW_MAX = 1 << 27  # zstd's own limit for streams; a header may ask for more
+_ZSTD_WINDOW_MAX = 1 << 27  # the default limit of zstd for streams; a header may request more
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as Java's producer would have compressed it; `level` None is Kafka's default."""
+    """Compress `data` as the Java producer does. A `level` of None is Kafka's default."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -45,10 +45,10 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
-    """What `data` decompresses to; `data` itself where there is no codec.
+    """Decompress `data`, or return it unchanged for codec 0 (none).
 
-    Raises CorruptBatch for what is no such stream, ends too soon or goes on after its end, and
-    DecompressesToMore than `max_bytes`.
+    Raises CorruptBatch if the data is invalid, truncated or has trailing bytes, and DecompressesToMore if the result
+    is larger than `max_bytes`.
     """
     if codec == NONE:
         if len(data) > max_bytes:
@@ -75,7 +75,7 @@ def _gzip(data: Buffer, level: int) -> bytes:
 
 
 class _Stream(Protocol):
-    """What zlib's and lz4's decompressors have in common."""
+    """Interface of the decompressors of zlib and lz4."""
 
     @property
     def eof(self) -> bool: ...
@@ -88,8 +88,8 @@ def _gunzip(data: Buffer, max_bytes: int) -> bytes:
     view = memoryview(data)
     members = []
     room = max_bytes
-    # What lies behind a member is copied by the stream that finds its end: it is given all there is where
-    # there is one member, mostly, and a piece at a time where there may be as many as bytes.
+    # A decompressor copies the bytes after the end of its member. So it gets all bytes for the first member, which is
+    # usually the only one, and small pieces for later ones, of which malicious data can have very many.
     position, piece_bytes = 0, len(view)
     stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
     while True:
@@ -124,7 +124,7 @@ def _snappy_xerial(data: Buffer) -> bytes:
 
 
 def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
-    """Raw snappy, or xerial's frame: a header of 16 bytes, then blocks behind their sizes."""
+    """Decompress raw snappy, or xerial's frame: a header of 16 bytes, then sizes and blocks."""
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnappy_block(data, max_bytes, max_bytes)
     position, end = len(_XERIAL_HEADER), len(data)
@@ -134,7 +134,7 @@ def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
     room = max_bytes
     while position < end:
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            position += len(_XERIAL_HEADER)  # streams one after the other, as Java reads them
+            position += len(_XERIAL_HEADER)  # concatenated streams, which Java accepts
             continue
         if end - position < _LENGTH.size:
             raise CorruptBatch("snappy: cut short in a block's size")
@@ -150,7 +150,7 @@ def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _unsnappy_block(block: memoryview, room: int, max_bytes: int) -> bytes:
-    """A raw block, which starts with its size as a varint: checked before it is allocated."""
+    """Decompress a raw block after checking the size (varint) at its start."""
     import snappy
 
     size = shift = 0
@@ -173,7 +173,7 @@ def _unsnappy_block(block: memoryview, room: int, max_bytes: int) -> bytes:
 def _lz4(data: Buffer, level: int) -> bytes:
     import lz4.frame
 
-    # Kafka's default, 9, means the fast compressor; only other levels the high one.
+    # Kafka's default level 9 uses the fast compressor; other levels use the high compressor.
     compressed: bytes = lz4.frame.compress(
         data,
         compression_level=0 if level == DEFAULT_LEVELS[LZ4] else max(level, 3),
@@ -230,7 +230,7 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Raise unless `data` is whole frames: the library takes one that is cut short for its end."""
+    """Raises unless `data` is complete frames, because the library accepts a truncated one."""
     import zstandard
 
     position, end = 0, len(data)

@@ -1,7 +1,7 @@
-"""Control batches: transaction markers, and the records KRaft writes for itself.
+"""Control batches: transaction markers and KRaft's control records.
 
-A control record's key is i16 version 0, i16 type. A transaction marker's value is i16 version 0 and
-the coordinator's epoch; a KRaft record's value is its schema's body, which starts with its version.
+The key of a control record is i16 version 0 and i16 type. The value of a transaction marker is i16 version 0 and the
+coordinator epoch. The value of a KRaft control record is the body of its schema, which starts with the version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARKER = struct.Struct(">hi")
 
 
 class ControlType(IntEnum):
-    """What a control record says; a reader passes over types it doesn't know."""
+    """Type of a control record. Readers skip unknown types."""
 
     ABORT = 0
     COMMIT = 1
@@ -37,7 +37,7 @@ def control_key(control_type: ControlType) -> bytes:
 
 
 def control_type(key: Buffer | None) -> ControlType:
-    """The type in a control record's key; CorruptBatch if it is no such key."""
+    """The type in the key of a control record. Raises CorruptBatch if the key is invalid."""
     if key is None or len(key) < _KEY.size:
         raise CorruptBatch(f"a control record's key of {0 if key is None else len(key)} bytes")
     version, number = _KEY.unpack_from(key)
@@ -59,7 +59,7 @@ def end_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """The batch that ends a producer's transaction in a partition."""
+    """Build the control batch that ends the transaction of a producer in a partition."""
     kind = ControlType.COMMIT if commit else ControlType.ABORT
     record = Record(-1, timestamp_ms, control_key(kind), _MARKER.pack(0, coordinator_epoch))
     return build_batch(
@@ -74,7 +74,7 @@ def end_marker(
 
 
 def marker_coordinator_epoch(value: Buffer | None) -> int:
-    """The coordinator's epoch in a transaction marker's value; CorruptBatch if it has none."""
+    """The coordinator epoch in the value of a transaction marker. Raises CorruptBatch if it is invalid."""
     try:
         version, epoch = _MARKER.unpack_from(value or b"")
     except struct.error:
@@ -85,9 +85,9 @@ def marker_coordinator_epoch(value: Buffer | None) -> int:
 
 
 def read_end_marker(batch: Batch) -> tuple[bool, int]:
-    """Whether a marker's batch commits, and its coordinator's epoch.
+    """Read a transaction marker: whether it commits, and the coordinator epoch.
 
-    CorruptBatch for a batch that is no transaction marker.
+    Raises CorruptBatch if the batch is not a transaction marker.
     """
     record = decode(batch)[0] if batch.record_count == 1 and batch.is_control else None
     kind = control_type(record.key) if record is not None else ControlType.UNKNOWN
@@ -103,9 +103,9 @@ def kraft_control_batch(
     base_offset: int,
     leader_epoch: int,
 ) -> bytearray:
-    """A control batch of KRaft: LeaderChangeMessage, SnapshotHeaderRecord, VotersRecord, ….
+    """Build a control batch of KRaft: LeaderChangeMessage, SnapshotHeaderRecord, VotersRecord, ….
 
-    Each is written in the version that its own `version` field names.
+    Each record is encoded in the version of its `version` field.
     """
     from odradek.protocol.schemas.serde import encode
 

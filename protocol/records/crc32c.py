@@ -1,8 +1,7 @@
-"""CRC-32C, the checksum of record batches, without what its package brings along.
+"""CRC-32C, the checksum of record batches, without importing the whole package `crc32c`.
 
-The package `crc32c` looks up its own version when imported; that loads importlib.metadata, and with
-it email, csv and zipfile: 10 ms and 2 MB of every start, for a number that nobody asks for. So its
-extension module is loaded by itself. Where that is not to be had, the package is imported as it is.
+On import the package looks up its own version, which loads importlib.metadata, email, csv and zipfile and costs 10 ms
+and 2 MB at every start. So only its extension module is loaded. If that fails, the package is imported.
 """
 
 from __future__ import annotations
@@ -29,4 +28,4 @@ def _load() -> Callable[..., int]:
 
 
 crc32c: Callable[..., int] = _load()
-"""`crc32c(data, value=0)`: of a buffer, going on from `value`."""
+"""`crc32c(data, value=0)` returns the CRC of a buffer, continued from `value`."""

@@ -1,4 +1,4 @@
-"""The headers of many record batches in one buffer, each field a column of numbers."""
+"""Decodes the headers of many record batches in a buffer to columns, one for each field."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ assert _HEADER.itemsize == HEADER_SIZE
 
 
 def header_columns(data: Buffer, starts: Sequence[int]) -> npt.NDArray[Any]:
-    """A row for each batch, as its header has it (nothing is checked). `starts` are their first bytes in
-    `data`, which has each header whole."""
+    """Returns a row for each batch with the fields of its header, which are not checked.
+
+    `starts` are the positions of the batches in `data`, which must contain each header completely.
+    """
     if not starts:
         return np.empty(0, _HEADER)
     anywhere: npt.NDArray[Any] = np.ndarray(

@@ -1,9 +1,9 @@
-"""Records inside a batch: decoded and built only where the semantics need it.
+"""Decodes and encodes the records of a batch, for callers that need their contents.
 
 A record: varint length of the rest, i8 attributes (unused), varlong timestamp delta, varint offset
 delta, key and value (varint length, -1 is null), varint header count, and of each header a key and
-a nullable value. Varints are zigzag. Decoding is strict where Java's is: every byte of the batch is
-accounted for; and where Java's is not: offsets rise, and lie within the batch.
+a nullable value. Varints are zigzag. As in Java, decoding rejects a batch with bytes outside its
+records. Unlike Java, it also rejects offsets that do not increase or are outside the batch.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from odradek.seams.files import Buffer
 Headers = tuple[tuple[str, bytes | None], ...]
 
 MAX_DECOMPRESSED_BYTES = 1 << 28
-"""What the records of one batch may decompress to, unless the caller says otherwise."""
+"""Default limit in bytes of the decompressed records of one batch."""
 
 _RECORD_MIN_BYTES = 7
-_AS_IT_IS = "surrogateescape"  # nobody checks that a header's key is UTF-8: what is not, stays
+_AS_IT_IS = "surrogateescape"  # Kafka does not check that the key of a header is UTF-8, so invalid bytes are kept
 
 
 class Record(NamedTuple):
-    """A record as a reader sees it; `timestamp` in ms since the epoch.
+    """A decoded record. `timestamp` is in ms since the epoch.
 
-    For `build_batch`, an offset of -1 is the one after the record before.
+    For `build_batch`, an offset of -1 means the offset after the previous record.
     """
 
     offset: int
@@ -51,17 +51,18 @@ class Record(NamedTuple):
 
 
 def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
-    """The records of a whole batch; CorruptBatch unless every byte of it is accounted for.
+    """Decode the records of a complete batch. Raises CorruptBatch if any byte is invalid.
 
-    `max_bytes` bounds what the records may decompress to (DecompressesToMore). The CRC is not checked
-    here.
+    Raises DecompressesToMore if the decompressed records are larger than `max_bytes`. The CRC is not checked.
     """
     return list(decode_lazily(batch, max_bytes=max_bytes))
 
 
 def decode_lazily(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """As `decode`, one record at a time: for who lets others run in between. That a batch is not
-    whole may turn out in the middle of it."""
+    """Decode records one at a time, for a caller that yields to other tasks in between.
+
+    Unlike `decode`, it may raise CorruptBatch after it has returned some records.
+    """
     if len(batch.view) != batch.size:
         raise CorruptBatch(f"{len(batch.view)} bytes of a batch of {batch.size}")
     count = batch.record_count
@@ -132,7 +133,7 @@ def _bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def read_varint(body: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint of 32 bits, and the position after it; IndexError past the end."""
+    """Read a zigzag varint of 32 bits and the position after it. Raises IndexError if it is truncated."""
     raw = body[position]
     position += 1
     if raw < 0x80:
@@ -150,7 +151,7 @@ def read_varint(body: bytes, position: int) -> tuple[int, int]:
 
 
 def read_varlong(body: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits, and the position after it; IndexError past the end."""
+    """Read a zigzag varint of 64 bits and the position after it. Raises IndexError if it is truncated."""
     raw = shift = 0
     while shift < 70:
         byte = body[position]
@@ -165,7 +166,7 @@ def read_varlong(body: bytes, position: int) -> tuple[int, int]:
 
 
 class Framing(TypedDict, total=False):
-    """What a batch says of itself, whatever its records are; `level` is the compression's."""
+    """Header fields of a batch that do not depend on its records, and the compression level."""
 
     compression: int
     producer_id: int
@@ -184,10 +185,10 @@ def build_batch(
     base_offset: int = 0,
     **framing: Unpack[Framing],
 ) -> bytearray:
-    """A batch of these records; `framing` is `frame_batch`'s.
+    """Build a batch of at least one record; `framing` are arguments of `frame_batch`.
 
-    A record's offset is at least `base_offset` and more than the one before it; -1 is the one after
-    the record before. The base timestamp is the first record's. There is no batch of no records.
+    The offset of a record is at least `base_offset` and greater than that of the previous record; -1 means the next
+    one. The base timestamp is that of the first record.
     """
     if not records:
         raise ValueError("a batch needs a record")
@@ -229,7 +230,7 @@ def frame_batch(
     timestamp_type: int = 0,
     level: int | None = None,
 ) -> bytearray:
-    """A batch of `count` records that are encoded already; without `last_delta` one for each offset."""
+    """Build a batch of `count` encoded records. Without `last_delta`, their offsets are consecutive."""
     attributes = compression
     if timestamp_type == LOG_APPEND_TIME:
         attributes |= TIMESTAMP_TYPE_MASK
@@ -277,7 +278,7 @@ def _encode_record(out: bytearray, record: Record, offset_delta: int, timestamp_
 
 def _append_bytes(out: bytearray, data: Buffer | None) -> None:
     if data is None:
-        out.append(1)  # zigzag -1
+        out.append(1)  # -1 in zigzag encoding
     else:
         _append_varint(out, len(data))
         out += data
