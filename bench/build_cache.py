@@ -1,7 +1,6 @@
-"""Getting what does not come with us: programs on PATH, builds, and the cache they are kept in.
+"""Cache of builds and downloads, and programs on PATH.
 
-What is built or resolved is kept under a name made of its sources, so that a changed source is a new
-entry and nothing has to be invalidated.
+An entry has the digest of its sources in its name. A changed source is a new entry, so no entry is invalidated.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from odradek.bench.model import PeerUnavailable
 
 
 def cache_directory() -> Path:
-    """`ODRADEK_CACHE`, or the user's cache directory."""
+    """Return `ODRADEK_CACHE`, or `odradek` in the user's cache directory."""
     if named := os.environ.get("ODRADEK_CACHE"):
         return Path(named)
     home = os.environ.get("XDG_CACHE_HOME")
@@ -28,14 +27,14 @@ def cache_directory() -> Path:
 
 
 def needed_program(program: str, what: str) -> str:
-    """Where `program` is; PeerUnavailable says that it belongs to `what`, which is to be installed."""
+    """Return the path of `program`. Raises PeerUnavailable, with the name of the package `what`."""
     if found := shutil.which(program):
         return found
     raise PeerUnavailable(f"needs {what}: no program {program!r} on PATH")
 
 
 def digest(*files: Path) -> str:
-    """A name for what is made of these files."""
+    """Return a digest of the names and contents of files."""
     sums = hashlib.sha256()
     for file in files:
         sums.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -43,11 +42,10 @@ def digest(*files: Path) -> str:
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The cache's entry `name` (a file or a directory), made by `make(path)` if it is not there.
+    """Return the cache's entry `name` (a file or a directory), created by `make(path)` if it is missing.
 
-    `make` works in a directory of its own, and the result is renamed into place: an entry that
-    exists is whole. Of several processes that miss something, one makes it and the others wait;
-    `make` itself must not ask for an entry.
+    `make` writes to a temporary directory, and the result is renamed, so an entry is always complete. If several
+    processes need the same entry, one creates it and the others wait. `make` must not request another entry.
     """
     entry = cache_directory() / name
     if entry.exists():
@@ -63,7 +61,7 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Hold the directory's own lock, which leaves no file; what a killed process held is free."""
+    """Hold a lock on the directory itself. The kernel releases it if the process is killed."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -73,7 +71,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def run_build(command: Sequence[str], what: str, cwd: Path | None = None) -> None:
-    """Run a build step; PeerUnavailable has the end of what it said if it fails."""
+    """Run a build step. Raises PeerUnavailable, with the end of its output, if it fails."""
     done = subprocess.run(
         command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

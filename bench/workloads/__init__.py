@@ -1,4 +1,4 @@
-"""What is asked of the brokers, in the order in which it is run."""
+"""Lists the workloads in the order in which they run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WORKLOADS: Sequence[Workload] = (
 FEWER = 3
 ROUNDS_MOST: Mapping[str, int] = dict.fromkeys(
     (
-        # No goal is set for them.
+        # These have no goal.
         "idle-connections-500",
         "produce-1k-p6",
         "produce-100b-p1",
@@ -59,7 +59,7 @@ ROUNDS_MOST: Mapping[str, int] = dict.fromkeys(
         "recovery-100mb",
         "recovery-1000mb",
         "move-1000mb",
-        # Half a minute each on the slowest peer, and far from what they must be, or seldom off by a tenth.
+        # They take about 30 s on the slowest peer, and are far from their goals or vary by less than 10%.
         "topics-one-by-one",
         "cluster-startup",
         "replicated-1k-p6",
@@ -69,4 +69,4 @@ ROUNDS_MOST: Mapping[str, int] = dict.fromkeys(
     ),
     FEWER,
 )
-"""How many rounds of these count where nobody says how many: five of each would take two hours and a half."""
+"""Default number of rounds of slow workloads; with five of each, a run would take 2.5 hours."""

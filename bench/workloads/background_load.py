@@ -1,8 +1,7 @@
-"""One small client's latency while something else keeps the broker busy.
+"""Latency of one small client during a background load.
 
-What runs beside is a `BackgroundLoad`: entered, it is at work; left, it is over. Many clients that produce as
-fast as they can are one; whatever else a broker does in the background (compaction, recovery, copying
-to a tier, moving a partition) is measured by writing another and adding a row to `WORKLOADS`.
+A `BackgroundLoad` runs inside a `with` block. `Producers`, which produce at full speed, are one; `Compaction` is
+another. To measure another background load, implement the protocol and add a row to `WORKLOADS`.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ SMALL_CLIENT = Stream(rate=500, seconds=5.0, record_bytes=100, acks="all")
 BACKGROUND = Metric("beside_mb_per_s", "MB/s", "higher")
 PRODUCED = Metric("beside_mb_per_s", "MB/s", "higher", limit="socket-to-file")
 LATENCIES = tuple(replace(metric, limit=None) for metric in (P50, P99, P999, MAX, SENDER_P99))
-"""What is beside is what there is to wait for, and no round trip."""
+"""The metrics of `latency` without limits, because the background load determines the latency."""
 WARM_UP_S = 0.5
 UNLIMITED = 10**12
 QUEUED = 10_000
-"""Records that each producer may hold: enough for full batches, little to get rid of at the end."""
+"""Maximum number of queued records per producer: enough for full batches, few to discard at the end."""
 TIMEOUT_S = 60.0
 
 _numbers = itertools.count(1)
 
 
 class BackgroundLoad(Protocol):
-    """Something that keeps a broker busy."""
+    """Load on a broker during the measurement of another client."""
 
     @property
     def name(self) -> str: ...
@@ -55,14 +54,16 @@ class BackgroundLoad(Protocol):
     def needs(self) -> frozenset[Feature]: ...
 
     def running(self, target: Target) -> AbstractContextManager[dict[str, float]]:
-        """At work while it is entered. What it leaves in the dictionary by its end are values of the
-        outcome (`BACKGROUND`)."""
+        """Run the load inside the `with` block.
+
+        The values in the yielded dictionary at the end become values of the outcome (`BACKGROUND`).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Producers:
-    """Clients that produce records of 1 KiB as fast as they can, each on a connection of its own."""
+    """Clients that produce records of 1 KiB at full speed, each with its own connection."""
 
     clients: int
     partitions: int = 8
@@ -106,23 +107,23 @@ class Producers:
             ):
                 try:
                     assert program.stdout is not None
-                    program.stdout.readline()  # it has begun
+                    program.stdout.readline()  # the measured part has begun
                     yield found
-                    program.terminate()  # it says what it has done
+                    program.terminate()  # it prints its result
                     out, _ = program.communicate(timeout=TIMEOUT_S)
                 finally:
                     program.kill()
                 stderr.seek(0)
                 errors = stderr.read()
         if program.returncode != 0:
-            raise WorkloadFailed(f"the load beside: {errors.strip()}")
+            raise WorkloadFailed(f"the background load failed: {errors.strip()}")
         report = json.loads(out.splitlines()[-1])
         found[BACKGROUND.name] = report["bytes"] / report["seconds"] / 1e6
 
 
 @dataclass(frozen=True)
 class LatencyUnderLoad:
-    """The small client, beside something."""
+    """Measures the latency of a small client during a background load."""
 
     load: BackgroundLoad
     stream: Stream = SMALL_CLIENT

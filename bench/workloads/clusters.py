@@ -1,8 +1,7 @@
-"""Three brokers in one cluster: what they hold, what they replicate, and what their loss costs.
+"""Clusters of three brokers: memory, replicated throughput, failover and rolling restarts.
 
-All that is timed is seen by a client with acks=all and three replicas (`pulse.py`). Time-outs are the
-brokers' defaults: a leader that is killed is missed by the controller when its session is over
-(broker.session.timeout.ms, 9 s).
+Times are measured by a producer with acks=all and three replicas (`pulse.py`). Timeouts are the brokers' defaults:
+the controller notices a killed leader when its session expires (broker.session.timeout.ms, 9 s).
 """
 
 from __future__ import annotations
@@ -29,13 +28,15 @@ from odradek.client.quorum_admin import describe_quorum
 
 SETTLE_S = 3.0
 GAP_S = 0.02
-"""A pause between acknowledgements that is longer is taken for unavailability."""
+"""A longer pause between acknowledgements counts as unavailability."""
 RECORDS = 500_000
 RECORD_BYTES = 1024
 SECONDS_MAX = 20.0
 WARM_UP_S = 10.0
-"""Of the same load, but no more records than are measured: three processes that began just now are cold, and
-JVMs compile for as long as that; what is written more would be on its way to the disk meanwhile."""
+"""Duration of the warm-up with the same load and at most as many records.
+
+JVMs compile during that time. More records would cause disk writes during the measurement.
+"""
 
 READY = Metric("ready_ms", "ms", "lower")
 RESIDENT = Metric("resident_mb", "MB", "lower")
@@ -63,7 +64,7 @@ def _topic(target: Target, name: str, partitions: int) -> str:
 
 @dataclass(frozen=True)
 class ClusterStartup:
-    """From the first program's execution until all brokers answer and know each other; then some rest."""
+    """Measures the start of a cluster until all brokers are in the metadata of each, and idle CPU and memory."""
 
     name: str = "cluster-startup"
     title: str = "start of three brokers; memory and CPU when idle"
@@ -94,7 +95,7 @@ class ClusterStartup:
 
 @dataclass(frozen=True)
 class ReplicatedProduce:
-    """Write records as fast as three replicas take them."""
+    """Measures the throughput of a producer with acks=all and three replicas."""
 
     partitions: int = 6
     metrics: Sequence[Metric] = (WRITTEN, BROKER_CPU, RESIDENT)
@@ -151,9 +152,9 @@ class ReplicatedProduce:
 
 @dataclass(frozen=True)
 class FailOver:
-    """Kill a partition's leader: how long until the next record that is sent is acknowledged.
+    """Kills a partition's leader, and measures the time until the next record is acknowledged.
 
-    `controller`: whether the leader is the active controller, too, which has to be replaced first.
+    `controller`: the leader is also the active controller, so a new controller is elected first.
     """
 
     controller: bool
@@ -196,17 +197,17 @@ class FailOver:
         )
 
     def _led(self, target: Target, active: int) -> str:
-        """A topic of one partition whose leader is the active controller, or is not."""
+        """Create a topic of one partition whose leader is, or is not, the active controller."""
         for _ in range(20):
             topic = _topic(target, self.name, 1)
             if (_leader(target, topic) == active) is self.controller:
                 return topic
-        raise WorkloadFailed("no topic of twenty has the leader that is wanted")
+        raise WorkloadFailed("none of twenty topics has the required leader")
 
 
 @dataclass(frozen=True)
 class RollingRestart:
-    """Stop and start one broker after the other, cleanly: how long nothing is acknowledged."""
+    """Restarts the brokers one after the other, and measures the time without acknowledgements."""
 
     name: str = "rolling-restart"
     title: str = "rolling restart of three brokers, measured by a producer of one partition"

@@ -1,10 +1,9 @@
-"""Compaction: how fast a log of keyed records is cleaned, and what a small client sees of it.
+"""Compaction: the rate of the log cleaner, and the latency of a small client during it.
 
-The records are written while the topic is not compacted yet; then it is, and cleaning begins at
-once. It was over when the log's size, as DescribeLogDirs tells it beside the client from the beginning on,
-became what it stays at. What is counted as cleaned is what the log held before, without its last segment,
-which is never cleaned. `beside_s` is how long it took: a client that was there for longer had some of its
-time to itself.
+The records are produced while the topic has cleanup.policy=delete. Then the policy becomes `compact`, and cleaning
+starts. It ends when the size in DescribeLogDirs, which is requested from the beginning on, no longer changes. The
+cleaned bytes are the size of the log before, without the active segment, which is not cleaned. `beside_s` is the
+duration of the compaction in seconds. A client that runs longer runs without compaction for the rest of its time.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ VALUE_BYTES = 100
 SEGMENT_BYTES = 64 << 20
 ASK_EVERY_S = 0.2
 QUIET_S = 2.0
-"""A log whose size was the same for this long is clean."""
+"""The log is clean if its size has not changed for this time."""
 START_TIMEOUT_S = 30.0
 FILL_S = 120
 BACKOFF = "log.cleaner.backoff.ms"
 CLEANER_BACKOFF_MS = 100
-"""log.cleaner.backoff.ms while it is measured: the default of 15 s would be in every figure."""
+"""log.cleaner.backoff.ms during the measurement, because the default of 15 s would be part of each figure."""
 CLEANING = Metric("beside_s", "s", "lower")
 
 _numbers = itertools.count(1)
@@ -43,7 +42,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Compaction:
-    """A partition of `records` with `keys` different keys becomes a compacted one."""
+    """Compaction of a partition of `records` records with `keys` different keys."""
 
     records: int = 10_000_000
     keys: int = 1_000_000
@@ -112,7 +111,7 @@ class Compaction:
 
 
 def size_bytes(target: Target, topic: str) -> int:
-    """The topic's bytes on disk."""
+    """Return the size of the topic on disk, in bytes."""
 
     async def ask(cluster: Cluster) -> int:
         directories = await log_dir_admin.describe_log_dirs(
@@ -124,7 +123,7 @@ def size_bytes(target: Target, topic: str) -> int:
 
 
 def _wait_until_clean(target: Target, topic: str, before: int, given_up: Event) -> float:
-    """When (monotonic, s) the log's size became what it stays at."""
+    """Return the time (CLOCK_MONOTONIC, s) of the last change of the log's size."""
     began = changed_at = time.monotonic()
     last = before
     while not given_up.is_set():
@@ -136,18 +135,18 @@ def _wait_until_clean(target: Target, topic: str, before: int, given_up: Event) 
         if last == before and now - began > START_TIMEOUT_S:
             raise WorkloadFailed(f"{topic} is not cleaned within {START_TIMEOUT_S:g} s")
         given_up.wait(ASK_EVERY_S)
-    raise WorkloadFailed("it was not waited for")
+    raise WorkloadFailed("the measurement ended before the compaction")
 
 
 @contextmanager
 def _cleaner_looking_often(target: Target) -> Iterator[None]:
-    """Every broker's cleaner, while the block lasts: what is run after it has the default again."""
+    """Set the cleaner's backoff on every broker inside the `with` block, and delete the setting afterwards."""
     again = ConfigChange(ConfigOperation.DELETE, BACKOFF)
     _set(target, ResourceType.BROKER, "", {BACKOFF: str(CLEANER_BACKOFF_MS)})
     try:
         yield
     except BaseException:
-        with suppress(PeerFailed):  # what went wrong before is what is to be told
+        with suppress(PeerFailed):  # the first error is reported
             _alter(target, ResourceType.BROKER, "", again)
         raise
     _alter(target, ResourceType.BROKER, "", again)

@@ -1,8 +1,7 @@
-"""Classic consumer groups: how long until a member has its assignment.
+"""Classic consumer groups: the time until the members have their assignment.
 
-The members are bare ones (`members.py`), without the pauses of a real client, but for one workload
-that looks through librdkafka's eyes. Times are from opening the connection, or from the first
-JoinGroup of a rebalance, to the last member's SyncGroup answer.
+The members (`members.py`) have none of the delays of a client library; one workload uses librdkafka. Times are from
+opening the connection, or from the first JoinGroup of a rebalance, to the last member's SyncGroup response.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class FirstAssignment:
-    """A group's only member gets its first assignment; the median of twenty groups."""
+    """Measures the first assignment of a group with one member: the median of twenty groups."""
 
     name: str = "group-assignment"
     title: str = "first assignment of a one-member group, __consumer_offsets exists"
@@ -58,14 +57,14 @@ class FirstAssignment:
 
     def run(self, target: Target) -> Outcome:
         with target.topic(f"{self.name}-{next(_numbers)}") as topic:
-            _first_assignment_ms(target, topic)  # makes the groups' topic
+            _first_assignment_ms(target, topic)  # creates __consumer_offsets
             taken = [_first_assignment_ms(target, topic) for _ in range(GROUPS_A_RUN)]
         return Outcome({ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)})
 
 
 @dataclass(frozen=True)
 class VeryFirstAssignment:
-    """The same on a broker that never had a group: its topic for groups is made on the way."""
+    """Measures the same on a broker without __consumer_offsets, which is created first."""
 
     name: str = "group-assignment-ever"
     title: str = "first assignment of a one-member group, __consumer_offsets does not exist"
@@ -99,9 +98,9 @@ def _first_assignment_ms(target: Target, topic: str) -> float:
 
 @dataclass(frozen=True)
 class Rebalance:
-    """`members` join an empty group at once; then all of them join anew, ten times.
+    """`members` members join an empty group at once; then all of them rejoin, ten times.
 
-    Nobody waits for a heartbeat to learn of the rebalance: everyone knows, and says something new.
+    Each member rejoins with a new subscription, without waiting for a heartbeat response.
     """
 
     members: int
@@ -148,7 +147,7 @@ def _members(target: Target, topic: str, count: int) -> Iterator[list[Member]]:
 
 
 def _settle_ms(members: Sequence[Member]) -> float:
-    """Have all of them join; how long until all have their new assignment."""
+    """Let all members join. Returns the time in ms until all have their new assignment."""
     began = time.perf_counter()
     for member in members:
         member.join()
@@ -160,8 +159,7 @@ def _settle_ms(members: Sequence[Member]) -> float:
 
 @dataclass(frozen=True)
 class LibrdkafkaAssignment:
-    """The first assignment of a one-member group as a librdkafka consumer has it, its pauses
-    included."""
+    """Measures the first assignment of a librdkafka consumer, including librdkafka's delays."""
 
     name: str = "group-assignment-librdkafka"
     title: str = "first assignment of a one-member group, with a librdkafka consumer"
@@ -176,7 +174,7 @@ class LibrdkafkaAssignment:
 
     def run(self, target: Target) -> Outcome:
         with target.topic(f"{self.name}-{next(_numbers)}") as topic:
-            _first_assignment_ms(target, topic)  # makes the groups' topic
+            _first_assignment_ms(target, topic)  # creates __consumer_offsets
             taken = [_librdkafka_ms(target, topic) for _ in range(GROUPS_A_RUN // 2)]
         return Outcome({ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)})
 
@@ -192,7 +190,7 @@ def _librdkafka_ms(target: Target, topic: str) -> float:
         {
             "bootstrap.servers": target.bootstrap,
             "group.id": f"group-{next(_numbers)}",
-            "enable.metrics.push": False,  # KIP-714: an exchange of its own with those that have it
+            "enable.metrics.push": False,  # KIP-714: telemetry requests to brokers that support it
         }
     )
     try:

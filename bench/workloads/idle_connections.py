@@ -1,4 +1,4 @@
-"""What connections cost a broker that asked one thing each, and say nothing more."""
+"""Idle connections: memory and CPU per connection that sent one request."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ MEMORY = Metric("idle_connection_kb", "kB/connection", "lower")
 
 @contextmanager
 def idle_connections(target: Target, count: int) -> Iterator[None]:
-    """`count` connections that are there for a `with` block, each answered once. WorkloadFailed if one
-    is closed or not answered."""
+    """Keep `count` connections open inside the `with` block; each receives one response.
+
+    Raises WorkloadFailed if a connection is closed or receives no response.
+    """
     with ExitStack() as open_ones:
         connections = [
             open_ones.enter_context(socket.create_connection(target.address, TIMEOUT_S))
@@ -50,8 +52,7 @@ def idle_connections(target: Target, count: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class IdleConnections:
-    """What they add to a process that has done nothing before: one that has been at work would put them
-    where its memory is free."""
+    """Measures idle connections on a new process, because a used one has free memory for them."""
 
     count: int = 500
     metrics: Sequence[Metric] = (MEMORY, CPU)
@@ -73,7 +74,9 @@ class IdleConnections:
 
     def run(self, target: Target) -> Outcome:
         process = target.known_process
-        with idle_connections(target, 1):  # what the first one brings with it is not theirs
+        with idle_connections(
+            target, 1
+        ):  # memory that only the first connection allocates does not count
             time.sleep(SETTLE_S)
             before = process.resident_bytes()
             with idle_connections(target, self.count):

@@ -1,10 +1,9 @@
-"""End-to-end latency at a fixed rate, from when a record was due to its arrival at a consumer.
+"""End-to-end latency at a fixed rate, from when a record was due until a consumer receives it.
 
-One C client on librdkafka is producer and consumer (`load/latency.c`); it writes down every record's
-latency, measured from the moment the record was meant to be sent. A record that could not be sent in
-time because the ones before it were held up is therefore late, as it would be for whoever waits for it
-(no coordinated omission). `sender_p99_us` is how late the client itself was to hand records over, the
-part of it that is not the broker's.
+A C client on librdkafka is producer and consumer (`load/latency.c`). It stores the latency of each record, measured
+from the time at which the record should be sent. The time that a record waits behind others counts (no coordinated
+omission). `sender_p99_us` is the delay until the client passes a record to librdkafka, which the broker does not
+cause.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LATENCIES = (P50, P99, P999, MAX, SENDER_P99)
 LONGEST_NS = 60_000_000_000
 SIGNIFICANT_DIGITS = 3
 KEPT_DIGITS = 2
-"""Of the histogram that is kept with the results."""
+"""Significant digits of the histogram in the results."""
 WARM_UP_S = 1.0
 
 _numbers = itertools.count(1)
@@ -48,7 +47,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Stream:
-    """Records at a fixed rate: how many, how large, how acknowledged."""
+    """Records at a fixed rate: rate per second, duration, size in bytes, and acks."""
 
     rate: int = 1000
     seconds: float = 20.0
@@ -68,7 +67,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Latency:
-    """A stream through one partition, with nothing beside it."""
+    """Measures a stream through one partition, without other load."""
 
     stream: Stream = Stream()
     name: str = "latency-1000"
@@ -94,7 +93,7 @@ class Latency:
 
 
 def measure(target: Target, topic: str, stream: Stream) -> Outcome:
-    """Run a stream through a topic that is there. WorkloadFailed if a record did not come through."""
+    """Run a stream through an existing topic. Raises WorkloadFailed if a record was not received."""
     with tempfile.TemporaryDirectory(prefix="odradek-latency-") as directory:
         output = Path(directory) / "latencies"
         load = run_load(
@@ -115,27 +114,27 @@ def measure(target: Target, topic: str, stream: Stream) -> Outcome:
 
 
 def check_all_came(load: Load) -> None:
-    """WorkloadFailed if a record of a stream did not come through."""
+    """Raise WorkloadFailed if a record was refused or not received."""
     report = load.report
     if report["refused"]:
         raise WorkloadFailed(
             f"{report['refused']} of {report['sent']} records were refused ({report['error']})"
         )
     if not report["received"]:
-        raise WorkloadFailed(f"no record came through of {report['sent']}")
+        raise WorkloadFailed(f"none of the records was received: {report['sent']}")
     if report["received"] < report["sent"]:
-        raise WorkloadFailed(f"{report['received']} of {report['sent']} records came through")
+        raise WorkloadFailed(f"{report['received']} of {report['sent']} records were received")
 
 
 def read_output(path: Path) -> tuple[Sequence[int], Sequence[int]]:
-    """Latencies and the sender's latenesses, in ns, one of each a record."""
+    """Return the latency and the sender's delay of each record, in ns."""
     numbers = array("q", path.read_bytes())
     half = len(numbers) // 2
     return numbers[:half], numbers[half:]
 
 
 def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> Outcome:
-    """The percentiles of a stream, and how often each latency was seen."""
+    """Return the percentiles and the histogram of a stream."""
     latencies_ns = list(latencies_ns)
     recorded, lateness = _recorded(latencies_ns), _recorded(latenesses_ns)
     values = {

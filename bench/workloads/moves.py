@@ -1,21 +1,18 @@
 """Moving a partition to another log directory while it is written to and read (KIP-113).
 
-The partition is filled, and what it wrote is synced, so that the disk is at rest. Then a stream of records
+The partition is filled and synced, so that the disk is idle. Then a stream of records
 of 1 KiB goes through it, at 20 MB/s, each timed from when it was due to its arrival at a consumer, as in
-`latency`. Beside the same stream follow each other:
+`latency`. During this stream, three phases follow:
 
-1. nothing (`p99_before_us`);
-2. `cp -r` of the partition's directory to where it is to go, and `sync` of the files that it wrote
-   (`p99_cp_us`: what so much writing to this disk costs the broker, whoever does it). The copy is
-   removed, that is synced, too, and the disk gets a rest;
-3. the move (`p99_during_us`), from when it is asked for until DescribeLogDirs says that the replica is in
-   its new place. The swap (`p99_swap_us`, `max_swap_us`) is from half a second before that was seen to
-   the same time after.
+1. no other load (`p99_before_us`);
+2. `cp -r` of the partition's directory to the destination, and a sync of the copy (`p99_cp_us`: the effect of the
+   same disk writes by another process). Then the copy is deleted, which is also synced, and the disk is idle again;
+3. the move (`p99_during_us`), from the AlterReplicaLogDirs request until DescribeLogDirs returns the new log
+   directory. The swap (`p99_swap_us`, `max_swap_us`) is the time from 0.5 s before to 0.5 s after that response.
 
-What is compared: `move_mb_per_s` is of bytes that are on the disk, as a broker that removes the source
-afterwards has to have them; so is `cp_sync_mb_per_s`. `cp_mb_per_s` is of the same copy when `cp` ended, with
-what the page cache took in still to be written. All three beside the stream. The move comes second: where
-a disk is fast only for a while, `cp` had that.
+`move_mb_per_s` and `cp_sync_mb_per_s` are rates of data that is synced to the disk, because a broker deletes the
+source afterwards. `cp_mb_per_s` is the rate of `cp` alone, into the page cache. All are measured during the stream.
+`cp` runs first, so it has the advantage on a disk that is fast only for a short time.
 """
 
 from __future__ import annotations
@@ -52,10 +49,9 @@ REST_S = 3.0
 AFTER_S = 3.0
 SWAP_S = 0.5
 SLOWEST = 5.0
-"""A move that takes more than so many times as long as `cp` and its sync, and `BEFORE_S`, is not waited
-for."""
+"""Timeout of the move, as a multiple of the time of `cp` and its sync, plus `BEFORE_S`."""
 LONGEST_S = 900.0
-"""So long can all of it take at most."""
+"""Maximum duration of the stream."""
 LOOK_EVERY_S = 0.05
 
 MOVE_S = Metric("move_s", "s", "lower")
@@ -73,7 +69,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class _Copying:
-    """So many bytes were copied between two moments, of CLOCK_MONOTONIC in s."""
+    """Bytes that were copied between two times of CLOCK_MONOTONIC, in s."""
 
     size_bytes: int
     began: float
@@ -90,7 +86,7 @@ class _Copying:
 
 @dataclass(frozen=True)
 class Move:
-    """A partition of `size_mb` moves to the other directory."""
+    """Moves a partition of `size_mb` MB to the other log directory."""
 
     size_mb: int
     default: bool = True
@@ -152,12 +148,12 @@ class Move:
 
 
 def _settle(directory: Path) -> None:
-    """What is to be written to its file system is written."""
+    """Sync the file system of a directory, and wait until the disk is idle."""
     subprocess.run(["sync", "-f", directory], check=True)
 
 
 def _copy(directory: Path, copy: Path) -> tuple[_Copying, _Copying]:
-    """`cp -r` of a directory, and the same with a sync of what it wrote; the copy is removed."""
+    """Copy a directory with `cp -r`, sync the copy, and delete it; returns both measurements."""
     began = time.monotonic()
     subprocess.run(["cp", "-r", directory, copy], check=True)
     copied_at = time.monotonic()
@@ -175,7 +171,7 @@ async def _describe(cluster: Cluster, topic: str) -> list[LogDirectory]:
 
 
 def _ends(target: Target, topic: str) -> tuple[Path, Path]:
-    """The log directory that the partition is in, and the other one."""
+    """Return the partition's log directory and the other one."""
     found = with_cluster(target.bootstrap, lambda cluster: _describe(cluster, topic))
     (source,) = [each for each in found if each.replicas]
     other = next(each for each in found if not each.replicas)
@@ -183,7 +179,7 @@ def _ends(target: Target, topic: str) -> tuple[Path, Path]:
 
 
 def _move(target: Target, topic: str, destination: Path, timeout_s: float) -> _Copying:
-    """From the request until the replica is seen in its new place, with its bytes then."""
+    """Move the replica, and wait until DescribeLogDirs returns the new log directory."""
 
     async def move(cluster: Cluster) -> _Copying | str:
         await cluster.topic(topic)
@@ -191,7 +187,7 @@ def _move(target: Target, topic: str, destination: Path, timeout_s: float) -> _C
         began = time.monotonic()
         code = (await alter_replica_log_dirs(cluster, {replica: str(destination)}))[replica]
         if code != ErrorCode.none:
-            return f"the move is refused [{code.name.upper()}]"
+            return f"the move was refused [{code.name.upper()}]"
         while time.monotonic() < began + timeout_s:
             found = await _describe(cluster, topic)
             now = time.monotonic()

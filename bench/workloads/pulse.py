@@ -1,8 +1,8 @@
-"""A client that writes a small record every few milliseconds, and knows when each was acknowledged.
+"""A producer that sends a small record every few milliseconds and notes the time of each acknowledgement.
 
-What a fault costs is read from that: how long after it the next record that was sent was acknowledged,
-and how long nothing was acknowledged at all. librdkafka with acks=all and idempotence, as an application
-has it; its retries and its looking for another leader are part of what is measured.
+The effect of a fault follows from these times: the time until the next record is acknowledged, and the longest
+pause between acknowledgements. The producer is librdkafka with acks=all and idempotence. The measurement includes
+its retries and its metadata refreshes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TIMEOUT_S = 120.0
 
 
 class Pulse:
-    """Beats in the first partition of a topic, on a thread of its own, while the block lasts.
+    """Produces to the first partition of a topic from a thread, inside the `with` block.
 
     Times are of CLOCK_MONOTONIC, in seconds.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        from confluent_kafka import Producer  # the one thing here that is not ours
+        from confluent_kafka import Producer  # only this workload needs it
 
         self.acknowledged_at: list[float] = []
         self._topic = topic
@@ -40,7 +40,7 @@ class Pulse:
             }
         )
         self._newest_sent_at = 0.0
-        """When the newest record that is acknowledged was sent."""
+        """Time at which the newest acknowledged record was sent."""
         self._failure: str | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -55,16 +55,16 @@ class Pulse:
         self._thread.join()
 
     def wait_for_ack(self, sent_after: float) -> float:
-        """When a record that was sent after that moment was acknowledged. Raises WorkloadFailed."""
+        """Return when a record that was sent after `sent_after` was acknowledged. Raises WorkloadFailed."""
         end = time.monotonic() + TIMEOUT_S
         while self._newest_sent_at <= sent_after:
             if self._failure is not None or time.monotonic() > end:
-                raise WorkloadFailed(self._failure or f"nothing acknowledged in {TIMEOUT_S:g} s")
+                raise WorkloadFailed(self._failure or f"no acknowledgement in {TIMEOUT_S:g} s")
             time.sleep(EVERY_S / 2)
         return self.acknowledged_at[-1]
 
     def gaps(self, since: float) -> list[float]:
-        """The seconds between two acknowledgements, from the last before `since` on."""
+        """Return the pauses between acknowledgements in seconds, beginning with the last one before `since`."""
         times = list(self.acknowledged_at)
         return [after - before for before, after in itertools.pairwise(times) if after > since]
 

@@ -1,12 +1,12 @@
-"""An emptied broker of three comes back: how long until it is in sync again, with tiering and without.
+"""Rebuild of a broker without data: the time until it is in sync, with and without tiered storage.
 
-A partition of three replicas is filled; with tiering, `LOCAL_BYTES` of it stay on the brokers' disks. A broker
-that follows is stopped, all that its log directories hold is removed, but for what says whose they are,
-and it is started (the clock runs from there). Until it is in sync, records of 1 KiB go on being produced, each timed to its
-acknowledgement by all in-sync replicas. KIP-405 has 230 minutes without and 2 minutes with.
+A partition with three replicas is filled. With tiered storage, `LOCAL_BYTES` of it stay on the brokers' disks. A
+follower is stopped, everything in its log directories except meta.properties is deleted, and it is started; the
+measurement begins here. Until it is in sync, records of 1 KiB are produced with acks=all, and their latency is
+measured. KIP-405 reports 230 minutes without and 2 minutes with tiered storage.
 
-Without tiering first, then with; each topic is removed before the next one is made, for a disk holds three times
-the history. `times` is how much faster the second is.
+The measurement without tiered storage runs first. Its topic is deleted before the second one, because the disk holds
+three replicas. `times` is the ratio of the two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOCAL_BYTES = 64 << 20
 LONGEST_S = 1800.0
 LOOK_EVERY_S = 0.05
 OFF_DISK_S = 60.0
-"""How long a topic's files may be there after it was deleted."""
+"""Timeout for the deletion of a topic's files."""
 KEPT = ("meta.properties", "bootstrap.checkpoint")
 
 _numbers = itertools.count(1)
@@ -50,7 +50,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Rebuild:
-    """With so many GiB of history."""
+    """Rebuild with `gib` GiB of data in the partition."""
 
     gib: int
     default: bool = False
@@ -112,7 +112,7 @@ class Rebuild:
             "-X",
             "message.send.max.retries=100",
         ]
-        # What stands for all processes ends when the first one does, which may be the emptied one.
+        # Without the process: the load program would end with the first node, which may be the stopped one.
         alone = Target(target.peer, target.bootstrap, target.topics, None, cluster)
         with background_stream(alone, topic.name, RATE, longest_s=LONGEST_S, words=words) as stream:
             time.sleep(BEFORE_S)
@@ -132,7 +132,7 @@ class Rebuild:
 
 
 def empty(cluster: ServerCluster, broker: int) -> None:
-    """Remove all that a stopped broker has, but for whose directories they are."""
+    """Delete the contents of a stopped broker's log directories except meta.properties."""
     for directory in map(Path, cluster.log_directories(broker)):
         for each in directory.iterdir():
             if each.is_dir():
@@ -142,7 +142,7 @@ def empty(cluster: ServerCluster, broker: int) -> None:
 
 
 def wait_until_off_disk(topic: TieredTopic) -> None:
-    """Until a deleted topic takes no room."""
+    """Wait until the files of a deleted topic are deleted."""
     cluster = topic.target.cluster
     assert cluster is not None
     end = time.monotonic() + OFF_DISK_S
@@ -152,7 +152,7 @@ def wait_until_off_disk(topic: TieredTopic) -> None:
         for directory in cluster.log_directories(broker)
     ):
         if time.monotonic() > end:
-            raise WorkloadFailed(f"{topic.name} is deleted, and its files are still there")
+            raise WorkloadFailed(f"{topic.name} was deleted, but its files still exist")
         time.sleep(LOOK_EVERY_S)
 
 

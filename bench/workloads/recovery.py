@@ -1,7 +1,7 @@
-"""Recovery: how long after kill -9 a broker answers again, by how much its log held.
+"""Log recovery: the time until a broker responds after kill -9, for several sizes of the log.
 
-Answering is two things: a Metadata request, and a Produce to the partition that was being written
-(a broker may be up before its logs are). Both are counted from the new process's execution.
+Two times are measured from the execution of the new process: until a response to a Metadata request, and until a
+response to a Produce request for the partition. A broker may respond before its logs are recovered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Recovery:
-    """Write `size_mb` to one partition, kill the broker, start it again."""
+    """Produces `size_mb` MB to one partition, kills the broker, and restarts it."""
 
     size_mb: int
     default: bool = True
@@ -75,9 +75,9 @@ def wait_for_produce(target: Target, topic: str) -> None:
                 response = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
                 must_be_none(response.responses[0].partition_responses[0].error_code, topic)
                 return
-        except (OSError, WorkloadFailed):  # not up, or the log is not
+        except (OSError, WorkloadFailed):  # the broker or the log is not available yet
             time.sleep(ASK_EVERY_S)
-    raise WorkloadFailed(f"no record is taken {TIMEOUT_S:g} s after the restart")
+    raise WorkloadFailed(f"no record was acknowledged in {TIMEOUT_S:g} s after the restart")
 
 
 WORKLOADS = (Recovery(100), Recovery(1000), Recovery(5000, default=False))

@@ -1,8 +1,8 @@
 """Small requests: one record of 100 bytes each, prebuilt, one after the other on each connection.
 
-Who answers the next request is the broker alone: the client sends the same bytes again as soon as an
-answer is there, and looks at nothing but its length; in the end the records must be there. What is
-counted is answers per second, what each costs the broker in CPU, and how long one waits for it.
+The client sends the same bytes again when it has received a response, and reads only the size of the response. At the
+end, the log must have all records. The metrics are requests per second, the broker's CPU time per request, and the
+latency.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from odradek.protocol.framing import request_header
 from odradek.protocol.records.records import Record, build_batch
 
 VALUE_BYTES = 100
-PRODUCE_VERSION = 9  # the newest that all peers serve
+PRODUCE_VERSION = 9  # the newest version that all peers serve
 MANY = 100
 SECONDS = 4.0
 WARM_UP_S = 1.0
@@ -44,14 +44,14 @@ ALONE_RATE = Metric("requests_per_s", "1/s", "higher", limit="ping-pong:requests
 CPU = Metric("broker_cpu_us", "µs/request", "lower")
 P50 = Metric("p50_us", "µs", "lower")
 ALONE_P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
-"""Of a request that waits for none before it."""
+"""Latency, measured only without pipelining."""
 P99 = Metric("p99_us", "µs", "lower")
 
 _numbers = itertools.count(1)
 
 
 def one_record(topic: str) -> Mapping[str, Any]:
-    """What a Produce request says: one record for partition 0, acks=1."""
+    """Return the body of a Produce request: one record for partition 0, acks=1."""
     record = Record(-1, int(time.time() * 1000), None, b"x" * VALUE_BYTES)
     batch = {"index": 0, "records": bytes(build_batch([record]))}
     return {
@@ -63,7 +63,7 @@ def one_record(topic: str) -> Mapping[str, Any]:
 
 
 def produce_request(topic: str) -> bytes:
-    """The request as it goes over the wire."""
+    """Return the bytes of the request on the wire."""
     request = request_header(PRODUCE, PRODUCE_VERSION, 1, CLIENT_ID)
     request += messages.write_request(PRODUCE.key, PRODUCE_VERSION, one_record(topic))
     return len(request).to_bytes(4, "big") + request
@@ -71,7 +71,7 @@ def produce_request(topic: str) -> bytes:
 
 @dataclass(frozen=True)
 class Requests:
-    """Small Produce requests on some connections; `idle` further ones are open and say nothing."""
+    """Small Produce requests on some connections; `idle` other connections are open and idle."""
 
     connections: int = 1
     depth: int = 1
@@ -149,11 +149,11 @@ class Requests:
 
 
 def _check_appended(target: Target, topic: str, requests: int) -> None:
-    """An answer that refuses is an answer too, and sooner there. Raises WorkloadFailed."""
+    """Raise WorkloadFailed if the log has fewer records than there were responses (error responses are fast)."""
     with Wire(target.address) as wire:
         end = end_offset(wire, topic)
     if end != requests:
-        raise WorkloadFailed(f"{requests} requests were answered, and {end} records are there")
+        raise WorkloadFailed(f"{requests} requests have a response, but the log has {end} records")
 
 
 WORKLOADS = (

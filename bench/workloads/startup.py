@@ -1,4 +1,4 @@
-"""Starting up, and what memory a broker takes: with nothing to do, and after everything else."""
+"""Start-up time, and the memory of a broker when idle and after the whole run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDLE_CPU = Metric("idle_cpu", "% of a core", "lower")
 
 @dataclass(frozen=True)
 class Startup:
-    """From the program's execution to the first answer to a Metadata request; then some rest."""
+    """Measures the time from execution to the first Metadata response, and idle memory and CPU."""
 
     name: str = "startup"
     title: str = "start to the first Metadata response; memory and CPU when idle"
@@ -56,7 +56,7 @@ class Startup:
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What memory is held once everything else has been run."""
+    """Measures resident memory after all other workloads."""
 
     name: str = "resident-after"
     title: str = "memory after the whole run"

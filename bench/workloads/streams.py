@@ -1,4 +1,4 @@
-"""A stream of records that goes on while something else is done, of which any piece can be looked at."""
+"""A background stream of records, whose latencies can be read for any interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odradek.bench.workloads.latency import WARM_UP_S, check_all_came, read_outp
 
 
 class Timed:
-    """What became of a stream: its records' latencies, and when each was due."""
+    """Latencies of a stream's records, and the times at which they were due."""
 
     def __init__(self, load: Load, latencies_ns: Sequence[int], rate: int) -> None:
         self._began = load.report["began_ns"] / 1e9
@@ -24,16 +24,16 @@ class Timed:
         self._rate = rate
 
     def between(self, start: float, end: float) -> Sequence[int]:
-        """Latencies in ns of the records due between two moments of CLOCK_MONOTONIC in s."""
+        """Return the latencies in ns of the records that were due between two times of CLOCK_MONOTONIC, in s."""
         first, last = (max(0, int((moment - self._began) * self._rate)) for moment in (start, end))
         found = self._latencies_ns[first:last]
         if not found:
-            raise WorkloadFailed("no record was due while it was measured")
+            raise WorkloadFailed("no record was due during the measurement")
         return found
 
 
 class Running:
-    """A stream that is on; `result` once it has ended."""
+    """A running stream. `result` is available when it has ended."""
 
     def __init__(self) -> None:
         self._result: Timed | Exception | None = None
@@ -58,7 +58,7 @@ class Running:
             self._program.send_signal(signal.SIGINT)
 
     def result(self) -> Timed:
-        """Raises what kept it from going on."""
+        """Return the result of the stream. Raises the error that ended it."""
         assert self._result is not None
         if isinstance(self._result, Exception):
             raise self._result
@@ -69,8 +69,10 @@ class Running:
 def background_stream(
     target: Target, topic: str, rate: int, *, longest_s: float, words: Sequence[str] = ()
 ) -> Iterator[Running]:
-    """So many records of 1 KiB a second, acks=all, beside what is done in the `with` block; left, the
-    stream is over. It takes no more than `longest_s`; `words` are more for the load program."""
+    """Produce `rate` records of 1 KiB per second with acks=all during the `with` block.
+
+    The stream ends after `longest_s` seconds at the latest. `words` are additional arguments of the load program.
+    """
     running = Running()
     with tempfile.TemporaryDirectory(prefix="odradek-stream-") as directory:
         output = Path(directory) / "latencies"

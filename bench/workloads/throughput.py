@@ -1,11 +1,11 @@
-"""Throughput: records written and read as fast as the broker lets one C client do it.
+"""Throughput of one C client that produces or consumes at full speed.
 
-A run makes a topic of its own, and removes it. A `Produce` run writes for a moment before it measures
-(a JVM compiles, librdkafka opens its connections), then writes a fixed amount of data, or for
-`SECONDS_MAX`. A `Consume` run writes the same, unmeasured, and reads it once, from the page cache.
+Each run creates and deletes a topic. A `Produce` run has a short warm-up (a JVM compiles, librdkafka connects), and
+then produces a fixed amount of data, for at most `SECONDS_MAX`. A `Consume` run produces the same without measuring
+it, and reads it once from the page cache.
 
-What is to be compressed is looked at when it was written: librdkafka sends records as they are to a broker that
-does not show, in the way that it looks for, that it takes their codec.
+Compressed workloads check the codec of the log, because librdkafka sends uncompressed records if it does not detect
+the broker's support for a codec.
 
 MB are 10^6 bytes of the records' values before compression, and so is the GB in CPU seconds per GB.
 """
@@ -29,9 +29,9 @@ CLIENT_CPU = Metric("client_cpu_s_per_gb", "s/GB", "lower", diagnostic=True)
 WRITTEN = Metric("mb_per_s", "MB/s", "higher", limit="socket-to-file")
 READ = Metric("mb_per_s", "MB/s", "higher", limit="sendfile")
 PACKED = Metric("mb_per_s", "MB/s", "higher")
-"""Of records that go over the wire as fewer bytes than they are: the wire's limit is none of theirs."""
+"""Rate of compressed records. It has no limit, because they are smaller on the wire."""
 
-# Size of a record -> its name, and the records of one run: about 1 GB, for small ones some seconds
+# record size in bytes -> name, and records per run: about 1 GB, or some seconds for small records
 SIZES: Mapping[int, tuple[str, int]] = {
     100: ("100b", 4_000_000),
     1024: ("1k", 1_000_000),
@@ -43,7 +43,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Shape:
-    """What the records are like and where they go."""
+    """Size, compression, partitions and acks of the records of a workload."""
 
     size: int = 1024
     partitions: int = 1
@@ -54,7 +54,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """The parts that differ from the plainest, after size and partitions."""
+        """Return the name: size, partitions, and settings that are not the default."""
         parts = [SIZES[self.size][0], f"p{self.partitions}"]
         parts += [f"acks{self.acks}"] if self.acks != "1" and not self.idempotent else []
         parts += [self.compression] if self.compression != "none" else []
@@ -63,7 +63,7 @@ class Shape:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Return the description for titles."""
         size = f"{self.size} B" if self.size < 1024 else f"{self.size // 1024} KiB"
         words = [f"{size} records", f"{self.partitions} partition{'s' * (self.partitions > 1)}"]
         words += [f"acks={self.acks}"]
@@ -87,11 +87,11 @@ class Shape:
         return frozenset({Feature.LZ4} if self.compression == "lz4" else ())
 
     def rate(self, plain: Metric) -> Metric:
-        """`plain`, if the records are."""
+        """Return `plain` for uncompressed records, otherwise the metric without a limit."""
         return plain if self.compression == "none" else PACKED
 
     def produce(self, target: Target, topic: str, warm_up_s: float) -> Load:
-        """Write the records. WorkloadFailed if they are in another codec."""
+        """Produce the records. Raises WorkloadFailed if the log has another codec."""
         load = self._produce(target, topic, warm_up_s)
         if self.compression != "none":
             with Wire(target.address) as wire:
@@ -119,7 +119,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Produce:
-    """Write records of one shape."""
+    """Measures producing records of one shape."""
 
     shape: Shape
     stage: Stage = Stage.SHARED
@@ -155,7 +155,7 @@ class Produce:
 
 @dataclass(frozen=True)
 class Consume:
-    """Read records of one shape, that were written just before."""
+    """Measures consuming records of one shape that were produced just before."""
 
     shape: Shape
     stage: Stage = Stage.SHARED

@@ -1,4 +1,4 @@
-"""Topics of a tiered cluster: made as they are to be, and waited for until what is old is remote."""
+"""Creates topics of a tiered cluster, and waits until their old segments are only in remote storage."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from odradek.client.metadata import Cluster
 
 REPLICAS = 3
 LINGER_MS = 5
-"""As Kafka's own producer has it (KIP-1030). Without any, each record is a request, and a connection has one
-request replicated at a time: what was measured would be a queue."""
+"""Default of Kafka's producer (KIP-1030), in ms.
+
+Without linger, each record is a request, and a connection replicates one request at a time, so a queue would be
+measured.
+"""
 TIMEOUT_S = 900.0
 LOOK_EVERY_S = 0.1
 LOOK_AGAIN_S = 0.01
 SEGMENTS_OVER = 2
-"""The active segment is local, and one that is about to go."""
+"""Local segments: the active one, and one that is being copied."""
 
 
 @dataclass(frozen=True)
 class TieredTopic:
-    """One partition. `local_bytes` is None where it is not tiered at all."""
+    """A topic of one partition. `local_bytes` is None without tiered storage."""
 
     target: Target
     name: str
@@ -39,7 +42,7 @@ class TieredTopic:
 
     @property
     def history_records(self) -> int:
-        """How many there are now."""
+        """Return the current number of records."""
         return self._offset(LATEST) - self._offset(EARLIEST)
 
     def _offset(self, timestamp: int) -> int:
@@ -50,19 +53,21 @@ class TieredTopic:
         return found[where].offset
 
     def local_size(self, broker: int) -> int:
-        """Bytes of the segments that a broker has on its disks; 0 where it has no replica."""
+        """Return the bytes of a broker's local segments; 0 without a replica."""
         cluster = self.target.cluster
         assert cluster is not None
         size_bytes = 0
         for directory in cluster.log_directories(broker):
             for file in (Path(directory) / f"{self.name}-0").glob("*.log"):
-                with suppress(FileNotFoundError):  # removed just now
+                with suppress(FileNotFoundError):  # the segment was deleted in between
                     size_bytes += file.stat().st_size
         return size_bytes
 
     def wait_until_settled(self) -> None:
-        """Until all replicas have no more on their disks than they are to, and the disk is at rest: all that
-        was written to it is on it. WorkloadFailed in vain."""
+        """Wait until no replica has more than `local_bytes` on its disk and the disk is synced.
+
+        Raises WorkloadFailed after a timeout.
+        """
         cluster = self.target.cluster
         assert cluster is not None
         if self.local_bytes is not None:
@@ -79,7 +84,7 @@ class TieredTopic:
             time.sleep(LOOK_EVERY_S)
 
     def wait_until_in_sync(self, longest_s: float) -> None:
-        """Until all replicas are, looked at on one connection every `LOOK_AGAIN_S`. WorkloadFailed in vain."""
+        """Wait until all replicas are in sync. Raises WorkloadFailed after `longest_s` seconds."""
 
         async def wait(cluster: Cluster) -> bool:
             with trio.move_on_after(longest_s):
@@ -101,7 +106,7 @@ class TieredTopic:
 def tiered_topic(
     target: Target, name: str, segment_bytes: int, local_bytes: int | None
 ) -> Iterator[TieredTopic]:
-    """A topic of one partition, tiered if `local_bytes` says how much is to stay on a broker's disks."""
+    """Create a topic of one partition; with `local_bytes`, it is tiered with this local retention."""
     if target.cluster is None:
         raise WorkloadFailed("the brokers' processes are not known")
     configs = {

@@ -1,18 +1,18 @@
-"""KIP-405's first table: what tiering costs producers, and what consumers cost them that read history.
+"""Latency of producers with tiered storage, alone and during reads of old segments (KIP-405, first table).
 
-On three brokers, with three replicas. Two topics of one partition each get the same stream, each record timed
-from when it was due to its acknowledgement: one is not tiered (`off`), the other is (`on`), with segments so small that
-one is copied every second or two. Both have a history, which lies on the brokers' disks there, and for the
-most part only in remote storage here. Four measurements follow each other:
+The cluster has three brokers, and topics have three replicas. Two topics of one partition receive the same stream.
+Latency is measured from when a record was due until its acknowledgement. The topic `off` is not tiered. The topic
+`on` is tiered, with segments so small that one is copied every one or two seconds. Both have older records: those of
+`off` are on the brokers' disks, and most of those of `on` are only in remote storage. There are four measurements:
 
 | | off | on |
 |---|---|---|
-| nothing beside | `off_p99_us` | `on_p99_us`: segments are copied, and removed |
-| a consumer reads the history, over and over | `off_reading_p99_us` | `on_reading_p99_us` |
+| no other load | `off_p99_us` | `on_p99_us`: segments are copied and deleted |
+| a consumer reads the old records repeatedly | `off_reading_p99_us` | `on_reading_p99_us` |
 
-`on_times` is the second through the first, `reading_times` the fourth through the first. The brokers, started
-just now, have `WARM_UP_S` of the same stream before; of a peer's runs every other one begins with `on`, so that
-who is measured later, on warmer brokers, is one as often as the other.
+`on_times` is the second divided by the first, `reading_times` the fourth divided by the first. The brokers are new
+and have a warm-up of `WARM_UP_S` with the same stream. Every second run of a peer begins with `on`, so that each
+topic is measured on the warmer brokers equally often.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ READ_RATES = (
 
 _numbers = itertools.count(1)
 _runs: Counter[str] = Counter()
-"""By peer."""
+"""Number of runs so far, by peer."""
 
 
 @dataclass(frozen=True)
 class ProduceWhileTiering:
-    """With that `acks`."""
+    """Measures producers with the given `acks`."""
 
     acks: str
     default: bool = False
@@ -128,7 +128,7 @@ class ProduceWhileTiering:
             self._stream(target, topic, WARM_UP_S)
 
     def _stream(self, target: Target, topic: TieredTopic, seconds: float) -> Sequence[int]:
-        """Latencies in ns of the records due in so many seconds."""
+        """Run the stream for `seconds`; returns latencies in ns."""
         words = ["--acknowledged", "1", "-X", f"linger.ms={LINGER_MS}", "-X", f"acks={self.acks}"]
         with background_stream(
             target, topic.name, RATE, longest_s=2 * seconds, words=words
@@ -146,13 +146,13 @@ class ProduceWhileTiering:
 
 
 def order(peer: str) -> tuple[str, str]:
-    """Of the two topics, in the next run on a peer."""
+    """Return the order of the two topics in the next run on a peer."""
     _runs[peer] += 1
     return ("off", "on") if _runs[peer] % 2 else ("on", "off")
 
 
 class _Reading:
-    """What was read, by when."""
+    """Bytes that the consumer read, and the time that it took."""
 
     def __init__(self) -> None:
         self.bytes = 0.0
@@ -164,13 +164,13 @@ class _Reading:
         if self.failure is not None:
             raise WorkloadFailed(f"the reading consumer: {self.failure}")
         if not self.seconds:
-            raise WorkloadFailed("the reading consumer did not come to an end once")
+            raise WorkloadFailed("the reading consumer did not finish a pass")
         return self.bytes / self.seconds / 1e6
 
 
 @contextmanager
 def reading(target: Target, topic: TieredTopic) -> Iterator[_Reading]:
-    """A consumer that reads the history from its beginning, again and again, while the block lasts."""
+    """Run a consumer that reads the old records repeatedly during the `with` block."""
     found, enough = _Reading(), threading.Event()
     words = [
         "consume", "--bootstrap", target.bootstrap, "--topic", topic.name,

@@ -1,8 +1,7 @@
-"""Making topics: a thousand one after the other, and a thousand in one request.
+"""Creates 1,000 topics, one per request, or all in one request.
 
-Timed from each request to its answer, on one connection; what a client in Python then takes to read an answer,
-more than the broker took to write it, is not in it. Before a run counts, Metadata must show all of the topics
-with a leader; they are deleted again outside of the time.
+The time is from a request until its response has been received, on one connection. It does not include decoding the
+response. A run counts only if Metadata returns a leader for every topic. The deletion of the topics is not measured.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _runs = itertools.count(1)
 
 @dataclass(frozen=True)
 class CreateTopics:
-    """Create `TOPICS` topics of one partition, `per_request` in a request."""
+    """Creates `TOPICS` topics of one partition, `per_request` per request."""
 
     name: str
     title: str
@@ -55,7 +54,7 @@ class CreateTopics:
                 )
                 _wait_for_leaders(wire, names)
             except BaseException:
-                # What went wrong is what is to be told, and may have left an answer on its way.
+                # The first error is reported. The connection may still have a pending response.
                 with suppress(WorkloadFailed, OSError), Wire(target.address) as another:
                     _delete(another, names)
                 raise
@@ -64,7 +63,7 @@ class CreateTopics:
 
 
 def _create(wire: Wire, names: Sequence[str]) -> float:
-    """In how many seconds the answer was there."""
+    """Create topics in one request; returns the seconds until the response was received."""
     asked = {
         "topics": [
             {
@@ -113,7 +112,7 @@ def _is_led(topic: Any) -> bool:
 
 
 def _delete(wire: Wire, names: Sequence[str]) -> None:
-    """WorkloadFailed if one is not deleted: it would be in the way of all that comes after."""
+    """Delete topics. Raises WorkloadFailed if one is not deleted, because it would affect later runs."""
     if wire.version(apis.DELETE_TOPICS) >= 6:
         topics: Mapping[str, Any] = {"topics": [{"name": n, "topic_id": None} for n in names]}
     else:

@@ -151,7 +151,7 @@ def test_answers_that_refuse_are_no_answers(
 
     monkeypatch.setattr(requests, "one_record", misdirected)
     with pytest.raises(
-        WorkloadFailed, match=r"\d+ requests were answered, and 0 records are there"
+        WorkloadFailed, match=r"\d+ requests have a response, but the log has 0 records"
     ):
         Requests(1).run(target)
 
@@ -348,7 +348,7 @@ def test_a_log_that_does_not_come_back_is_a_failure(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "TIMEOUT_S", 0.1)
-    with pytest.raises(WorkloadFailed, match="no record is taken"):
+    with pytest.raises(WorkloadFailed, match="no record was acknowledged"):
         recovery.wait_for_produce(target, "no-such-topic")
 
 
