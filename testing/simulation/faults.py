@@ -1,10 +1,10 @@
-"""Makes a plan's faults happen to a cluster: how each begins, and how it is over.
+"""Injects the faults of a plan into a cluster: how each begins, and how it ends.
 
-Two at once may be of one node, and what they did is undone together in the end (`heal`): a network is
-healed as a whole, a disk too. A node that is down already is not taken down again. A fault that
-damages a replica waits for the one before it to be made good (`plan.UNCLEAN`), or is left out; so is one
-that the cluster gives no occasion for. Coverage counts those that bit: a node that was up was killed, bytes
-were held back, a write failed.
+Two faults may affect one node at the same time; in the end `heal` ends all of them together,
+because a network or a disk heals as a whole. A node that is down is not killed again. A fault that
+damages a replica waits until the damage of an earlier one is repaired (`plan.UNCLEAN`), or is
+skipped; so is a fault whose precondition does not occur. Coverage counts only faults that had an
+effect: a running node was killed, bytes were delayed, a write failed.
 """
 
 from __future__ import annotations
@@ -46,60 +46,64 @@ SLOW_NETWORK_S = (0.05, 0.4)
 SLOW_DISK_S = 0.3
 CLOCK_JUMP_MS = 60_000
 ROOM_BYTES = 4096
-"""What a full disk has left, at most."""
+"""The maximum free space of a full disk."""
 MISSED_S = 1.0
-"""Shorter than a session."""
+"""Shorter than a broker session timeout."""
 LED_ALONE_S = 0.25
-"""How long a leader that misses what happens goes on before another one leads, and how long that one does."""
+"""How long a leader without metadata updates leads before its successor, and how long that one
+leads."""
 LAGGED_S = 1.0
-"""For how long a voter hears nothing before the others end: the time-out of a fetch, and an election."""
+"""How long a voter is partitioned before the others end: a fetch timeout, and an election."""
 STRUCK: Sequence[tuple[frozenset[str], int]] = (
     (CHANGES, 40),
     (frozenset({"write"}), 25),
     (frozenset({"sync"}), 15),
     (NAMES, 8),
 )
-"""What a node is struck at, and how much of it passes at most before: within a second or so, or its start."""
+"""The operations at which a node is struck, and the maximum number that succeed before.
+
+They occur within about a second, or during the node's start.
+"""
 STRUCK_WITHIN_S = 2.0
 FAILING: Sequence[frozenset[str]] = (
     frozenset({"write", "sync"}),
     frozenset({"read"}),
     frozenset({"open", "read", "write", "sync", "create", "rename", "remove"}),
 )
-"""What fails of a directory."""
+"""The operations that fail in a failing directory."""
 OLD_RECORDS = 4
-"""In each partition of a topic that is to be deleted: more than its successor gets."""
+"""Records in each partition of a topic before its deletion: more than in the recreated topic."""
 COPIED_S = 0.6
-"""In which the first of them are in the remote tier."""
+"""Time for the first of the old records to be copied to the remote tier."""
 MADE_GOOD_S = 3.0
-"""How long a damaging fault waits for its turn."""
+"""How long a damaging fault waits until earlier damage is repaired."""
 
 Coverage = Counter[tuple[str, str]]
-"""How often a fault met a state of the node."""
+"""The number of effects of each fault kind, by the state of the node."""
 
 
 class Administrator(Protocol):
-    """Who asks the cluster for what is no fault."""
+    """Sends the requests of an operator to the cluster."""
 
     async def reassign(self, fault: Fault) -> bool:
-        """What a reassignment says; whether it was begun."""
+        """Reassign a partition as the fault specifies; return whether it began."""
         ...
 
     async def lead(self, replicas: Sequence[int], *, by: int) -> None:
-        """That the first of them leads, and each of the others when those before it can't; it is `by`
-        that is asked."""
+        """Make the first replica the leader, or the next one that is available, through controller
+        `by`."""
         ...
 
     async def move_directories(self, fault: Fault) -> bool:
-        """What a move between log directories says; whether there was one."""
+        """Move replicas between log directories; return whether there was a move."""
         ...
 
     async def copy_at_all(self, copies: bool) -> None:
-        """Switch copies of the topic off, or on."""
+        """Enable or disable copies of the topic to the remote tier."""
         ...
 
     async def remove_voter(self, key: ReplicaKey) -> bool:
-        """Take it out of the quorum; whether it was."""
+        """Remove a voter from the quorum; return whether it was removed."""
         ...
 
 
@@ -121,11 +125,13 @@ class Faults:
         self._made_anew = made_anew
         self._damaging = trio.Lock()
         self._few_voters = trio.Lock()
-        """Held while one of the quorum's voters is taken out, or may be gone for good: no other may be then, nor
-        before all vote again."""
+        """Held while a voter is removed or may be lost permanently.
+
+        No other voter may be then, until all nodes are voters again.
+        """
 
     async def play(self, faults: tuple[Fault, ...]) -> None:
-        """All of them; returns when the last one is over."""
+        """Inject all faults; returns when the last one has ended."""
         begun_at = trio.current_time()
         async with trio.open_nursery() as nursery:
             for fault in faults:
@@ -156,7 +162,7 @@ class Faults:
         self._cluster.trace.add(f"{what} is over")
 
     def _state(self, number: int) -> str:
-        """What the node is at the moment, as coverage counts it."""
+        """The state of the node in the coverage table."""
         node = self._cluster.nodes[number]
         if node.broker is None:
             return "down"
@@ -170,7 +176,7 @@ class Faults:
         return f"{role}, {whole}"
 
     async def heal(self) -> None:
-        """All is well from now on: every node is up, or about to be."""
+        """End all faults, and start every node that is down."""
         self._world.wires.heal()
         self._store.heal()
         for node in self._cluster:
@@ -179,7 +185,7 @@ class Faults:
                 self._cluster.speed_up(node.number, seconds)
             await self._cluster.start(node.number)
 
-    # The kinds: each tells whether it bit
+    # The fault kinds; each method returns whether the fault had an effect
 
     def _is_up(self, fault: Fault) -> bool:
         return self._cluster.nodes[fault.node].is_up
@@ -203,7 +209,7 @@ class Faults:
         return await self._strike(fault, int(fault.amount * 1000), lambda: True)
 
     async def _strike(self, fault: Fault, seed: int | None, may_happen: Callable[[], bool]) -> bool:
-        """In half of the cases it is what the node does to recover from another such end."""
+        """Kill the node at work; in half of the cases, while it recovers from a kill."""
         chance = random.Random(f"strike {fault.how}")
         silent = seed is not None and chance.random() < 0.5
         if chance.random() < 0.5:
@@ -272,8 +278,10 @@ class Faults:
         return was_up or self._is_up(fault)
 
     async def _rot(self, fault: Fault) -> bool:
-        """All that the node had others have, before a bit of it flips; one that says that its storage is
-        lost, or some of it, gets a new disk."""
+        """Flip a bit on the node's disk once the others have all its records.
+
+        If the node reports lost storage, it gets an empty disk.
+        """
         async with self._few_voters:
             return await self._rot_alone(fault)
 
@@ -295,14 +303,14 @@ class Faults:
         await self._cluster.start(fault.node)
         await self._until(lambda: self._checkers.is_whole() or self._says_loss(fault.node))
         if self._says_loss(fault.node):
-            await self._cluster.kill(fault.node)  # it may lead still
+            await self._cluster.kill(fault.node)  # it may still be the leader
             await self._until(lambda: others_have_all(self._cluster, fault.node))
             await self._cluster.replace_disk(fault.node)
             await self._cluster.start(fault.node)
         return where is not None
 
     def _says_loss(self, number: int) -> bool:
-        """That it can't use its disk, or a directory of that, or a log."""
+        """Whether the node reports that its disk, a log directory or a log has failed."""
         node = self._cluster.nodes[number]
         if node.broker is None or not node.serves:
             return bool(node.lost)
@@ -314,7 +322,7 @@ class Faults:
             await self._world.clock.sleep(STEP_S)
 
     async def _full_disk(self, fault: Fault) -> bool:
-        """The node is started again when there is room, should it have gone down."""
+        """Fill the disk for a while; then restart the node."""
         node = self._cluster.nodes[fault.node]
         mount = node.disk.root.mount
         before, refused = mount.capacity_bytes, mount.refused
@@ -343,7 +351,7 @@ class Faults:
         return broken.failed > 0
 
     async def _start_anew(self, fault: Fault) -> None:
-        """A directory that failed stays offline until its node starts again."""
+        """Restart the node: a failed log directory stays offline until then."""
         await self._cluster.kill(fault.node)
         await self._cluster.start(fault.node)
 
@@ -358,7 +366,7 @@ class Faults:
         return self._store.end(fault)
 
     async def _kill_at_the_store(self, fault: Fault) -> bool:
-        """Whoever asks the store next; it is started again when the time is over."""
+        """Kill the next node that sends a request to the store; restart it at the end."""
         up = [node.number for node in self._cluster if node.is_up]
         self._store.begin(fault)
         await trio.sleep(fault.seconds)
@@ -399,7 +407,10 @@ class Faults:
         return was_removed
 
     async def _make_anew(self, fault: Fault) -> bool:
-        """In the middle of a transaction. In one of four cases it stays away, in one the node is back between."""
+        """Delete and recreate the topic during a transaction.
+
+        In one of four cases it is not recreated; in another, the node returns in between.
+        """
         topic = self._made_anew
         if not topic.was_made and await topic.make():
             await topic.fill(OLD_RECORDS)
@@ -418,7 +429,7 @@ class Faults:
         return was_deleted and was_made is is_made
 
     async def _take_away(self, fault: Fault) -> Callable[[], Awaitable[None]]:
-        """Kill, stop or cut off the node, or leave it alone; how it comes back."""
+        """Kill, stop or partition the node, or do nothing; return the function that reverts it."""
 
         async def start() -> None:
             await self._restart(fault)
@@ -439,8 +450,12 @@ class Faults:
         return join
 
     async def _miss_an_epoch(self, fault: Fault) -> bool:
-        """What the leader appends meanwhile one of its followers has, who is cut with the next leader;
-        it is the one that is not reached then, and leads when the leader is gone."""
+        """Make a leader miss a leader epoch, and lead again.
+
+        One follower is partitioned together with the interim leader, so it has what the old leader
+        appends meanwhile. It is then partitioned from the leader, and takes over when the leader is
+        killed.
+        """
         controller = self._controller()
         assert controller is not None
         wires = self._world.wires
@@ -467,7 +482,10 @@ class Faults:
         return not asking.cancelled_caught
 
     async def _lag(self, fault: Fault) -> bool:
-        """What the others commit meanwhile the node lacks; who is started again follows nobody yet."""
+        """Let the others commit without the node, and then kill them.
+
+        A restarted voter has no leader yet.
+        """
         controller = self._controller()
         assert controller is not None
         here, there = host(controller), host(fault.node)
@@ -487,7 +505,7 @@ class Faults:
         return may_kill
 
     def _controller(self) -> int | None:
-        """Which node is the active controller."""
+        """The node that is the active controller."""
         return next(
             (node.number for node, broker in self._cluster.running() if broker.metadata.is_active),
             None,

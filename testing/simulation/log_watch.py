@@ -1,8 +1,9 @@
-"""What brokers log of themselves: an error that is theirs is an anomaly of the run.
+"""Treats the errors that brokers log as anomalies of the run.
 
-A bug in a handler closes a connection, one in a round of work ends the round: the node goes on, says so in
-its log, and clients that try again never notice. So every record of level ERROR is an anomaly, but for
-those listed here, which speak of a fault that the node had met in the same life.
+A bug in a handler closes a connection, and one in a periodic task ends that iteration: the node
+continues and logs an error, and clients that retry never notice. Every record of level ERROR is
+therefore an anomaly, except those in `EXPECTED`, which result from a fault that the node met in the
+same run.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ class Cause(Enum):
 
 
 class Life(Protocol):
-    """A node from a start to its end."""
+    """One run of a node, from start to end."""
 
     name: str
 
     @property
     def is_dead(self) -> bool:
-        """Its power is off: nobody hears what it says on its way down."""
+        """Whether the power is off: what the node logs then is ignored."""
         ...
 
     def has_met(self, cause: Cause) -> bool: ...
 
 
 LIFE: ContextVar[Life | None] = ContextVar("LIFE", default=None)
-"""Whose task it is that runs."""
+"""The run of the node that the current task belongs to."""
 
 EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.storage.log.state", "%s is offline: "): Cause.DISK,
@@ -54,7 +55,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.coordination", "Failed to load %s-%d, "): Cause.DISK,
     ("odradek.node", "Log directory %s failed: %d partitions are offline; "): Cause.DISK,
     ("odradek.node", "Log directory %s is full: "): Cause.DISK,
-    ("odradek.node", "%s"): Cause.DISK,  # that its storage is lost
+    ("odradek.node", "%s"): Cause.DISK,  # lost storage
     ("odradek.metadata", "the metadata log in %s failed: "): Cause.DISK,
     ("odradek.metadata", "%s; they are fetched from the leader again"): Cause.DISK,
     ("odradek.metadata", "the metadata log cannot be flushed: "): Cause.DISK,
@@ -70,9 +71,9 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ): Cause.DISK,
     ("odradek.metadata", "cannot append the voter change: "): Cause.DISK,
     ("odradek.metadata", "could not write a metadata snapshot in %s: "): Cause.DISK,
-    ("odradek.tiered", "%s"): Cause.STORE,  # that it is away
+    ("odradek.tiered", "%s"): Cause.STORE,  # an unavailable store
 }
-"""Loggers, and how messages begin, as they stand in the code."""
+"""Loggers and the beginnings of their message formats, as they are in the code."""
 
 
 class LogWatch(logging.Handler):
@@ -87,7 +88,7 @@ class LogWatch(logging.Handler):
             return
         error = record.exc_info[1] if record.exc_info else None
         which = (life and life.name, record.pathname, record.lineno, type(error))
-        if which in self._known:  # a bug that is met again and again is one
+        if which in self._known:  # report a repeated error once
             return
         self._known.add(which)
         text = f"{life.name if life else 'nobody'} says: {record.getMessage()}"
@@ -107,7 +108,10 @@ def _is_expected(record: logging.LogRecord, life: Life) -> bool:
 
 @contextmanager
 def watching() -> Iterator[LogWatch]:
-    """Hears every record from ERROR on, whatever else is switched off; lesser ones are not made at all."""
+    """Handle every record of level ERROR or higher, even if logging is disabled.
+
+    Records of lower levels are not created.
+    """
     watch, logger = LogWatch(), logging.getLogger(ROOT)
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -1,9 +1,8 @@
-"""A topic that is deleted and made anew, by the same name, amid faults. Each time it is another topic, with
-another id: what was acknowledged of the last one is there in the end, and of those before it nothing.
+"""A topic that is deleted and recreated with the same name during faults.
 
-Its deletion, and records outside of transactions, are asked for by id (KIP-516), so that it is never in doubt
-which topic was written to, whatever arrives late: a deletion that nobody waits for any more deletes what it was
-meant to.
+Each time it is another topic with another id. In the end, all acknowledged records of the last
+topic exist, and none of earlier ones. Deletions, and records outside transactions, specify the
+topic id (KIP-516), so that late requests affect only the topic that they were sent for.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from odradek.testing.simulation.transactional_client import Protocol, Transactio
 MADE_ANEW = "made-anew"
 PARTITIONS = 2
 FILLED_S = 3.0
-"""How long it is tried to have records acknowledged: those that wait for a replica that is down are when it
-is waited for no more, or is up again."""
+"""The time limit for acknowledgements; a replica that is down leaves the ISR, or is back, by then.
+"""
 PAUSE_S = 0.1
 POLL_S = 0.5
 
 
 class TopicMadeAnew:
-    """`nodes` is how many there are: all have a replica. It is not there before it is first made."""
+    """A topic with a replica on each of `nodes` nodes. It does not exist until the first `make`."""
 
     def __init__(
         self,
@@ -62,15 +61,15 @@ class TopicMadeAnew:
         self._trace = trace
         self._configs = configs
         self._id: UUID | None = None
-        """Of the last one, as far as it is known."""
+        """The id of the last topic, if it is known."""
         self._made: UUID | None = None
-        """The last one whose creation was acknowledged."""
+        """The last topic whose creation was acknowledged."""
         self._asked_to_go: set[UUID] = set()
         self._gone: set[UUID] = set()
-        """Those whose deletion was acknowledged."""
+        """Topics whose deletion was acknowledged."""
         self._sent: dict[UUID, list[Transaction]] = {}
         self._begun: list[str] = []
-        """Transactional ids."""
+        """The transactional ids that have begun a transaction."""
         self._writers = 0
         self._asking = trio.Lock()
 
@@ -83,7 +82,7 @@ class TopicMadeAnew:
         return bool(self._configs)
 
     async def delete(self) -> bool:
-        """Whether it is gone by this."""
+        """Delete the topic; return whether the deletion was acknowledged."""
         async with self._asking:
             if self._id is None:
                 return False
@@ -95,7 +94,7 @@ class TopicMadeAnew:
         return False
 
     async def make(self) -> bool:
-        """Whether there is one now of which the id is known."""
+        """Create the topic; return whether it exists, with a known id."""
         async with self._asking:
             with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
                 async with self._connect() as cluster:
@@ -105,8 +104,10 @@ class TopicMadeAnew:
         return False
 
     async def fill(self, records: int = 1) -> bool:
-        """Have so many records of each partition acknowledged; whether they were, in time. Each try is of
-        another record."""
+        """Write `records` records to each partition; return whether all were acknowledged in time.
+
+        Each retry writes another record.
+        """
         topic = self._id
         if topic is None:
             return False
@@ -117,8 +118,10 @@ class TopicMadeAnew:
         return not limit.cancelled_caught
 
     async def begin(self) -> None:
-        """A transaction with a record of it, of a client that does not come back: who comes after it, with
-        its transactional id, is to be served whatever has become of the topic."""
+        """Begin a transaction with one record, from a client that does not return.
+
+        A later client with its transactional id must be served, even if the topic was deleted.
+        """
         number = len(self._begun)
         name, protocol = f"{MADE_ANEW}-client-{number}", list(Protocol)[number % 2]
         self._begun.append(name)
@@ -130,7 +133,7 @@ class TopicMadeAnew:
                 self._trace.add(f"{name} has begun a transaction")
 
     async def final(self) -> list[Anomaly]:
-        """What is wrong with it; all is healed, and nobody else asks for anything."""
+        """Check the topic after recovery, when no other client sends requests."""
         if not self.was_made:
             return []
         async with self._connect() as cluster:
@@ -151,7 +154,7 @@ class TopicMadeAnew:
             return list(self._wrong_with(topic, await readers.read_again(cluster, {})))
 
     async def _take_over(self, cluster: Cluster) -> list[TransactionalClient] | None:
-        """Be the next client of all that have begun a transaction; None if that can't be had in time."""
+        """Initialize all transactional ids that began a transaction; None on a timeout."""
         clients = [
             TransactionalClient(cluster, self._clock, name, MADE_ANEW, Protocol.CLASSIC)
             for name in self._begun
@@ -162,7 +165,8 @@ class TopicMadeAnew:
         return None if limit.cancelled_caught else clients
 
     async def _commit(self, topic: UUID, clients: Iterable[TransactionalClient]) -> bool:
-        """A record of each in its next transaction; whether all were committed in time."""
+        """Write a record in the next transaction of each client; return whether all committed in
+        time."""
         with trio.move_on_after(FILLED_S) as limit:
             for client in clients:
                 sent = Sent(0, f"{client.name}.next".encode())
@@ -173,7 +177,7 @@ class TopicMadeAnew:
                 written.outcome = Outcome.COMMITTED
             for (
                 client
-            ) in clients:  # by then the markers are written: what was committed can be read
+            ) in clients:  # the markers are written by then, so committed records are visible
                 await client.init()
         return not limit.cancelled_caught
 
@@ -208,7 +212,7 @@ class TopicMadeAnew:
             timeout_s=cluster.timeout_s,
         )
         code = response.responses[0].error_code
-        if code != ErrorCode.unknown_topic_id:  # else an earlier try has done it
+        if code != ErrorCode.unknown_topic_id:  # otherwise an earlier try succeeded
             check(code, about=MADE_ANEW)
             self._gone.add(self._id)
         self._id = None
@@ -222,7 +226,7 @@ class TopicMadeAnew:
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise
-            # The answer to an earlier try was lost.
+            # The response to an earlier request was lost.
             self._id = (await cluster.topic(MADE_ANEW)).topic_id
         assert self._id is not None
         self._sent.setdefault(self._id, [])
@@ -270,5 +274,5 @@ def _values(sent: Iterable[Transaction]) -> Iterator[bytes]:
 
 
 def _no_broker_yet(error: Exception) -> bool:
-    """All replicas are down, as far as the controller knows."""
+    """Whether the controller knows no running broker with a replica."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment

@@ -1,6 +1,6 @@
-"""Many seeds, in several processes (`worker.py`): they are started here, and what they tell read.
+"""Runs many seeds in several processes (`worker.py`), and reads their results.
 
-Each process has the same hash seed, so that a seed is the same run in all of them, and alone.
+All processes have the same hash seed, so that a seed gives the same run in each of them, and alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run_many(
     keep: Path | None,
     tiered: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of all seeds, in their order."""
+    """Yield the results of all seeds, in order."""
     environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
     command = [*WORKER, str(keep or ""), str(nodes), "tiered" * tiered]
     workers = [
@@ -34,7 +34,7 @@ def run_many(
         if seeds[number::jobs]
     ]
     try:
-        while any(worker.left for worker in workers):  # they take about the same time
+        while any(worker.left for worker in workers):  # the workers take about the same time
             for worker in workers:
                 if worker.left:
                     yield worker.row()
@@ -44,7 +44,7 @@ def run_many(
 
 
 class _Worker:
-    """A process, and the next one where that ended before its seeds."""
+    """A worker process, which is restarted if it ends before its seeds are done."""
 
     def __init__(self, command: list[str], environment: dict[str, str], seeds: list[int]) -> None:
         self.left = seeds
@@ -61,11 +61,11 @@ class _Worker:
         )
 
     def row(self) -> dict[str, Any]:
-        """Of the next seed; one that took its process with it is an anomaly."""
+        """The result of the next seed; a seed that ended the process is an anomaly."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            if self._process.wait() == 0:  # it was stuck, and has told of it
+            if self._process.wait() == 0:  # the watchdog has reported the seed and ended it
                 self._start()
                 return self.row()
             why = f"broke: the process ended with {self._process.returncode}"
@@ -78,7 +78,7 @@ class _Worker:
         return dict(row)
 
     def end(self) -> None:
-        """Whatever it does."""
+        """Kill the process, and wait until it has ended."""
         self._process.kill()
         self._process.wait()
 

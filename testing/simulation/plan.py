@@ -1,7 +1,7 @@
-"""What happens in a run, and when: drawn from the seed before anything begins.
+"""The plan of a run: its faults and their times, drawn from the seed before the run begins.
 
-A plan is a value: it can be written down, read again, and run with less in it, which is how a failing
-one is shrunk. What is drawn does not depend on what the cluster does.
+A plan is a value that can be saved, loaded and reduced; reducing a failing plan shrinks it. The
+draws do not depend on the behaviour of the cluster.
 """
 
 from __future__ import annotations
@@ -16,95 +16,109 @@ from odradek.seams.values import value_class
 
 NODES = 3
 RUN_S = 3.0
-"""For how long (virtual) faults begin, and clients begin new work."""
+"""The virtual time, in seconds, in which faults begin and clients start new work."""
 FAULTS_MAX = 6
 MORE_MAX = 2
-"""Faults of the kinds that came later: drawn by themselves, what was drawn before stays as it was."""
+"""Faults of kinds that were added later; separate draws keep the earlier ones unchanged."""
 OFFLOADED_S = (0.001, 0.005, 0.02)
-"""The longest that a call to the disk takes to begin, and again to return: enough to be met within."""
+"""Maximum delays before a disk call begins and returns: long enough for crashes in between."""
 LONGEST_S = 2.5
 ASKED_S = 2.0
-"""How long it is tried, amid trouble, to have the cluster do something."""
+"""The time limit of an administrative request during faults."""
 MADE_ANEW_MAX = 2
 REMOVED_MAX = 2
 MEMBERS = 2
 SHARE = 1 / 3
-"""Of the plans that have each of the following."""
+"""The share of plans with each of the following."""
 SMALL_METADATA: Mapping[str, Sequence[int]] = {
     "metadata.log.max.record.bytes.between.snapshots": (300, 1000),
-    "internal.metadata.log.segment.bytes": (2000, 3000),  # a node's first batch must fit
+    "internal.metadata.log.segment.bytes": (2000, 3000),  # the first batch of a node must fit
     "metadata.max.retention.bytes": (1000, 6000),
     "internal.metadata.delete.delay.millis": (100,),
 }
-"""So that there are snapshots, and logs without what is in them: some 5 kB are written in a run."""
+"""Small enough for snapshots and deleted log segments: a run writes about 5 kB of metadata."""
 SMALL_SEGMENTS: Mapping[str, str] = {
-    "log.roll.ms": "400",  # internal topics, too
-    "log.cleaner.min.compaction.lag.ms": "3600000",  # what is compacted differs from node to node
+    "log.roll.ms": "400",  # affects internal topics, too
+    "log.cleaner.min.compaction.lag.ms": "3600000",  # no compaction: its results differ from node to node
 }
 SEGMENT_BYTES = (2500, 6000)
 DATA = "/data"
 OTHER_DATA = "/other"
-"""Where topics are tiered, and elsewhere in a share of the plans, replicas are in either."""
+"""The second log directory, with tiered topics, and in a share of the other plans."""
 CLIENTS = 0
-"""In place of a node: the machine that all clients are on."""
+"""The number of the host that all clients run on; it is not a node."""
 
 
 class Kind(enum.Enum):
     KILL = "kill"
-    """SIGKILL: the process is gone in the middle of what it did; what it wrote is not."""
+    """SIGKILL: the process ends in the middle of its work; its writes remain."""
     POWER_LOSS = "power loss"
-    """What was not synced is kept, lost or torn. In half of the cases its machine is gone with it: nobody
-    answers its peers until it is up again."""
+    """Unsynced changes are kept, lost or torn.
+
+    In half of the cases the machine is gone, too: it does not respond to peers until it restarts.
+    """
     KILL_AT_WORK = "killed at work"
-    """In the middle of a change of its files, some of what it does or of its recovery later."""
+    """Killed at a file operation, during its work or its recovery."""
     POWER_LOSS_AT_WORK = "power loss at work"
-    """There too."""
+    """Power loss at a file operation."""
     STOP = "stop"
-    """A clean stop, with its controlled shutdown."""
+    """A clean stop with controlled shutdown."""
     PARTITION = "partition"
-    """Nothing passes between the node and the others; it may still reach the clients."""
+    """The node is partitioned from the other nodes; clients may still reach it."""
     ONE_WAY = "one-way partition"
-    """Nothing passes from the node to another one."""
+    """Traffic from the node to one other node is blocked."""
     CLIENTS_CUT_OFF = "clients cut off"
-    """Nothing passes between the node and the clients."""
+    """Traffic between the node and the clients is blocked."""
     DROP = "dropped connections"
-    """The node loses its connections to the others, who still get what was sent."""
+    """The node loses its connections to the others, which still get what was sent."""
     SLOW_NETWORK = "slow network"
     SLOW_DISK = "slow disk"
-    """And nothing of it is in memory."""
+    """Disk calls are delayed, and no page is in memory."""
     FULL_DISK = "full disk"
     BAD_DISK = "failing disk"
-    """Writes and syncs of partitions fail with EIO; the node goes down with it, and is started again
-    on a disk that works."""
+    """Writes and syncs of partitions fail with EIO, and the node goes down.
+
+    It is restarted on a working disk.
+    """
     BAD_DIRECTORY = "failing directory"
-    """The second of the node's log directories fails, its writes or its reads or both, the node goes on,
-    and is started again in the end."""
+    """Writes, reads or both fail in the node's second log directory.
+
+    The node continues, and is restarted at the end of the fault.
+    """
     UNREADABLE_DISK = "unreadable disk"
-    """As a failing one, but of reads."""
+    """Reads fail with EIO; otherwise as `BAD_DISK`."""
     BIT_ROT = "bit rot"
-    """The node is killed or loses its power, and a bit of its files flips before it starts (`rot.py`)."""
+    """The node is killed or loses power, and a bit of its files flips before it starts (`rot.py`).
+    """
     CLOCK_JUMP = "clock jump"
     REASSIGNMENT = "reassignment"
-    """No fault, but trouble enough: a partition's replicas move to all nodes but this one; some of the
-    moves are called off."""
+    """Not a fault: a partition is reassigned to all nodes but this one; sometimes it is cancelled.
+    """
     MISSED_EPOCH = "missed epoch"
-    """A leader that hears nothing of the controller is followed by another one and leads again: it
-    hears of both at once. Then it can't reach one of its followers, and is killed."""
+    """A leader without metadata updates is replaced and elected again, and sees both changes at
+    once.
+
+    It is then partitioned from one of its followers, and killed.
+    """
     LAGGING_VOTER = "lagging voter"
-    """The controller's answers do not reach the node, which stands for election; then all other voters are
-    killed, and but for the controller started again at once."""
+    """The controller's responses do not reach the node, which becomes a candidate.
+
+    Then all other voters are killed, and all but the controller are restarted at once.
+    """
     DIRECTORY_MOVE = "moves between log directories"
-    """No fault either: what the node has moves to one of its log directories, and, there or not, to the
-    other."""
+    """Not a fault: the node's replicas move to one of its log directories, and then to the other.
+    """
     COPIES_OFF = "copies switched off"
-    """The topic gets remote.log.copy.disable, and loses it again."""
+    """The topic gets remote.log.copy.disable, which is removed later."""
     TOPIC_MADE_ANEW = "topic made anew"
-    """A topic is deleted and made anew by the same name (`made_anew.py`), in three of four cases. In most the
-    node is down meanwhile, or cut off from the others, or when it is deleted."""
+    """A topic is deleted and, in three of four cases, recreated with the same name.
+
+    See `made_anew.py`. In most cases the node is down or partitioned at the deletion or throughout.
+    """
     VOTER_REMOVED = "voter removed"
-    """No fault: the node is none of the quorum's voters any more, until it joins them by itself (KIP-853)."""
+    """Not a fault: the node is removed from the quorum's voters, until it joins again (KIP-853)."""
     STORE_KILLS = "killed at the store"
-    """The node that makes some request to the store is killed before it, or behind it."""
+    """The node that sends a request to the store is killed before or after it."""
     STORE_AWAY = "store away"
     STORE_THROTTLES = "store throttles"
     STORE_HANGS = "store hangs"
@@ -112,16 +126,19 @@ class Kind(enum.Enum):
     STORE_RESPONSES_LOST = "store's answers lost"
     STORE_HALF_DONE = "store half done"
     STORE_LIES = "store lies"
-    """Once: it says that a change was made that was not."""
+    """One response reports a change that was not made."""
 
 
 DISKS = frozenset({Kind.BAD_DIRECTORY, Kind.UNREADABLE_DISK, Kind.BIT_ROT})
 MORE_KINDS = DISKS | {Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK}
 DRAWN_APART = MORE_KINDS | {Kind.TOPIC_MADE_ANEW, Kind.VOTER_REMOVED}
 DAMAGING = DISKS | {Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK}
-"""After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
-without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
-no more with two replicas in sync), so such faults wait for one another."""
+"""Faults after which a replica may lack acknowledged records.
+
+Until it is in sync again, no other replica may end without a clean stop: the controller cannot know
+which of the two has all records (KIP-966 guarantees no more with two replicas in sync). Such faults
+are therefore serialized.
+"""
 KILLS = frozenset({Kind.KILL, Kind.KILL_AT_WORK})
 UNCLEAN = DAMAGING | KILLS | {Kind.STORE_KILLS}
 OF_MANY = DAMAGING | {
@@ -132,14 +149,14 @@ OF_MANY = DAMAGING | {
     Kind.MISSED_EPOCH,
     Kind.LAGGING_VOTER,
 }
-"""For these there must be others: who hold the records, or to whom there is a network."""
+"""Faults that require other nodes, which have the records or the other end of the network."""
 OF_NO_CONTROLLER = frozenset({Kind.MISSED_EPOCH, Kind.LAGGING_VOTER})
-"""For these there must be an active controller, and another node than it."""
+"""Faults that require an active controller, and affect another node."""
 OF_STORE = frozenset(each for each in Kind if each.name.startswith("STORE_"))
 OF_TIER = OF_STORE | {Kind.DIRECTORY_MOVE, Kind.COPIES_OFF}
-"""For these the topic must be tiered."""
+"""Faults that require a tiered topic."""
 OF_NO_NODE = OF_STORE | {Kind.COPIES_OFF}
-"""The node that such a fault names has no part in it."""
+"""Faults that do not affect the node that they name."""
 
 
 @value_class
@@ -149,11 +166,11 @@ class Fault:
     node: int
     other: int
     seconds: float
-    """Until it is over; a node that went down is started again then."""
+    """The duration; a node that went down is restarted at its end."""
     amount: float
-    """What it means is the kind's: of time for clocks, from 0 to 1 for all else."""
+    """Depends on the kind; from 0 to 1."""
     how: float = 0.0
-    """From 0 to 1: in which of the kind's ways."""
+    """Selects a variant of the kind; from 0 to 1."""
 
 
 @value_class
@@ -164,15 +181,18 @@ class Plan:
     writers: int = 2
     transactional: int = 2
     members: int = 0
-    """Of a consumer group."""
+    """Members of the consumer group."""
     tiered: bool = False
-    """The topic is in the remote tier."""
+    """Whether the topic is tiered."""
     dynamic_quorum: bool = False
-    """The quorum's voters are in its log (KIP-853); who is none joins by itself. Else the configs name them."""
+    """Whether voters are in the metadata log (KIP-853), and nodes join by themselves.
+
+    Otherwise the configs list the voters.
+    """
     offloaded_s: float = 0.0
-    """The longest that a call to a disk takes to begin, and again to return."""
+    """The maximum delay before a disk call begins and returns, in seconds."""
     configs: Mapping[str, str] = field(default_factory=dict)
-    """Of the nodes."""
+    """Configs of the nodes."""
     topic_configs: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -180,7 +200,7 @@ class Plan:
         return self.tiered or "log.dirs" in self.configs
 
     def smaller(self) -> Iterator[Plan]:
-        """The plans with one thing less in them."""
+        """Yield the plans with one element less."""
         for number in range(len(self.faults)):
             yield replace(self, faults=self.faults[:number] + self.faults[number + 1 :])
         if self.transactional:
@@ -206,7 +226,7 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
 
 
 def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
-    """With what came later than the rest of the plan, of which the draws are not to shift."""
+    """Draw later additions to the plan; separate draws keep the earlier ones unchanged."""
     configs: dict[str, str] = {}
     topic_configs: dict[str, str] = {}
     if chance.random() < SHARE:
@@ -312,6 +332,6 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Plan:
-    """Raises KeyError, ValueError or TypeError where it is no plan."""
+    """Parse a plan. Raises KeyError, ValueError or TypeError for invalid input."""
     faults = tuple(Fault(**{**each, "kind": Kind(each["kind"])}) for each in values["faults"])
     return Plan(**{**values, "faults": faults})

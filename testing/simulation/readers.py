@@ -1,4 +1,4 @@
-"""Who reads in a run: those that read along, and the one that reads everything when all is healed."""
+"""The readers of a run: those that read during it, and the one that reads everything at the end."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PAUSE_S = 0.1
 
 
 class Readers:
-    """Of one topic; what they see goes into the history. `poll_s` is how long one waits for records."""
+    """Readers of one topic; they add to the history. `poll_s` is the maximum wait of a poll."""
 
     def __init__(self, history: History, topic: str, partitions: int, *, poll_s: float) -> None:
         self._history = history
         self._start = {TopicPartition(topic, index): 0 for index in range(partitions)}
         self._poll_s = poll_s
         self.ends: dict[TopicPartition, int] = {}
-        """Where whoever reads along gets to, once that is known."""
+        """The log end offsets that readers read up to, once they are known."""
 
     async def read_along(
         self, cluster: Cluster, name: str, *, options: ReaderOptions | None = None
     ) -> None:
-        """All that is committed, from the first offset to where `read_final` finds the end."""
+        """Read all committed records from the first offset to the end that `read_final` finds."""
         seen = self._history.polled.setdefault(name, [])
         reader = self._reader(cluster, options or ReaderOptions(Isolation.READ_COMMITTED))
         while not self._has_all(reader.positions):
@@ -45,7 +45,8 @@ class Readers:
     async def read_final(
         self, cluster: Cluster, groups: Iterable[str], *, patience_s: float = 0.0
     ) -> None:
-        """What is committed, what is still open after `patience_s`, and what the groups have."""
+        """Read all committed records, the partitions still open after `patience_s`, and group
+        offsets."""
         history, until = self._history, trio.current_time() + patience_s
         while True:
             _, ends = await self._read_all(cluster, Isolation.READ_UNCOMMITTED)
@@ -61,7 +62,7 @@ class Readers:
             await self._read_group(cluster, group)
 
     async def read_again(self, cluster: Cluster, starts: Mapping[int, int]) -> list[Seen]:
-        """All that is committed, as it is read now; partitions begin at `starts`, or at 0."""
+        """Read all committed records again; partitions begin at `starts`, or at 0."""
         start = {where: starts.get(where.partition, 0) for where in self._start}
         found, _ = await self._read_all(cluster, Isolation.READ_COMMITTED, start)
         return found
@@ -72,7 +73,7 @@ class Readers:
         isolation: Isolation,
         start: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[list[Seen], dict[TopicPartition, int]]:
-        """What there is, and where that ends."""
+        """Return all records, and the end offset of each partition."""
         reader = Reader(cluster, ReaderOptions(isolation))
         reader.assign(self._start if start is None else dict(start))
         found = await self._poll(reader)
@@ -81,17 +82,20 @@ class Readers:
         return found, reader.positions
 
     async def _read_group(self, cluster: Cluster, group: str) -> None:
-        """The offset of partition 0 that the group has."""
+        """Read the group's committed offset of partition 0."""
         try:
             found = await cluster.retrying(partial(committed_offsets, cluster, group))
-        except ClientError:  # still to be decided
+        except ClientError:  # still pending
             self._history.stuck.add(group)
             return
         if found:
             self._history.group_offsets[group] = found[next(iter(self._start))].offset
 
     def _has_all(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Markers may have been written behind the ends meanwhile; of records, the history tells."""
+        """Whether all end offsets are reached; the history checks the records.
+
+        Markers may have been appended meanwhile.
+        """
         return bool(self.ends) and all(positions[where] >= end for where, end in self.ends.items())
 
     def _reader(self, cluster: Cluster, options: ReaderOptions) -> Reader:
@@ -115,5 +119,5 @@ class Readers:
 
 
 def as_seen(records: Iterable[ConsumedRecord]) -> list[Seen]:
-    """Without what a value is padded with."""
+    """Convert records, without the padding of their values."""
     return [Seen(each.partition, each.offset, (each.value or b"").rstrip()) for each in records]

@@ -1,12 +1,12 @@
-"""Bits that flip in a node's files while it is down, where its start must notice.
+"""Flips bits in a node's files while it is down, at places that its start must check.
 
-What a node has not closed is recovered, and rot in it must not be taken for what was written: logs are checked
-past the recovery point, and what is derived from them is made anew. Of other files damage must be named, and
-the node gets an empty disk, as from an operator. Apache Kafka promises no more, so that nothing is flipped
-elsewhere: bytes below the recovery point are believed, a batch's base offset and leader epoch lie outside
-its CRC, and text has none: only what is no text any more is known to be damaged.
+After an unclean end, log recovery must detect the damage: logs are checked from the recovery point
+on, and derived files are rebuilt. Damage to other files must be reported, and the node gets an
+empty disk, as from an operator. Apache Kafka guarantees no more, so other bits are not flipped: bytes
+below the recovery point are not checked, a batch's base offset and leader epoch are outside its
+CRC, and text files have no checksum: only invalid text is detected.
 
-Whoever lost some of its logs must not be needed: all others have everything (`others_have_all`).
+The other nodes must have everything (`others_have_all`), because the node may lose logs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from odradek.testing.virtual_disk import FileNode, VirtualDisk
 
 BASE_OFFSET_BYTES = 8
 EPOCH = range(12, 16)
-"""Where in a batch."""
+"""The position of the leader epoch in a batch."""
 NO_TEXT = 0x80
-"""The bit that no byte of these files has."""
+"""The bit that is clear in all bytes of these files."""
 
 
 class Rotten(Enum):
-    """What rots."""
+    """The kinds of files that are corrupted."""
 
     LOG = "log"
     METADATA_LOG = "metadata log"
@@ -47,15 +47,15 @@ class Rotten(Enum):
     EPOCHS = "epochs"
     SNAPSHOT = "metadata snapshot"
     NAMED = "named"
-    """Without which its node or its replica must not go on."""
+    """Files without which the node or the replica must not start."""
 
 
 Spot = tuple[str, FileNode, range, int | None]
-"""A file, the bytes of it that may rot, and the bit that flips, if not any."""
+"""A file, the positions that may be corrupted, and the bit that flips (None: any)."""
 
 
 def rot(disk: VirtualDisk, chance: random.Random) -> str | None:
-    """Flip a bit of a disk that nobody uses; of which file, or None where there is nothing to rot."""
+    """Flip a bit of an unused disk; return its file and position, or None if there is no candidate."""
     for kind in chance.sample(list(Rotten), len(Rotten)):
         spots = [spot for spot in _SPOTS[kind](disk) if spot[2]]
         if spots:
@@ -67,8 +67,10 @@ def rot(disk: VirtualDisk, chance: random.Random) -> str | None:
 
 
 def others_have_all(cluster: SimulatedCluster, number: int) -> bool:
-    """Whether all nodes but one serve, know the same, and are in sync with leaders among them; and are most of
-    the quorum's voters."""
+    """Whether all nodes but `number` have everything.
+
+    They serve, have the same metadata, are in sync, and are a majority of the quorum's voters.
+    """
     running = [(node, broker) for node, broker in cluster.running() if node.number != number]
     if len(running) < len(cluster.nodes) - 1:
         return False
@@ -91,21 +93,21 @@ def others_have_all(cluster: SimulatedCluster, number: int) -> bool:
 
 
 def _flip(node: FileNode, position: int, mask: int) -> None:
-    node.sync()  # it rots on the medium
+    node.sync()  # the bit flips on the medium
     node.content[position] ^= mask
     node.durable[position] ^= mask
     node.cold = True
 
 
 def _files(disk: VirtualDisk, *names: str, mask: int | None = None) -> Iterator[Spot]:
-    """Those of which the names end so."""
+    """Files whose path ends with one of `names`."""
     for path, node in disk.walk():
         if isinstance(node, FileNode) and path.endswith(names):
             yield path, node, range(len(node.content)), mask
 
 
 def _of_replicas(disk: VirtualDisk, *names: str) -> Iterator[tuple[Spot, int]]:
-    """Those of replicas that are not on their way in or out, with their recovery points."""
+    """Files of live replicas, with the recovery points of their logs."""
     points = dict(_recovery_points(disk))
     for spot in _files(disk, *names):
         home, directory, _ = spot[0].rsplit("/", 2)
@@ -142,7 +144,7 @@ def _batches(disk: VirtualDisk, *, of_metadata: bool) -> Iterator[Spot]:
 
 
 def _indexes(disk: VirtualDisk) -> Iterator[Spot]:
-    """Of segments that are scanned whole."""
+    """Index files of segments that recovery scans completely."""
     for spot, recovery_point in _of_replicas(disk, ".index", ".timeindex", ".txnindex"):
         base, _, _ = spot[0].rpartition("/")[2].partition(".")
         if int(base) >= recovery_point:
@@ -152,7 +154,7 @@ def _indexes(disk: VirtualDisk) -> Iterator[Spot]:
 def _named(disk: VirtualDisk) -> Iterator[Spot]:
     yield from _files(disk, "/quorum-state", "/partition.metadata", mask=NO_TEXT)
     for path, node, _, mask in _files(disk, "/meta.properties", mask=NO_TEXT):
-        start = node.content.index(b"node.id")  # its ids are names, any will do
+        start = node.content.index(b"node.id")  # flips only the value of an id
         yield path, node, range(start, node.content.index(b"\n", start)), mask
 
 

@@ -1,7 +1,8 @@
-"""One run of a plan: the cluster starts, faults happen while clients work, all is healed, all is read.
+"""One run of a plan: start the cluster, inject faults while clients work, recover, read everything.
 
-What is healed must be whole again within `HEALED_WITHIN_S`: every node serves, every replica is in
-sync. Whatever hangs ends the run after `LIMIT_S`; that is an anomaly too, and so is a run that breaks.
+After the faults, the cluster must be whole within `HEALED_WITHIN_S`: every node serves, every
+replica is in sync. A run that hangs ends after `LIMIT_S`; that is an anomaly, and so is a run that
+raises.
 """
 
 from __future__ import annotations
@@ -35,33 +36,35 @@ from odradek.testing.virtual_world import VirtualWorld
 
 DELAY_S = (0.0002, 0.004)
 HEALED_WITHIN_S = 10.0
-"""Sessions, lags and fetches time out after 1.5 s, elections after less: what needs two of these and a
-start between them needs 5 s. The longest that a run took is among the figures."""
+"""Sessions, replica lag and fetches time out after 1.5 s, elections earlier.
+
+Two of these and a start in between take 5 s. The summary has the longest time of all runs.
+"""
 LIMIT_S = 150.0
 
 
 @dataclass
 class Run:
-    """What came of a plan."""
+    """The results of a plan."""
 
     plan: Plan
     anomalies: list[Anomaly] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
     trace: list[str] = field(default_factory=list)
     digest: str = ""
-    """Of the trace, of every byte that was sent, and of the disks in the end."""
+    """Digest of the trace, of all bytes that were sent, and of the disks at the end."""
     virtual_s: float = 0.0
     starts_cpu_s: float = 0.0
-    """What it took until every node served for the first time."""
+    """CPU time until every node served for the first time."""
     healed_s: float = 0.0
-    """How long (virtual) it took to be whole again, or settled in the end."""
+    """Virtual seconds until the cluster was whole again, or settled at the end."""
     responded_s: float = 0.0
-    """The longest wait (virtual) of a client when all was healed."""
+    """The longest wait of a client after recovery, in virtual seconds."""
     messages: int = 0
-    """That were sent; a large one counts once a piece."""
+    """Messages that were sent; a large one counts once for each chunk."""
     disk_calls: int = 0
     done: Counter[str] = field(default_factory=Counter)
-    """Work that clients had acknowledged: writes, transactions, reads."""
+    """Operations that were acknowledged: writes, transactions, reads."""
 
     @property
     def is_sound(self) -> bool:
@@ -69,7 +72,7 @@ class Run:
 
 
 def simulate(plan: Plan) -> Run:
-    """The whole run. What breaks it is an anomaly, with the traceback."""
+    """Run a plan. An exception is an anomaly, with its traceback."""
     run = Run(plan)
     world = VirtualWorld(plan.seed)
     world.clock.jumping = True
@@ -80,7 +83,7 @@ def simulate(plan: Plan) -> Run:
             world.run(simulation.main)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException:  # groups, and NodeCrashed outside of nodes, among them
+        except BaseException:  # includes groups, and NodeCrashed outside of nodes
             run.anomalies.append(Anomaly("broke", traceback.format_exc()))
     run.anomalies += watch.anomalies
     run.trace = trace.lines
@@ -106,7 +109,7 @@ class _Simulation:
 
     @property
     def disks(self) -> list[VirtualDisk]:
-        """Of the nodes, as they are now."""
+        """The current disks of the nodes."""
         return [node.disk for node in self._cluster or ()]
 
     async def main(self) -> None:
@@ -186,7 +189,7 @@ class _Simulation:
 
     async def _check_tier(self, cluster: SimulatedCluster, work: Workload) -> None:
         kinds = {fault.kind for fault in self._plan.faults}
-        if Kind.COPIES_OFF in kinds:  # nobody may have heard that they are to go on
+        if Kind.COPIES_OFF in kinds:  # the request to enable copies may have failed
             await work.copy_at_all(True)
         tier = TierChecks(
             cluster,

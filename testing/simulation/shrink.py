@@ -1,4 +1,4 @@
-"""A failing plan, made smaller: faults that are not needed to fail are left out, one after the other."""
+"""Shrinks a failing plan by removing elements that are not needed for the failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from odradek.testing.simulation.plan import Plan
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """A plan that fails still, and would not with one fault less; `plan` fails."""
+    """Return a failing plan that fails with no element less; `plan` fails."""
     smaller = True
     while smaller:
         smaller = False

@@ -1,4 +1,4 @@
-"""What goes wrong with a simulated cluster's object store: a share of its requests, for a while."""
+"""Faults of a simulated cluster's object store: a share of its requests fails for a while."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from odradek.testing.virtual_objects import CHANGES, OPERATIONS, FaultKind, Virt
 from odradek.testing.virtual_objects import Fault as StoreFault
 
 EVERY_FROM = 0.6
-"""From this amount on every request is struck; below it, as many as it says."""
+"""From this amount on, every request is affected; below it, a proportional share."""
 PASSED_MAX = 12
-"""How many changes pass, at most, before the one that is struck: two copies are as many."""
+"""The maximum number of changes before the affected one: as many as two copies make."""
 SLOW_S = (0.05, 0.5)
 TIMED_OUT_S = 2.0
 
@@ -29,19 +29,19 @@ ONCE: Mapping[Kind, tuple[FaultKind, FaultKind]] = {
     Kind.STORE_LIES: (FaultKind.LIES, FaultKind.LIES),
     Kind.STORE_KILLS: (FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER),
 }
-"""These strike one change; which of the two, the amount says."""
+"""These affect one change; the amount selects one of the two."""
 
 
 @dataclass(eq=False)
 class _Begun:
     fault: Fault
     to_pass: int
-    """Changes, before the one that is struck."""
+    """The number of changes before the affected one."""
     struck: int = 0
-    """Requests."""
+    """The number of affected requests."""
 
     def strikes_now(self) -> bool:
-        """Once."""
+        """Whether the fault affects this change; True once."""
         if self.struck:
             return False
         self.to_pass -= 1
@@ -50,7 +50,7 @@ class _Begun:
 
 
 class StoreFaults:
-    """The bucket asks it about every request."""
+    """Draws a fault for each request to the bucket."""
 
     def __init__(self, bucket: VirtualBucket, seed: int) -> None:
         self._chance = random.Random(f"store {seed}")
@@ -62,7 +62,7 @@ class StoreFaults:
         self._faults.append(_Begun(fault, self._chance.randrange(PASSED_MAX)))
 
     def end(self, fault: Fault) -> bool:
-        """Whether any request was struck by it."""
+        """End a fault; return whether it affected any request."""
         begun = [each for each in self._faults if each.fault is fault]
         self._faults = [each for each in self._faults if each.fault is not fault]
         return any(each.struck for each in begun)

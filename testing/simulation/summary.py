@@ -1,7 +1,7 @@
-"""What came of many runs, and of a long one that is stopped and goes on: then it is kept in a file.
+"""The summary of many runs; that of a resumable run is saved in a file.
 
-A long run is of one code, or its seeds mean nothing beside each other: the file has a digest of all that is
-simulated, and is not gone on with by another.
+All seeds of a resumable run must use the same code, or their results cannot be compared. The file
+has a digest of all simulated code, and a run with another digest does not continue it.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ SIMULATED = ("seams", "protocol", "client", "storage", "replication", "broker", 
 
 
 class OtherRun(Exception):
-    """What is in the file is no run that can be gone on with; the text says why."""
+    """The run in the file cannot be continued; the text gives the reason."""
 
 
 @dataclass
 class Summary:
     runs: int = 0
     failed: list[int] = field(default_factory=list)
-    """Seeds."""
+    """The seeds of failed runs."""
     seconds: float = 0.0
-    """As long as it took, pauses left out."""
+    """Elapsed real time without pauses."""
     virtual_s: float = 0.0
     cpu_s: float = 0.0
     messages: int = 0
-    """Sent over virtual networks."""
+    """Messages sent over virtual networks."""
     disk_calls: int = 0
     starts_cpu_ms: Counter[int] = field(default_factory=Counter)
-    """How many worlds took so long to start."""
+    """A histogram of the CPU time until all nodes of a world served, in ms."""
     healed_s: tuple[float, int] = (0.0, -1)
-    """The longest (virtual) time until a world was whole again, and its seed."""
+    """The longest virtual time until a world was whole again, and its seed."""
     responded_s: tuple[float, int] = (0.0, -1)
-    """As long as a client had to wait when all was healed, and the seed."""
+    """The longest virtual wait of a client after recovery, and its seed."""
     done: Counter[str] = field(default_factory=Counter)
     coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -62,7 +62,7 @@ class Summary:
             self.failed.append(row["seed"])
 
     def figures(self) -> str:
-        """Of all runs so far."""
+        """Format the figures of all runs so far."""
         return (
             f"{self.runs} runs, {len(self.failed)} with anomalies, in {self.seconds:.0f} s: "
             f"{self.virtual_s / 3600:.1f} virtual hours, "
@@ -71,7 +71,7 @@ class Summary:
         )
 
     def more_figures(self) -> str:
-        """What else is to be known when all are over."""
+        """Format the additional figures at the end of a run."""
         cpu_s = self.cpu_s or math.inf
         starts = sorted(self.starts_cpu_ms.elements()) or [0]
         done = ", ".join(f"{count} {what}" for what, count in sorted(self.done.items()))
@@ -85,7 +85,7 @@ class Summary:
         )
 
     def table(self) -> str:
-        """Which faults met which states."""
+        """Format how often each fault occurred in each node state."""
         states = sorted({state for _, state in self.coverage})
         kinds = sorted({kind for kind, _ in self.coverage})
         width = max(map(len, kinds), default=0)
@@ -97,7 +97,7 @@ class Summary:
 
 
 def keep(path: Path, summary: Summary, **run: Any) -> None:
-    """Write down how far a run of this code is; `run` tells it from others."""
+    """Save the progress of a run of this code; `run` identifies it."""
     content = {
         "code": digest_of_code(),
         **run,
@@ -111,7 +111,7 @@ def keep(path: Path, summary: Summary, **run: Any) -> None:
 
 
 def kept(path: Path, **run: Any) -> Summary:
-    """How far it was; a new one where there is no file. Raises OtherRun."""
+    """Load the progress of a run, or a new summary without a file. Raises OtherRun."""
     digest = digest_of_code()
     if not path.exists():
         return Summary()
@@ -140,7 +140,7 @@ def kept(path: Path, **run: Any) -> Summary:
 
 @cache
 def digest_of_code() -> str:
-    """Of all that is simulated, and of what runs it; as it is when this is asked first."""
+    """Digest of the simulated code and of its interpreter and scheduler."""
     digest = sha256(f"{sys.version} {trio.__version__}".encode())
     for floor in SIMULATED:
         for path in sorted((ROOT / floor).rglob("*.py")):

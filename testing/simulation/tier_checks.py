@@ -1,5 +1,7 @@
-"""What must hold of the remote tier when all is healed: everything that may be copied is there, once and
-whole, every node knows the same of it, and nothing else lies in the store.
+"""Checks of the remote tier after recovery.
+
+Every segment that can be copied is in the remote tier, once and complete; all nodes have the same
+metadata of it; and the store contains no other objects.
 """
 
 from __future__ import annotations
@@ -36,26 +38,26 @@ from odradek.testing.virtual_objects import VirtualBucket
 PATIENCE_S = 30.0
 LOOK_S = 0.05
 RETAINED_S = 1.5
-"""Longer than a local retention of the topic and the pause between two looks for what it lets go."""
+"""Longer than the topic's local retention and the interval of the retention check."""
 
 DELETED_S = 5.0
-"""In which the segments of a deleted topic are deleted."""
+"""The time limit for deleting the segments of a deleted topic."""
 MAX_MS = 1 << 62
 
 Tiered = tuple[Node, Partition, RemoteLogMetadataManager, TopicIdPartition]
 
 
 class Clients(Administrator, Protocol):
-    """Who asks for what is checked."""
+    """Sends the requests that the checks need."""
 
     async def read_again(self, starts: Starts) -> list[Seen]:
-        """All that is committed, as it is read now, of partitions that begin there."""
+        """Read all committed records again; partitions begin at `starts`."""
         ...
 
     async def delete_topics(self, names: Sequence[str]) -> None: ...
 
     async def known_segments(self) -> KnownSegments:
-        """All that the metadata topic says."""
+        """Read all segments from `__remote_log_metadata`."""
         ...
 
 
@@ -70,8 +72,11 @@ class TierChecks:
         seed: int,
         may_dangle: bool,
     ) -> None:
-        """`made_anew` is another tiered topic, of which there were others of that name. `may_dangle`: the store
-        has lied about a deletion; what lies there is for `gc` to find."""
+        """Create the checks of `topic`, and of `made_anew`, a tiered topic that was recreated.
+
+        With `may_dangle`, the store has reported a deletion that did not happen, and the objects
+        that remain are for `gc` to find.
+        """
         self.anomalies: list[Anomaly] = []
         self._cluster = cluster
         self._bucket = bucket
@@ -82,10 +87,13 @@ class TierChecks:
         self._starts: Starts = {}
 
     async def run(self, committed: list[Seen], clients: Clients) -> None:
-        """`committed` is what was read of the topic; the topics are gone in the end."""
+        """Run all checks. `committed` are the records of the topic; both topics are deleted at the
+        end."""
         if not await self._until(self._what_is_not_copied, "not copied"):
             return
-        for node in self._cluster:  # copies that other leaders left are given up in the end
+        for node in (
+            self._cluster
+        ):  # lets the copies that other leaders left become old enough for deletion
             node.clock.skew_ms += DANGLING_MS + 1
         if not await self._until(self._what_is_unfinished, "not finished"):
             return
@@ -108,7 +116,7 @@ class TierChecks:
             self._found("not deleted", left)
 
     async def _until(self, why_not: Callable[[], str | None], kind: str) -> bool:
-        """Whether there is no reason any more, in time."""
+        """Wait until `why_not` returns None; a timeout is an anomaly, and returns False."""
         until = trio.current_time() + PATIENCE_S
         while (why := why_not()) is not None:
             if trio.current_time() > until:
@@ -121,7 +129,7 @@ class TierChecks:
         self.anomalies.append(Anomaly(kind, text))
 
     def _replicas(self, *topics: str) -> Iterator[Tiered]:
-        """Of all that are tiered, or of these."""
+        """The replicas of `topics`, or of all tiered topics."""
         for _, broker in self._cluster.running():
             remote = broker.services.tiered_storage
             assert remote is not None, "the cluster has no remote tier"
@@ -133,7 +141,7 @@ class TierChecks:
                     )
                     yield broker, partition, remote.metadata, partition_log
 
-    # What is copied
+    # Copies
 
     def _what_is_not_copied(self) -> str | None:
         for broker, partition, metadata, partition_log in self._replicas():
@@ -156,7 +164,8 @@ class TierChecks:
         return None
 
     async def _check_all(self, committed: list[Seen], clients: Clients) -> None:
-        """Nothing is lost, doubled or moved, and nothing lies in the store that nobody knows of."""
+        """Check that nothing is lost, duplicated or moved, and that all objects in the store are
+        known."""
         await self._collect_garbage(clients)
         self._check_objects()
         wanted = Counter(
@@ -169,7 +178,8 @@ class TierChecks:
             self._found("doubled by the tier", f"{list(more)}")
 
     async def _collect_garbage(self, clients: Clients) -> None:
-        """As `odradek remote gc` does. There is some only where the store has lied."""
+        """Remove garbage as `odradek remote gc` does. It exists only after a false response of the
+        store."""
         audit = RemoteStorageAudit(await clients.known_segments(), old_before_ms=MAX_MS)
         bucket = self._bucket
         audit.take([bucket.info(key) for key in sorted(bucket.objects)])
@@ -204,7 +214,7 @@ class TierChecks:
         self._check_dangling(set(known))
 
     def _objects_of(self, segment: RemoteLogSegmentMetadata) -> Iterator[tuple[str, int]]:
-        """Keys, and sizes where they are known (else -1)."""
+        """The object keys of a segment, with sizes, or -1 where the size is unknown."""
         if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
             return
         yield segment_key(segment, ".log"), segment.size_bytes
@@ -219,7 +229,7 @@ class TierChecks:
         metadata: RemoteLogMetadataManager,
         partition_log: TopicIdPartition,
     ) -> None:
-        """Every offset from the log's start on is in the tier, or on the disk."""
+        """Check that every offset from the log start offset is in the remote tier or on disk."""
         starts = self._starts if partition.topic == self._topic else {}
         log, wanted = partition.log, starts.get(partition.index, 0)
         if log.log_start_offset != wanted:
@@ -265,7 +275,7 @@ class TierChecks:
         return f"{left} are still there" if left else None
 
     def _what_is_left(self) -> str | None:
-        """Of a topic that was deleted."""
+        """Describe the objects that remain after the deletion of all topics."""
         if not self._bucket.objects:
             return None
         return f"{sorted(self._bucket.objects)} are still there"

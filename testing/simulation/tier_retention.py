@@ -1,7 +1,7 @@
-"""Retention over both tiers, checked to the offset: where each log must begin once a topic keeps fewer
-bytes, no time at all, or nothing below an offset.
+"""Checks retention over both tiers, to the offset: size, time, and DeleteRecords.
 
-What is expected is found from what the leaders have before; nobody writes meanwhile.
+The expected log start offsets are computed from the leaders' logs before; no client writes
+meanwhile.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPar
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 
 Starts = Mapping[int, int]
-"""The offset that each partition begins at."""
+"""The log start offset of each partition."""
 
 
 class Administrator(Protocol):
     async def configure(self, configs: Mapping[str, str]) -> None:
-        """Set these of the topic."""
+        """Set configs of the topic."""
         ...
 
     async def delete_records(self, before: Mapping[int, int]) -> None:
-        """Of each partition, all that is below an offset."""
+        """Delete all records below an offset in each partition."""
         ...
 
 
 class LedLog:
-    """A partition as its leader has it."""
+    """The log of a partition on its leader."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class LedLog:
 def copied_segments(
     partition: Partition, metadata: RemoteLogMetadataManager, partition_log: TopicIdPartition
 ) -> Sequence[RemoteLogSegmentMetadata]:
-    """The finished copies of what the log is made of, one behind the other, from its start."""
+    """The completed copies that the log consists of, in order, from the log start offset."""
     log, found = partition.log, []
     offset = log.log_start_offset
     while offset <= log.highest_copied_offset:
@@ -60,7 +60,7 @@ def copied_segments(
 
 
 async def unpin(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
-    """Have some of it deleted, one way or another; where the logs begin after that."""
+    """Delete records in one of three ways; return the expected log start offsets."""
     ways: Sequence[Callable[[], Awaitable[Starts]]] = (
         lambda: _by_size(chance, logs, admin),
         lambda: _by_time(logs, admin),
@@ -70,7 +70,7 @@ async def unpin(chance: random.Random, logs: Sequence[LedLog], admin: Administra
 
 
 async def _by_size(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
-    """The oldest segments go as long as what is left is not less than the topic is to keep (S-02)."""
+    """Delete the oldest segments while the rest has at least `retention.bytes` (S-02)."""
     kept_bytes = max(1, int(chance.random() * max(_size(log) for log in logs)))
     await admin.configure({"retention.bytes": str(kept_bytes)})
     starts = {}
@@ -90,13 +90,13 @@ def _size(log: LedLog) -> int:
 
 
 async def _by_time(logs: Sequence[LedLog], admin: Administrator) -> Starts:
-    """All is too old, the active segment too."""
+    """Expire all records by time, including the active segment."""
     await admin.configure({"local.retention.ms": "1", "retention.ms": "1"})
     return {log.index: log.end_offset for log in logs}
 
 
 async def _by_offset(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
-    """DeleteRecords, to somewhere within a segment or to its end."""
+    """Use DeleteRecords with an offset within a segment or at its end."""
     starts = {log.index: chance.randint(0, log.end_offset) for log in logs}
     await admin.delete_records(starts)
     return starts

@@ -1,5 +1,7 @@
-"""What happened in a run, in order: one line an event, with the virtual time. Two runs of one plan write
-the same, byte for byte; the digest tells."""
+"""The events of a run, in order: one line for each, with the virtual time.
+
+Two runs of one plan write the same lines, byte for byte; the digest shows it.
+"""
 
 from __future__ import annotations
 

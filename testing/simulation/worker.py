@@ -1,8 +1,8 @@
-"""One process's share of many seeds; what fails is shrunk, and kept to be run again.
+"""Runs a share of many seeds in one process; failing plans are shrunk and saved.
 
-A world in which virtual time stands still, or that waits for real time, would be run for ever: a watchdog
-ends the process in the middle of it, and says where it was. Whoever has started the process starts
-another one for the seeds that are left.
+A world whose virtual time does not advance, or that waits for real time, would run forever: a
+watchdog reports its position and ends the process. The parent then starts another process for the
+remaining seeds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from odradek.testing.simulation.shrink import shrink
 
 STUCK_CPU_S = 60.0
 STUCK_S = 900.0
-"""A run takes less than a second, of a tiered topic two, and a busy machine makes many of these."""
+"""A run takes less than a second, or two with tiering, but longer on a busy machine."""
 
 Row = dict[str, Any]
 
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 def run_one(
     seed: int, nodes: int, tiered: bool, keep: Path | None, say: Callable[[Row], None]
 ) -> None:
-    """One seed, as a row of plain values; a failing plan is shrunk and put into `keep`."""
+    """Run one seed and report a row of plain values; a failing plan is shrunk and saved in `keep`."""
     plan = draw_plan(seed, nodes=nodes, tiered=tiered)
     began = time.process_time()
 
@@ -85,7 +85,7 @@ def row_of(run: Run, cpu_s: float = 0.0) -> Row:
 
 @contextmanager
 def _watched(stuck: Callable[[str], NoReturn]) -> Iterator[None]:
-    """Nothing that is run in it goes on for longer than any run does."""
+    """Call `stuck` if the block takes longer than any run does."""
 
     def found(number: int, frame: FrameType | None) -> None:
         stuck("".join(traceback.format_stack(frame)))
@@ -104,7 +104,10 @@ def _watched(stuck: Callable[[str], NoReturn]) -> Iterator[None]:
 
 
 def _simulate(plan: Plan) -> Run:
-    """A world at a time: each is one large cycle, and looked for while it goes on, little of it is garbage."""
+    """Run one world without garbage collection, and collect after it.
+
+    A world is one large cycle; during its run, little of it is garbage.
+    """
     try:
         return simulate(plan)
     finally:
@@ -116,7 +119,7 @@ def _kinds(run: Run) -> set[str]:
 
 
 def save(run: Run, directory: Path) -> Path:
-    """Write down what is needed to run it again, what it found, and what happened."""
+    """Save a plan, its anomalies and its trace; return the path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"seed-{run.plan.seed}.json"
     found = [str(each) for each in run.anomalies]
@@ -126,16 +129,16 @@ def save(run: Run, directory: Path) -> Path:
 
 
 def load(path: Path) -> Plan:
-    """A plan that `save` wrote."""
+    """Load a plan that `save` wrote."""
     return from_json(json.loads(path.read_text())["plan"])
 
 
 def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever has started this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     gc.disable()
     for seed in seeds:
-        # All that there is by now (modules, what they keep) stays: the collection after a world need not
-        # look through it. Before each seed, for worlds load modules, the first of them most.
+        # Exempt all existing objects (modules and what they keep) from the collection after a
+        # world. This is done before each seed because worlds load modules, mostly the first one.
         gc.freeze()
         run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None, _say)
 

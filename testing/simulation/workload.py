@@ -1,9 +1,9 @@
-"""The clients of a run. They write down what they sent and what they were told (`history.py`).
+"""The clients of a run, which record their requests and responses (`history.py`).
 
-Writers are idempotent producers, a record at a time; what they send counts as a transaction of its own.
-Transactional clients commit, abort, commit offsets, give up and die. Readers read all that is committed,
-from the first offset on, as it comes. All that is known in the end is compared with what a last
-reader finds when everything is healed.
+Writers are idempotent producers that send one record at a time; each record counts as a transaction.
+Transactional clients commit, abort, commit offsets, abort after errors and die. Readers read all
+committed records from the first offset on, during the run. At the end, the last reader reads
+everything after recovery, and its result is compared with the record.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ from odradek.testing.simulation.transactional_life import TransactionalLife
 TOPIC = "records"
 PARTITIONS = 2
 SHARED = 0
-"""The partition of which every node has a replica."""
+"""The partition that has a replica on every node."""
 MOVED = 1
-"""The partition that has two replicas, and is moved."""
+"""The partition with two replicas, which is reassigned."""
 TIERED_TOPIC = {
     "remote.storage.enable": "true",
     "segment.ms": "250",
@@ -81,7 +81,7 @@ TIERED_TOPIC = {
     "index.interval.bytes": "200",
     "file.delete.delay.ms": "100",
 }
-"""Some ten segments in a run, of which the disks keep the last."""
+"""About ten segments in a run; the local disks keep only the last ones."""
 COPIES_OFF = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
 COPIES_ON = {
     "remote.log.copy.disable": "false",
@@ -90,25 +90,30 @@ COPIES_ON = {
 WRITES = 12
 TRANSACTIONS = 4
 PATIENCE_S = 60.0
-"""How long anything may take; all heals long before."""
+"""The time limit of any operation; faults end long before."""
 REQUEST_S = 5.0
 RESPONDED_S = 3.0
-"""In which every write and transaction is acknowledged once all is healed: whoever asks the wrong node asks
-again within half a second. The longest that a run took is among the figures."""
+"""The time limit for acknowledgements of writes and transactions after recovery.
+
+A client that uses the wrong node retries within half a second. The summary has the longest time of
+all runs.
+"""
 TOLD_AMID_FAULTS = RETRIABLE | ASKED_AGAIN
 TOLD_TO_THE_OLD = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
         ErrorCode.producer_fenced,
-        # With KIP-890 the epoch behind an abort for age is the one that a commit would have brought: a
-        # commit that comes too late is taken for one that is repeated, by Apache Kafka too (KAFKA-19367).
+        # With KIP-890, an abort by timeout bumps the epoch to the one that a commit would return: a
+        # commit that comes too late is treated as a retry, as in Apache Kafka (KAFKA-19367).
         ErrorCode.invalid_txn_state,
     }
 )
 TOLD_BY_THE_CUT_OFF = frozenset({ErrorCode.transaction_abortable})
-"""A node that does not hear of its successors still takes itself for the leader of a partition and for the
-transaction's coordinator: what was added at its successor, it does not know. It asks no replica before it says
-so, nor does Apache Kafka; the client aborts, and goes on."""
+"""A partitioned node may still act as the leader of a partition and as transaction coordinator.
+
+It does not know the partitions that were added at its successor, and responds without asking a
+replica, as Apache Kafka does; the client aborts and continues.
+"""
 CUT_OFF = frozenset(
     {
         Kind.PARTITION,
@@ -118,7 +123,7 @@ CUT_OFF = frozenset(
         Kind.TOPIC_MADE_ANEW,
     }
 )
-"""In which a node may hear nothing of the others, while it reaches the clients."""
+"""Faults in which a node may be partitioned from the others while it reaches the clients."""
 POLL_S = 0.5
 
 
@@ -130,12 +135,12 @@ class Workload:
         plan: Plan,
         trace: Trace,
     ) -> None:
-        """Each client gets connections of its own: what one waits for does not hold up another."""
+        """`connect` opens new connections for each client, so that no client delays another."""
         self.history = History()
         self.anomalies: list[Anomaly] = []
-        """What no client may be told, and what it must be told in the end."""
+        """Errors that no client may get, and missing acknowledgements after recovery."""
         self.responded_s = 0.0
-        """The longest that a client has waited when all was healed, for a write or a transaction."""
+        """The longest wait of a client for a write or a transaction after recovery, in seconds."""
         self._connect = connect
         self._clock = clock
         self._plan = plan
@@ -162,7 +167,8 @@ class Workload:
                 )
 
     async def reassign(self, fault: Fault) -> bool:
-        """Ask for it; in one of four cases call it off later. Whether it was begun."""
+        """Reassign the partition; in one of four cases, cancel that later. Returns whether it
+        began."""
         others = [each for each in range(1, self._plan.nodes + 1) if each != fault.node]
         replicas = sorted(others, key=lambda each: each != fault.other)
         async with self._connect() as cluster:
@@ -177,11 +183,13 @@ class Workload:
         return begun
 
     async def lead(self, replicas: Sequence[int], *, by: int) -> None:
-        """Have the first of them preferred for the partition that all have, and elected."""
+        """Make the first replica of the shared partition the preferred leader, and elect it."""
         async with self._connect() as cluster:
             with suppress(KafkaError, ClientError):
                 await cluster.refresh()
-                cluster.controller_id = by  # who would pass it on may not hear the answer
+                cluster.controller_id = (
+                    by  # a broker that would forward it may not get the response
+                )
                 await _reassign(cluster, list(replicas), SHARED)
                 connection = await cluster.controller()
                 rows = [{"topic": TOPIC, "partitions": [SHARED]}]
@@ -191,8 +199,10 @@ class Workload:
                 )
 
     async def move_directories(self, fault: Fault) -> bool:
-        """To the one, and later to the other: the first of these may be no move. Whether the other was
-        taken for one."""
+        """Move replicas to one directory, then to the other; return whether the second move began.
+
+        The first move may do nothing.
+        """
         replicas = [Replica(fault.node, TOPIC, index) for index in (SHARED, MOVED)]
         paths = (DATA, OTHER_DATA) if fault.amount < 0.5 else (OTHER_DATA, DATA)
         moved = False
@@ -208,12 +218,12 @@ class Workload:
         return moved
 
     async def copy_at_all(self, copies: bool) -> None:
-        """Switch copies of the topic off, or on."""
+        """Enable or disable copies of the topic to the remote tier."""
         await self.configure(COPIES_ON if copies else COPIES_OFF)
         self._trace.add("copies are switched on" if copies else "copies are switched off")
 
     async def remove_voter(self, key: ReplicaKey) -> bool:
-        """It joins again by itself."""
+        """Remove a voter; it joins again by itself."""
         async with self._connect() as cluster:
             with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
                 await remove_voter(cluster, key.id, key.directory_id)
@@ -222,7 +232,7 @@ class Workload:
         return False
 
     async def write(self) -> None:
-        """All that writers and transactional clients do; returns when they are done."""
+        """Run all writers and transactional clients; returns when they are done."""
         async with trio.open_nursery() as nursery:
             for number in range(self._plan.writers):
                 nursery.start_soon(self._write, f"writer-{number}")
@@ -230,15 +240,15 @@ class Workload:
                 nursery.start_soon(self._transact, f"{TRANSACTIONAL}{number}")
 
     def hurry(self) -> None:
-        """All is healed: nothing happens any more for which clients would take their time."""
+        """The faults have ended: clients do not pause any more."""
         self._hurried.set()
 
     def whole(self) -> None:
-        """Every replica is in sync: what is asked for now is to be had at once."""
+        """Every replica is in sync: requests must succeed promptly from now on."""
         self._whole.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Between two things that a client does."""
+        """Pause between two operations of a client, unless it is in a hurry."""
         with trio.move_on_after(seconds):
             await self._hurried.wait()
 
@@ -261,7 +271,7 @@ class Workload:
             await self._write_everywhere(producer, name, WRITES)
 
     async def write_anew(self) -> None:
-        """As a producer does that comes when all is healed."""
+        """Write as a new producer after recovery."""
         name = "late-writer"
         entropy = SeededEntropy(random.Random(f"{name} {self._plan.seed}"))
         async with (
@@ -271,13 +281,13 @@ class Workload:
             await self._write_everywhere(producer, name, 0)
 
     async def _write_everywhere(self, producer: Producer, name: str, number: int) -> None:
-        """A record to each partition, and each is to be acknowledged now."""
+        """Write a record to each partition; each must be acknowledged in time."""
         for partition in range(PARTITIONS):
             write = partial(self._write_one, producer, name, number + partition, partition)
             await self._in_time(write, f"{name}'s write to {partition}")
 
     async def _in_time(self, act: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Nothing stands in its way any more."""
+        """Run `act`, which must succeed in time; nothing prevents it after recovery."""
         began, done = self._clock.monotonic(), False
         with trio.move_on_after(RESPONDED_S):
             done = await act()
@@ -288,9 +298,11 @@ class Workload:
             self.anomalies.append(Anomaly("not acknowledged", why))
 
     def _refused(self, name: str, error: Exception, open_s: float = 0.0) -> None:
-        """A client was told that something can't be had, and does not ask again. What time may mend it may
-        be told amid faults; that somebody else has its transactional id, if it was aborted for its age; that it
-        has to abort, by a node that is cut off."""
+        """Record a fatal error of a client as an anomaly, unless it is expected.
+
+        Retriable errors are expected during faults; fencing, after an abort by timeout;
+        TRANSACTION_ABORTABLE, from a partitioned node.
+        """
         self._trace.add(f"{name} is refused: {error}")
         is_old = open_s >= TIMEOUT_MS / 1000 or Kind.CLOCK_JUMP in self._kinds
         if isinstance(error, Unsupported) or (
@@ -303,7 +315,7 @@ class Workload:
             self.anomalies.append(Anomaly("fatal to a client", why))
 
     async def _write_one(self, producer: Producer, name: str, number: int, partition: int) -> bool:
-        """Whether it was acknowledged."""
+        """Write one record; return whether it was acknowledged."""
         sent = Sent(partition, f"{name}.{number}".encode())
         written = Transaction(name, number, [sent])
         self.history.transactions.append(written)
@@ -318,7 +330,8 @@ class Workload:
         return True
 
     def _padding(self) -> bytes:
-        """Makes batches of several sectors, which can be torn; not part of the value."""
+        """Padding that makes batches span several sectors, which can be torn; not part of the
+        value."""
         return b" " * self._chance.choice([0, 0, 600, 2000])
 
     # Transactional clients
@@ -350,42 +363,42 @@ class Workload:
     # Readers
 
     async def read_along(self) -> None:
-        """See `Readers`."""
+        """Read committed records during the run (see `Readers`)."""
         async with self._connect() as cluster:
             await self._readers.read_along(cluster, "reader")
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Of the partitions, once `read_final` knows them."""
+        """The end offsets of the partitions, once `read_final` has found them."""
         return self._readers.ends
 
     async def read_final(self) -> None:
-        """What is committed, what is still open, and what the groups have."""
+        """Read all committed records, open partitions and group offsets."""
         async with self._connect() as cluster:
             groups = [f"{TRANSACTIONAL}{number}" for number in range(self._plan.transactional)]
-            # Whoever died is aborted after its time-out, if nobody has come after it.
+            # An open transaction of a dead client is aborted after its timeout.
             await self._readers.read_final(cluster, groups, patience_s=TIMEOUT_MS / 1000 + 1)
 
     async def read_again(self, starts: Mapping[int, int]) -> list[Seen]:
-        """All that is committed, once more, of partitions that begin there by now."""
+        """Read all committed records again; partitions begin at `starts`."""
         async with self._connect() as cluster:
             return await self._readers.read_again(cluster, starts)
 
     async def configure(self, configs: Mapping[str, str]) -> None:
-        """Set these of the topic."""
+        """Set configs of the topic."""
         changes = [ConfigChange(ConfigOperation.SET, *each) for each in configs.items()]
         async with self._connect() as cluster:
             alter = partial(alter_configs, cluster, ResourceType.TOPIC, TOPIC, changes)
             await cluster.retrying(alter, timeout_s=PATIENCE_S)
 
     async def delete_records(self, before: Mapping[int, int]) -> None:
-        """Of each partition, all that is below an offset."""
+        """Delete all records below an offset in each partition."""
         wanted = {TopicPartition(TOPIC, index): offset for index, offset in before.items()}
         async with self._connect() as cluster:
             await cluster.retrying(partial(delete_records, cluster, wanted), timeout_s=PATIENCE_S)
 
     async def known_segments(self) -> KnownSegments:
-        """What the metadata topic says of remote segments."""
+        """Read all segments from `__remote_log_metadata`."""
         async with self._connect() as cluster:
             reading = MetadataTopicConsumer(cluster)
             await reading.read_to_end()
@@ -406,10 +419,10 @@ async def _unless_there(cluster: Cluster, topic: NewTopic) -> None:
     try:
         await create_topics(cluster, [topic])
     except KafkaError as error:
-        if error.code is not ErrorCode.topic_already_exists:  # by a try whose answer was lost
+        if error.code is not ErrorCode.topic_already_exists:  # an earlier try succeeded
             raise
 
 
 def _not_yet(error: Exception) -> bool:
-    """There are too few brokers for the replicas so far."""
+    """Whether there are too few brokers for the replicas so far."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment
