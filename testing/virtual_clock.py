@@ -4,8 +4,8 @@ Pass it to `trio.run(…, clock=clock)`, or return it from a fixture: pytest-tri
 advances by itself: an autojump that happens while a thread or a socket is still busy expires
 deadlines that would not expire in real time. `run_for` advances from deadline to deadline, and
 waits in between until every task is blocked. Tasks under it may therefore wait only in this loop,
-as the virtual seams do. If only virtual waits remain, `jumping` can be set: then the loop advances to the
-next deadline whenever no task can run.
+as the virtual seams do. If only virtual waits remain, `jumping` can be set: then the loop advances
+to the next deadline whenever no task can run.
 """
 
 from __future__ import annotations

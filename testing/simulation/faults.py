@@ -452,9 +452,9 @@ class Faults:
     async def _miss_an_epoch(self, fault: Fault) -> bool:
         """Make a leader miss a leader epoch, and lead again.
 
-        One follower is partitioned together with the interim leader, so it has what the old leader
-        appends meanwhile. It is then partitioned from the leader, and takes over when the leader is
-        killed.
+        One of its followers has the records that it appends meanwhile, and truncates them when it
+        follows the interim leader. In half of the cases the leader is then partitioned from this
+        follower and killed, and the follower takes over.
         """
         controller = self._controller()
         assert controller is not None

@@ -1,4 +1,4 @@
-"""The processes of a cluster: what befalls them, and what their states say. A cluster of one."""
+"""Process faults and node states of a cluster with one node."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ NODE = 1
 def started() -> Iterator[Cluster]:
     with Cluster(brokers=1) as running:
         yield running
-        gc.collect()  # librdkafka's handles complain while they outlive the broker
+        gc.collect()  # librdkafka's handles log errors if they outlive the broker
 
 
 @pytest.fixture
 def cluster(started: Cluster) -> Cluster:
-    """The cluster, whatever the last test did to it."""
+    """The cluster, healed and running, without the faults of the last test."""
     started.heal()
     if started.state(NODE) is not NodeState.RUNNING:
         started.restart(NODE)
@@ -125,7 +125,7 @@ def test_a_node_without_its_directory_does_not_start_and_can_be_told_so_again() 
 
 
 class Sleeping:
-    """Software that does nothing, and ends at SIGTERM."""
+    """Software that only sleeps, and ends at SIGTERM."""
 
     async def format(self, plan: ClusterPlan) -> None:
         pass

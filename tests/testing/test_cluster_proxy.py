@@ -1,4 +1,4 @@
-"""What passes between two ends of a cluster: late, slowly, one way, not at all, and to the end."""
+"""Latency, rate limits, partitions and the end of connections through a cluster's proxies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from odradek.testing.cluster.sources import owner_of
 
 @dataclass
 class Joined:
-    """Two streams with a proxy's connection between them; `there` is from `left` to `right`."""
+    """Two streams with a proxied connection between them; `there` is from `left` to `right`."""
 
     left: trio.abc.HalfCloseableStream
     right: trio.abc.HalfCloseableStream
@@ -30,7 +30,7 @@ class Joined:
 
 @pytest.fixture
 def clock(autojump_clock: MockClock) -> MockClock:
-    """Time passes when nothing else can happen."""
+    """Virtual time that advances whenever all tasks are blocked."""
     return autojump_clock
 
 
@@ -176,7 +176,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
 
 
 async def test_the_kernel_tells_who_speaks(nursery: trio.Nursery) -> None:
-    """Of two processes that connect alike, the one that is a node is known, and can be cut off."""
+    """The kernel distinguishes two connecting processes: only the node is known, and partitioned."""
     links, pids, port = Links([1, 2]), {}, 0
 
     async def echo(stream: trio.SocketStream) -> None:

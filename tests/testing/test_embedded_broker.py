@@ -1,4 +1,4 @@
-"""odradek.testing.Broker: under trio, in a thread, over a directory that outlives it."""
+"""odradek.testing.Broker: under trio, in a thread, and with a data directory that outlives it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_address_that_is_taken_is_named() -> None:
 
 
 async def test_plain_with_serves_a_test_under_trio_too() -> None:
-    """Who has the session's broker from a fixture and is under trio in the test."""
+    """A test under trio may use the session's broker, whose fixture entered it with plain `with`."""
     with Broker() as broker:
         broker.create_topic("t", partitions=2)
         async with open_cluster(TcpNetwork(), broker.bootstrap) as cluster:
@@ -123,7 +123,7 @@ async def test_plain_with_serves_a_test_under_trio_too() -> None:
 
 
 def test_one_that_runs_is_not_entered_again() -> None:
-    """As by a test that takes the fixture's for a broker of its own: `with kafka_broker:`."""
+    """A test might enter the fixture's broker as if it were its own: `with kafka_broker:`."""
     with Broker() as broker:
         address, threads = broker.bootstrap, threading.active_count()
         with pytest.raises(RuntimeError, match="runs already"):
@@ -131,7 +131,7 @@ def test_one_that_runs_is_not_entered_again() -> None:
         assert threading.active_count() == threads
         assert broker.bootstrap == address
         broker.create_topic("t")
-    with broker:  # once it has ended it may
+    with broker:  # allowed once it has ended
         broker.create_topic("t")
 
 

@@ -1,4 +1,4 @@
-"""A loop in a thread: what is entered there, called there, and how its end is told."""
+"""LoopThread: entering a context in it, calls into it, errors, and its end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_calls_run_on_the_loop_while_it_is_open() -> None:
     assert not door.is_open
     with pytest.raises(trio.RunFinishedError):
         thread.call(door.twice, 21)
-    thread.close()  # once more is no error
+    thread.close()  # idempotent
 
 
 def test_what_cannot_be_entered_is_told_at_once() -> None:
@@ -106,7 +106,7 @@ def test_ctrl_c_while_it_is_entered_leaves_it_again() -> None:
 
 
 async def test_it_is_called_and_closed_inside_another_loop_too() -> None:
-    """As a test under trio does with a fixture of the session's."""
+    """A test under trio may use a session fixture that runs in another loop."""
     door = _Door()
     thread = LoopThread(door.opened, name="a door", start_s=10)
     assert thread.call(door.twice, 21) == 42

@@ -1,4 +1,4 @@
-"""The plugin as a project uses it: a test session of its own, with nothing but the fixtures."""
+"""The pytest plugin in a separate test session that uses only its fixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's power goes in the middle of what it does to its files."""
+"""A node loses its power during a change of its files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def work(files: VirtualFiles) -> None:
 
 
 def left(strike: Strike) -> tuple[dict[str, bytes], int]:
-    """What there is of it, and the syncs that were done."""
+    """Return the files after the strike, and the number of syncs before it."""
     files = VirtualFiles(VirtualDisk())
     files.strike = strike
     with pytest.raises(NodeCrashed):

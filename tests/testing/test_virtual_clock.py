@@ -1,4 +1,4 @@
-"""Virtual time moves when told, for trio and for the seam at once."""
+"""Virtual time for trio and the Clock seam moves only when the test moves it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.testing.virtual_clock import VirtualClock
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    """pytest-trio runs the test on it."""
+    """pytest-trio runs the test on this clock."""
     return VirtualClock(epoch_ms=1_000_000)
 
 
@@ -125,7 +125,7 @@ async def test_time_stands_for_who_fell_asleep_while_it_jumped(clock: VirtualClo
     clock.jumping = True
     async with trio.open_nursery() as nursery:
         nursery.start_soon(clock.sleep, 3)
-        for _ in range(2):  # and it sleeps, whose turn ever was first
+        for _ in range(2):  # now it sleeps, in any order of the tasks
             await trio.lowlevel.checkpoint()
         clock.jumping = False
         await clock.settle()

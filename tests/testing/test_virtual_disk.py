@@ -1,4 +1,4 @@
-"""What a power cut leaves of a virtual disk, and that nothing changes after one (DESIGN: six seams)."""
+"""Virtual disks after a power cut; later calls change nothing (DESIGN: six seams)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fresh() -> VirtualFiles:
 
 
 def after_crashes(files: VirtualFiles, look: Callable[[VirtualFiles], object]) -> set[object]:
-    """What `look` finds on the disks that four hundred seeds leave."""
+    """Return the results of `look` on the disks of four hundred crash seeds."""
     return {look(VirtualFiles(files.disk.crash(seed))) for seed in SEEDS}
 
 
@@ -45,7 +45,8 @@ def test_synced_bytes_under_a_synced_name_stay() -> None:
 def test_a_sync_that_fails_makes_the_next_one_vain_unless_nothing_was_tried(
     code: int, is_kept: bool
 ) -> None:
-    """The kernel gives up the pages of a sync that failed (fsyncgate); no descriptor, no sync."""
+    """The kernel drops the pages of a failed sync (fsyncgate), unless it failed for lack of a
+    descriptor."""
     files = fresh()
     file = files.open(HERE / "f", create=True)
     files.sync_directory(HERE)
@@ -162,7 +163,7 @@ def test_a_rename_between_directories_is_whole() -> None:
 
 
 def test_renamed_before_its_bytes_were_synced() -> None:
-    """The trap that write_new is there for."""
+    """The mistake that `write_new` prevents."""
     files = fresh()
     files.write_new(HERE / "c", b"old")
     careless = files.open(HERE / "c.new", create=True)
@@ -288,7 +289,7 @@ class TestPower:
     @settings(max_examples=60, deadline=None)
     @given(seed=st.integers(0, 2**32), calls_before=st.integers(0, 60))
     def test_no_byte_changes_after_a_crash(self, seed: int, calls_before: int) -> None:
-        """Every call there is, at random, on handles old and new; all raise, none does a thing."""
+        """Random calls of all kinds, on old and new handles, raise and have no effect."""
         rng = random.Random(seed)
         files = fresh()
         world = RandomCalls(files, rng)
@@ -303,7 +304,7 @@ class TestPower:
 
 
 class RandomCalls:
-    """Every method of `Files` and `File`, on a few names."""
+    """Calls of all methods of `Files` and `File`, on a few names."""
 
     def __init__(self, files: VirtualFiles, rng: random.Random) -> None:
         self.files = files
@@ -437,7 +438,7 @@ class TestFaults:
 
 
 def test_an_unpinned_handle_has_no_luck() -> None:
-    """The real ones would find the bytes as long as the descriptor is not evicted."""
+    """A real file would find the bytes as long as its descriptor is not evicted."""
     files = fresh()
     files.write_new(HERE / "f", b"0123")
     file = files.open(HERE / "f")

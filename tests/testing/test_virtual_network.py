@@ -1,4 +1,4 @@
-"""Delays, partitions, cuts and crashes on the virtual wires, in virtual time."""
+"""Delays, partitions, resets and crashes on virtual wires, in virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def connected(world: VirtualWorld) -> tuple[VirtualNode, Connection, Virtu
 
 
 class Receiver:
-    """Notes what comes, and when."""
+    """Records the received bytes, with their times."""
 
     def __init__(self, world: VirtualWorld, connection: Connection) -> None:
         self.clock = world.clock
@@ -173,7 +173,7 @@ async def test_a_crashed_host_resets_its_peers_and_can_do_nothing(
 async def test_nothing_is_sent_by_a_task_that_is_cancelled_after_the_crash(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
-    """The order of a simulated crash: the power, then the nursery."""
+    """A simulated crash cuts the power first, and cancels the nursery then."""
     _, client, b, server = await connected(world)
     receiver = Receiver(world, client)
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""One seed, one run."""
+"""The same seed gives the same run of a virtual world."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.testing.virtual_world import PASSES_A_LOOK, VirtualWorld
 
 
 def history(seed: int) -> list[str]:
-    """What happened, in order, in a small world where everything is left to chance."""
+    """The events of a small world in which the seed decides everything."""
     world = VirtualWorld(seed, fragment=True)
     happened: list[str] = []
 
@@ -100,7 +100,8 @@ def test_ctrl_c_ends_a_world_that_never_rests() -> None:
 
     async def work() -> None:
         nonlocal passes
-        signal.raise_signal(signal.SIGINT)  # through trio's door, as of all that is trio's own
+        # The signal arrives through trio's I/O polling, as all of trio's own wakeups do.
+        signal.raise_signal(signal.SIGINT)
         while passes < 2 * PASSES_A_LOOK:
             await trio.lowlevel.checkpoint()
             passes += 1
