@@ -1,4 +1,4 @@
-"""What is said of a full directory: at once, once a minute while it lasts, and when it is over."""
+"""Log lines about a full directory: at once, every minute, and when it has free space again."""
 
 from __future__ import annotations
 

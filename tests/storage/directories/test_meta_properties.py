@@ -65,7 +65,7 @@ def test_java_properties_syntax_is_parsed(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "reason"),
     [
         (b"version=2\n", "version=2 is unknown"),
         (b"version=one\n", "version=one is not a number"),
@@ -74,8 +74,8 @@ def test_java_properties_syntax_is_parsed(text: bytes) -> None:
         (b"version=1\ncluster.id=x\nnode.id=1\ndirectory.id=short\n", "directory.id"),
     ],
 )
-def test_invalid_file_error_contains_reason(text: bytes, says: str) -> None:
-    with pytest.raises(BadMetaProperties, match=says):
+def test_invalid_file_error_contains_reason(text: bytes, reason: str) -> None:
+    with pytest.raises(BadMetaProperties, match=reason):
         meta_properties.parse(text)
 
 
@@ -147,7 +147,7 @@ Found = dict[Path, MetaProperties | None]
 
 
 @pytest.mark.parametrize(
-    ("found", "insist", "says"),
+    ("found", "insist", "reason"),
     [
         ({A: known(node=2)}, None, "/a belongs to node 2.*node.id=2"),
         ({A: known()}, "other", "/a belongs to cluster 'c', not 'other'"),
@@ -161,9 +161,9 @@ Found = dict[Path, MetaProperties | None]
     ],
 )
 def test_metadata_directory_of_another_node_is_refused(
-    found: Found, insist: str | None, says: str
+    found: Found, insist: str | None, reason: str
 ) -> None:
-    with pytest.raises(WrongDirectory, match=says):
+    with pytest.raises(WrongDirectory, match=reason):
         decide_identity(found, node_id=1, cluster_id=insist, metadata=A, draw=drawing(THREE))
 
 
@@ -189,8 +189,8 @@ def test_directories_that_differ_from_metadata_directory_are_excluded(
     identity = decide_identity(found, node_id=1, cluster_id=None, metadata=metadata, draw=draws)
     assert identity.cluster_id == "c"
     assert {path: str(wrong) for path, wrong in identity.left_out.items()}.keys() == left_out.keys()
-    for path, says in left_out.items():
-        assert says in str(identity.left_out[path])
+    for path, reason in left_out.items():
+        assert reason in str(identity.left_out[path])
     assert not left_out.keys() & {*identity.properties, *identity.to_write}
 
 

@@ -1,4 +1,4 @@
-"""Names of partition directories: what is written is parsed back, what is not ours is refused."""
+"""Names of partition directories: formatted names are parsed back, other names are refused."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_checkpoint_variants_read_by_kafka_are_parsed(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "reason"),
     [
         (b"1\n0\n", "line 1: version 1"),
         (b"x\n0\n", "line 1: 'x'"),
@@ -54,8 +54,8 @@ def test_checkpoint_variants_read_by_kafka_are_parsed(text: bytes) -> None:
         (b"0\n1\na 0 99999999999999999999\n", "line 3"),
     ],
 )
-def test_corrupt_checkpoint_error_contains_reason(text: bytes, says: str) -> None:
-    with pytest.raises(CorruptCheckpoint, match=says):
+def test_corrupt_checkpoint_error_contains_reason(text: bytes, reason: str) -> None:
+    with pytest.raises(CorruptCheckpoint, match=reason):
         checkpoints.parse(text)
 
 

@@ -123,7 +123,7 @@ def test_directory_of_another_node_is_refused(tmp_path: RealPath) -> None:
         opened(tmp_path / "a", node_id=2)
     with pytest.raises(WrongDirectory, match="belongs to cluster"):
         opened(tmp_path / "a", cluster_id="another")
-    opened(tmp_path / "a").close()  # the refused ones gave the lock back
+    opened(tmp_path / "a").close()  # the refused starts released the lock
 
 
 def test_unusable_directory_is_offline_and_others_are_online(tmp_path: RealPath) -> None:
@@ -159,7 +159,7 @@ def test_directory_of_another_cluster_or_duplicate_id_is_offline(
     assert [directory.failed for directory in directories.all] == [False, True, True, True]
     assert "belongs to cluster" in caplog.text
     assert "have the same directory.id" in caplog.text
-    opened(tmp_path / "theirs", cluster_id="theirs").close()  # whose it is may use it meanwhile
+    opened(tmp_path / "theirs", cluster_id="theirs").close()  # its owner may use it meanwhile
     assert (tmp_path / "theirs" / "meta.properties").read_bytes() == before
     directories.close()
 
@@ -186,7 +186,7 @@ def test_reordered_log_dirs_with_other_metadata_directory_are_refused(
         opened(tmp_path / "b", tmp_path / "a")
     opened(tmp_path / "b", tmp_path / "a", metadata_path=Path(tmp_path / "a")).close()
     opened(tmp_path / "a", tmp_path / "b").close()
-    (tmp_path / "b" / "__cluster_metadata-0").mkdir()  # both: nobody can tell which
+    (tmp_path / "b" / "__cluster_metadata-0").mkdir()  # both are offline: either may be the copy
     with pytest.raises(WrongDirectory, match="has the cluster's __cluster_metadata-0"):
         opened(tmp_path / "a", tmp_path / "b")
 

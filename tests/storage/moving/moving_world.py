@@ -1,4 +1,4 @@
-"""A log that moves from /a to /b while it is written to: what the crash tests end at every step."""
+"""A log that moves from /a to /b during appends, for the crash tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append, con
 
 NAME = TopicPartition("t", 0)
 M = Path("/m")
-"""For the metadata: so that either of the others may be bad."""
+"""Metadata directory, so that each of the others can be offline."""
 QUIET = Intervals(
     retention_check_ms=NEVER_MS,
     recovery_point_ms=NEVER_MS,
@@ -29,11 +29,11 @@ QUIET = Intervals(
     deleted_segments_ms=NEVER_MS,
     probe_ms=10**12,
 )
-"""Nothing but the move touches the disk."""
+"""Intervals without background tasks, so that only the move accesses the disk."""
 
 
 class CountingPower(Power):
-    """Counts the uses of a node's doors, and goes at the one asked for: where a process can be killed."""
+    """Counts the disk operations of a node, and kills the process at a given one."""
 
     def __init__(self, at: int | None = None) -> None:
         super().__init__()
@@ -49,17 +49,17 @@ class CountingPower(Power):
 
 @dataclass
 class Promised:
-    """What must be there afterwards, and what may be."""
+    """Records that must, and records that may exist after a crash."""
 
     written: list[str] = field(default_factory=list)
-    """In order; the last one may not have been acknowledged."""
+    """All records in order; the last one may not have been acknowledged."""
     acknowledged: int = 0
     synced: int = 0
     start: int = 0
-    """The log's start, durably."""
+    """Durable log start offset."""
     is_moved: bool = False
     move_began: int = 0
-    """Which use of the doors, and which sync, came before the move."""
+    """Number of the last disk operation, and of the last sync, before the move."""
     syncs_began: int = 0
 
     def write(self, log: PartitionLog, value: str) -> None:
@@ -78,7 +78,7 @@ def new_world(power: Power | None = None) -> World:
 
 
 async def move(manager: LogManager, promised: Promised) -> None:
-    """Segments below the recovery point, some past it, records deleted, appends all the while."""
+    """Move a log with flushed and unflushed segments and deleted records, during appends."""
     a = next(each for each in manager.directories.all if each.path == A)
     log = await manager.create("t", 0, ONE, directory_id=a.id)
     for number in range(10):
@@ -100,13 +100,13 @@ async def move(manager: LogManager, promised: Promised) -> None:
         await trio.lowlevel.checkpoint()
     promised.is_moved = log.directory.parent == B
     promised.write(log, "after the move")
-    with trio.move_on_after(5):  # what was moved away is removed
+    with trio.move_on_after(5):  # the old directory is removed
         while len(manager.directory_deletion):
             await trio.sleep(0.001)
 
 
 async def life(world: World, act: Callable[[LogManager, Promised], object] = move) -> Promised:
-    """One life, which ends by the power cut that was set up, or in the middle of its day."""
+    """Run a node until the planned power cut, or until `act` returns, without a shutdown."""
     promised = Promised()
     try:
         manager = world.manager()
@@ -126,14 +126,14 @@ async def life(world: World, act: Callable[[LogManager, Promised], object] = mov
 
 
 async def settled(manager: LogManager) -> None:
-    """Moves that went on are over, and what they left is removed."""
+    """Wait until continued moves are over and old directories are removed."""
     with trio.fail_after(30):
         while manager.mover.moves():
             await trio.lowlevel.checkpoint()
 
 
 def check(log: PartitionLog, promised: Promised, *, at_least: int) -> None:
-    """The log is a beginning of what was written, with no record lost or doubled."""
+    """Check that the log is a prefix of the written records, without loss or duplicates."""
     found = contents(log)
     start = log.local_log_start_offset
     assert log.log_start_offset >= promised.start
@@ -144,7 +144,7 @@ def check(log: PartitionLog, promised: Promised, *, at_least: int) -> None:
 async def check_next_life(
     world: World, promised: Promised, *, at_least: int, epoch: int = 0
 ) -> None:
-    """On good disks: served from one directory, the move finished or not begun, the disk clean."""
+    """Check a start without faults: one directory has the log, and no files of the move are left."""
     async with world.running(housekeeping=True) as manager:
         await manager.promote_moved()
         log = manager.get(*NAME)
@@ -153,7 +153,7 @@ async def check_next_life(
         found = contents(log)
         await settled(manager)
         assert contents(log) == found
-        append(log, "life goes on", epoch=epoch)
+        append(log, "later append", epoch=epoch)
     left = {path: [name for name in world.names(path) if name.startswith("t-")] for path in (A, B)}
     live = [path for path in (A, B) if "t-0" in left[path]]
     assert live == [log.directory.parent], left
@@ -161,11 +161,11 @@ async def check_next_life(
     async with world.running() as manager:
         again = manager.get(*NAME)
         assert again is not None
-        assert contents(again) == [*found, "life goes on"]
+        assert contents(again) == [*found, "later append"]
 
 
 async def check_with_a_bad_directory(world: World, promised: Promised, *, at_least: int) -> None:
-    """A life with each directory offline in turn harms nothing: afterwards all is there (J-15)."""
+    """Check that starts with each directory offline lose nothing (J-15)."""
     for bad in (A, B):
         fault = world.disk.fail(f"{bad}/*")
         async with world.running(housekeeping=True) as manager:

@@ -1,4 +1,4 @@
-"""Any operation of a move fails once, on either side (J-11): the other directory goes on, nothing is lost."""
+"""Any operation of a move fails once, in either directory (J-11): nothing is lost, and the other stays online."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHOUT_DESCRIPTORS_STEP = 17
 
 
 def write(promised: Promised, log: PartitionLog, value: str) -> None:
-    """As a producer does: what is refused is not there, what is not acknowledged may be."""
+    """Append as a producer: a refused record must not exist, an unacknowledged one may."""
     try:
         promised.write(log, value)
     except (DiskFull, NoDescriptors):
@@ -57,9 +57,9 @@ async def one_life(world: World, promised: Promised, bad: Path, code: int, numbe
             await trio.lowlevel.checkpoint()
         await settled(manager)
         assert fault.failed or manager.mover.statistics.moved
-        world.disk.heal()  # what is looked at from here on is no part of the move
+        world.disk.heal()  # the checks below are not part of the move
         if log.failure is None:
-            write(promised, log, "life goes on")
+            write(promised, log, "later append")
             check(log, promised, at_least=promised.acknowledged)
         else:
             assert code != errno.EMFILE, "back-pressure, never a failed directory"

@@ -1,4 +1,4 @@
-"""A move of a log that is written to faster than a machine under load gets round to copying."""
+"""A move of a log to which a producer appends faster than the mover copies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from odradek.storage.log.config import LogConfig
 from tests.storage.log_manager_world import ONE, A, B, World, append
 
 VALUE = "x" * (400 << 10)
-"""More than a turn copies at first."""
+"""More bytes than the first turn of the swap may copy."""
 
 
 async def test_swap_completes_despite_fast_producer() -> None:
-    """Each time that something was copied there is more than before: the turns become longer."""
+    """After each round there is more data to copy, so the limit of a turn increases."""
     world = World(default=LogConfig(segment_bytes=8 << 20))
     async with world.running(housekeeping=True) as manager:
         a = manager.registry.logs_by_directory[A].directory

@@ -1,7 +1,7 @@
 """Any history of appends, truncations, retention, moves, cancellations, restarts and crashes.
 
 The model is a list of values and where the log starts. Whatever happens, the replica is served from one
-directory, holds what the model says (after a power cut: a beginning of it, with all that was synced),
+directory and contains the records of the model (after a power cut: a beginning of it, with all that was synced),
 and once all moves are over nothing of them is left.
 """
 
@@ -35,7 +35,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete records"), st.integers(0, 100)),
         st.tuples(st.just("move"), st.sampled_from([A, B, C])),
         st.tuples(st.just("cancel"), st.just(0)),
-        st.tuples(st.just("go on"), st.integers(1, 40)),
+        st.tuples(st.just("continue"), st.integers(1, 40)),
         st.tuples(st.just("finish"), st.just(0)),
         st.tuples(st.just("restart"), st.just(0)),
         st.tuples(st.just("kill"), st.just(0)),
@@ -52,21 +52,21 @@ class Model:
     start: int = 0
     synced: int = 0
     cached: int = 0
-    """What the page cache has, where only the process was killed."""
+    """Records in the page cache, which survive a killed process."""
     durable_start: int = 0
     serial: int = 0
 
 
 @dataclass
 class History:
-    """The node, one life after the other."""
+    """Consecutive runs of one node."""
 
     world: World
     model: Model = field(default_factory=Model)
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
-        """Ends as a killed process does; `close` first for a clean end."""
+        """Run the node until it is killed; call `close` first for a clean shutdown."""
         manager = self.world.manager()
         await manager.load()
         await manager.promote_moved()
@@ -117,7 +117,7 @@ class History:
                 await manager.mover.move(NAME, destination)
             case "cancel", _:
                 await manager.mover.cancel(NAME)
-            case "go on", int(turns):
+            case "continue", int(turns):
                 for _ in range(turns):
                     await trio.lowlevel.checkpoint()
             case "finish", _:

@@ -1,4 +1,4 @@
-"""Starts on what moves left: J-13 to J-16, with Kafka's names too, on good and on bad directories."""
+"""Starts with interrupted moves (J-13 to J-16), with Odradek's and Kafka's names, and with offline directories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUES = [f"value {number} of some length" for number in range(20)]
 
 
 async def disk_with(*places: tuple[Path, str]) -> World:
-    """A disk with the same partition in these directories, under these names."""
+    """Create a disk with copies of one partition in these directories, under these names."""
     world = World(paths=(M, A, B, C))
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE, directory_id=manager.directories.all[1].id)
@@ -50,7 +50,7 @@ async def disk_with(*places: tuple[Path, str]) -> World:
 
 
 async def bring_back(world: World, name: str) -> None:
-    """/c has been away, and has a log of TWO, a topic of that name that was deleted before."""
+    """Put a log of topic id TWO, a deleted topic of the same name, into /c."""
     before = World(paths=(M, C))
     async with before.running() as manager:
         log = await manager.create("t", 0, TWO, directory_id=manager.directories.all[1].id)
@@ -66,7 +66,7 @@ async def bring_back(world: World, name: str) -> None:
 async def started(
     world: World, *, elsewhere: bool = False, known: UUID | None = None
 ) -> AsyncIterator[LogManager]:
-    """`known`: the topic that the cluster has here; None: whatever is asked for."""
+    """Start a node; `known`: the topic id that the cluster assigns to it; None: any."""
 
     def is_stray(name: TopicPartition, topic_id: UUID | None) -> bool:
         return known is not None and topic_id != known
@@ -108,7 +108,7 @@ async def test_j13_move_without_file_descriptors_continues_later() -> None:
 
 
 async def test_j13_future_replica_that_differs_is_copied_again() -> None:
-    """The copy is of another life of the log: torn, longer, or with other records."""
+    """The future replica is torn, longer, or has other records."""
     world = await disk_with((A, "t-0"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
     for number, name in enumerate(files.list(B / "t-0.move")):
@@ -147,7 +147,7 @@ async def test_j14_future_replica_without_current_on_failing_disk_is_offline(
 async def test_j14_future_replica_without_current_is_promoted(name: str) -> None:
     world = await disk_with((A, "t-0.delete"), (B, name))
     async with world.running() as manager:
-        with pytest.raises(LogFailed):  # not before the metadata is asked
+        with pytest.raises(LogFailed):  # offline until the metadata is known
             manager.get("t", 0)
         await manager.promote_moved()
         log = manager.get("t", 0)
@@ -155,23 +155,23 @@ async def test_j14_future_replica_without_current_is_promoted(name: str) -> None
         assert log.directory == B / "t-0"
         assert contents(log) == VALUES
         assert log.topic_id == ONE
-        append(log, "life goes on")
+        append(log, "later append")
     assert left(world, B) == ["t-0"]
     async with started(world) as manager:
         log = manager.get("t", 0)
         assert log is not None
-        assert contents(log) == [*VALUES, "life goes on"]
+        assert contents(log) == [*VALUES, "later append"]
 
 
 async def test_j14_future_replica_assigned_to_missing_directory_is_offline() -> None:
-    """An unmounted disk is an empty directory, and in good order."""
+    """An unmounted disk looks like an empty directory without errors."""
     world = await disk_with((B, "t-0.move"))
     async with started(world, elsewhere=True) as manager:
         with pytest.raises(LogFailed):
             manager.get("t", 0)
         assert manager.offline == (T0,)
     assert left(world, B) == ["t-0.move"]
-    async with started(world) as manager:  # it was said to be lost
+    async with started(world) as manager:  # now the metadata assigns it here
         log = manager.get("t", 0)
         assert log is not None
         assert contents(log) == VALUES
@@ -243,7 +243,7 @@ async def test_two_future_replicas_without_current_are_kept_offline(
 
 
 async def test_recreated_topic_turns_future_replica_into_stray() -> None:
-    """The old one's copy is nobody's then, and does not come in the way."""
+    """The future replica of the old topic does not prevent a move of the new one."""
     world = await disk_with((B, "t-0.move"))
     async with started(world, elsewhere=True) as manager:
         log = await manager.create("t", 0, TWO, directory_id=manager.directories.all[1].id)
@@ -260,7 +260,7 @@ async def test_recreated_topic_turns_future_replica_into_stray() -> None:
 async def test_log_of_another_topic_does_not_overwrite_future_replica(
     there: tuple[Path, str],
 ) -> None:
-    """Cut short in the swap, `.move` is all there is of the replica."""
+    """After a crash in the swap, `.move` is the only copy of the replica."""
     world = await disk_with(there, (B, "t-0.move"))
     await bring_back(world, "t-0")
     async with started(world, known=ONE) as manager:
@@ -290,7 +290,7 @@ async def test_log_of_another_topic_does_not_overwrite_future_replica_while_a_di
 
 
 async def test_checkpoints_of_another_topic_do_not_apply_to_future_replica() -> None:
-    """Nor do its checkpoints say anything of the copy: where it begins, for one."""
+    """For example, the log start offset of the other topic is not used."""
     world = await disk_with((A, "t-0.delete"), (C, "t-0.move"))
     await bring_back(world, "t-0")
     VirtualFiles(world.disk).write_new(C / Checkpoint.LOG_START.value, b"0\n1\nt 0 1\n")
@@ -301,7 +301,7 @@ async def test_checkpoints_of_another_topic_do_not_apply_to_future_replica() -> 
     assert [name for name in left(world, C) if name.endswith("-stray")]
 
 
-@pytest.mark.parametrize("where", [B, C], ids=["in another directory", "beside it"])
+@pytest.mark.parametrize("where", [B, C], ids=["in another directory", "same directory"])
 async def test_damaged_log_of_another_topic_does_not_prevent_promotion(where: Path) -> None:
     world = await disk_with((A, "t-0.delete"), (where, "t-0.move"))
     await bring_back(world, "t-0")
@@ -356,7 +356,7 @@ async def test_future_replica_of_deleted_topic_becomes_stray_while_a_directory_i
 
 
 async def test_move_continues_after_removal_of_empty_duplicate_log() -> None:
-    """One of them never had a record."""
+    """The log of one directory never had a record."""
     world = await disk_with((A, "t-0"), (B, "t-0.move"))
     VirtualFiles(world.disk).make_directory(C / "t-0")
     async with started(world) as manager:
@@ -366,7 +366,7 @@ async def test_move_continues_after_removal_of_empty_duplicate_log() -> None:
 
 
 async def crash_in_the_swap(world: World, manager: LogManager, seed: int) -> World:
-    """What a power cut leaves as soon as the log is `t-0.delete` in /a, and its copy `t-0.move` in /b."""
+    """Return the disk after a power cut when the log is `t-0.delete` in /a and `t-0.move` in /b."""
     crashed: list[World] = []
     sync = world.files.sync_directory
 
@@ -387,7 +387,7 @@ async def crash_in_the_swap(world: World, manager: LogManager, seed: int) -> Wor
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_removed_empty_log_does_not_return_after_power_cut_in_swap(seed: int) -> None:
-    """By a power cut in the swap: the copy, which is all there is of the log by then, would follow it."""
+    """Otherwise the future replica, then the only copy of the log, would be truncated to the empty log."""
     world = await disk_with((A, "t-0"))
     files = VirtualFiles(world.disk)
     files.make_directory(C / "t-0")
@@ -420,7 +420,7 @@ async def test_log_of_failed_creation_does_not_return_after_power_cut_in_swap(se
 
 @pytest.mark.parametrize("is_copy", [False, True])
 async def test_stray_log_keeps_checkpoint_of_future_replica(is_copy: bool) -> None:
-    """Of a log that is in two directories, or a copy that is withheld: where it begins, for one."""
+    """The log is in two directories, or its future replica is offline; its log start offset is kept."""
     world = await disk_with(*([(C, FUTURE)] if is_copy else [(A, "t-0"), (C, "t-0")]))
     await bring_back(world, "t-0.move")
     path, begins_at_5 = C / Checkpoint.LOG_START.value, "0\n1\nt 0 5\n"
@@ -434,7 +434,7 @@ async def test_stray_log_keeps_checkpoint_of_future_replica(is_copy: bool) -> No
 
 
 async def test_j14_promoted_log_that_failed_to_open_is_recovered_at_next_start() -> None:
-    """It has its name by then, and may end as a power cut left it."""
+    """The log was renamed already, and its end may be torn."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
     last = [name for name in files.list(B / "t-0.move") if name.endswith(".log")][-1]

@@ -1,4 +1,4 @@
-"""The two tables of a move, every input of each: its life, and what a start makes of what is left."""
+"""Every input of the two tables of moves: the state machine and the startup decisions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_external_events_are_accepted_in_every_state(state: MoveState) -> None:
 
 
 def test_only_a_completed_swap_ends_in_moved() -> None:
-    """J-08: nothing but the end of the swap makes the copy the log."""
+    """J-08: only the end of the swap makes the future replica the current replica."""
     ways = [
         (state, event)
         for (state, event), (after, _) in MOVE_TRANSITIONS.items()
@@ -65,7 +65,7 @@ def test_only_a_completed_swap_ends_in_moved() -> None:
 
 
 def test_failed_directory_leaves_future_replica() -> None:
-    """J-11, J-15: `.move` is left for a start that knows more."""
+    """J-11, J-15: `.move` is kept, and a later start decides."""
     for (_, event), (_, action) in MOVE_TRANSITIONS.items():
         if event in (MoveEvent.SOURCE_FAILED, MoveEvent.DESTINATION_FAILED):
             assert action is MoveAction.LEAVE

@@ -1,4 +1,4 @@
-"""Moves between two directories on virtual disks: what is served, what is on the disk, what is told."""
+"""Moves between two log directories on virtual disks: served records, files, and reported progress."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def world() -> World:
 
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
-    """A log in /a with some segments, and what moves it."""
+    """Run a node with a log of several segments in /a."""
     async with world.running(housekeeping=True) as manager:
         a = manager.registry.logs_by_directory[A].directory
         log = await manager.create("t", 0, ONE, directory_id=a.id)
@@ -69,7 +69,7 @@ async def wait_until(holds: Callable[[], bool]) -> None:
 
 
 async def moved(manager: LogManager) -> None:
-    """All moves are over."""
+    """Wait until all moves are over."""
     await wait_until(lambda: not manager.mover.moves())
 
 
@@ -114,7 +114,7 @@ async def test_j02_cancelled_move_removes_future_replica(world: World) -> None:
         await manager.mover.cancel(T0)
         assert manager.mover.moves() == []
         assert MOVE not in world.names(B)
-        await manager.mover.cancel(T0)  # there is none: nothing to do
+        await manager.mover.cancel(T0)  # there is no move
         assert contents(log) == before
         assert log.directory == A / "t-0"
         assert manager.mover.statistics.cancelled == 1
@@ -124,7 +124,7 @@ async def test_j02_cancelled_move_removes_future_replica(world: World) -> None:
 async def test_j02_cancellation_without_file_descriptors_is_retried(
     clock: VirtualClock, operation: str
 ) -> None:
-    """What was left would go on at the next start, or be in nobody's list."""
+    """Otherwise the next start would continue the cancelled move."""
     world = World(paths=(M, A, B), clock=clock)
     async with running(world) as (manager, _):
         manager.mover.threads_max = 0
@@ -155,12 +155,12 @@ async def test_move_to_another_directory_replaces_the_current_move(world: World)
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
         await manager.mover.move(T0, B)
-        await manager.mover.move(T0, B)  # the same again: as it was
+        await manager.mover.move(T0, B)  # the same destination: no change
         assert [status.destination for status in manager.mover.moves()] == [B]
         await manager.mover.move(T0, C)
         assert [status.destination for status in manager.mover.moves()] == [C]
         assert MOVE not in world.names(B)
-        await manager.mover.move(T0, A)  # where it is: only cancelled
+        await manager.mover.move(T0, A)  # the current directory: only cancelled
         assert manager.mover.moves() == []
         assert log.directory.parent == A
 
@@ -265,13 +265,13 @@ async def test_j11_move_stops_when_a_directory_goes_offline(world: World, bad: P
         manager.registry.logs_by_directory[bad].directory.fail(OSError(errno.EIO, "bad"))
         await moved(manager)
         assert manager.mover.statistics.failed == 1
-        assert MOVE in world.names(B), "for the next start to judge"
+        assert MOVE in world.names(B), "the next start decides"
         if bad == A:
             with pytest.raises(LogFailed):
                 log.check_online()
         else:
             assert contents(log) == before
-            append(log, "life goes on")
+            append(log, "later append")
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
@@ -279,7 +279,7 @@ async def test_j11_move_stops_when_a_directory_goes_offline(world: World, bad: P
 async def test_j11_destination_error_keeps_source_online(
     world: World, operation: str, code: int
 ) -> None:
-    """Whatever it is that fails there, the source goes on, under its name."""
+    """For any failing operation, the source remains the current replica."""
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         before = contents(log)
@@ -291,8 +291,8 @@ async def test_j11_destination_error_keeps_source_online(
         await moved(manager)
         assert manager.registry.logs_by_directory[B].directory.failed
         assert log.directory == A / "t-0"
-        append(log, "life goes on")
-        assert contents(log) == [*before, "life goes on"]
+        append(log, "later append")
+        assert contents(log) == [*before, "later append"]
         assert not manager.registry.logs_by_directory[A].directory.failed
 
 
@@ -347,12 +347,12 @@ async def test_full_destination_fails_move_and_frees_space(world: World) -> None
         assert log.directory.parent == A
         assert contents(log) == before
         assert not manager.registry.logs_by_directory[B].directory.failed
-        assert MOVE not in world.names(B), "its room is given back"
+        assert MOVE not in world.names(B), "its space is free again"
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename"])
 async def test_refused_move_is_not_started_by_next_start(world: World, operation: str) -> None:
-    """A `.move` is a promise to go on (J-04, J-13): none was made."""
+    """A remaining `.move` would be continued by the next start (J-04, J-13)."""
     async with running(world) as (manager, _log):
         fault = world.disk.fail(f"{B}/{MOVE}*/*", errno.ENOSPC, {operation})
         with pytest.raises(DiskFull):
@@ -429,7 +429,7 @@ async def test_full_truncation_while_copying_restarts_copy(world: World) -> None
 
 @pytest.mark.parametrize("offset", [1, 1000])
 async def test_recovery_point_never_exceeds_log_after_truncation(world: World, offset: int) -> None:
-    """Also where the log was started anew after all of it was copied and synced."""
+    """This includes a full truncation after everything was copied and synced."""
     async with running(world) as (_, log):
         future = FutureReplica(world.files, log, B / MOVE)
         future.begin()
@@ -449,7 +449,7 @@ async def test_recovery_point_never_exceeds_log_after_truncation(world: World, o
 async def test_producer_snapshot_of_restarted_log_replaces_old_copy(
     world: World,
 ) -> None:
-    """A log that begins anew may have a segment, and a snapshot, where it had one before."""
+    """After a full truncation, the log may have a segment and a snapshot at the same offset as before."""
     async with running(world) as (_, log):
         future = FutureReplica(world.files, log, B / MOVE)
         future.begin()
@@ -470,8 +470,8 @@ async def test_producer_snapshot_of_restarted_log_replaces_old_copy(
 async def test_truncated_producer_snapshot_within_segment_is_replaced(
     world: World, rolls: bool
 ) -> None:
-    """A clean shutdown has left it. Other records come to be there, or another snapshot of other producers:
-    by the one that was copied a start would know the wrong ones."""
+    """A clean shutdown left the snapshot. After a truncation and other appends it is stale, and a start that loads it
+    would restore the wrong producers."""
     async with running(world) as (_, log):
         append(log, "a segment's first")
     async with world.running() as manager:
@@ -584,7 +584,7 @@ async def test_invalid_move_requests_are_refused(world: World) -> None:
 async def test_copy_without_file_descriptors_continues_without_loss(
     world: World, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the sync before the swap that counts."""
+    """The sync before the swap is the one that makes the copy durable."""
     monkeypatch.setattr(future_replica, "PIECE_BYTES", 1)
     async with running(world) as (_, log):
         future = FutureReplica(world.files, log, B / MOVE)
@@ -615,7 +615,7 @@ async def test_j03_requested_directory_is_kept_after_failed_creation(world: Worl
 
 
 async def test_j13_move_continues_after_clean_shutdown(world: World) -> None:
-    """Parked as Kafka's `-future`: whole segments, cleanly closed."""
+    """The future replica becomes Kafka's `-future`: whole segments, cleanly closed."""
     async with running(world) as (manager, log):
         before = contents(log)
         world.mover = MoverSettings(bytes_per_second=1)
@@ -650,8 +650,7 @@ async def test_compaction_is_paused_while_moving(world: World) -> None:
 async def test_source_files_renamed_before_open_do_not_fail_directory(
     world: World, asked: str
 ) -> None:
-    """By a truncation or by retention, in another thread, once they were listed: the copy follows, no directory is
-    blamed."""
+    """A truncation or retention in another thread renames listed files: the copy adapts, and no directory fails."""
     async with running(world):
         pass
     async with world.running() as manager:  # so that none is open
@@ -676,7 +675,7 @@ async def test_source_files_renamed_before_open_do_not_fail_directory(
                 if asked == "how much that is"
                 else future.copy_slice(1 << 20)
             ) > 0
-        append(log, "life goes on")
+        append(log, "later append")
         future.catch_up()
         assert future.end_offset == 101
         assert not manager.registry.home_of(log).directory.failed

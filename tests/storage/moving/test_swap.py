@@ -1,4 +1,4 @@
-"""What goes wrong in the middle of the swap (J-08, J-11): the source is aside, appends go to both."""
+"""Failures during the swap (J-08, J-11), when the source is `.delete` and appends go to both replicas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COPY = f"{B}/t-0.move/*.log"
 
 
 class InTheSwap(VirtualFiles):
-    """Does something, once, when the new name of a log that stepped aside is about to be synced."""
+    """Calls a function once, before the rename of the source to `.delete` is synced."""
 
     def __init__(self, disk: VirtualDisk) -> None:
         super().__init__(disk)
@@ -55,7 +55,7 @@ class InTheSwap(VirtualFiles):
 
 
 class Life:
-    """A node whose log is about to be moved from /a to /b."""
+    """A node and a log that is moved from /a to /b."""
 
     def __init__(self, manager: LogManager, files: InTheSwap, log: PartitionLog) -> None:
         self.manager = manager
@@ -69,19 +69,19 @@ class Life:
         return self.manager.registry.logs_by_directory[path].directory
 
     async def move(self, act: Callable[[], None]) -> None:
-        """Does `act` in the swap; returns when the move is over."""
+        """Move the log, call `act` during the swap, and return when the move is over."""
         self.files.act = act
         await self.manager.mover.move(NAME, B)
         await settled(self.manager)
         assert self.files.act is None, "the swap was not reached"
 
     def go_on(self) -> None:
-        self.promised.write(self.log, "life goes on")
+        self.promised.write(self.log, "later append")
         check(self.log, self.promised, at_least=self.promised.acknowledged)
 
 
 async def in_a_life(world: World, act: Callable[[Life], object]) -> Promised:
-    """What was promised when the process was killed."""
+    """Run `act` in a node that is killed, and return the acknowledged records."""
     files = world.files = InTheSwap(world.disk)
     manager = world.manager()
     await manager.load()
@@ -103,7 +103,7 @@ async def in_a_life(world: World, act: Callable[[Life], object]) -> Promised:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
 async def test_append_missing_in_future_replica_survives_kill(code: int) -> None:
-    """It was acknowledged: what the next start takes for the replica has it."""
+    """The append was acknowledged, so the replica of the next start has it."""
 
     async def act(life: Life) -> None:
         def append_and_die() -> None:
@@ -139,7 +139,7 @@ async def test_destination_failure_in_swap_restores_source(code: int) -> None:
 
 @pytest.mark.parametrize("operation", ["write", "create"])
 async def test_swap_without_file_descriptors_is_retried(operation: str) -> None:
-    """In an append, or when the copy's indexes are brought up to date."""
+    """The error occurs in an append, or when the indexes of the future replica are updated."""
 
     async def act(life: Life) -> None:
         def append() -> None:
@@ -159,7 +159,7 @@ async def test_swap_without_file_descriptors_is_retried(operation: str) -> None:
 
 
 async def test_unreadable_snapshot_in_swap_takes_source_offline() -> None:
-    """A producers' snapshot that rolled in the swap: the source fails, with its name back."""
+    """A producer snapshot of a roll in the swap cannot be read: the source is renamed back and goes offline."""
 
     async def act(life: Life) -> None:
         def append() -> None:
@@ -179,7 +179,7 @@ async def test_unreadable_snapshot_in_swap_takes_source_offline() -> None:
 
 
 async def test_unexpected_error_in_swap_restores_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever breaks while the source is aside, it gets its name back."""
+    """After any error while the source is `.delete`, it is renamed back."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("of our own")
@@ -197,7 +197,7 @@ async def test_unexpected_error_in_swap_restores_source(monkeypatch: pytest.Monk
 
 
 async def test_producer_state_survives_kill_in_swap() -> None:
-    """A producer that tries again, having had no answer, is answered with the offset it had."""
+    """A producer that retries without a response gets the offset of the first attempt."""
 
     def idempotent(log: PartitionLog, sequence: int) -> Appended:
         records = [Record(-1, 1_767_225_600_000, None, b"idempotent " + b"z" * 40)]
@@ -228,7 +228,7 @@ async def test_producer_state_survives_kill_in_swap() -> None:
 
 
 async def test_transaction_aborted_in_swap_survives_power_cut() -> None:
-    """The segment that it is in was sealed before the switch: the copy's is opened anew by who flushes it."""
+    """The segment of the transaction was sealed before the switch, so the next flush opens its copy again."""
     aborted: list[AbortedTransaction] = []
 
     async def act(life: Life) -> None:
@@ -260,7 +260,7 @@ async def test_transaction_aborted_in_swap_survives_power_cut() -> None:
 
 
 async def test_roll_with_refused_append_in_swap_keeps_log_usable() -> None:
-    """The disk of the source was full: all that is there can be read in the new place, and appended to."""
+    """The disk of the source was full: the moved log can be read and appended to."""
 
     async def act(life: Life) -> None:
         def refused() -> None:

@@ -1,4 +1,4 @@
-"""A tiered log moves (E4, T-57): what it knows of the remote tier goes with it, whenever the move is ended."""
+"""Moves of a tiered log keep its remote offsets, also after a crash (E4, T-57)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tiered_world(power: CountingPower | None = None) -> World:
 
 
 def leave(log: PartitionLog, advance_highest_copied_offset: int) -> None:
-    """The segments up to there are copied, and leave the disk."""
+    """Copy the segments up to an offset to the remote tier, and delete them locally."""
     log.flush()
     log.advance_highest_copied_offset(advance_highest_copied_offset)
     log.delete_expired(0)
@@ -40,7 +40,7 @@ def leave(log: PartitionLog, advance_highest_copied_offset: int) -> None:
 
 
 async def move(manager: LogManager, promised: Promised) -> None:
-    """Segments have left the disk before, others do meanwhile, appends all the while."""
+    """Move a log whose segments are deleted locally before and during the move, during appends."""
     a = next(each for each in manager.directories.all if each.path == A)
     log = await manager.create("t", 0, ONE, directory_id=a.id)
     for number in range(12):
