@@ -1,4 +1,4 @@
-"""How fast a consumer reads history that is only in a remote store, beside the disk and the store itself.
+"""Read rate of a consumer from a remote store, compared with the local disk and the store alone.
 
     python -m odradek.bench.cold_reads [DIRECTORY] [--s3] [--mb SIZE] [--passes N]
 
@@ -107,7 +107,7 @@ def _fill(broker: PeerProcess, topic: str, segment_bytes: int, count: int) -> No
 
 
 def _wait_until_remote(directory: Path) -> None:
-    """Until no more than the last segments are on the disk."""
+    """Wait until only the last segments are on the local disk."""
     end = time.monotonic() + TIMEOUT_S
     while len(list((directory / "data" / f"{REMOTE}-0").glob("*.log"))) > 2:
         if time.monotonic() > end:

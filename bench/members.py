@@ -1,9 +1,8 @@
-"""Members of a classic consumer group, as bare as they can be: join, sync, beat.
+"""Minimal members of a classic consumer group: JoinGroup, SyncGroup and Heartbeat over plain sockets.
 
-Many sockets in one loop. A member that has its assignment beats every `BEAT_S` until all are settled,
-so that what is timed is the coordinator, not an interval that a real client would wait. The leader
-gives each member the partition of its own number, which says nothing about assignors and everything
-about the rounds that the group takes.
+One loop serves many sockets. A member with an assignment sends a heartbeat every `BEAT_S` seconds until all members
+are settled, so the coordinator is measured and not a client's heartbeat interval. The group leader assigns each
+member the partition of its own number, so no assignor is measured.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ class _State(enum.Enum):
     JOINING = enum.auto()
     SYNCING = enum.auto()
     BEATING = enum.auto()
-    """A heartbeat is under way."""
+    """A heartbeat is in flight."""
     RESTING = enum.auto()
-    """Assigned; the next heartbeat is due at `due`."""
+    """The member has an assignment; the next heartbeat is due at `due`."""
     PUT_OFF = enum.auto()
-    """The coordinator is not there yet; joining is due at `due`."""
+    """The coordinator is not available yet; the next JoinGroup is due at `due`."""
 
 
 class Member:
-    """One member on a connection of its own, driven by its answers."""
+    """One member with its own connection, driven by the responses."""
 
     def __init__(self, address: tuple[str, int], group: str, topic: str) -> None:
         self.wire = Wire(address)
         self.due = 0.0
         self.generation = -1
         self.members = 0
-        """How many the group had in this generation; only its leader knows."""
+        """Number of members in this generation; known only to the group leader."""
         self.state = _State.RESTING
         self.assigned = False
         self._group = group
@@ -72,12 +71,11 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether it is its turn, at `due`; otherwise an answer is on its way."""
+        """Return whether the member acts next, at `due`; otherwise a response is pending."""
         return self.state in (_State.RESTING, _State.PUT_OFF)
 
     def join(self) -> None:
-        """Ask to be in the next generation. What a member wants is new each time, so that any
-        member's asking begins a rebalance."""
+        """Send a JoinGroup with new metadata, so that it starts a rebalance."""
         self.state, self.assigned = _State.JOINING, False
         self._send(
             apis.JOIN_GROUP,
@@ -95,7 +93,7 @@ class Member:
         return without_data + _NUMBER.pack(_NUMBER.size) + _NUMBER.pack(self._joins)
 
     def act(self) -> None:
-        """What is due at `due`."""
+        """Send the request that is due at `due`."""
         if self.state is _State.PUT_OFF:
             self.join()
         else:
@@ -106,7 +104,7 @@ class Member:
         self._send(apis.HEARTBEAT, {"generation_id": self.generation})
 
     def leave(self) -> None:
-        """Leave for good, and wait for the answer."""
+        """Send a LeaveGroup and wait for the response."""
         if self._member_id:
             who = {"member_id": self._member_id, "group_instance_id": None, "reason": None}
             values = {"group_id": self._group, "member_id": self._member_id, "members": [who]}
@@ -114,7 +112,7 @@ class Member:
         self.wire.close()
 
     def responded(self, now: float) -> None:
-        """Read the answer that is there, and do what follows from it."""
+        """Read a received response, and send the next request."""
         response = self.wire.receive()
         if self.state is _State.JOINING:
             self._joined(response, now)
@@ -127,7 +125,9 @@ class Member:
             self.state, self.due = _State.RESTING, now + BEAT_S
 
     def _joined(self, response: Any, now: float) -> None:
-        if response.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
+        if (
+            response.error_code == ErrorCode.member_id_required
+        ):  # KIP-394: join again with the member id
             self._member_id = response.member_id
             self.join()
             return
@@ -179,7 +179,7 @@ class Member:
 
 
 def settled(members: Sequence[Member]) -> bool:
-    """Whether all have an assignment of one generation, and the group is them and nobody else."""
+    """Return whether all members, and no others, have an assignment of the same generation."""
     return (
         all(member.assigned for member in members)
         and len({member.generation for member in members}) == 1
@@ -190,7 +190,7 @@ def settled(members: Sequence[Member]) -> bool:
 def drive(
     members: Sequence[Member], done: Callable[[Sequence[Member]], bool], *, beating: bool = True
 ) -> None:
-    """Let the members talk until `done`. WorkloadFailed if that takes more than `TIMEOUT_S`."""
+    """Run the members until `done`. Raises WorkloadFailed after `TIMEOUT_S` seconds."""
     end = time.perf_counter() + TIMEOUT_S
     with selectors.DefaultSelector() as selector:
         for member in members:
@@ -211,12 +211,12 @@ def drive(
 
 
 def quiet(members: Sequence[Member]) -> None:
-    """Take the answers to heartbeats that are still under way."""
+    """Receive the responses to heartbeats in flight."""
     drive(members, lambda each: all(member.waits for member in each), beating=False)
 
 
 def find_coordinator(wire: Wire, group: str) -> None:
-    """Ask until there is one. WorkloadFailed for an error that no waiting mends."""
+    """Retry FindCoordinator until it succeeds. Raises WorkloadFailed for an error that is not retriable."""
     end = time.monotonic() + TIMEOUT_S
     while True:
         keys = {"key": group, "coordinator_keys": [group], "key_type": 0}

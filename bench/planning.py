@@ -64,7 +64,7 @@ NOT_THERE = (IndexType.TRANSACTION.value,)
 
 
 class History:
-    """What there is of each partition."""
+    """Segments and sizes of each partition."""
 
     def __init__(self, partitions: int, segments: int) -> None:
         self.partitions = [TopicIdPartition(TOPIC_ID, TOPIC, n) for n in range(partitions)]
@@ -192,16 +192,16 @@ class MadeUpObjects(Objects):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one plan. `peak_mb` is all of the process that plans, in Python, beside Spark's driver."""
+    """Measurements of one plan. `peak_mb` is the memory of the Python process that plans, without Spark's driver."""
 
     case: str
     segments: int
-    """That are to be read."""
+    """Segments to be read."""
     tasks: int
     tasks_a_core: float
-    """Of so many cores as are said."""
+    """Tasks divided by the number of cores that was given."""
     task_mean_gb: float
-    """That one reads."""
+    """Mean size that a task reads, in GB."""
     lists: int
     gets: int
     mb_read: float
@@ -216,7 +216,7 @@ class Cost:
 def plan(
     case: str, history: History, summaries: Path, latency_ms: float, cores: int = CORES
 ) -> Cost:
-    """In this process."""
+    """Measure a plan in this process."""
     from odradek.pipeline.options import parse_options
     from odradek.pipeline.planning import TASK_BYTES, tasks_of
     from odradek.pipeline.query import Query
@@ -292,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _planned(case: str, given: Sequence[str]) -> Cost:
-    """In a process of its own."""
+    """Measure a plan in a separate process."""
     command = [sys.executable, "-m", "odradek.bench.planning", f"--only={case}", *given]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return Cost(**json.loads(ran.stdout))

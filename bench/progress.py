@@ -63,7 +63,7 @@ class TerminalProgress:
         self._out.flush()
 
     def clear(self) -> None:
-        """Take the line away that says what is done now."""
+        """Clear the status line."""
         if self._live:
             self._err.write(CLEAR_LINE)
             self._err.flush()

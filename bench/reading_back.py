@@ -1,4 +1,4 @@
-"""What a partition holds, asked for over a plain socket: where it ends, and in which codec its end is."""
+"""Reads a partition's end offset, and the codec of its last batch, over a plain socket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.protocol.records.batch import COMPRESSION_MASK
 
 LATEST = -1
 NAMED_TOPICS = 12
-"""The last version of Fetch that names topics."""
+"""The last version of Fetch with topic names instead of topic ids."""
 BATCH_BYTES = 1 << 20
 TIMEOUT_MS = 30_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -17,7 +17,7 @@ _ATTRIBUTES = slice(21, 23)
 
 
 def end_offset(wire: Wire, topic: str) -> int:
-    """Of the topic's first partition, as are all here. Raises WorkloadFailed."""
+    """Return the end offset of the topic's first partition. Raises WorkloadFailed."""
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
     response = wire.ask(
         LIST_OFFSETS,
@@ -34,7 +34,7 @@ def end_offset(wire: Wire, topic: str) -> int:
 
 
 def last_codec(wire: Wire, topic: str) -> str:
-    """Of the batch that has the last record. Raises WorkloadFailed."""
+    """Return the codec of the batch with the last record of the first partition. Raises WorkloadFailed."""
     partition = {
         "partition": 0,
         "current_leader_epoch": -1,
@@ -62,5 +62,5 @@ def last_codec(wire: Wire, topic: str) -> str:
     must_be_none(found.error_code, f"the last batch of {topic}")
     attributes = bytes(found.records or b"")[_ATTRIBUTES]
     if len(attributes) < 2:
-        raise WorkloadFailed(f"the last batch of {topic} is not there")
+        raise WorkloadFailed(f"the last batch of {topic} is missing")
     return CODECS[int.from_bytes(attributes, "big") & COMPRESSION_MASK]

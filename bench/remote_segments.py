@@ -41,7 +41,7 @@ LOOKED_UP = 5_000
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a partition with so many segments. Times in the unit that the name ends with."""
+    """Measurements of a partition with `segments` segments. Names end with their unit."""
 
     segments: int
     resident_bytes_a_segment: float
@@ -84,7 +84,7 @@ def measure(count: int) -> Cost:
 
 
 def _segments(count: int) -> Iterator[RemoteLogSegmentMetadata]:
-    """One after the other; every so many the leader changes in the middle of one."""
+    """Yield copies in order; the leader changes during some of them."""
     draw = random.Random(1)
     for number in range(count):
         start, epoch = number * RECORDS, number // SEGMENTS_AN_EPOCH
@@ -114,7 +114,7 @@ def _lineage(count: int) -> tuple[EpochStart, ...]:
 
 
 def _filled(count: int) -> tuple[RemoteLogMetadataCache, list[float]]:
-    """With copies that are finished; how long each event took."""
+    """Apply the events of complete copies; returns the time of each event."""
     metadata, took = RemoteLogMetadataCache(PARTITION), []
     for copy in _segments(count):
         done = RemoteLogSegmentMetadataUpdate(copy.id, 1, 5, SegmentState.COPY_SEGMENT_FINISHED)

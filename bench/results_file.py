@@ -193,7 +193,7 @@ def _plain(value: object) -> str:
 
 
 def from_json(text: str, about: str) -> Results:
-    """What `to_json` wrote. Raises InvalidResults, naming `about`."""
+    """Parse the output of `to_json`. Raises InvalidResults, with `about` in its text."""
     try:
         document = json.loads(text)
     except ValueError as error:

@@ -52,11 +52,11 @@ class S3Server:
         return self._process is not None and self._process.poll() is None
 
     def new_store(self) -> str:
-        """The URL of one that nobody has put anything into."""
+        """Return the URL of an empty store."""
         return f"s3://{BUCKET}/{next(self._numbers)}"
 
     def start(self) -> None:
-        """Wait until it answers; PeerFailed if it does not. What was stored is still there."""
+        """Start it on the stored data, and wait for a response. Raises PeerFailed."""
         drive = self._directory / "drive"
         (drive / BUCKET).mkdir(parents=True, exist_ok=True)
         with self._log_file.open("ab") as log:
@@ -84,7 +84,7 @@ class S3Server:
             raise
 
     def kill(self) -> None:
-        """As a machine that goes away."""
+        """Stop the server without a clean shutdown."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -111,7 +111,7 @@ class S3Server:
             if process.poll() is not None:
                 raise PeerFailed(f"MinIO ended at once, with {process.returncode}\n{self.log()}")
             if time.monotonic() > end:
-                raise PeerFailed(f"no answer of MinIO after {START_S:g} s\n{self.log()}")
+                raise PeerFailed(f"no response from MinIO after {START_S:g} s\n{self.log()}")
             time.sleep(0.02)
 
     def _is_ready(self) -> bool:

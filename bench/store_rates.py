@@ -63,7 +63,7 @@ class Rate:
 
 
 def measure(objects: ObjectStoreObjects, segment_file: Path, passes: int) -> Iterator[Rate]:
-    """What the store does by itself first (`form` "the store alone")."""
+    """Measure the store alone first (`form` "the store alone"), then copies and reads."""
     size = segment_file.stat().st_size
     yield from _alone(objects, segment_file, size, passes)
     log = RealFiles(max_open=4).open(FilePath(segment_file))

@@ -14,7 +14,7 @@ from odradek.bench.s3_server import running_s3_server
 
 @dataclass(frozen=True)
 class Store:
-    """Where remote segments go: a URL, and the options of its kind."""
+    """An object store for remote segments: URL and options."""
 
     title: str
     url: str
@@ -22,7 +22,7 @@ class Store:
 
 
 def arguments_of(doc: str | None, *, mb: int, size_of: str, passes: str) -> argparse.ArgumentParser:
-    """Those of a measurement on stores: where, on which, how large (`mb` unless it is said), how often."""
+    """Return a parser for the directory, the stores, the size (default: `mb`) and the number of passes."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("directory", nargs="?", help="where to measure (a temporary one)")
     parser.add_argument("--s3", action="store_true", help="on an S3 server, too")
@@ -33,7 +33,7 @@ def arguments_of(doc: str | None, *, mb: int, size_of: str, passes: str) -> argp
 
 @contextmanager
 def open_stores(chosen: argparse.Namespace) -> Iterator[tuple[Path, list[Store]]]:
-    """A directory for the measurement's own files, and the stores beside it; gone afterwards."""
+    """Yield a directory for the measurement's files, and the stores. They are deleted at the end."""
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(dir=chosen.directory)
         directory = Path(stack.enter_context(temporary))

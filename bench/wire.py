@@ -1,8 +1,8 @@
-"""Requests over a plain socket, so that what is timed is the broker and not a client's manners.
+"""Requests over a plain socket, without the delays of a client library.
 
-Real clients pause, retry and refresh on timers of their own, which would be most of what an
-assignment or a topic takes. A `Wire` writes a request and blocks for its answer; encoding costs some
-tens of microseconds, the same for every broker.
+Client libraries pause, retry and refresh metadata on timers, which would be most of the time of an assignment or a
+topic creation. A `Wire` writes a request and blocks until its response. Encoding takes some tens of microseconds,
+the same for each broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIZE = struct.Struct(">i")
 
 
 class Wire:
-    """One connection; a request at a time by `ask`, or `send`, `wait` and `receive` by hand."""
+    """One connection: `ask` for one request at a time, or `send`, `wait` and `receive`."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=TIMEOUT_S)
@@ -44,29 +44,31 @@ class Wire:
         self.close()
 
     def version(self, api: Api) -> int:
-        """The newest version that both sides have. WorkloadFailed if the broker lacks the API."""
+        """Return the newest version that both sides support. Raises WorkloadFailed if the broker lacks the API."""
         highest: int = self._highest.get(api.key, -1)
         if highest < api.min_version:
             raise WorkloadFailed(f"the broker does not serve {api.title}")
         return min(highest, api.max_version)
 
     def ask(self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None) -> Any:
-        """One request and its answer, in the newest version that both sides have (or `at_most`)."""
+        """Send a request and return its response, in the newest common version (at most `at_most`)."""
         self.send(api, values, at_most=at_most)
         return self.receive()
 
     def send(self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None) -> None:
-        """Write a request, whose answer `receive` is for; several of one API may be under way."""
+        """Write a request; `receive` returns its response. Several requests of one API may be in flight."""
         version = self.version(api)
         self._send(api, version if at_most is None else min(version, at_most), values)
 
     def wait(self) -> None:
-        """Block until the answer to what was sent is there, whole. `receive` reads what it says, which may
-        take longer than the broker took to write it."""
+        """Block until the complete response has been received.
+
+        `receive` decodes it, which may take longer than the broker needed to write it.
+        """
         self._respond = self._respond or self._read(_SIZE.unpack(self._read(_SIZE.size))[0])
 
     def receive(self) -> Any:
-        """The answer to what was sent; blocks until it is there."""
+        """Return the response to the oldest pending request; blocks until it has been received."""
         assert self._under_way is not None, "nothing was sent"
         self.wait()
         api, version = self._under_way
@@ -95,6 +97,6 @@ class Wire:
 
 
 def must_be_none(error_code: int, about: str) -> None:
-    """WorkloadFailed unless it is the code for no error."""
+    """Raise WorkloadFailed unless the error code is NONE."""
     if error_code:
         raise WorkloadFailed(f"{about}: {ErrorCode(error_code).name}")

@@ -1,4 +1,4 @@
-"""The brokers that can be measured, by the name the command line knows."""
+"""Brokers that can be measured (peers), by their names on the command line."""
 
 from __future__ import annotations
 

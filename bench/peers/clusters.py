@@ -1,4 +1,4 @@
-"""Three brokers as a target: one cluster, each broker a process, all of them controllers too."""
+"""Starts a cluster of three brokers as a target: each node is a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIERED: Mapping[str, str] = {
     "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
 }
-"""Remote storage in a directory, looked after each second rather than in half a minute or five."""
+"""Remote storage in a directory, with intervals of 1 s instead of 30 s and 5 minutes."""
 OF_A_NODE = frozenset(
     (
         "node.id",
@@ -37,11 +37,11 @@ OF_A_NODE = frozenset(
         "rsm.config.dir",
     )
 )
-"""Settings that are another node's or another run's only by where it is."""
+"""Settings with addresses, ids and paths, which differ by node or run."""
 
 
 class TimedSoftware:
-    """`Software` that notes when the first of its nodes is executed: what formatting takes is no start."""
+    """`Software` that notes when its first node is executed, so that formatting is not measured."""
 
     def __init__(self, software: Software) -> None:
         self._software = software
@@ -51,7 +51,7 @@ class TimedSoftware:
         await self._software.format(plan)
 
     def command(self, node: NodePlan) -> Sequence[str]:
-        """It is asked for when it is executed."""
+        """Return the command of a node. It is called right before the execution."""
         command = self._software.command(node)
         if self.exec_started_at is None:
             self.exec_started_at = time.monotonic()
@@ -59,7 +59,7 @@ class TimedSoftware:
 
 
 class ClusterProcess:
-    """`model.ServerProcess` for all nodes together; what would be done to all is nobody's wish."""
+    """`model.ServerProcess` for all nodes of a cluster together."""
 
     def __init__(self, cluster: Cluster, exec_started_at: float) -> None:
         self._cluster = cluster
@@ -68,7 +68,7 @@ class ClusterProcess:
 
     @property
     def pid(self) -> int:
-        """The first node's."""
+        """Return the process id of the first node."""
         return self._pids[0]
 
     @property
@@ -105,8 +105,11 @@ def three_brokers(
     controllers: int = 0,
     further: Mapping[str, str] | None = None,
 ) -> Iterator[Target]:
-    """A new cluster in `directory`, killed at the end; the brokers are its controllers unless there are
-    `controllers`. `further` settings are not in its nodes' configs. Raises PeerFailed."""
+    """Run a new cluster in `directory`, and kill it at the end.
+
+    The brokers are also controllers unless `controllers` is positive. `further` are settings outside the nodes'
+    configs, for the results. Raises PeerFailed.
+    """
     timed = TimedSoftware(software)
     try:
         with Cluster(
@@ -118,7 +121,7 @@ def three_brokers(
             proxied=False,
         ) as cluster:
             topics = AdminTopics(cluster.bootstrap, replicas=BROKERS)
-            assert timed.exec_started_at is not None, "its nodes answer"
+            assert timed.exec_started_at is not None, "its nodes respond"
             process = ClusterProcess(cluster, timed.exec_started_at)
             settings = {**_settings(cluster.running.plan), **(further or {})}
             try:
@@ -130,7 +133,7 @@ def three_brokers(
 
 
 def _settings(plan: ClusterPlan) -> dict[str, str]:
-    """A broker's, without what only says where it is."""
+    """Return the settings of a broker without addresses, ids and paths."""
     found = plan.properties(plan.brokers[0])
     return {key: text for key, text in found.items() if key not in OF_A_NODE}
 
@@ -139,7 +142,7 @@ def _settings(plan: ClusterPlan) -> dict[str, str]:
 def three_tiered_brokers(
     peer: str, software: Software, directory: Path, *, further: Mapping[str, str] | None = None
 ) -> Iterator[Target]:
-    """As `three_brokers`, under a controller that is nothing else, with remote storage in `TIER`."""
+    """Run three brokers and a separate controller, with remote storage in `TIER`."""
     tier = directory / TIER
     tier.mkdir()
     configs = {**TIERED, "rsm.config.dir": str(tier)}

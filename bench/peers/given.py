@@ -1,4 +1,4 @@
-"""A broker that runs already, wherever that is: only its address is known."""
+"""A running broker that is known only by its address (`--bootstrap`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ NOT_STARTED = "the bench did not start this broker"
 
 
 class GivenAddress:
-    """What `--bootstrap` names. Its process can't be looked at, nor killed, nor be had fresh; its own
-    settings are left alone."""
+    """The broker at the address `--bootstrap`. It is not killed or restarted, and its settings do not change."""
 
     name = "given"
     default = False
@@ -28,7 +27,7 @@ class GivenAddress:
         Feature.TIERED: NOT_STARTED,
         Feature.RESTART: NOT_STARTED,
         Feature.TWO_DIRECTORIES: NOT_STARTED,
-        Feature.COMPACTION: "a setting of the whole broker would be changed for it",
+        Feature.COMPACTION: "the workload would change a setting of the broker",
     }
 
     def __init__(self, bootstrap: str) -> None:
@@ -36,7 +35,7 @@ class GivenAddress:
         self.title = bootstrap
 
     def obtain(self) -> None:
-        """Raises PeerUnavailable if nobody answers, or there are others, who would be asked for nothing."""
+        """Check the address. Raises PeerUnavailable without a response, or if the cluster has other brokers."""
         address = self._target().address
         if not responses_metadata(address, RESPONSE_S):
             raise PeerUnavailable(f"no response from {self.bootstrap}")
@@ -44,7 +43,7 @@ class GivenAddress:
             brokers = len(wire.ask(apis.METADATA, {"topics": []}).brokers)
         if brokers > 1:
             raise PeerUnavailable(
-                f"{self.bootstrap} is one of {brokers} brokers, and the bench measures one by itself"
+                f"{self.bootstrap} is one of {brokers} brokers; --bootstrap requires a cluster of one broker"
             )
 
     def version(self) -> str:

@@ -1,4 +1,4 @@
-"""Apache Kafka: one node, KRaft, its own defaults."""
+"""Apache Kafka in KRaft mode with its defaults: a single node, and the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 
-# What its kafka-server-start.sh and kafka-run-class.sh give the JVM.
+# JVM options of kafka-server-start.sh and kafka-run-class.sh
 JVM = (
     "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
@@ -26,7 +26,7 @@ JVM = (
 )  # fmt: skip
 IN_A_JVM = {"JVM": " ".join(JVM)}
 
-# What one node needs, as in its example configuration for one.
+# As in the example configuration of a single node
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -42,7 +42,7 @@ CLUSTER_ID = "b2RyYWRlay1iZW5jaC0wMQ"  # any 16 bytes
 
 
 class Kafka:
-    """Apache Kafka from Maven's repository."""
+    """Apache Kafka with jars from Maven."""
 
     name = "kafka"
     title = "Apache Kafka"
@@ -61,14 +61,14 @@ class Kafka:
 
     @contextmanager
     def start_cluster(self, directory: Path) -> Iterator[Target]:
-        """Three of them, as it is run anywhere: each in a JVM with the heap of its own scripts."""
+        """Run three brokers, each in a JVM with the heap size of Kafka's scripts."""
         nodes = KafkaNodes(self._java())
         with three_brokers(self.name, nodes, directory, further=IN_A_JVM) as target:
             yield target
 
     @contextmanager
     def start_tiered(self, directory: Path) -> Iterator[Target]:
-        """With its own LocalTieredStorage."""
+        """Run three brokers and a controller with Kafka's LocalTieredStorage."""
         nodes = KafkaNodes(self._java())
         with three_tiered_brokers(self.name, nodes, directory, further=IN_A_JVM) as target:
             yield target
@@ -78,7 +78,7 @@ class Kafka:
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:
-        """Over what an earlier one left in `directory`, if there was one, and on its port."""
+        """Run a node, on the data and the port of an earlier one in `directory` if it exists."""
         java, config = self._java(), directory / "server.properties"
         if not config.exists():
             _format(java, _write_config(config, directory))
@@ -101,9 +101,9 @@ def _write_config(config: Path, directory: Path) -> Path:
 
 
 def _address(config: Path) -> tuple[str, int]:
-    """Where clients are listened to."""
+    """Return the address of the client listener."""
     found = re.search(r"^listeners=PLAINTEXT://([^:]+):(\d+)", config.read_text(), re.MULTILINE)
-    assert found is not None, "it was written here"
+    assert found is not None, "the config has no listener"
     return found[1], int(found[2])
 
 
@@ -111,7 +111,7 @@ def _format(java: list[str], config: Path) -> None:
     done = subprocess.run(
         [*java, "kafka.tools.StorageTool", "format",
          "-t", CLUSTER_ID, "-c", str(config), "--standalone"],
-        cwd=config.parent,  # it writes a log of its own beside what it is told to
+        cwd=config.parent,  # it also writes a log file to the working directory
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:
@@ -119,13 +119,16 @@ def _format(java: list[str], config: Path) -> None:
 
 
 class KafkaNodes:
-    """`java` is the command line of a JVM with Kafka's class path, up to the main class."""
+    """Apache Kafka as the software of a cluster's nodes (`local_cluster.nodes.Software`).
+
+    `java` is the command line of a JVM with Kafka's class path, up to the main class.
+    """
 
     def __init__(self, java: Sequence[str]) -> None:
         self._java = list(java)
 
     async def format(self, plan: ClusterPlan) -> None:
-        """Write the configs, and format every node's log directory with Kafka's own tool."""
+        """Write the configs, and format the log directories with `kafka-storage format`."""
         for node in plan.nodes:
             _write_node_config(plan, node)
             quorum = ["--initial-controllers", plan.initial_controllers]

@@ -1,7 +1,6 @@
-"""librdkafka's mock cluster, as a process of its own.
+"""librdkafka's mock cluster in a separate process.
 
-It is not a broker: it keeps the newest few MB of each partition, and throws the rest away. So it
-shows the limit of what a fake that does nothing could reach.
+It keeps only the newest few MB of each partition, so it shows the limit of a fake that does not store records.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from odradek.bench.peers.process import Launch, running
 
 
 class MockTopics:
-    """`model.Topics` by the host's control socket: the mock has no CreateTopics."""
+    """`model.Topics` over the control socket of `mock_host.py`, because the mock has no CreateTopics API."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
@@ -33,11 +32,11 @@ class MockTopics:
                 raise PeerFailed(f"librdkafka's mock: {response}")
 
     def delete(self, name: str) -> None:
-        """Nothing: it can't, and what it keeps is small."""
+        """Do nothing: the mock cannot delete topics, and they are small."""
 
 
 class LibrdkafkaMock:
-    """The mock cluster in the librdkafka that confluent-kafka brings along."""
+    """The mock cluster of the librdkafka that is part of confluent-kafka."""
 
     name = "librdkafka-mock"
     title = "librdkafka's mock cluster"

@@ -1,8 +1,8 @@
 """Hosts librdkafka's mock cluster until SIGTERM: `python -m odradek.bench.peers.mock_host ADDRESS CONTROL`.
 
-Its address is written to the file ADDRESS. On the Unix socket CONTROL a line `NAME PARTITIONS` makes
-a topic, and is answered `ok` or with what is wrong. confluent-kafka has no Python for the mock
-cluster, so librdkafka's C functions (rdkafka_mock.h) are called in the library it brings along.
+Its address is written to the file ADDRESS. A line `NAME PARTITIONS` on the Unix socket CONTROL creates a topic; the
+response is `ok` or an error. confluent-kafka has no Python API for the mock cluster, so this module calls the C
+functions of its librdkafka (rdkafka_mock.h).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _librdkafka() -> ctypes.CDLL:
 
 
 class MockCluster:
-    """One mock broker."""
+    """A mock cluster of one broker."""
 
     def __init__(self) -> None:
         self._library = _librdkafka()
@@ -50,7 +50,7 @@ class MockCluster:
         return response.decode()
 
     def create_topic(self, name: str, partitions: int) -> str:
-        """Make a topic; "ok", or what is wrong."""
+        """Create a topic. Returns "ok" or an error text."""
         code = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
         return "ok" if code == 0 else str(self._library.rd_kafka_err2str(code).decode())
 

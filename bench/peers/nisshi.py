@@ -1,6 +1,6 @@
-"""nisshi, a broker in Rust (a crate), with its records in memory.
+"""nisshi, a broker in Rust (a crate), with records in memory.
 
-Built from its crate when it is first asked for, which takes minutes; so it is no peer by default.
+The first use builds the crate, which takes minutes, so nisshi is not a default peer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REBALANCE_DELAY = "0s"
 
 
 class Nisshi:
-    """nisshi over the storage it keeps in memory."""
+    """nisshi with its in-memory storage."""
 
     name = "nisshi"
     title = "nisshi, in memory"

@@ -1,4 +1,4 @@
-"""This checkout's `odradek serve`."""
+"""Odradek as a peer: the `odradek serve` of this installation."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 from odradek.seams.real import real_seams
 
-# What Kafka's own example configuration sets too: one member's first assignment is not to wait for
-# others.
+# As in Kafka's example configuration: the first assignment of a group does not wait for more members.
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 def keep_compiled() -> None:
-    """From now on nodes compile their modules once, as an installation's are: where a variable of ours forbids to
-    keep them, each start of each node would compile them anew."""
+    """Remove PYTHONDONTWRITEBYTECODE from the environment, so that a node does not compile modules at each start."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 class Odradek:
-    """Odradek as it is installed here."""
+    """Odradek with the code of this installation."""
 
     name = "odradek"
     title = "Odradek"
@@ -39,11 +37,11 @@ class Odradek:
     lacks: Mapping[Feature, str] = {}
 
     def obtain(self) -> None:
-        """It is what runs."""
+        """Do nothing: it is installed."""
         keep_compiled()
 
     def version(self) -> str:
-        """The version, with the commit if this is a checkout."""
+        """Return the version, with the commit in a checkout."""
         number = importlib.metadata.version("odradek")
         git = shutil.which("git")
         if git is None:

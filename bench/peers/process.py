@@ -1,4 +1,4 @@
-"""A peer's process: started, asked until it answers, watched, killed, started again."""
+"""Process of a peer: starts it, waits for a Metadata response, measures, kills and restarts it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ STOP_S = 30.0
 ASK_EVERY_S = 0.001
 _LOG_CHARACTERS = 4000
 
-# Metadata, version 1, correlation 0, no client id, an empty list of topics: the least there is to
-# ask, and every broker serves it (KIP-896 keeps it).
+# Metadata version 1 for no topics, correlation id 0, no client id: every broker serves it (also after KIP-896).
 _METADATA = struct.pack(">hhihi", 3, 1, 0, -1, 0)
 METADATA_REQUEST = struct.pack(">i", len(_METADATA)) + _METADATA
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def responses_metadata(address: tuple[str, int], timeout_s: float) -> bool:
-    """Whether a Metadata request on a new connection is answered."""
+    """Return whether the broker responds to a Metadata request on a new connection."""
     try:
         with socket.create_connection(address, timeout=timeout_s) as connection:
             connection.sendall(METADATA_REQUEST)
@@ -44,9 +43,9 @@ def responses_metadata(address: tuple[str, int], timeout_s: float) -> bool:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a peer is started: its command, where it listens, how long that may take.
+    """Command, address and start timeout of a peer.
 
-    `address` may be a file that it writes HOST:PORT to, for one that chooses by itself.
+    `address` may be a file to which the peer writes HOST:PORT, if it chooses its port.
     """
 
     command: Sequence[str]
@@ -56,7 +55,7 @@ class Launch:
 
 
 class PeerProcess:
-    """`model.ServerProcess` for a command line."""
+    """`model.ServerProcess` for a command."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -66,7 +65,7 @@ class PeerProcess:
         self.responded_at = 0.0
 
     def start(self) -> None:
-        """Execute it and wait until it answers; PeerFailed, and it is gone, if it does not."""
+        """Start the process and wait for a Metadata response. On failure, kills it and raises PeerFailed."""
         with self._log_file.open("ab") as log:
             self.exec_started_at = time.monotonic()
             self._process = subprocess.Popen(
@@ -75,7 +74,7 @@ class PeerProcess:
                 stdout=log,
                 stderr=log,
                 cwd=self._launch.directory,
-                process_group=0,  # Ctrl-C is for us; we stop it then
+                process_group=0,  # Ctrl-C goes only to this process, which stops the peer
             )
         try:
             self._wait_for_response(self._process)
@@ -87,9 +86,9 @@ class PeerProcess:
         end = self.exec_started_at + self._launch.start_s
         while (address := self._address()) is None or not responses_metadata(address, timeout_s=1):
             if process.poll() is not None:
-                raise PeerFailed(f"ended at once, with {process.returncode}\n{self.log()}")
+                raise PeerFailed(f"ended with exit status {process.returncode}\n{self.log()}")
             if time.monotonic() > end:
-                raise PeerFailed(f"no answer after {self._launch.start_s:g} s\n{self.log()}")
+                raise PeerFailed(f"no response after {self._launch.start_s:g} s\n{self.log()}")
             time.sleep(ASK_EVERY_S)
         self.responded_at = time.monotonic()
 
@@ -102,7 +101,7 @@ class PeerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, once it answers."""
+        """Return HOST:PORT. The process must have been started."""
         address = self._address()
         assert address is not None, "start() comes first"
         return f"{address[0]}:{address[1]}"
@@ -143,7 +142,7 @@ class PeerProcess:
 
 @contextmanager
 def running(launch: Launch) -> Iterator[PeerProcess]:
-    """The process for a `with` block; it is stopped at the end."""
+    """Run the process inside the `with` block, and stop it at the end."""
     process = PeerProcess(launch)
     process.start()
     try:

@@ -1,4 +1,4 @@
-"""Topics made and removed by the admin APIs, with our own client."""
+"""Creates and deletes topics with the admin APIs and Odradek's client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 30.0
 
 
 class AdminTopics:
-    """`model.Topics` by CreateTopics and DeleteTopics; one connection for each call."""
+    """`model.Topics` with CreateTopics and DeleteTopics; each call opens its own connection."""
 
     def __init__(self, bootstrap: str, *, replicas: int = 1) -> None:
         self._bootstrap = bootstrap
@@ -40,7 +40,7 @@ class AdminTopics:
 
 
 def with_cluster(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
-    """What `work` gives, with connections of its own. Raises PeerFailed if the broker refuses."""
+    """Run `work` with new connections and return its result. Raises PeerFailed for an error of the broker."""
 
     async def main() -> T:
         async with open_cluster(
@@ -55,5 +55,5 @@ def with_cluster(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
 
 
 def not_yet(error: Exception) -> bool:
-    """What Kafka says of a topic that its brokers have not heard of yet."""
+    """Return whether the error is UNKNOWN_TOPIC_OR_PARTITION: the brokers do not have the topic yet."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition

@@ -1,4 +1,4 @@
-"""Topics as Spark tables, beside Spark's own Kafka connector: `python -m odradek.bench.tables`.
+"""Topics as Spark tables, compared with Spark's Kafka connector: `python -m odradek.bench.tables`.
 
 Two topics, the same bytes in Apache Kafka and in this project's broker, which tiers them: `orders` is 1 KiB of
 JSON a record in lz4, `small` 100 bytes, uncompressed; both are spread over thirty days. Four readers ask the same

@@ -1,4 +1,4 @@
-"""Topics as Spark tables, beside Spark's own Kafka connector.
+"""Topics as Spark tables, compared with Spark's Kafka connector.
 
     python -m odradek.bench.tables DIRECTORY [--gb 10] [--rounds 3] [--out RESULTS.json]
 
@@ -50,7 +50,7 @@ WARM_UP_S = 30.0
 
 
 def contents(gb: float) -> list[Content]:
-    """The topics for so many GB of JSON."""
+    """Return the topics for the given GB of JSON."""
     return [
         content(ORDERS, int(gb * 1e9)),
         content(SMALL, int(gb * 1e9 * SMALL_SHARE)),
@@ -59,7 +59,7 @@ def contents(gb: float) -> list[Content]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the measurement; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m odradek.bench.tables", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("directory", type=Path, help="where the brokers' data are kept")

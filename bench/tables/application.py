@@ -77,7 +77,7 @@ class Application:
         self.responded_at = time.monotonic()
 
     def ask(self, query: Mapping[str, Any]) -> Response:
-        """Raises WorkloadFailed with what Spark said."""
+        """Run a query. Raises WorkloadFailed with Spark's error."""
         before = self.cpu_seconds()
         self._requests.write(json.dumps(query) + "\n")
         self._requests.flush()
@@ -109,7 +109,7 @@ class Application:
         self._process.wait()
 
     def restart(self) -> None:
-        raise NotImplementedError("an application is made anew")
+        raise NotImplementedError("an application is started for each run")
 
     def stop(self) -> None:
         """End of its stdin, and wait."""

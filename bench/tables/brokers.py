@@ -1,9 +1,9 @@
 """The two brokers with the topics in them, written once and kept.
 
     DIRECTORY/kafka     Apache Kafka's
-    DIRECTORY/odradek   ours, which keeps all of it on its disk too, so that it can be read from it
-    DIRECTORY/store     what ours has tiered: all but the last segment of each partition
-    DIRECTORY/whole     written last: what there is; where it says something else, all is made anew
+    DIRECTORY/odradek   Odradek's data, with all segments also on the local disk
+    DIRECTORY/store     its tiered segments: all but the last of each partition
+    DIRECTORY/whole     description of the contents, written last; if it differs, all data is created again
 
 Both brokers get the same batches, byte by byte.
 """
@@ -50,7 +50,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Brokers:
-    """Both, while they run, and where their files are. `store` is where ours tiers to."""
+    """The two running brokers and their directories. `store` is Odradek's remote store."""
 
     odradek: Target
     kafka: Target
@@ -67,7 +67,7 @@ class Brokers:
 
 @contextmanager
 def running_brokers(directory: Path, contents: Sequence[Content]) -> Iterator[Brokers]:
-    """Over what is kept in `directory`, which is written first where it is not there."""
+    """Run the brokers on the data in `directory`, which is created if it is missing."""
     mark, description = directory / "whole", _describe(contents)
     is_whole = mark.exists() and mark.read_text() == description
     if not is_whole:
@@ -90,7 +90,7 @@ def running_brokers(directory: Path, contents: Sequence[Content]) -> Iterator[Br
 
 
 def read_files(directory: Path, topic: str) -> None:
-    """The topic's logs, into the page cache: whoever reads them next is not measured by the disk."""
+    """Read the topic's logs into the page cache, so that the disk is not measured."""
     buffer = bytearray(READ_BYTES)
     for path in sorted(directory.rglob(f"{topic}-*/*.log")):
         with path.open("rb", buffering=0) as log:
@@ -156,7 +156,7 @@ def _write(broker: Target, content: Content) -> None:
 
 
 def _write_first(wire: Wire, name: str, batch: bytes, partition: int) -> None:
-    """Until whoever leads the partition knows of it."""
+    """Wait until the partition has a leader."""
     end = time.monotonic() + START_S
     while True:
         response = wire.ask(PRODUCE, _produce(name, batch, [partition]), at_most=NAMED_TOPICS)
@@ -184,7 +184,7 @@ def _check(wire: Wire, name: str) -> None:
 
 
 def _wait_until_tiered(data: Path, store: Path, contents: Sequence[Content]) -> None:
-    """Until the store has all segments but the last of each partition."""
+    """Wait until the store has all segments except the last of each partition."""
     end = time.monotonic() + TIMEOUT_S
     for content in contents:
         name = content.topic.name

@@ -145,7 +145,7 @@ class Reader:
 
 
 def readers(brokers: Brokers) -> Sequence[Reader]:
-    """In the order of their turns."""
+    """Return the readers in the order in which they run."""
     no_store = {Feature.TIERED: "does not read from an object store"}
     return (
         Reader("odradek", "Odradek source, reading from the object store", ODRADEK, brokers, _odradek, from_store=True),

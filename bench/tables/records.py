@@ -96,12 +96,12 @@ class Content:
 
     @property
     def record_bytes(self) -> int:
-        """Of keys and values."""
+        """Return the bytes of keys and values."""
         return self.records * self.topic.record_bytes
 
     @property
     def step_ms(self) -> int:
-        """From a partition's record to its next."""
+        """Return the time between two records of a partition."""
         return max(1, DAYS * DAY_MS // (self.batches * self.topic.batch_records))
 
     def at_ms(self, batch: int) -> int:
@@ -165,6 +165,6 @@ def pool(topic: Topic, step_ms: int) -> Pool:
 
 
 def content(topic: Topic, record_bytes: int) -> Content:
-    """About so many bytes of records."""
+    """Size the contents to about this number of bytes."""
     batch_bytes = topic.batch_records * topic.record_bytes
     return Content(topic, max(1, record_bytes // (batch_bytes * PARTITIONS)))

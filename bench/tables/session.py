@@ -1,4 +1,4 @@
-"""A Spark application that answers queries: the process that is measured.
+"""A Spark application that runs queries: the process that is measured.
 
     python -m odradek.bench.tables.session {"master": …, "jars": …}
 
@@ -215,7 +215,7 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
 
 def main() -> None:
     responses = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Spark prints is no answer
+    os.dup2(2, 1)  # Spark prints to stdout, too
     spark = open_spark(json.loads(sys.argv[1]))
 
     def send(what: Mapping[str, Any]) -> None:

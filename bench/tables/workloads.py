@@ -103,7 +103,7 @@ class AskHour(Ask):
 
 @dataclass(frozen=True)
 class Export(Ask):
-    """To Parquet, in a directory that is removed afterwards."""
+    """Exports to Parquet, in a directory that is deleted afterwards."""
 
     def run(self, target: Target) -> Outcome:
         reading = _reading(target)
