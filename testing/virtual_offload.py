@@ -23,6 +23,8 @@ Ts = TypeVarTuple("Ts")
 
 
 class VirtualOffload:
+    """The `Offload` seam of one node: calls run in the loop, with delays in virtual time."""
+
     def __init__(
         self,
         power: Power | None = None,

@@ -18,6 +18,8 @@ class Trouble:
 
 
 class Troubles:
+    """The active troubles of a network, with a lookup by sender and receiver."""
+
     def __init__(self) -> None:
         self._all: list[Trouble] = []
         self._partitions: set[tuple[str, str]] = set()

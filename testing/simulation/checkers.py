@@ -44,6 +44,8 @@ METADATA_LOG = Path(DATA) / "__cluster_metadata-0"
 
 
 class Checkers:
+    """Checks the nodes of a cluster during a run and after recovery."""
+
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.anomalies: list[Anomaly] = []
         self._cluster = cluster

@@ -183,6 +183,8 @@ class NodeLife:
 
 
 class SimulatedCluster:
+    """Starts, kills, slows down and stops the nodes of a run."""
+
     def __init__(
         self,
         world: VirtualWorld,

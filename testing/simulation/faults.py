@@ -108,6 +108,8 @@ class Administrator(Protocol):
 
 
 class Faults:
+    """Injects the faults of a plan, and counts those that had an effect."""
+
     def __init__(
         self,
         cluster: SimulatedCluster,

@@ -17,6 +17,8 @@ TRANSACTIONAL = "client-"
 
 
 class Outcome(Enum):
+    """The result of a transaction, as its client knows it."""
+
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
@@ -51,6 +53,8 @@ class Seen:
 
 @dataclass
 class History:
+    """The record of all clients of a run; `anomalies` checks it."""
+
     transactions: list[Transaction] = field(default_factory=list)
     """In the order of each client."""
     polled: dict[str, list[Seen]] = field(default_factory=dict)
@@ -69,6 +73,8 @@ class History:
 
 @dataclass(frozen=True)
 class Anomaly:
+    """A violated guarantee, or another error of a run."""
+
     kind: str
     text: str
 

@@ -2,8 +2,8 @@
 
 A bug in a handler closes a connection, and one in a periodic task ends that iteration: the node
 continues and logs an error, and clients that retry never notice. Every record of level ERROR is
-therefore an anomaly, except those in `EXPECTED`, which result from a fault
-of the node since its last start.
+therefore an anomaly, except those in `EXPECTED`, which result from a fault of the
+node since its last start.
 """
 
 from __future__ import annotations
