@@ -1,4 +1,4 @@
-"""Creation of a partition's log in the log directory that `directories/placement.py` prefers.
+"""Creation of a partition's log in the log directory that `directories/replica_placement.py` prefers.
 
 Order: write checkpoints without entries of an earlier log of the same name, create the partition's
 directory and files, sync the log directory, then publish the log. A crash before the end leaves a log

@@ -25,7 +25,7 @@ from tests.storage.moving.moving_world import (
 
 STEP = 5
 WITHOUT_DESCRIPTORS_STEP = 17
-"""Each of those waits for a moment."""
+"""A larger step, because each retry without file descriptors takes a moment."""
 
 
 def write(promised: Promised, log: PartitionLog, value: str) -> None:
