@@ -1,1 +1,1 @@
-"""Schemas of Kafka's stored records, which kio lacks; kio-style, one class for all versions."""
+"""Schemas of Kafka's stored records, which kio does not have; one class for all versions of a record."""

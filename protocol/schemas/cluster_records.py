@@ -1,6 +1,6 @@
-"""Metadata records of brokers, controllers, features and the metadata log itself.
+"""Metadata records of brokers, controllers, features and the metadata log.
 
-Version 4 of a registration and 3 of its change add cordoned log directories (4.3-IV0).
+BrokerRegistration 4 and BrokerRegistrationChange 3 add cordoned log directories (4.3-IV0).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from odradek.protocol.schemas.definition import record, structs, wire
 
 @record
 class BrokerEndpoint:
-    """Where a broker is reached; `security_protocol` is 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+    """Endpoint of a broker. `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
     name: str = wire("string")
     host: str = wire("string")
@@ -23,7 +23,7 @@ class BrokerEndpoint:
 
 @record
 class BrokerFeature:
-    """The levels of a feature that a broker supports, both ends included."""
+    """Range of levels of a feature that a broker supports, both inclusive."""
 
     name: str = wire("string")
     min_supported_version: int = wire("int16")
@@ -32,9 +32,9 @@ class BrokerFeature:
 
 @record
 class RegisterBrokerRecord:
-    """A broker of this incarnation is part of the cluster; `broker_epoch` is this record's offset.
+    """Registration of a broker incarnation. `broker_epoch` is the offset of this record.
 
-    `log_dirs` are its directory ids (version 3), `cordoned_log_dirs` those that take no replicas.
+    `log_dirs` are the directory ids (version 3); those in `cordoned_log_dirs` get no new replicas (version 4).
     """
 
     __api_key__: ClassVar[int] = 0
@@ -55,7 +55,7 @@ class RegisterBrokerRecord:
 
 @record
 class UnregisterBrokerRecord:
-    """A broker is no longer part of the cluster."""
+    """Removal of a broker from the cluster."""
 
     __api_key__: ClassVar[int] = 1
     __versions__: ClassVar[range] = range(1)
@@ -66,9 +66,9 @@ class UnregisterBrokerRecord:
 
 @record
 class BrokerRegistrationChangeRecord:
-    """What changed of a registration.
+    """Change of a broker registration.
 
-    `fenced` and `in_controlled_shutdown` are 1 for yes, -1 for no, 0 for unchanged.
+    `fenced` and `in_controlled_shutdown`: 1 is true, -1 is false, 0 is unchanged.
     """
 
     __api_key__: ClassVar[int] = 17
@@ -84,7 +84,7 @@ class BrokerRegistrationChangeRecord:
 
 @record
 class FenceBrokerRecord:
-    """A broker may lead nothing (superseded by BrokerRegistrationChangeRecord)."""
+    """Fencing of a broker, superseded by BrokerRegistrationChangeRecord."""
 
     __api_key__: ClassVar[int] = 7
     __versions__: ClassVar[range] = range(1)
@@ -95,7 +95,7 @@ class FenceBrokerRecord:
 
 @record
 class UnfenceBrokerRecord:
-    """A broker may lead again (superseded by BrokerRegistrationChangeRecord)."""
+    """Unfencing of a broker, superseded by BrokerRegistrationChangeRecord."""
 
     __api_key__: ClassVar[int] = 8
     __versions__: ClassVar[range] = range(1)
@@ -106,7 +106,7 @@ class UnfenceBrokerRecord:
 
 @record
 class ControllerEndpoint:
-    """Where a controller is reached."""
+    """Endpoint of a controller."""
 
     name: str = wire("string")
     host: str = wire("string")
@@ -116,7 +116,7 @@ class ControllerEndpoint:
 
 @record
 class ControllerFeature:
-    """The levels of a feature that a controller supports, both ends included."""
+    """Range of levels of a feature that a controller supports, both inclusive."""
 
     name: str = wire("string")
     min_supported_version: int = wire("int16")
@@ -125,7 +125,7 @@ class ControllerFeature:
 
 @record
 class RegisterControllerRecord:
-    """A controller of this incarnation is part of the cluster."""
+    """Registration of a controller incarnation."""
 
     __api_key__: ClassVar[int] = 27
     __versions__: ClassVar[range] = range(1)
@@ -139,7 +139,7 @@ class RegisterControllerRecord:
 
 @record
 class FeatureLevelRecord:
-    """A feature, `metadata.version` among them, is at this level; 0 disables it."""
+    """Finalized level of a feature, including `metadata.version`. Level 0 disables the feature."""
 
     __api_key__: ClassVar[int] = 12
     __versions__: ClassVar[range] = range(1)
@@ -150,7 +150,7 @@ class FeatureLevelRecord:
 
 @record
 class ProducerIdsRecord:
-    """Producer ids below `next_producer_id` are handed out."""
+    """Allocation of producer ids: all ids below `next_producer_id` have been allocated."""
 
     __api_key__: ClassVar[int] = 15
     __versions__: ClassVar[range] = range(1)
@@ -162,7 +162,7 @@ class ProducerIdsRecord:
 
 @record
 class NoOpRecord:
-    """Nothing: keeps the log's end moving, so that followers can tell a live leader."""
+    """Record without content, which advances the log end offset so that followers can detect a live leader."""
 
     __api_key__: ClassVar[int] = 20
     __versions__: ClassVar[range] = range(1)
@@ -171,7 +171,7 @@ class NoOpRecord:
 
 @record
 class BeginTransactionRecord:
-    """The records up to the end (or abort) of this transaction apply together (KIP-868)."""
+    """Start of a metadata transaction, whose records are applied together at its end (KIP-868)."""
 
     __api_key__: ClassVar[int] = 23
     __versions__: ClassVar[range] = range(1)
@@ -181,7 +181,7 @@ class BeginTransactionRecord:
 
 @record
 class EndTransactionRecord:
-    """The open metadata transaction applies."""
+    """End of a metadata transaction, which applies its records."""
 
     __api_key__: ClassVar[int] = 24
     __versions__: ClassVar[range] = range(1)
@@ -190,7 +190,7 @@ class EndTransactionRecord:
 
 @record
 class AbortTransactionRecord:
-    """The open metadata transaction never was."""
+    """Abort of a metadata transaction, which discards its records."""
 
     __api_key__: ClassVar[int] = 25
     __versions__: ClassVar[range] = range(1)
@@ -200,7 +200,7 @@ class AbortTransactionRecord:
 
 @record
 class ZkMigrationStateRecord:
-    """How far a migration from ZooKeeper is; 0 is none, and all that Kafka 4 writes."""
+    """State of a migration from ZooKeeper. Kafka 4 writes only 0, which means none."""
 
     __api_key__: ClassVar[int] = 21
     __versions__: ClassVar[range] = range(1)

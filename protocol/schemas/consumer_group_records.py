@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that consumer groups (KIP-848) live in."""
+"""Records of consumer groups (KIP-848) in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from odradek.protocol.schemas.definition import NEVER, record, struct, structs, 
 
 @record
 class ConsumerGroupMetadataKey:
-    """A consumer group (type 3)."""
+    """Key of the metadata of a consumer group (type 3)."""
 
     __api_key__: ClassVar[int] = 3
     __versions__: ClassVar[range] = range(1)
@@ -20,7 +20,7 @@ class ConsumerGroupMetadataKey:
 
 @record
 class ConsumerGroupMetadataValue:
-    """A consumer group's epoch."""
+    """Metadata of a consumer group: its epoch."""
 
     __api_key__: ClassVar[int] = 3
     __versions__: ClassVar[range] = range(1)
@@ -31,7 +31,7 @@ class ConsumerGroupMetadataValue:
 
 @record
 class ConsumerGroupPartitionMetadataKey:
-    """What a consumer group knew of its topics (type 4); no longer written."""
+    """Key of the partition metadata of a consumer group (type 4), which is no longer written."""
 
     __api_key__: ClassVar[int] = 4
     __versions__: ClassVar[range] = range(1)
@@ -55,7 +55,7 @@ class TopicMetadata:
 
 @record
 class ConsumerGroupPartitionMetadataValue:
-    """What a consumer group knew of its topics."""
+    """Partition metadata of a consumer group: its topics with their partitions."""
 
     __api_key__: ClassVar[int] = 4
     __versions__: ClassVar[range] = range(1)
@@ -65,7 +65,7 @@ class ConsumerGroupPartitionMetadataValue:
 
 @record
 class ConsumerGroupMemberMetadataKey:
-    """A member of a consumer group (type 5)."""
+    """Key of the metadata of a member of a consumer group (type 5)."""
 
     __api_key__: ClassVar[int] = 5
     __versions__: ClassVar[range] = range(1)
@@ -82,7 +82,7 @@ class ClassicProtocol:
 
 @record
 class ClassicMemberMetadata:
-    """What a member that speaks the classic protocol said of itself."""
+    """Session timeout and protocols of a member that uses the classic protocol."""
 
     session_timeout_ms: int = wire("int32")
     supported_protocols: tuple[ClassicProtocol, ...] = structs(ClassicProtocol)
@@ -90,9 +90,9 @@ class ClassicMemberMetadata:
 
 @record
 class ConsumerGroupMemberMetadataValue:
-    """What a member of a consumer group said of itself.
+    """Metadata of a member of a consumer group, from its heartbeats.
 
-    `classic_member_metadata` is None for a member that speaks the new protocol.
+    `classic_member_metadata` is None for a member that uses the consumer protocol.
     """
 
     __api_key__: ClassVar[int] = 5
@@ -113,7 +113,7 @@ class ConsumerGroupMemberMetadataValue:
 
 @record
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """A consumer group's target assignment (type 6)."""
+    """Key of the metadata of a consumer group's target assignment (type 6)."""
 
     __api_key__: ClassVar[int] = 6
     __versions__: ClassVar[range] = range(1)
@@ -123,7 +123,7 @@ class ConsumerGroupTargetAssignmentMetadataKey:
 
 @record
 class ConsumerGroupTargetAssignmentMetadataValue:
-    """The epoch of a target assignment, and when it was made (ms)."""
+    """Metadata of a target assignment: its epoch, and the time of its computation in ms."""
 
     __api_key__: ClassVar[int] = 6
     __versions__: ClassVar[range] = range(1)
@@ -134,7 +134,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
 
 @record
 class ConsumerGroupTargetAssignmentMemberKey:
-    """A member's part of the target assignment (type 7)."""
+    """Key of the target assignment of a member (type 7)."""
 
     __api_key__: ClassVar[int] = 7
     __versions__: ClassVar[range] = range(1)
@@ -151,7 +151,7 @@ class TargetTopicPartitions:
 
 @record
 class ConsumerGroupTargetAssignmentMemberValue:
-    """A member's part of the target assignment."""
+    """Target assignment of a member."""
 
     __api_key__: ClassVar[int] = 7
     __versions__: ClassVar[range] = range(1)
@@ -161,7 +161,7 @@ class ConsumerGroupTargetAssignmentMemberValue:
 
 @record
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """What a member of a consumer group owns now (type 8)."""
+    """Key of the current assignment of a member (type 8)."""
 
     __api_key__: ClassVar[int] = 8
     __versions__: ClassVar[range] = range(1)
@@ -179,7 +179,7 @@ class CurrentTopicPartitions:
 
 @record
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """What a member of a consumer group owns now, and what it has yet to give up."""
+    """Current assignment of a member, and the partitions that it must still revoke."""
 
     __api_key__: ClassVar[int] = 8
     __versions__: ClassVar[range] = range(1)
@@ -195,7 +195,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @record
 class ConsumerGroupRegularExpressionKey:
-    """A regular expression that members subscribe to (type 16)."""
+    """Key of a regular expression that members subscribe to (type 16)."""
 
     __api_key__: ClassVar[int] = 16
     __versions__: ClassVar[range] = range(1)
@@ -206,7 +206,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @record
 class ConsumerGroupRegularExpressionValue:
-    """The topics a regular expression matched, at a version of the metadata image."""
+    """Topics that match a regular expression at a version of the metadata image."""
 
     __api_key__: ClassVar[int] = 16
     __versions__: ClassVar[range] = range(1)

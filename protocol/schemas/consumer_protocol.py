@@ -1,8 +1,8 @@
-"""What consumers of the classic protocol say to each other through the coordinator, which reads along.
+"""Subscriptions and assignments of consumers in classic groups, which the group coordinator also reads.
 
-Subscriptions go into JoinGroup's metadata, assignments into SyncGroup's: a version (int16) and a
-body that is not flexible. Members may be newer than we are: of a version that we do not know, what
-the newest one that we know has is read, and what follows is passed over.
+A subscription is the metadata in JoinGroup, and an assignment is in SyncGroup: a version (int16), then a body that is
+not flexible. A client may use a newer version than Odradek knows. Then the body is read in the newest known
+version, and the bytes after it are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TopicPartitions:
 
 @record
 class ConsumerProtocolSubscription:
-    """What a member wants, and what it owned in which generation."""
+    """Subscription of a member: its topics, and its owned partitions with their generation."""
 
     __versions__: ClassVar[range] = range(4)
     __flexible_from__: ClassVar[int] = NEVER
@@ -43,7 +43,7 @@ class ConsumerProtocolSubscription:
 
 @record
 class ConsumerProtocolAssignment:
-    """What a member gets."""
+    """Assignment of partitions to a member."""
 
     __versions__: ClassVar[range] = range(4)
     __flexible_from__: ClassVar[int] = NEVER
@@ -52,19 +52,19 @@ class ConsumerProtocolAssignment:
 
 
 def read_subscription(data: Buffer) -> ConsumerProtocolSubscription:
-    """Raises InvalidFrame for what is no subscription."""
+    """Read a subscription. Raises InvalidFrame if it is malformed."""
     return _read(ConsumerProtocolSubscription, data)
 
 
 def read_assignment(data: Buffer) -> ConsumerProtocolAssignment:
-    """Raises InvalidFrame for what is no assignment; no bytes at all are an empty one."""
+    """Read an assignment, which is empty for no bytes. Raises InvalidFrame if it is malformed."""
     if not len(data):
         return ConsumerProtocolAssignment()
     return _read(ConsumerProtocolAssignment, data)
 
 
 def version_of(data: Buffer) -> int:
-    """The version that a subscription or an assignment is written in. Raises InvalidFrame."""
+    """Read the version of a subscription or an assignment. Raises InvalidFrame if it is malformed."""
     if len(data) < _INT16.size:
         raise InvalidFrame("no version")
     (version,) = _INT16.unpack_from(data)
@@ -74,7 +74,7 @@ def version_of(data: Buffer) -> int:
 
 
 def write(value: ConsumerProtocolSubscription | ConsumerProtocolAssignment, version: int) -> bytes:
-    """In this version, or in the newest that we know if that is older."""
+    """Encode a value in this version, or in the newest known version if that is older."""
     version = min(version, value.__versions__[-1])
     return _INT16.pack(version) + serde.encode(value, version)
 

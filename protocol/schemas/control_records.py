@@ -1,6 +1,6 @@
-"""Values of control records: transaction markers, and what KRaft writes to its log and snapshots.
+"""Values of control records: transaction markers, and KRaft's records in the metadata log and snapshots.
 
-In a KRaft value the version is the body's first field; a transaction marker's is a prefix.
+The version of a KRaft record is the first field of its body. The version of a transaction marker is a prefix.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from odradek.protocol.schemas.definition import NEVER, record, struct, structs, 
 
 @record
 class EndTxnMarker:
-    """The end of a transaction; the record's key says commit or abort."""
+    """Transaction marker. The key of the record contains whether it is a commit or an abort."""
 
     __versions__: ClassVar[range] = range(1)
     __flexible_from__: ClassVar[int] = NEVER
@@ -28,7 +28,7 @@ class Voter:
 
 @record
 class LeaderChangeMessage:
-    """The first record of a KRaft epoch: who leads it, and who voted. Version 1 has directory ids."""
+    """First record of a KRaft epoch: its leader, and the voters. Version 1 has directory ids."""
 
     __versions__: ClassVar[range] = range(2)
     __flexible_from__: ClassVar[int] = 0
@@ -40,7 +40,7 @@ class LeaderChangeMessage:
 
 @record
 class SnapshotHeaderRecord:
-    """The first record of a snapshot; the timestamp is the last contained record's, in ms."""
+    """First record of a snapshot, with the timestamp in ms of the last record that the snapshot contains."""
 
     __versions__: ClassVar[range] = range(1)
     __flexible_from__: ClassVar[int] = 0
@@ -50,7 +50,7 @@ class SnapshotHeaderRecord:
 
 @record
 class SnapshotFooterRecord:
-    """The last record of a snapshot."""
+    """Last record of a snapshot."""
 
     __versions__: ClassVar[range] = range(1)
     __flexible_from__: ClassVar[int] = 0
@@ -59,7 +59,7 @@ class SnapshotFooterRecord:
 
 @record
 class KRaftVersionRecord:
-    """The version of KRaft: 0 static voters, 1 voters in the log (KIP-853)."""
+    """Value of kraft.version: 0 for static voters, 1 for voters in the log (KIP-853)."""
 
     __versions__: ClassVar[range] = range(1)
     __flexible_from__: ClassVar[int] = 0
@@ -90,7 +90,7 @@ class QuorumVoter:
 
 @record
 class VotersRecord:
-    """The voters of the quorum (KIP-853)."""
+    """The set of voters of the quorum (KIP-853)."""
 
     __versions__: ClassVar[range] = range(1)
     __flexible_from__: ClassVar[int] = 0

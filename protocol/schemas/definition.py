@@ -1,12 +1,11 @@
-"""How our schemas are written down.
+"""Definition of the schemas of stored records.
 
-A record is a dataclass (`@record`) whose fields carry their wire type and versions as metadata, in
-kio's keys where kio has them (`kafka_type`, `tag`). Unlike kio's, one class stands for all versions: the
-codec is compiled per class and version. Every field has a default, Kafka's.
+A record is a dataclass (`@record`) whose fields have their wire type and versions as metadata, with kio's keys where kio
+has them (`kafka_type`, `tag`). Unlike in kio, one class represents all versions; the codec is compiled per class and
+version. Every field has Kafka's default.
 
-Of a class itself: `__api_key__` (or a coordinator record's type), `__versions__` and the first
-flexible version `__flexible_from__` (NEVER if there is none). Structs within a record carry none of
-these and follow the record that holds them.
+A class has `__api_key__` (or the type of a coordinator record), `__versions__`, and the first flexible version
+`__flexible_from__` (NEVER if there is none). A struct in a record has none of them and uses those of the record.
 """
 
 from __future__ import annotations
@@ -24,8 +23,10 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def record(cls: type[T]) -> type[T]:
-    """A class of records or of structs in them: a dataclass with slots, keywords and value semantics,
-    at the price of `value_class`."""
+    """Make a class of records or structs: a dataclass with slots, keyword arguments and value semantics.
+
+    It costs as little at start as `value_class`.
+    """
     return compared_by_fields(bare_dataclass(cls, kw_only=True))
 
 
@@ -40,8 +41,8 @@ def wire(
 ) -> Any:
     """A field of a primitive type (`int32`, `string`, `uuid`, …) or of an array of one (`[]int32`).
 
-    It exists from version `since` to `until`, both included; with a `tag` it is a tagged field, and
-    sent only when it differs from its default.
+    It exists from version `since` to `until`, both inclusive. With a `tag` it is a tagged field, which is
+    written only if it differs from its default.
     """
     if default is MISSING:
         default = () if kafka_type.startswith("[]") else _ZERO[kafka_type]
@@ -56,7 +57,7 @@ def struct(
     tag: int | None = None,
     nullable: bool = False,
 ) -> Any:
-    """A field that is a struct; its default is a struct of defaults, as in Kafka."""
+    """A field of a struct type. Its default is a struct of defaults, as in Kafka."""
     metadata = _metadata("struct", since, NEVER, tag, nullable, of)
     return field(default=of() if default is MISSING else default, metadata=metadata)
 

@@ -1,6 +1,6 @@
-"""Records of `__consumer_offsets` that classic groups and offset commits live in.
+"""Records of classic groups and of offset commits in `__consumer_offsets`.
 
-A key is its type (int16) and body, a value its version (int16) and body; no value is a tombstone.
+A key is a type (int16) and a body, and a value is a version (int16) and a body. A null value is a tombstone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from odradek.protocol.schemas.definition import NEVER, record, structs, wire
 
 @record
 class OffsetCommitKey:
-    """Whose offset of which partition (type 1)."""
+    """Key of a committed offset: group, topic and partition (type 1)."""
 
     __api_key__: ClassVar[int] = 1
     __versions__: ClassVar[range] = range(1)
@@ -27,7 +27,7 @@ class OffsetCommitKey:
 class OffsetCommitValue:
     """A committed offset; timestamps in ms.
 
-    Version 1 alone has `expire_timestamp`, and is written when a commit sets it; else version 4.
+    Only version 1 has `expire_timestamp`. It is written if the commit has one, otherwise version 4.
     """
 
     __api_key__: ClassVar[int] = 1
@@ -43,7 +43,7 @@ class OffsetCommitValue:
 
 @record
 class LegacyOffsetCommitKey:
-    """Whose offset of which partition, as written before Kafka 0.9 (type 0); read only."""
+    """Key of a committed offset in the format before Kafka 0.9 (type 0), which is only read."""
 
     __api_key__: ClassVar[int] = 0
     __versions__: ClassVar[range] = range(1)
@@ -55,7 +55,7 @@ class LegacyOffsetCommitKey:
 
 @record
 class LegacyOffsetCommitValue:
-    """A committed offset as written before Kafka 0.9; read only."""
+    """A committed offset in the format before Kafka 0.9, which is only read."""
 
     __api_key__: ClassVar[int] = 0
     __versions__: ClassVar[range] = range(1)
@@ -67,7 +67,7 @@ class LegacyOffsetCommitValue:
 
 @record
 class GroupMetadataKey:
-    """A classic group (type 2)."""
+    """Key of the metadata of a classic group (type 2)."""
 
     __api_key__: ClassVar[int] = 2
     __versions__: ClassVar[range] = range(1)
@@ -77,7 +77,7 @@ class GroupMetadataKey:
 
 @record
 class MemberMetadata:
-    """A member of a classic group; time-outs in ms."""
+    """A member of a classic group, with timeouts in ms."""
 
     member_id: str = wire("string")
     group_instance_id: str | None = wire("string", None, since=3, nullable=True)
@@ -91,7 +91,7 @@ class MemberMetadata:
 
 @record
 class GroupMetadataValue:
-    """A classic group at the end of a rebalance; Kafka 4.3 writes version 3."""
+    """Metadata of a classic group after a rebalance. Kafka 4.3 writes version 3."""
 
     __api_key__: ClassVar[int] = 2
     __versions__: ClassVar[range] = range(5)

@@ -1,7 +1,7 @@
-"""All metadata records, loaded family by family when first asked for.
+"""All metadata records, whose modules are loaded when a record of them is first used.
 
-`from odradek.protocol.schemas.metadata_records import TopicRecord` loads the records of topics and
-no others: a broker without ACLs never builds theirs.
+`from odradek.protocol.schemas.metadata_records import TopicRecord` loads only the records of topics, so a broker
+without ACLs never loads the records of ACLs.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "ClientQuotaRecord",
     ),
 }
-"""The module of each family, and the classes in it."""
+"""The modules of metadata records, with their classes."""
 _MODULE_OF = {name: module for module, names in FAMILIES.items() for name in names}
 
 

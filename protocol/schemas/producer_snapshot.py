@@ -1,6 +1,6 @@
 """Producer snapshots (`<offset>.snapshot`): the state of every producer of a partition.
 
-Layout: i16 version 1, u32 CRC-32C of all that follows it, i32 count, 46 bytes an entry.
+Layout: i16 version 1, u32 CRC-32C of the bytes after it, i32 count, and 46 bytes for each entry.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _COUNT_AT = 6
 
 
 class ProducerEntry(NamedTuple):
-    """A producer; `last_offset` - `offset_delta` is the first offset of its last batch.
+    """State of a producer. `last_offset` - `offset_delta` is the first offset of its last batch.
 
-    -1 is none: no batch yet, no transaction open, no coordinator known.
+    -1 means none: no batch, no open transaction, or no known coordinator.
     """
 
     producer_id: int
@@ -35,7 +35,7 @@ class ProducerEntry(NamedTuple):
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The file's bytes, entries in the order given."""
+    """Encode a snapshot file with the entries in the given order."""
     body = b"".join([_ENTRY.pack(*entry) for entry in entries])
     count = len(body) // _ENTRY.size
     counted = count.to_bytes(4, "big") + body
@@ -43,7 +43,7 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_producer_snapshot(data: bytes) -> list[ProducerEntry]:
-    """Raises InvalidRecord if the version, the checksum or the size is wrong."""
+    """Decode a snapshot file. Raises InvalidRecord if the version, the checksum or the size is wrong."""
     if len(data) < _HEADER.size:
         raise InvalidRecord(f"{len(data)} bytes are no producer snapshot")
     version, crc, count = _HEADER.unpack_from(data)

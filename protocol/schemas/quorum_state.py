@@ -1,4 +1,4 @@
-"""The `quorum-state` file: one line of JSON with its `data_version` in it (KIP-595, KIP-853)."""
+"""The `quorum-state` file: one line of JSON that contains a `data_version` (KIP-595, KIP-853)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 
 @record
 class QuorumState:
-    """What a voter must not forget. Ids and epochs of -1 are none.
+    """Election state that a node persists: epoch, leader and vote. Ids and epochs of -1 mean none.
 
-    Version 0 (kraft.version 0) has cluster, applied offset and voters; version 1 (kraft.version 1)
-    has the directory id of the voter voted for instead.
+    Version 0 (kraft.version 0) has cluster id, applied offset and voters. Version 1 (kraft.version 1) has the
+    directory id of the voted node instead.
     """
 
     cluster_id: str = ""
@@ -30,7 +30,7 @@ class QuorumState:
 
 
 def encode_quorum_state(state: QuorumState) -> bytes:
-    """The file's bytes, as Kafka writes them."""
+    """Encode the file as Kafka does."""
     fields: dict[str, Any] = {}
     if state.data_version == 0:
         fields["clusterId"] = state.cluster_id
@@ -50,7 +50,7 @@ def encode_quorum_state(state: QuorumState) -> bytes:
 
 
 def decode_quorum_state(data: bytes) -> QuorumState:
-    """Raises InvalidRecord for a file that is no quorum state, or of a version after 1."""
+    """Decode the file. Raises InvalidRecord if it is malformed or its version is greater than 1."""
     try:
         fields = json.loads(data)
         if not isinstance(fields, dict):

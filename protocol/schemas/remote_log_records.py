@@ -29,7 +29,7 @@ class SegmentLeaderEpoch:
 
 @record
 class RemoteLogSegmentMetadataRecord:
-    """A remote segment, when its copy starts."""
+    """Metadata of a remote log segment whose copy starts."""
 
     __api_key__: ClassVar[int] = 0
     __versions__: ClassVar[range] = range(1)
@@ -49,7 +49,7 @@ class RemoteLogSegmentMetadataRecord:
 
 @record
 class RemoteLogSegmentMetadataUpdateRecord:
-    """A new state of a remote segment."""
+    """Change of the state of a remote log segment."""
 
     __api_key__: ClassVar[int] = 1
     __versions__: ClassVar[range] = range(1)
@@ -63,7 +63,7 @@ class RemoteLogSegmentMetadataUpdateRecord:
 
 @record
 class RemotePartitionDeleteMetadataRecord:
-    """A step in the deletion of a partition from the remote tier."""
+    """State of the deletion of a partition from the remote tier."""
 
     __api_key__: ClassVar[int] = 2
     __versions__: ClassVar[range] = range(1)
@@ -76,7 +76,7 @@ class RemotePartitionDeleteMetadataRecord:
 
 @record
 class RemoteLogSegmentMetadataSnapshotRecord:
-    """A remote segment, in a snapshot of a partition."""
+    """Metadata of a remote log segment in a snapshot of a partition."""
 
     __api_key__: ClassVar[int] = 3
     __versions__: ClassVar[range] = range(1)

@@ -10,7 +10,7 @@ from odradek.protocol.schemas.definition import record, structs, wire
 
 @record
 class AccessControlEntryRecord:
-    """An ACL exists."""
+    """Creation of an access control entry."""
 
     __api_key__: ClassVar[int] = 18
     __versions__: ClassVar[range] = range(1)
@@ -27,7 +27,7 @@ class AccessControlEntryRecord:
 
 @record
 class RemoveAccessControlEntryRecord:
-    """An ACL is gone."""
+    """Removal of an access control entry."""
 
     __api_key__: ClassVar[int] = 19
     __versions__: ClassVar[range] = range(1)
@@ -37,7 +37,7 @@ class RemoveAccessControlEntryRecord:
 
 @record
 class UserScramCredentialRecord:
-    """The SCRAM credentials of a user; mechanism 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+    """SCRAM credentials of a user. Mechanism 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512."""
 
     __api_key__: ClassVar[int] = 11
     __versions__: ClassVar[range] = range(1)
@@ -52,7 +52,7 @@ class UserScramCredentialRecord:
 
 @record
 class RemoveUserScramCredentialRecord:
-    """The SCRAM credentials of a user are gone."""
+    """Removal of the SCRAM credentials of a user."""
 
     __api_key__: ClassVar[int] = 22
     __versions__: ClassVar[range] = range(1)
@@ -63,7 +63,7 @@ class RemoveUserScramCredentialRecord:
 
 @record
 class DelegationTokenRecord:
-    """A delegation token; timestamps in ms."""
+    """A delegation token, with timestamps in ms."""
 
     __api_key__: ClassVar[int] = 10
     __versions__: ClassVar[range] = range(1)
@@ -79,7 +79,7 @@ class DelegationTokenRecord:
 
 @record
 class RemoveDelegationTokenRecord:
-    """A delegation token is gone."""
+    """Removal of a delegation token."""
 
     __api_key__: ClassVar[int] = 26
     __versions__: ClassVar[range] = range(1)
@@ -89,7 +89,7 @@ class RemoveDelegationTokenRecord:
 
 @record
 class ClientQuotaEntity:
-    """One part of who a quota is for; a name of None is the default entity."""
+    """Part of a quota entity: type and name. A name of None is the default entity."""
 
     entity_type: str = wire("string")
     entity_name: str | None = wire("string", nullable=True)
@@ -97,7 +97,7 @@ class ClientQuotaEntity:
 
 @record
 class ClientQuotaRecord:
-    """A quota of an entity, such as `producer_byte_rate` of a user and client id."""
+    """A quota of an entity, such as `producer_byte_rate` for a user and client id."""
 
     __api_key__: ClassVar[int] = 14
     __versions__: ClassVar[range] = range(1)

@@ -1,9 +1,9 @@
-"""Stored records to bytes and back: the frame around each family, and the class behind each key.
+"""Encodes and decodes stored records, and maps their keys and types to classes.
 
-Metadata and remote-log records: uvarint frame version 1, uvarint API key, uvarint version, body.
-Coordinator records: a key is its type (int16) and body (version 0), a value its version (int16) and
-body. Classes load when their key is first met. Whatever is malformed, unknown or left over is an
-InvalidRecord: these bytes come from a disk, and the caller decides what that means.
+Metadata records and remote log metadata records: uvarint frame version 1, uvarint API key, uvarint version, body.
+Coordinator records: a key is a type (int16) and a body of version 0; a value is a version (int16) and a body.
+The class of a record is loaded when its key is first used. Malformed bytes, unknown records and trailing bytes raise
+InvalidRecord, which the caller handles, because the bytes come from a disk.
 """
 
 from __future__ import annotations
@@ -92,66 +92,67 @@ _GROUPS: Mapping[int, tuple[str, str]] = {
     22: (_STREAMS, "StreamsGroupCurrentMemberAssignment"),
     23: (_STREAMS, "StreamsGroupTopology"),
 }
-"""A group record's type, and what its key's and value's classes are called but for the ending."""
+"""Types of group records, with the module and the name of their classes without `Key` or `Value`."""
 _TRANSACTIONS: Mapping[int, tuple[str, str]] = {0: ("transaction_records", "TransactionLog")}
 
 _WRITTEN_VERSIONS = {"GroupMetadataValue": 3}
-"""Where Kafka 4.3 does not write a coordinator value's newest version."""
+"""Versions of coordinator values that Kafka 4.3 writes, where it is not the newest version."""
 
 
 class InvalidRecord(KafkaError):
-    """Stored bytes that are no record we know, or not wholly one."""
+    """Stored bytes that are malformed, truncated or an unknown record."""
 
     code: ErrorCode = ErrorCode.corrupt_message
 
 
 class TooLong(KafkaError):
-    """A record that its format has no room for: a string of more bytes than its length can tell."""
+    """A record that its format cannot encode, because a string is longer than its length field allows."""
 
     code: ErrorCode = ErrorCode.unknown_server_error
 
 
 class UnknownRecord(InvalidRecord):
-    """A record of a type or version that Kafka 4.3 does not have."""
+    """A record with a type or version that Kafka 4.3 does not have."""
 
 
 def encode_metadata_record(record: Any, version: int | None = None) -> bytes:
-    """A metadata record as a value in `__cluster_metadata`; None is the newest version.
+    """Encode a metadata record for `__cluster_metadata`. A version of None is the newest.
 
-    The newest versions are what metadata.version 4.3-IV0 writes.
+    The newest versions are those of metadata.version 4.3-IV0.
     """
     return _encode_framed(record, version)
 
 
 def decode_metadata_record(data: Buffer) -> Any:
-    """The metadata record in a value of `__cluster_metadata`."""
+    """Decode a metadata record of `__cluster_metadata`."""
     return _decode_framed(_METADATA, data)
 
 
 def encode_remote_log_record(record: Any, version: int | None = None) -> bytes:
-    """A record of `__remote_log_metadata` (KIP-405)."""
+    """Encode a record of `__remote_log_metadata` (KIP-405)."""
     return _encode_framed(record, version)
 
 
 def decode_remote_log_record(data: Buffer) -> Any:
-    """The record in a value of `__remote_log_metadata`."""
+    """Decode a record of `__remote_log_metadata`."""
     return _decode_framed(_REMOTE_LOG, data)
 
 
 def framed_version(data: Buffer) -> tuple[int, int]:
-    """API key and version of an encoded metadata or remote-log record."""
+    """API key and version of an encoded metadata record or remote log metadata record."""
     key, version, _ = _read_frame(data)
     return key, version
 
 
 def encode_coordinator_key(key: Any) -> bytes:
-    """The key of a record in `__consumer_offsets` or `__transaction_state`."""
+    """Encode the key of a record in `__consumer_offsets` or `__transaction_state`."""
     return _INT16.pack(key.__api_key__) + encode(key, 0)
 
 
 def encode_coordinator_value(value: Any, version: int | None = None) -> bytes:
-    """The value; None is the version that Kafka 4.3 writes (4 of an OffsetCommitValue, and 1 where
-    it has an `expire_timestamp`).
+    """Encode the value of a coordinator record. A version of None is the one that Kafka 4.3 writes.
+
+    For OffsetCommitValue that is 4, or 1 if it has an `expire_timestamp`.
     """
     if version is None:
         version = _written_version(value)
@@ -166,28 +167,30 @@ def _written_version(value: Any) -> int:
 
 
 def decode_group_key(data: Buffer) -> Any:
-    """A key of `__consumer_offsets`; UnknownRecord for a type that is not Kafka 4.3's."""
+    """Decode a key of `__consumer_offsets`. Raises UnknownRecord for a type that Kafka 4.3 does not have."""
     return _decode_key(_GROUPS, data)
 
 
 def decode_group_value(key: Any, data: Buffer) -> Any:
-    """The value that belongs to `key` (a tombstone, None, is not for here)."""
+    """Decode the value of `key`, which must not be a tombstone (None)."""
     return _decode_value(_GROUPS, key.__api_key__, data)
 
 
 def decode_transaction_key(data: Buffer) -> Any:
-    """A key of `__transaction_state`."""
+    """Decode a key of `__transaction_state`."""
     return _decode_key(_TRANSACTIONS, data)
 
 
 def decode_transaction_value(data: Buffer) -> Any:
-    """A value of `__transaction_state`."""
+    """Decode a value of `__transaction_state`."""
     return _decode_value(_TRANSACTIONS, 0, data)
 
 
 def encode(record: Any, version: int) -> bytes:
-    """The body of any record of ours, without a frame. KeyError for a version that it hasn't,
-    TooLong for a string that it has no room for."""
+    """Encode the body of a stored record without a frame.
+
+    Raises KeyError for an unknown version, and TooLong for a string that the format cannot encode.
+    """
     try:
         return _writer(type(record), version)(record)
     except struct.error as error:
@@ -195,7 +198,7 @@ def encode(record: Any, version: int) -> bytes:
 
 
 def decode(record_type: type[R], version: int, data: Buffer, offset: int = 0) -> R:
-    """A body without a frame; InvalidRecord for anything malformed or left over."""
+    """Decode a body without a frame. Raises InvalidRecord if it is malformed or has trailing bytes."""
     try:
         return cast(R, _reader(record_type, version)(memoryview(data), offset))
     except InvalidFrame as error:
@@ -203,7 +206,7 @@ def decode(record_type: type[R], version: int, data: Buffer, offset: int = 0) ->
 
 
 def all_record_types() -> dict[str, list[type[Any]]]:
-    """Every class behind a key, by family: for tests and for those who list them."""
+    """All classes of records by kind and key, for tests and tools that list them."""
     framed = {"metadata": _METADATA, "remote_log": _REMOTE_LOG}
     keyed = {"group": _GROUPS, "transaction": _TRANSACTIONS}
     types = {family: [_load(*row) for row in table.values()] for family, table in framed.items()}
@@ -232,7 +235,7 @@ def _decode_framed(table: Mapping[int, tuple[str, str]], data: Buffer) -> Any:
 
 
 def _read_frame(data: Buffer) -> tuple[int, int, int]:
-    """API key, version, and where the body starts."""
+    """Read the API key, the version, and the position of the body."""
     try:
         frame_version, position = read_uvarint(data, 0)
         if frame_version != _FRAME_VERSION:

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that share groups (KIP-932) live in."""
+"""Records of share groups (KIP-932) in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from odradek.protocol.schemas.definition import NEVER, record, structs, wire
 
 @record
 class ShareGroupMemberMetadataKey:
-    """A member of a share group (type 10)."""
+    """Key of the metadata of a member of a share group (type 10)."""
 
     __api_key__: ClassVar[int] = 10
     __versions__: ClassVar[range] = range(1)
@@ -21,7 +21,7 @@ class ShareGroupMemberMetadataKey:
 
 @record
 class ShareGroupMemberMetadataValue:
-    """What a member of a share group said of itself."""
+    """Metadata of a member of a share group, from its heartbeats."""
 
     __api_key__: ClassVar[int] = 10
     __versions__: ClassVar[range] = range(1)
@@ -34,7 +34,7 @@ class ShareGroupMemberMetadataValue:
 
 @record
 class ShareGroupMetadataKey:
-    """A share group (type 11)."""
+    """Key of the metadata of a share group (type 11)."""
 
     __api_key__: ClassVar[int] = 11
     __versions__: ClassVar[range] = range(1)
@@ -44,7 +44,7 @@ class ShareGroupMetadataKey:
 
 @record
 class ShareGroupMetadataValue:
-    """A share group's epoch."""
+    """Metadata of a share group: its epoch."""
 
     __api_key__: ClassVar[int] = 11
     __versions__: ClassVar[range] = range(1)
@@ -55,7 +55,7 @@ class ShareGroupMetadataValue:
 
 @record
 class ShareGroupTargetAssignmentMetadataKey:
-    """A share group's target assignment (type 12)."""
+    """Key of the metadata of a share group's target assignment (type 12)."""
 
     __api_key__: ClassVar[int] = 12
     __versions__: ClassVar[range] = range(1)
@@ -65,7 +65,7 @@ class ShareGroupTargetAssignmentMetadataKey:
 
 @record
 class ShareGroupTargetAssignmentMetadataValue:
-    """The epoch of a target assignment, and when it was made (ms)."""
+    """Metadata of a target assignment: its epoch, and the time of its computation in ms."""
 
     __api_key__: ClassVar[int] = 12
     __versions__: ClassVar[range] = range(1)
@@ -76,7 +76,7 @@ class ShareGroupTargetAssignmentMetadataValue:
 
 @record
 class ShareGroupTargetAssignmentMemberKey:
-    """A member's part of the target assignment (type 13)."""
+    """Key of the target assignment of a member (type 13)."""
 
     __api_key__: ClassVar[int] = 13
     __versions__: ClassVar[range] = range(1)
@@ -93,7 +93,7 @@ class TargetTopicPartitions:
 
 @record
 class ShareGroupTargetAssignmentMemberValue:
-    """A member's part of the target assignment."""
+    """Target assignment of a member."""
 
     __api_key__: ClassVar[int] = 13
     __versions__: ClassVar[range] = range(1)
@@ -103,7 +103,7 @@ class ShareGroupTargetAssignmentMemberValue:
 
 @record
 class ShareGroupCurrentMemberAssignmentKey:
-    """What a member of a share group has now (type 14)."""
+    """Key of the current assignment of a member (type 14)."""
 
     __api_key__: ClassVar[int] = 14
     __versions__: ClassVar[range] = range(1)
@@ -120,7 +120,7 @@ class CurrentTopicPartitions:
 
 @record
 class ShareGroupCurrentMemberAssignmentValue:
-    """What a member of a share group has now."""
+    """Current assignment of a member of a share group."""
 
     __api_key__: ClassVar[int] = 14
     __versions__: ClassVar[range] = range(1)
@@ -133,7 +133,7 @@ class ShareGroupCurrentMemberAssignmentValue:
 
 @record
 class ShareGroupStatePartitionMetadataKey:
-    """The state of a share group's partitions (type 15)."""
+    """Key of the share-partition metadata of a share group (type 15)."""
 
     __api_key__: ClassVar[int] = 15
     __versions__: ClassVar[range] = range(1)
@@ -156,7 +156,7 @@ class TopicInfo:
 
 @record
 class ShareGroupStatePartitionMetadataValue:
-    """Topics whose share state is being initialized, is initialized, or is being deleted."""
+    """Topics whose share state is being initialized, has been initialized, or is being deleted."""
 
     __api_key__: ClassVar[int] = 15
     __versions__: ClassVar[range] = range(1)

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that streams groups (KIP-1071) live in."""
+"""Records of streams groups (KIP-1071) in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.protocol.schemas.definition import NEVER, record, struct, structs, 
 
 @record
 class StreamsGroupMetadataKey:
-    """A streams group (type 17)."""
+    """Key of the metadata of a streams group (type 17)."""
 
     __api_key__: ClassVar[int] = 17
     __versions__: ClassVar[range] = range(1)
@@ -25,7 +25,7 @@ class LastAssignmentConfig:
 
 @record
 class StreamsGroupMetadataValue:
-    """A streams group's epoch."""
+    """Metadata of a streams group: its epoch."""
 
     __api_key__: ClassVar[int] = 17
     __versions__: ClassVar[range] = range(1)
@@ -40,7 +40,7 @@ class StreamsGroupMetadataValue:
 
 @record
 class StreamsGroupMemberMetadataKey:
-    """A member of a streams group (type 19)."""
+    """Key of the metadata of a member of a streams group (type 19)."""
 
     __api_key__: ClassVar[int] = 19
     __versions__: ClassVar[range] = range(1)
@@ -63,7 +63,7 @@ class KeyValue:
 
 @record
 class StreamsGroupMemberMetadataValue:
-    """What a member of a streams group said of itself."""
+    """Metadata of a member of a streams group, from its heartbeats."""
 
     __api_key__: ClassVar[int] = 19
     __versions__: ClassVar[range] = range(1)
@@ -81,7 +81,7 @@ class StreamsGroupMemberMetadataValue:
 
 @record
 class StreamsGroupTargetAssignmentMetadataKey:
-    """A streams group's target assignment (type 20)."""
+    """Key of the metadata of a streams group's target assignment (type 20)."""
 
     __api_key__: ClassVar[int] = 20
     __versions__: ClassVar[range] = range(1)
@@ -91,7 +91,7 @@ class StreamsGroupTargetAssignmentMetadataKey:
 
 @record
 class StreamsGroupTargetAssignmentMetadataValue:
-    """The epoch of a target assignment, and when it was made (ms)."""
+    """Metadata of a target assignment: its epoch, and the time of its computation in ms."""
 
     __api_key__: ClassVar[int] = 20
     __versions__: ClassVar[range] = range(1)
@@ -102,7 +102,7 @@ class StreamsGroupTargetAssignmentMetadataValue:
 
 @record
 class StreamsGroupTargetAssignmentMemberKey:
-    """A member's part of the target assignment (type 21)."""
+    """Key of the target assignment of a member (type 21)."""
 
     __api_key__: ClassVar[int] = 21
     __versions__: ClassVar[range] = range(1)
@@ -119,7 +119,7 @@ class TargetTasks:
 
 @record
 class StreamsGroupTargetAssignmentMemberValue:
-    """A member's part of the target assignment."""
+    """Target assignment of a member: its tasks."""
 
     __api_key__: ClassVar[int] = 21
     __versions__: ClassVar[range] = range(1)
@@ -131,7 +131,7 @@ class StreamsGroupTargetAssignmentMemberValue:
 
 @record
 class StreamsGroupCurrentMemberAssignmentKey:
-    """What a member of a streams group runs now (type 22)."""
+    """Key of the current assignment of a member (type 22)."""
 
     __api_key__: ClassVar[int] = 22
     __versions__: ClassVar[range] = range(1)
@@ -149,7 +149,7 @@ class CurrentTasks:
 
 @record
 class StreamsGroupCurrentMemberAssignmentValue:
-    """What a member of a streams group runs now, and what it has yet to give up."""
+    """Current tasks of a member, and the tasks that it must still revoke."""
 
     __api_key__: ClassVar[int] = 22
     __versions__: ClassVar[range] = range(1)
@@ -167,7 +167,7 @@ class StreamsGroupCurrentMemberAssignmentValue:
 
 @record
 class StreamsGroupTopologyKey:
-    """A streams group's topology (type 23)."""
+    """Key of the topology of a streams group (type 23)."""
 
     __api_key__: ClassVar[int] = 23
     __versions__: ClassVar[range] = range(1)
@@ -209,7 +209,7 @@ class Subtopology:
 
 @record
 class StreamsGroupTopologyValue:
-    """A streams group's topology."""
+    """Topology of a streams group: its subtopologies."""
 
     __api_key__: ClassVar[int] = 23
     __versions__: ClassVar[range] = range(1)

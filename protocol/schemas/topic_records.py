@@ -1,7 +1,7 @@
 """Metadata records of topics, their partitions and configs.
 
-Written by the active controller to `__cluster_metadata`; every node applies them to its image.
-Version 1 of a partition's records adds log directories (KIP-858), version 2 ELR (KIP-966).
+The active controller writes them to `__cluster_metadata`, and every node applies them to its metadata image.
+Version 1 of a partition's records adds log directories (KIP-858), and version 2 adds the ELR (KIP-966).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from odradek.protocol.schemas.definition import record, wire
 
 @record
 class TopicRecord:
-    """A topic exists, under this name and id."""
+    """Creation of a topic with a name and an id."""
 
     __api_key__: ClassVar[int] = 2
     __versions__: ClassVar[range] = range(1)
@@ -25,7 +25,7 @@ class TopicRecord:
 
 @record
 class RemoveTopicRecord:
-    """A topic, its partitions and its configs are gone."""
+    """Removal of a topic with its partitions and configs."""
 
     __api_key__: ClassVar[int] = 9
     __versions__: ClassVar[range] = range(1)
@@ -35,9 +35,9 @@ class RemoveTopicRecord:
 
 @record
 class PartitionRecord:
-    """The whole state of a partition.
+    """Complete state of a partition.
 
-    `directories` holds a log directory id per replica, in the order of `replicas`.
+    `directories` are the log directory ids of the replicas, in the order of `replicas`.
     """
 
     __api_key__: ClassVar[int] = 3
@@ -62,10 +62,10 @@ class PartitionRecord:
 
 @record
 class PartitionChangeRecord:
-    """What changed of a partition; None (and -2 for `leader`, -1 for the recovery state): nothing.
+    """Change of a partition. None, -2 for `leader` or -1 for the recovery state means unchanged.
 
-    A leader of -1 is no leader. The leader epoch goes up when `leader` is set, or when replicas
-    leave the ISR under an old metadata version; the partition epoch always does.
+    A leader of -1 means no leader. The record increases the partition epoch. It increases the leader epoch if it sets
+    `leader`, or if it removes replicas from the ISR under an old metadata version.
     """
 
     __api_key__: ClassVar[int] = 5
@@ -88,7 +88,7 @@ class PartitionChangeRecord:
 
 @record
 class ConfigRecord:
-    """A config of a resource (2 topic, 4 broker, 16 client metrics, 32 group); None removes it."""
+    """Config of a resource (2 topic, 4 broker, 16 client metrics, 32 group). A value of None removes it."""
 
     __api_key__: ClassVar[int] = 4
     __versions__: ClassVar[range] = range(1)
@@ -101,7 +101,7 @@ class ConfigRecord:
 
 @record
 class ClearElrRecord:
-    """Forget the eligible leader replicas of a topic, or of every one if the name is empty."""
+    """Clears the eligible leader replicas of a topic, or of all topics if the name is empty."""
 
     __api_key__: ClassVar[int] = 28
     __versions__: ClassVar[range] = range(1)

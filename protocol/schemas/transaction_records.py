@@ -1,6 +1,6 @@
-"""Records of `__transaction_state`.
+"""Records of transactional ids in `__transaction_state`.
 
-A value has version 0 under transaction version 0, version 1 (flexible, KIP-890) from then on.
+The value has version 0 with transaction.version 0, and version 1 (flexible, KIP-890) with later ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from odradek.protocol.schemas.definition import NEVER, record, structs, wire
 
 @record
 class TransactionLogKey:
-    """A transactional id (type 0)."""
+    """Key of the state of a transactional id (type 0)."""
 
     __api_key__: ClassVar[int] = 0
     __versions__: ClassVar[range] = range(1)
@@ -28,10 +28,10 @@ class TransactionPartitions:
 
 @record
 class TransactionLogValue:
-    """The state of a transactional id; times in ms.
+    """State of a transactional id, with times in ms.
 
     `transaction_status` is 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit,
-    5 CompleteAbort, 6 Dead, 7 PrepareEpochFence. No partitions at all (None) is Empty or Complete.
+    5 CompleteAbort, 6 Dead, 7 PrepareEpochFence. Partitions are None in the states Empty and Complete.
     """
 
     __api_key__: ClassVar[int] = 0
