@@ -130,9 +130,9 @@ class Brokers:
         self._ask("the remote log metadata", metadata.read_on)
 
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
-        """Return the start offsets of those epochs that the leader has records of (KIP-101).
+        """Return the start offsets of those epochs of which the leader has records (KIP-101).
 
-        An epoch starts where the previous one ends. The last entry stands for all later epochs.
+        An epoch starts where the previous one ends. The last entry applies to all later epochs.
         """
         ordered = sorted(set(epochs))
         ends = self._ask(

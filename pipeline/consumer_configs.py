@@ -1,20 +1,21 @@
-"""What Kafka's consumer (4.3) may be told, and what of it means something here.
+"""Kafka consumer configs (4.3) as options of the source: which are ignored and which are refused.
 
-Spark's source hands its `kafka.*` on to such a consumer. What cannot change which records are read is passed over,
-so that a query moves as it is: how brokers are asked, and of what there is none here, as groups and metrics. What
-says how one logs in is refused, as brokers are spoken to in PLAINTEXT; and so is what would change what is read.
+Spark's Kafka source passes `kafka.*` options to a Kafka consumer. Configs that cannot change which records are read
+are ignored, so that existing queries work unchanged: configs of fetching, consumer groups and metrics. Refused are
+configs of authentication and encryption, because connections to brokers are PLAINTEXT, and configs that would
+change which records are read.
 """
 
 from __future__ import annotations
 
 PASSED_OVER = frozenset(
     (
-        "allow.auto.create.topics",  # who reads makes none
+        "allow.auto.create.topics",  # reading never creates topics
         "auto.commit.interval.ms",
-        "check.crcs",  # they are
+        "check.crcs",  # CRCs are always checked
         "client.dns.lookup",
         "client.id",
-        "client.rack",  # a replica elsewhere has the same
+        "client.rack",  # all replicas have the same records
         "connections.max.idle.ms",
         "default.api.timeout.ms",
         "enable.metrics.push",
@@ -62,21 +63,21 @@ REFUSED = {
     "security.protocol": "brokers are spoken to in PLAINTEXT",
     "security.providers": "brokers are spoken to in PLAINTEXT",
 }
-"""And why. Spark's source refuses the first five, too: who sets them expects something else."""
+"""Refused configs by name, with the reason. Spark's Kafka source refuses the first five, too."""
 
 AS_IT_IS = {"security.protocol": "PLAINTEXT", "exclude.internal.topics": "true"}
-"""What those may be told all the same."""
+"""Values with which refused configs are accepted."""
 
 _OF_LOGGING_IN = ("sasl.", "ssl.")
 
 
 def is_passed_over(name: str, value: str) -> bool:
-    """Of a config by its name in Kafka."""
+    """Return whether a Kafka config is ignored. `name` has no "kafka." prefix."""
     return name in PASSED_OVER or AS_IT_IS.get(name) == value
 
 
 def why_refused(name: str) -> str | None:
-    """None where there is no config of the name."""
+    """Return why a Kafka config is refused; None if no config has that name."""
     if name.startswith(_OF_LOGGING_IN):
         return REFUSED["security.protocol"]
     return REFUSED.get(name)

@@ -1,12 +1,11 @@
-"""Arrow columns back to records as they are in a batch; compiled, never a Python object a record.
+"""Encodes Arrow columns as records; compiled, without a Python object for each record.
 
-The other direction of `decoding/`: keys, values, headers and timestamps as they were read become the
-body of a batch, whose header `protocol.records.frame_batch` writes. Which rows a batch has is given by their
-numbers, so that rows which go to several partitions are not sorted or copied before.
+The inverse of `decoding/`: keys, values, headers and timestamps become the body of a batch, whose header
+`protocol.records.frame_batch` writes. A batch's rows are selected by row number, so that rows for several
+partitions are neither sorted nor copied first.
 """
 
-# Code for the compiler, which knows no types but by what it is called with.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, call-arg, var-annotated"
+# Compiled by numba, which infers the types from the arguments.
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from odradek.client.transactions import EncodedRecords
 from odradek.pipeline.decoding.kernels import _copy
 
 COLUMNS = ("key", "value", "offset", "timestamp", "headers")
-"""What is needed of a topic to write it again."""
+"""Columns that are needed to write records again."""
 RECORD_BYTES_MAX, HEADER_BYTES_MAX = 36, 10
-"""The lengths and deltas of a record, and of a header, take so much at most."""
+"""Maximum bytes of the lengths and deltas of a record, and of a header."""
 
 
 class Records:
-    """The rows of an Arrow batch that has COLUMNS. `sizes`: at most so many bytes each becomes."""
+    """Rows of an Arrow batch with COLUMNS, ready to encode. `sizes` are upper bounds of the encoded sizes in bytes."""
 
     def __init__(self, table: pa.RecordBatch) -> None:
         self._keys = _Binary(table.column("key"))
@@ -53,19 +52,20 @@ class Records:
         return len(self.offsets)
 
     def by_key(self, partitions: int, otherwise: int, low: int, high: int) -> Any:
-        """The partition of each row from `low` on, before `high`, among so many, as Kafka's clients choose
-        it; `otherwise` for rows without a key."""
+        """Return the partitions, out of `partitions`, of the rows low <= row < high, as Kafka's default partitioner
+        chooses them by key; `otherwise` for rows without a key.
+        """
         keys = self._keys
         found = np.full(high - low, otherwise, np.int32)
         partitions_of(keys.ends[low : high + 1], keys.nulls[low:high], keys.data, partitions, found)
         return found
 
     def beyond(self, at_ms: int) -> Any:
-        """The offsets of records with a timestamp as far as that from 1970."""
+        """Return the offsets of records whose timestamp is at least `at_ms` before or after 1970."""
         return self.offsets[np.abs(self._timestamps) >= at_ms]
 
     def encode(self, rows: Any) -> EncodedRecords:
-        """These rows, at least one, as the body of a batch."""
+        """Encode these rows, at least one, as the body of a batch."""
         out = np.empty(int(self.sizes[rows].sum()), np.uint8)
         size = encode_records(
             rows, self._timestamps, *self._keys.arrays, *self._values.arrays,
@@ -78,7 +78,9 @@ class Records:
 
 
 def cut(sizes: Any, limit: int, count: int) -> Iterator[tuple[int, int]]:
-    """Neighbours that are at most `limit` together and at most `count`, at least one: from, before."""
+    """Group consecutive items into ranges (low, high) with sums of at most `limit` and at most `count` items, but
+    at least one.
+    """
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):
@@ -90,7 +92,7 @@ def cut(sizes: Any, limit: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 class _Binary:
-    """A column of bytes: where each ends (with 0 before the first), which are null, the bytes."""
+    """A binary column: the items' ends (after a leading 0), the nulls and the bytes."""
 
     def __init__(self, column: pa.Array) -> None:
         data = column.buffers()[2]
@@ -109,7 +111,7 @@ def _ends(column: pa.Array) -> Any:
 
 @njit(cache=True, nogil=True)
 def _size_of(value):
-    """Of a zigzag varint."""
+    """Return the size of a number as a zigzag varint."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while raw > np.uint64(127):
@@ -120,7 +122,7 @@ def _size_of(value):
 
 @njit(cache=True, nogil=True)
 def _put(out, at, value):
-    """Where it ends."""
+    """Write a zigzag varint; return its end."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     while raw > np.uint64(127):
         out[at] = np.uint8((raw & np.uint64(127)) | np.uint64(128))
@@ -154,7 +156,7 @@ def encode_records(
     header_value_ends, header_nulls, header_values,
     out,
 ):  # fmt: skip
-    """The records of these rows, one offset each, into `out`, which is large enough; how many bytes."""
+    """Encode these rows, with consecutive offsets, into `out`, which is large enough; return the number of bytes."""
     at = 0
     base = timestamps[rows[0]]
     for number in range(len(rows)):
@@ -189,8 +191,7 @@ _SEED, _M, _R = np.uint32(0x9747B28C), np.uint32(0x5BD1E995), np.uint32(24)
 
 @njit(cache=True, nogil=True)
 def partitions_of(ends, nulls, data, partitions, out):
-    """The partition of each key that there is, by the hash that Kafka's clients share
-    (client/partitioner.py)."""
+    """Set the partition of each non-null key by Kafka's murmur2 hash (client/partitioner.py)."""
     for row in range(len(out)):
         if nulls[row]:
             continue

@@ -1,10 +1,11 @@
-"""What a query's filters say of partitions, offsets and times: less is planned, fetched and decoded.
+"""Filter push-down: restricts planning, fetching and decoding by a query's filters on partition, offset and
+timestamp.
 
-Filters that are understood whole are applied here, and Spark does not look at those rows again; all
-others are left to Spark. Comparisons with null are false, as in SQL, but for one thing: a row that stands for
-offsets that can't be read (`onCorruptSegment=report`) has no time, and may have had any. A comparison of times
-lets it through, once: who asks for an hour is told what may be missing of it. That a time is not null is left to
-Spark then, unless it follows from such a comparison: Spark says that of each.
+Filters that are fully understood are applied here, and Spark does not evaluate them again; all others are left to
+Spark. Comparisons with null are false, as in SQL, with one exception: a row for unreadable offsets
+(`onCorruptSegment=report`) has no timestamp, and passes comparisons of timestamps, so that a query for an hour
+includes the gaps that may contain records of that hour. For this reason IsNotNull on the timestamp is left to
+Spark, unless a pushed comparison implies it: Spark adds IsNotNull for each comparison.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class PushedFilters:
-    """The rows that pass: of these topics and partitions (None: all), of `low` <= offset < `high`, of
-    `since_ms` <= timestamp < `until_ms`."""
+    """Conjunction of the pushed filters: topics and partitions (None: all), low <= offset < high, since_ms <=
+    timestamp < until_ms.
+    """
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -36,28 +38,30 @@ class PushedFilters:
         return self.since_ms > INT64_MIN or self.until_ms < INT64_MAX
 
     def too_late_ms(self, max_lateness_ms: int | None) -> int:
-        """Behind a record as late as that none passes, if none is by more than `max_lateness_ms` older than
-        those before it; INT64_MAX where nobody says so."""
+        """Return the timestamp (ms) after which no later record passes, if no record is more than `max_lateness_ms`
+        older than an earlier one; INT64_MAX if that is not known.
+        """
         if max_lateness_ms is None or self.until_ms == INT64_MAX:
             return INT64_MAX
         return self.until_ms + max_lateness_ms
 
     def offsets(self, topic: str, partition: int, low: int, high: int) -> tuple[int, int]:
-        """What is left of a partition's offsets (from, before)."""
+        """Return the offset range (low, high) of a partition that may pass."""
         if not self.has_partition(topic, partition):
             return low, low
         return max(low, self.low), min(high, self.high)
 
     def has_partition(self, topic: str, partition: int) -> bool:
-        """Whether any of its rows may pass."""
+        """Whether rows of the partition may pass."""
         return (self.topics is None or topic in self.topics) and (
             self.partitions is None or partition in self.partitions
         )
 
 
 def push_down(filters: Iterable[Any], *, has_gaps: bool = False) -> tuple[PushedFilters, list[Any]]:
-    """What Spark's filters (`pyspark.sql.datasource.Filter`, all to be met) come to, and those of them
-    that Spark has to see to itself. `has_gaps`: whether there may be rows of no record."""
+    """Split Spark's filters (a conjunction of `pyspark.sql.datasource.Filter`) into those applied here and those
+    left to Spark. `has_gaps`: rows for unreadable offsets are possible.
+    """
     from pyspark.sql.datasource import IsNotNull
 
     found, left, not_null = PushedFilters(), list[Any](), list[Any]()
@@ -77,7 +81,7 @@ def push_down(filters: Iterable[Any], *, has_gaps: bool = False) -> tuple[Pushed
 
 
 def _narrowed(found: PushedFilters, each: Any) -> PushedFilters | None:
-    """None where it is not understood whole."""
+    """Add a filter; None if it is not fully understood."""
     from pyspark.sql import datasource as spark
 
     if not hasattr(each, "attribute") or not hasattr(each, "value") or len(each.attribute) != 1:
@@ -97,7 +101,7 @@ def _narrowed(found: PushedFilters, each: Any) -> PushedFilters | None:
     at = _micros(value)
     if at is None:
         return None
-    low, high = bounds(at)  # in microseconds; what is stored are whole milliseconds
+    low, high = bounds(at)  # in microseconds; stored timestamps are in milliseconds
     since = INT64_MIN if low <= INT64_MIN else -(-low // 1000)
     until = INT64_MAX if high >= INT64_MAX else -(-high // 1000)
     return replace(found, since_ms=max(found.since_ms, since), until_ms=min(found.until_ms, until))
@@ -114,7 +118,7 @@ _BOUNDS: dict[str, Callable[[int], tuple[int, int]]] = {
     "LessThan": lambda value: (INT64_MIN, value),
     "LessThanOrEqual": lambda value: (INT64_MIN, value + 1),
 }
-"""By the filter's name: from where to before where."""
+"""Half-open interval (low, high) of each comparison, by the filter's name."""
 
 
 def _only(found: PushedFilters, column: str, values: Iterable[Any]) -> PushedFilters | None:
@@ -128,7 +132,9 @@ def _only(found: PushedFilters, column: str, values: Iterable[Any]) -> PushedFil
 
 
 def _micros(value: Any) -> int | None:
-    """Of a timestamp literal. One without a zone is in that of the session, which is not known here."""
+    """Return the microseconds of a timestamp literal; None without a zone, since the session's time zone is not
+    known here.
+    """
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // timedelta(microseconds=1)

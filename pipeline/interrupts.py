@@ -1,11 +1,11 @@
-"""Ctrl-C while a driver has Spark do something.
+"""Ctrl-C (SIGINT) in a driver during calls to Spark.
 
-A call of Spark waits for its answer on a connection that its thread keeps for all of them. Were KeyboardInterrupt
-raised while it waits, the next call would take that answer for its own, and the one after it the next one's. So another
-thread, with a connection of its own, cancels what Spark does, and again until nothing is begun any more, and
-KeyboardInterrupt is raised once the call has had its answer. While Spark starts, it is raised afterwards: half-way
-through, the JVM would stay for good. (But for the end of that: PySpark has a handler of its own by then.) A second
-Ctrl-C is not waited with. Who has SIGINT ignored, or seen to otherwise, keeps it so.
+A Py4J call waits for its response on a connection that its thread reuses. If KeyboardInterrupt were raised during
+the wait, the next call would read the response of the interrupted one. So another thread, with its own connection,
+cancels Spark's jobs until no more are started, and KeyboardInterrupt is raised when the call has returned. During
+the start of Spark it is raised afterwards, since an interrupted start would leave the JVM running. (At the end of
+the start, PySpark installs its own handler.) A second Ctrl-C raises at once. If SIGINT is ignored or handled by
+another handler, nothing changes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.05
 NUDGE = signal.SIGUSR1
-"""To the thread that has called Spark: it may have had its answer."""
+"""Signal to the thread that called Spark: its call may have returned."""
 
 
 @contextmanager
 def interrupts_put_off() -> Iterator[None]:
-    """A Ctrl-C is raised when this ends, however it does, and its handler is the one that it was. In another thread than
-    the main one there is none."""
+    """Delay a Ctrl-C until the end of the block, then restore the handler and raise KeyboardInterrupt. Does nothing
+    outside the main thread.
+    """
     if current_thread() is not main_thread():
         yield
         return
@@ -45,7 +46,7 @@ def interrupts_put_off() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None:  # as of a handler that is none of Python's
+        if before is not None:  # None for a handler that was not installed from Python
             signal.signal(signal.SIGINT, before)
         if noted:
             raise KeyboardInterrupt
@@ -53,8 +54,9 @@ def interrupts_put_off() -> Iterator[None]:
 
 @contextmanager
 def interrupts_cancel(spark: SparkSession) -> Iterator[None]:
-    """See the module. Whatever this ends with after a Ctrl-C, it is told as KeyboardInterrupt: what was cancelled
-    ends with an error of its own."""
+    """Let a Ctrl-C within the block cancel Spark's jobs. Raises KeyboardInterrupt in place of the errors that the
+    cancellation causes.
+    """
     if not _is_ours():
         yield
         return
@@ -68,18 +70,18 @@ def interrupts_cancel(spark: SparkSession) -> Iterator[None]:
             interrupt.finish()
         finally:
             signal.signal(signal.SIGINT, interrupted)
-            # What is left of a canceller that was not waited for may nudge still, and by default that kills.
+            # A canceller that was not joined may still send the signal, whose default action kills the process.
             signal.signal(NUDGE, signal.SIG_IGN if interrupt.is_cancelling else nudged)
 
 
 def _is_ours() -> bool:
-    """Whether a Ctrl-C raises KeyboardInterrupt here."""
+    """Whether Ctrl-C raises KeyboardInterrupt in this thread."""
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return is_default and current_thread() is main_thread()
 
 
 class _Interrupt:
-    """See the module."""
+    """State of one call that a Ctrl-C can cancel."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -87,7 +89,7 @@ class _Interrupt:
         self._canceller: Thread | None = None
         self._is_second = False
         self._is_raised = False
-        """Not an Event: a handler that came while its own thread sets one would wait for ever."""
+        """Not an Event: a signal handler that runs while its own thread sets one would deadlock."""
 
     @property
     def is_cancelling(self) -> bool:
@@ -107,7 +109,7 @@ class _Interrupt:
             raise KeyboardInterrupt
 
     def finish(self) -> None:
-        """Raises KeyboardInterrupt if there was one."""
+        """Raise KeyboardInterrupt if there was a Ctrl-C."""
         was_raised, self._is_raised = self._is_raised, True
         if self._canceller is not None and not self._is_second:
             self._canceller.join()

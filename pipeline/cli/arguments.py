@@ -1,4 +1,4 @@
-"""What the jobs' command lines have in common."""
+"""Command-line arguments that several pipeline jobs share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_source_arguments(
     parser: argparse.ArgumentParser, *, bootstrap_required: bool = False
 ) -> None:
-    """Where the job reads from, but for what of it."""
+    """Add the arguments that name the brokers, the remote tier and further options of the source."""
     add = parser.add_argument
     add("--bootstrap", required=bootstrap_required, metavar="HOST:PORT", help="the brokers")
     add("--tiered", metavar="DIR|URL", help="the store of tiered segments")
@@ -36,11 +36,13 @@ _ARGUMENTS = {
     "kafka.isolation.level": "isolation",
     "includeheaders": "headers",
 }
-"""Options of the source that are arguments of their own, where a command has these."""
+"""Source options that have an argument of their own, by name in lower case."""
 
 
 def source_of(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the source that these arguments are. Raises BadOption."""
+    """Return the source options that these arguments set. Raises BadOption if `--option` sets one that has an
+    argument.
+    """
     source = named_values("--option", args.option)
     for name in source:
         argument = _ARGUMENTS.get(name.lower())
@@ -54,7 +56,7 @@ def source_of(args: argparse.Namespace) -> dict[str, str]:
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
-    """What jobs have in common: where they run, and how they tell."""
+    """Add the arguments that all jobs share: the Spark master, Spark settings and the output format."""
     add = parser.add_argument
     add("--master", default="local[*]", help="of Spark (local[*])")
     add(
@@ -68,14 +70,14 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def session_of(args: argparse.Namespace, name: str) -> AbstractContextManager[SparkSession]:
-    """The one that these arguments describe. Raises BadOption."""
+    """Open a Spark session as these arguments describe it. Raises BadOption."""
     from odradek.pipeline.session import open_session
 
     return open_session(name, args.master, named_values("--conf", args.conf))
 
 
 def named_values(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Of repeated NAME=VALUE."""
+    """Parse repeated NAME=VALUE arguments. Raises BadOption."""
     found = {}
     for each in given:
         name, equals, value = each.partition("=")

@@ -1,4 +1,4 @@
-"""`odradek pipeline audit`."""
+"""The `odradek pipeline audit` command: arguments and output."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _name(finding: AuditFinding) -> str:
 
 
 def _lacks(finding: AuditFinding) -> list[str]:
-    """The suffixes of objects, where some are there and others not."""
+    """Return the suffixes of the missing objects of a segment that has only some of its objects."""
     if not finding.status.is_loss or finding.stored is None:
         return []
     return finding.stored.missing(finding.metadata)

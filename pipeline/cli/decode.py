@@ -1,4 +1,4 @@
-"""`odradek pipeline decode`."""
+"""The `odradek pipeline decode` command: arguments and output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from odradek.pipeline.schemas.values import ValueDecoder
 
 LIMIT_MAX = (1 << 31) - 1
-"""Of Spark's."""
+"""Spark's maximum for a limit."""
 LINE = "records whose values are Avro, Protobuf or JSON by a schema registry, as typed columns"
 
 
@@ -66,7 +66,7 @@ def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def decoding_of(args: argparse.Namespace) -> Decoding:
-    """What the registry's arguments say. Raises BadOption."""
+    """Return the decoding that the registry's arguments describe. Raises BadOption."""
     from odradek.pipeline.errors import BadOption
     from odradek.pipeline.jobs.decode import Decoding
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.limit <= LIMIT_MAX:
         raise BadOption(f"--limit {args.limit}: it is a number of records, at most {LIMIT_MAX}")
     decoding = decoding_of(args)
-    decoder = decoding.decoder()  # what is wrong with it is told before Spark starts
+    decoder = decoding.decoder()  # reports its errors before Spark starts
     if args.columns:
         sys.stdout.writelines(_columns(decoder, as_json=args.json))
         return 0
@@ -120,7 +120,7 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
     from odradek.pipeline.jobs.decode import DECODED, decoded
     from odradek.pipeline.source import NAME, register
 
-    # The frame is asked once, so that its filter may be the source's (docs/pipeline.md).
+    # Analyze the frame once, so that its filter can be pushed down to the source (docs/pipeline.md).
     source = {"pushFilters": "true", **source_of(args), "subscribe": args.topic}
     register(spark)
     frame = spark.read.format(NAME).options(**source).load()
@@ -129,7 +129,7 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
     if args.where is not None:
         try:
             frame = frame.where(args.where)
-        except AnalysisException as error:  # one that is no SQL, too
+        except AnalysisException as error:  # also raised for text that is not valid SQL
             raise BadOption(f"--where {args.where}: {(error.getMessage() or '').strip()}") from None
     return frame.limit(args.limit)
 

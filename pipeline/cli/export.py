@@ -1,4 +1,4 @@
-"""`odradek pipeline export`. Spark is imported when it runs."""
+"""The `odradek pipeline export` command. It imports Spark when it runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""`odradek pipeline`: the arguments of the jobs. Spark is imported when one is run: this module is imported
-whenever the help of `odradek` is shown."""
+"""Command line of `odradek pipeline`: one subcommand for each job.
+
+This module is imported to show the help of `odradek`, so Spark is imported only when a job runs.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from odradek.pipeline.cli import audit, decode, export, replay, stats
 from odradek.pipeline.errors import BadOption, PipelineError, translate_spark_error
 
 JOBS = {"export": export, "replay": replay, "audit": audit, "stats": stats, "decode": decode}
-"""By name: LINE, add_arguments and run. They import nothing heavy before they run."""
+"""The jobs' modules by name; each has LINE, add_arguments and run, and imports Spark only when it runs."""
 OF_SPARK = ("pyspark", "py4j")
-"""Whose errors are told as ours: most are, with tracebacks of other processes around them."""
+"""Packages whose exceptions are reported in one line, because theirs contain tracebacks of other processes."""
 EXTRA = "pip install 'odradek[spark,schemas]'"
 
 EPILOG = """\
@@ -38,7 +40,9 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    jobs = parser.add_subparsers(metavar="JOB", dest="chosen_job")  # replay has a --job
+    jobs = parser.add_subparsers(
+        metavar="JOB", dest="chosen_job"
+    )  # not "job": replay has a --job argument
     for name, job in JOBS.items():
         description = f"{job.LINE[0].upper()}{job.LINE[1:]}."
         job.add_arguments(jobs.add_parser(name, help=job.LINE, description=description))

@@ -1,6 +1,6 @@
-"""Telling how far a job is: one line that is written anew on a terminal, rows of JSON on request.
+"""Progress output of jobs: one line that is overwritten on a terminal, or JSON rows on request.
 
-Progress goes to stderr and results to stdout; with `--json` all of it goes to stdout, one object a line.
+Progress goes to stderr and results to stdout; with `--json` both go to stdout, one object a line.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ CLEAR = "\r\x1b[K"
 
 
 class ProgressReporter:
-    """See the module. `what` are the things that progress counts. Whoever leaves it, by an error too, leaves no line
-    that is not ended."""
+    """Writes progress, messages and results of a job. `what` names the counted things, such as "records". On exit,
+    also by an error, an unfinished progress line is cleared.
+    """
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class ProgressReporter:
         self.end_line()
 
     def progress(self, progress: JobProgress) -> None:
-        """Of a moment. Where nobody watches, only rows of JSON are written."""
+        """Write the current progress. Without a terminal, only JSON rows are written."""
         if self._as_json:
             self.row({"progress": progress.row()})
         elif self._err.isatty():
@@ -48,27 +49,27 @@ class ProgressReporter:
             self._is_open = True
 
     def line(self, text: str) -> None:
-        """Something that stays; nothing where rows are written."""
+        """Write a line that is not overwritten; nothing with `--json`."""
         if not self._as_json:
             self.end_line()
             self._err.write(text + "\n")
             self._err.flush()
 
     def row(self, row: dict[str, object]) -> None:
-        """Where rows are asked for."""
+        """Write a JSON row; nothing without `--json`."""
         if self._as_json:
             self._out.write(json.dumps(row) + "\n")
             self._out.flush()
 
     def result(self, text: str) -> None:
-        """What came of it, for people."""
+        """Write the result as text; nothing with `--json`."""
         if not self._as_json:
             self.end_line()
             self._out.write(text + "\n")
             self._out.flush()
 
     def end_line(self) -> None:
-        """Before others write there."""
+        """Clear the progress line, before other output is written."""
         if self._is_open:
             self._err.write(CLEAR)
             self._err.flush()

@@ -1,4 +1,4 @@
-"""`odradek pipeline replay`."""
+"""The `odradek pipeline replay` command: arguments and output."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def job_of(args: argparse.Namespace) -> ReplayJob:
 
 
 def _range(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the source that say it."""
+    """Return the source options for the range of offsets or times to replay. Raises BadOption."""
     if not args.offsets:
         times = {
             name: parse_time_ms(text)
@@ -120,7 +120,7 @@ def _range(args: argparse.Namespace) -> dict[str, str]:
 
 
 def parse_time_ms(text: str) -> int:
-    """ms since 1970, of a number of those or of ISO 8601: UTC, where no zone stands in it."""
+    """Parse a time: a number of ms since 1970, or ISO 8601, in UTC if it has no zone. Raises BadOption."""
     if text.isdecimal():
         return int(text)
     try:
@@ -131,7 +131,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def parse_ranges(texts: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """By partition, from P:FROM:TO."""
+    """Parse P:FROM:TO into offset ranges by partition. Raises BadOption."""
     found = {}
     for text in texts:
         parts = text.split(":")

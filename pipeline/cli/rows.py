@@ -1,8 +1,8 @@
-"""Rows of a table as plain values, for JSON and for people.
+"""Rows of a table as plain values, for JSON and for text output.
 
-Times are text in UTC, wherever the job runs, and of any year: whose producer took microseconds for milliseconds has
-records of the year 55840. Bytes are text where they are UTF-8, else 0x…, and numbers that JSON has no word
-for are text, too.
+Times are text in UTC, independent of the machine's time zone. Years above 9999 are supported, because a producer
+that confuses microseconds with milliseconds writes timestamps such as the year 55840. Bytes are text if they are
+valid UTF-8, else 0x…. Numbers that JSON cannot represent are text.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1)
 _DAY_US = 86_400_000_000
 _CYCLE_US = 146_097 * _DAY_US
-"""400 years: then the calendar is the same again."""
+"""400 years in microseconds, after which the calendar repeats."""
 _WORDS = {math.inf: "Infinity", -math.inf: "-Infinity"}
-"""As Spark's own JSON has them."""
+"""Text of the numbers that JSON cannot represent, as in Spark's JSON."""
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    """All of them, in the driver's memory. Raises what Spark raises."""
+    """Collect all rows in the driver's memory. Raises Spark's errors."""
     return plain_rows(frame.toArrow())
 
 
 def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """See the module."""
+    """Convert an Arrow table to rows of plain values."""
     import pyarrow as pa
 
     kinds = {field.name: field.type for field in table.schema}
@@ -42,7 +42,7 @@ def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def time_text(us: int, zone: str = "Z") -> str:
-    """ISO 8601, of microseconds since 1970. Years that have not four digits have a sign, as it wants."""
+    """Format microseconds since 1970 as ISO 8601. Years that do not have four digits have a sign."""
     cycles, rest = divmod(us, _CYCLE_US)
     at = _EPOCH + timedelta(microseconds=rest)
     year = at.year + 400 * cycles
@@ -51,13 +51,13 @@ def time_text(us: int, zone: str = "Z") -> str:
 
 
 def short_time(text: str, to: Literal["minutes", "seconds"]) -> str:
-    """For people: such a text's day and time, no finer than that."""
+    """Shorten a time that `time_text` returned to date and time of day."""
     day, _, time = text.partition("T")
     return f"{day} {time[:5] if to == 'minutes' else time[:8]}"
 
 
 def _numbered(kind: pa.DataType) -> pa.DataType:
-    """With numbers in place of times: Python's know no year above 9999."""
+    """Return the type with integers in place of times, because Python's datetime supports no year above 9999."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):

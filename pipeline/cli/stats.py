@@ -1,4 +1,4 @@
-"""`odradek pipeline stats`."""
+"""The `odradek pipeline stats` command: arguments and output."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_price(price: float | None, rules: Sequence[RetentionRule]) -> None:
-    """Raises BadOption."""
+    """Check that a price is valid and goes with a what-if rule. Raises BadOption."""
     from odradek.pipeline.errors import BadOption
 
     if price is not None and not rules:
@@ -180,7 +180,9 @@ def _top(row: Mapping[str, Any]) -> str | None:
 
 
 def parsed_rule(text: str) -> RetentionRule:
-    """Of `retention.ms=7d,local.retention.bytes=10GiB`; any of the four may be left out. Raises BadOption."""
+    """Parse a rule such as `retention.ms=7d,local.retention.bytes=10GiB`. Each of the four configs is optional.
+    Raises BadOption.
+    """
     from odradek.pipeline.errors import BadOption
     from odradek.pipeline.jobs.retention import RetentionRule
     from odradek.pipeline.options import duration_ms
@@ -253,7 +255,7 @@ def _outcome(each: RetentionOutcome, price: float | None) -> dict[str, Any]:
 
 
 def outcomes_as_text(outcomes: Sequence[RetentionOutcome], price: float | None) -> Iterator[str]:
-    """A table for each rule, with what all of it comes to."""
+    """Format one table for each rule, with totals."""
     from odradek.cli.output import human_bytes, table_lines
 
     for rule in dict.fromkeys(each.rule for each in outcomes):

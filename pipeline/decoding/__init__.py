@@ -1,1 +1,1 @@
-"""Record batches to Arrow columns, never a Python object a record."""
+"""Decodes record batches to Arrow columns without a Python object for each record."""

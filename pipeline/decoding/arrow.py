@@ -1,4 +1,4 @@
-"""The columns a topic has as a table, as Arrow has them; as Spark has them: `schema.py`, which needs no Arrow."""
+"""Arrow schemas and builders of a table's columns. The Spark types are in `schema.py`, which does not import Arrow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPES = {
     "timestampType": pa.int32(),
     "headers": HEADERS,
 }
-"""By name."""
+"""Arrow types of record columns by name."""
 
 BATCH_TYPES = {
     "topic": pa.string(),
@@ -53,7 +53,7 @@ BATCH_TYPES = {
     "isTransactional": pa.bool_(),
     "isControl": pa.bool_(),
 }
-"""Of a batch."""
+"""Arrow types of batch columns by name."""
 
 
 def arrow_schema(columns: Sequence[str], rows: str = RECORDS) -> pa.Schema:
@@ -62,7 +62,9 @@ def arrow_schema(columns: Sequence[str], rows: str = RECORDS) -> pa.Schema:
 
 
 def empty_array(kind: Any, size: int) -> Any:
-    """Of Arrow's memory, which it keeps for the next one: fresh pages cost more than filling them."""
+    """Allocate an uninitialized array in Arrow's memory pool, which reuses freed memory: new pages cost more than
+    filling them.
+    """
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(kind).itemsize), dtype=kind)
 
 
@@ -74,7 +76,7 @@ def repeated(text: str, rows: int) -> pa.Array:
 
 
 def numbers(values: Any, kind: pa.DataType) -> pa.Array:
-    """Of an array as wide as `kind`; booleans are packed."""
+    """Convert an array whose items are as wide as `kind` to Arrow; booleans are packed into bits."""
     if pa.types.is_boolean(kind):
         packed = np.packbits(values, bitorder="little")
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(packed)])
@@ -84,7 +86,7 @@ def numbers(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 class BinaryColumn:
-    """A column of bytes that is being filled."""
+    """Builder of a binary column."""
 
     def __init__(self, rows: int, size: int, wanted: bool) -> None:
         self._offsets = empty_array(np.int32, rows + 1 if wanted else 1)
@@ -100,7 +102,7 @@ class BinaryColumn:
 
 
 class HeadersColumn:
-    """The column of lists of keys and values."""
+    """Builder of the headers column: lists of keys and values."""
 
     def __init__(self, rows: int, size: int, wanted: bool) -> None:
         most = size // 2 if wanted else 0
@@ -122,13 +124,13 @@ class HeadersColumn:
             [keys, self._values.column(count)], fields=list(HEADERS.value_type)
         )
         ends = self._ends[: rows + 1]
-        none = ends[1:] == ends[:-1]  # null, as in Spark's own source
+        none = ends[1:] == ends[:-1]  # null without headers, as in Spark's Kafka source
         buffers = [_buffer(_validity(none)), _buffer(ends)]
         return pa.Array.from_buffers(HEADERS, rows, buffers, children=[pairs])
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
-    """With U+FFFD for what is no UTF-8, as clients in Java read it: no broker looks at keys of headers."""
+    """Decode keys, with U+FFFD for invalid UTF-8 as Java clients do; brokers do not validate header keys."""
     return pa.array([each.decode(errors="replace") for each in keys.to_pylist()], pa.string())
 
 

@@ -1,8 +1,8 @@
-"""The headers of record batches, found in the bytes of a log: as arrays, for as many as there are.
+"""Finds record batches in the bytes of a log and returns their headers as arrays.
 
-Without a compiler: who asks for headers alone would wait longer for that than for the headers. A header is what
-its bytes say; whether these are right, the batch's CRC says, which is over all but where the batch lies: its first
-offset and its length, which its neighbours tell.
+It uses no compiled code, because queries that need only headers would wait longer for numba's import than for the
+headers. Headers are not validated here: the batch's CRC covers everything but the base offset and the length, which
+are checked against the adjacent batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = np.dtype(
         ("attributes", np.int16),
     ]
 )
-"""What is kept of a batch's header."""
+"""The header fields that are kept of each batch."""
 _AS_THEY_ARE = (
     "base_offset",
     "base_timestamp",
@@ -46,8 +46,11 @@ _AS_THEY_ARE = (
 
 
 def find_batches(view: memoryview, start: int, at_most: int) -> tuple[Any, int, str | None]:
-    """The headers of the whole batches from `start` on, an array of BATCH; where the first byte is that belongs
-    to none of them; what is wrong there. A batch cut short at the end is no error; nor is it counted."""
+    """Find the complete batches from position `start` on, at most `at_most`.
+
+    Returns their headers, an array of BATCH; the position after the last of them; and what is wrong at that
+    position, or None. A batch that is cut short by the end of the bytes is not an error, and is not returned.
+    """
     positions: list[int] = []
     position, size, wrong = start, len(view), None
     unpack = _LENGTH_AND_MAGIC.unpack_from

@@ -1,9 +1,8 @@
-"""Batches as rows, for who asks what a log is made of: sizes, codecs, who wrote it.
+"""Decoder for `rows=batches`: one row for each record batch, for statistics on sizes, codecs and producers.
 
-A row is a batch, control batches included, by its header alone; only `uncompressedBytes` makes it decompress
-the records, which it does not look at. A batch is where its last offset is, and as late as its latest
-record: `offset` and `timestamp` are those, so that filters and splits mean what they mean for records, and
-each batch is in one piece.
+Rows include control batches and are made from batch headers alone. Only `uncompressedBytes` requires decompressing
+the records, without decoding them. `offset` and `timestamp` of a row are the batch's last offset and max timestamp,
+so that filters and input partitions work as for records, and each batch is in exactly one input partition.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
 
 @cache
 def _codecs() -> pa.Array:
-    """Their names by their numbers; there are more of these than codecs."""
+    """Return codec names by codec number, null for unassigned numbers."""
     return pa.array([*NAMES, *[None] * (COMPRESSION + 1 - len(NAMES))], pa.string())
 
 
 class BatchDecoder(Decoder):
-    """See the module."""
+    """Decodes batches to one row each."""
 
     def _decode_whole(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
         wanted = self.wanted
@@ -77,7 +76,7 @@ class BatchDecoder(Decoder):
         )
 
     def _uncompressed(self, data: Any, batches: Any) -> Any:
-        """The batches' sizes, if their records were not compressed."""
+        """Return the batches' sizes in bytes with uncompressed records."""
         view = memoryview(data)
         sizes = batches["size"].copy()
         codecs = batches["attributes"] & COMPRESSION
@@ -93,5 +92,5 @@ class BatchDecoder(Decoder):
 
 
 def decoder_of(wanted: RecordSelection, source: str) -> Decoder:
-    """For the rows that are wanted."""
+    """Return the decoder for the kind of rows that is selected."""
     return (BatchDecoder if wanted.rows == BATCHES else Decoder)(wanted, source)

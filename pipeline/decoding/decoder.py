@@ -1,14 +1,13 @@
-"""Bytes of a segment in, Arrow record batches out.
+"""Decodes the bytes of a log to Arrow record batches.
 
-A decoder is fed consecutive pieces of one log, as they come from an object store, a file or a Fetch
-answer; a batch that a piece cuts in two waits for the next. So does a segment's batch as long as the
-first offset of the one behind it is not known: no CRC is over a batch's first offset, its neighbours tell
-a wrong one. What a query does not ask for is left out as early as can be: batches by their headers,
-records by offset and time, columns altogether. Where offsets are all that is asked for, no record is
-looked at, as long as the header says that there is one for each offset.
+A decoder is fed consecutive pieces of one log, from an object store, a file or Fetch responses. A batch that a
+piece ends in waits for the next piece. A batch of a segment also waits until the base offset of the next batch is
+known: the CRC does not cover the base offset, so it is checked against the adjacent batches. Data that the query
+does not need is skipped early: batches by their headers, records by offset and time, and columns entirely. If only
+offsets are needed, no record is decoded as long as the header has one record for each offset.
 
-A CRC that does not match, offsets that do not rise, or records that make no sense, end it with
-`CorruptSegment`, which names the object and the byte. Nothing is left out in silence.
+A wrong CRC, offsets that do not increase and invalid records raise `CorruptSegment`, with the object and the byte
+position. Nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -51,47 +50,48 @@ if TYPE_CHECKING:
 __all__ = ["AbortedTransaction", "Decoder", "RecordSelection"]
 
 GROUP_BYTES = 8 << 20
-"""About so many bytes of records, decompressed, become one Arrow batch."""
+"""Approximate size, in bytes of decompressed records, of an Arrow batch."""
 TOPIC_BYTES_MAX = 64 << 20
-"""That the topic's name, once a record, takes in an Arrow batch; 32 bits count them. A batch of a few MB may
-decompress to tens of millions of records."""
+"""Maximum bytes of the topic column in an Arrow batch, whose offsets have 32 bits. A batch of a few MB may
+decompress to tens of millions of records, each with the topic's name.
+"""
 HEADERS_AT_ONCE = 1 << 14
 OFFSET_BYTES = 16
-"""About what a row takes that has little more than its offset."""
+"""Approximate bytes of a row that has little more than an offset."""
 OFFSETS_AT_ONCE = GROUP_BYTES // OFFSET_BYTES
 _FIRST_OFFSET_BYTES = 8
-"""That a batch begins with."""
+"""Size of the base offset, with which a batch begins."""
 _RECORD_BYTES_MIN = 7
-"""What a record takes that has nothing."""
+"""Minimum size of a record: no key, value or headers."""
 
 COMPRESSION, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 _CRC_START = 21
 MS_MAX = INT64_MAX // 1000
-"""The latest time that a column in microseconds has, in ms; what is later is shown as this, not as another time."""
+"""Latest timestamp (ms) of a column in microseconds; later timestamps are replaced by it."""
 
 _WRONG_OFFSETS = "the batch's offsets are not where they should be"
 
 
 class Decoder:
-    """See the module. `source` is what errors call the bytes."""
+    """Decodes the records of one log. `source` names the log in errors."""
 
     def __init__(self, wanted: RecordSelection, source: str, *, check_crcs: bool = True) -> None:
         self.wanted = wanted
         self.source = source
         self.schema = arrow_schema(wanted.columns, wanted.rows)
         self.next_offset = wanted.low
-        """All below it was seen, or is no longer there."""
+        """All wanted records below this offset were returned, or do not exist."""
         self._check_crcs = check_crcs
         self._position = 0
-        """Of what comes next, in the source."""
+        """Position in the source of the next byte."""
         self._rest: bytes = b""
         self._aborted = sorted(wanted.aborted, key=lambda each: each.first_offset)
         self._bounds = (0, INT64_MAX)
         self._last_offset = -1
-        """Of the last batch, wanted or not."""
+        """Last offset of the previous batch, wanted or not."""
         self._begins_by: int | None = None
         self._ahead = 0
-        """So many bytes behind a batch are known before it is decoded."""
+        """Bytes after a batch that must be known before it is decoded."""
 
     @cached_property
     def _bodies(self) -> Bodies:
@@ -101,25 +101,31 @@ class Decoder:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that is wanted has been seen."""
+        """Whether all wanted records have been decoded."""
         return self.next_offset >= self.wanted.high
 
     def seek(self, position: int) -> None:
-        """The next piece begins at this byte of the source; for messages alone."""
+        """Set the position in the source at which the next piece begins; it is only used in error messages."""
         self._position = position
 
     def within(self, first: int, last: int, begins_by: int | None = None) -> None:
-        """A segment is fed. No batch has other offsets than these: what has is not of the source. And none
-        is decoded before the first offset of the next one is known, or there is the `end`. The first batch
-        that is fed has an offset at or before `begins_by`: else there was one before it."""
+        """Declare that the input is a segment with offsets from `first` to `last` (inclusive).
+
+        Batches with other offsets are corrupt. A batch is decoded only when the base offset of the next one is
+        known, or after `end`. The first batch must begin at or before `begins_by`, otherwise an earlier batch was
+        missed.
+        """
         self._bounds, self._last_offset = (first, last), first - 1
         self._begins_by = begins_by
         self._ahead = _FIRST_OFFSET_BYTES
 
     def feed(self, piece: Buffer, room: int = 0) -> Iterator[pa.RecordBatch]:
-        """The records of all batches that are whole by now; none of them has to do with the piece's memory. Its
-        first `room` bytes are nothing but memory that may be written to, where what is left of the pieces before
-        goes if it fits: then it is decoded with this one. Raises CorruptSegment."""
+        """Decode the batches that are complete with this piece; the returned batches do not refer to the piece's
+        memory.
+
+        The first `room` bytes of the piece are writable memory without data: the rest of earlier pieces is copied
+        there if it fits, so that it is decoded together with this piece. Raises CorruptSegment.
+        """
         view = memoryview(piece)
         left = len(self._rest)
         if room and left <= room:
@@ -134,7 +140,9 @@ class Decoder:
             if len(joined) < whole + self._ahead:
                 self._rest, view = joined, view[taken:]
                 continue
-            behind = min(len(joined) - whole, taken)  # in this piece, and not of this batch
+            behind = min(
+                len(joined) - whole, taken
+            )  # bytes of this piece that belong to later batches
             yield from self._feed(memoryview(joined))
             if self.is_done:
                 return
@@ -144,15 +152,18 @@ class Decoder:
             yield from self._feed(view)
 
     def without_looking(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        """The offsets from `low` on, before `high`, each of which is known to have a record."""
+        """Return rows for the offsets low <= offset < high, each of which is known to have a record, without
+        reading them.
+        """
         low, high = max(low, self.wanted.low), min(high, self.wanted.high)
         for first in range(low, high, OFFSETS_AT_ONCE):
             end = min(first + OFFSETS_AT_ONCE, high)
             yield from self._tables(end - first, {"offset": np.arange(first, end)})
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """There are no more bytes: the records of the batch that waited for more. Raises CorruptSegment, too if
-        they end within a batch."""
+        """Decode the batch that waited for more bytes, at the end of the input. Raises CorruptSegment, also if the
+        input ends within a batch.
+        """
         self._ahead = 0
         whole, self._rest = self._rest, b""
         if whole and not self.is_done:
@@ -194,9 +205,11 @@ class Decoder:
         self._position += position
 
     def _in_order(self, found: Any, following: int) -> int:
-        """How many batches, from the first on, have offsets that can be theirs: no CRC is over the first of
-        these. Of two that overlap the one is wrong that does not follow on what was before; `following` is the
-        first offset of the batch behind them."""
+        """Return how many batches, from the first on, have valid offsets, which the CRC does not cover entirely.
+
+        Of two overlapping batches, the one that does not continue the previous offsets is wrong. `following` is the
+        base offset of the batch after them.
+        """
         base, last = np.append(found["base_offset"], following), found["last_offset"]
         before = np.append(self._last_offset, last)
         first, end = self._bounds
@@ -233,9 +246,10 @@ class Decoder:
         yield from self._decode_whole(data, found)
 
     def _in_range(self, found: Any, following: int) -> Any:
-        """Without those that lie before what is wanted, or behind: what is wrong with them is no matter. The last
-        one is before it if `following`, the first offset of the batch behind it, says so as well: one header may
-        lie."""
+        """Return the batches that overlap the wanted offsets; errors in other batches do not matter. The last batch
+        is skipped only if `following`, the base offset of the next batch, confirms its last offset, since one
+        header may be wrong.
+        """
         bases = np.append(found["base_offset"], max(following, int(found["last_offset"][-1]) + 1))
         if bases[0] < self.wanted.low and (bases[1:] >= bases[:-1]).all():
             first = int(np.searchsorted(bases, self.wanted.low, side="right")) - 1
@@ -244,7 +258,7 @@ class Decoder:
         return found[found["base_offset"] < high]
 
     def _decode_whole(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
-        """Of batches that are what they say."""
+        """Decode batches whose CRC and offsets were checked."""
         batches = found[self._is_wanted(found)]
         if self.wanted.needs_records:
             yield from self._decode_bodies(data, batches)
@@ -256,7 +270,9 @@ class Decoder:
             yield from self._decode_bodies(data, batches)
 
     def _is_wanted(self, found: Any) -> Any:
-        """Goes by headers whose CRC was checked: a wrong bit must not pass for a marker or a time."""
+        """Return a mask of the wanted batches. Their CRCs were checked, so that a flipped bit is not taken for a
+        control batch or a timestamp.
+        """
         wanted = self.wanted
         is_control = found["attributes"] & CONTROL != 0
         keep = (
@@ -266,7 +282,9 @@ class Decoder:
         )
         if wanted.since_ms > INT64_MIN:
             keep &= found["max_timestamp"] >= wanted.since_ms
-        if wanted.until_ms < INT64_MAX:  # of others nobody knows the earliest record
+        if (
+            wanted.until_ms < INT64_MAX
+        ):  # without log append time, the header does not have the earliest timestamp
             is_append = found["attributes"] & LOG_APPEND_TIME != 0
             keep &= ~is_append | (found["max_timestamp"] < wanted.until_ms)
         if self._aborted and len(found):
@@ -332,8 +350,9 @@ class Decoder:
                 self._have_seen(chosen)
 
     def _decompress(self, data: Any, batches: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
-        """The bodies, one behind the other, of a few batches at a time: what they decompress to is
-        not known before."""
+        """Decompress the batches' records, one after the other, a few batches at a time, because the decompressed
+        size is not known in advance.
+        """
         view = memoryview(data)
         codecs = batches["attributes"] & COMPRESSION
         starts, ends = batches["position"] + HEADER_SIZE, batches["position"] + batches["size"]
@@ -359,7 +378,8 @@ class Decoder:
         wanted = self.wanted
         has = {name: name in wanted.columns for name in TYPES}
         counts = batches["count"]
-        # One below 0 would make room for fewer records than the others have; of these none takes fewer bytes.
+        # A negative count would reduce the memory of the other batches; a record has at least _RECORD_BYTES_MIN
+        # bytes.
         wrong = (counts < 0) | (counts.astype(np.int64) * _RECORD_BYTES_MIN > ends - starts)
         if wrong.any():
             yield from self._columns_before(
@@ -394,7 +414,7 @@ class Decoder:
     def _columns_before(
         self, which: int, error: int, data: Any, batches: Any, starts: Any, ends: Any
     ) -> Iterator[pa.RecordBatch]:
-        """Of the batches before the one that is wrong. Raises CorruptSegment."""
+        """Decode the batches before the corrupt one. Raises CorruptSegment."""
         from odradek.pipeline.decoding import kernels
 
         if which:
@@ -403,7 +423,7 @@ class Decoder:
         raise self._corrupt(kernels.WRONG[error], int(batches["position"][which]))
 
     def _tables(self, rows: int, columns: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        """One, unless the topic's name would take too much room in it."""
+        """Return one Arrow batch, or several if the topic column would be too large."""
         at_most = TOPIC_BYTES_MAX // len(self.wanted.topic)
         if rows <= at_most:
             yield self._table(rows, columns)
@@ -438,13 +458,13 @@ class Decoder:
 
 
 def _size(rest: bytes) -> int:
-    """Of the batch that begins so, as far as can be told: at least a header's."""
+    """Return the size of the batch that begins with these bytes, at least that of a header."""
     length = int.from_bytes(rest[8:12], "big", signed=True) if len(rest) >= HEADER_SIZE else 0
     return max(HEADER_SIZE, LOG_OVERHEAD + length)
 
 
 def _groups(sizes: Any, limit: int) -> Iterator[slice]:
-    """Consecutive ones that are about `limit` together, at least one, and all groups about as much."""
+    """Group consecutive items into slices with sums of about `limit`, at least one item each, and similar sums."""
     if not len(sizes):
         return
     ends = np.cumsum(sizes)

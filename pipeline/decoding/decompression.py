@@ -1,16 +1,15 @@
-"""What the records of compressed batches decompress to, one behind the other in one buffer.
+"""Decompresses the records of several batches into one buffer.
 
-lz4 is most of what is compressed in Kafka, and most of what reading it costs: frames as Kafka's clients write
-them are decompressed many at a time (`lz4_frames.py`). Other frames and codecs go the way that everybody's
-batches go (`protocol.records.compression`), which also says what is wrong with a frame.
+lz4 is the most common codec in Kafka, and most of the cost of reading it. lz4 frames in the form that Kafka clients
+write are decompressed by compiled code, many at a time. Other frames and codecs are decompressed by
+`protocol.records.compression`, which also reports what is wrong with a frame.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# Code for the compiler, which knows no types but by what it is called with.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, misc"
+# Compiled by numba, which infers the types from the arguments.
 import llvmlite.binding
 import lz4.block
 import numpy as np
@@ -22,8 +21,7 @@ from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
 
 
 class Bodies:
-    """The bodies of a few batches; its memory is used again for the next few. `enough_bytes` are what these
-    come to at least, unless there are no more."""
+    """Buffer of decompressed batch bodies, whose memory is reused. It is full at `enough_bytes`."""
 
     def __init__(self, enough_bytes: int) -> None:
         self._enough_bytes = enough_bytes
@@ -36,12 +34,13 @@ class Bodies:
 
     @property
     def _size(self) -> int:
-        """Bytes of what was added since it was taken."""
+        """Size in bytes of the bodies added since `take`."""
         return self._ends[-1] if self._ends else 0
 
     def add_frames(self, data: Any, codecs: Any, starts: Any, ends: Any) -> int:
-        """Decompress those of the bodies, which lie in `data`, that are frames of Kafka's clients, up to the first
-        that is not, or is broken; fewer when it is full by then. How many."""
+        """Decompress bodies in `data` that are lz4 frames of Kafka clients, until one is not, is corrupt, or the
+        buffer is full; return how many.
+        """
         found = np.empty(len(starts), np.int64)
         count = int(
             put_frames(
@@ -52,7 +51,7 @@ class Bodies:
         return count
 
     def add(self, codec: int, body: memoryview) -> None:
-        """Decompress one, whatever it is. Raises CorruptBatch."""
+        """Decompress one body of any codec. Raises CorruptBatch."""
         whole = np.frombuffer(decompress(codec, body, MAX_DECOMPRESSED_BYTES), np.uint8)
         at = self._size
         self._make_room(at + len(whole))
@@ -60,7 +59,7 @@ class Bodies:
         self._ends.append(at + len(whole))
 
     def take(self) -> tuple[Any, Any]:
-        """The bytes of all, valid until the next is added, and where each ends in them."""
+        """Return the bodies' bytes, valid until the next body is added, and the end of each body in them."""
         size, ends = self._size, np.array(self._ends, np.int64)
         self._ends = []
         return self._memory[:size], ends
@@ -73,22 +72,22 @@ class Bodies:
 
 
 def _memory(size: int) -> Any:
-    """Of Arrow's, which it keeps for the next one."""
+    """Allocate memory in Arrow's pool, which reuses freed memory."""
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
 BLOCK_BYTES = 1 << 16
 _HEADER = bytes.fromhex("04224d18604082")
-"""Magic, independent blocks and nothing else, 64 KiB, and the checksum of the latter two."""
+"""lz4 frame header: magic, flags (independent blocks only), maximum block size 64 KiB, header checksum."""
 _SIZE_BYTES = 4
 _STORED = 1 << 31
-"""Of a block's size: its bytes are as they are."""
+"""Flag in a block's size: the block is not compressed."""
 _OTHER = -1
-"""In place of where a body ends: no such frame, or no room."""
+"""Returned in place of an end: another kind of frame, or not enough memory."""
 
 _NAME = "LZ4_decompress_safe"
 llvmlite.binding.load_library_permanently(lz4.block._block.__file__)
-if llvmlite.binding.address_of_symbol(_NAME) is None:  # the compiler would end the process
+if llvmlite.binding.address_of_symbol(_NAME) is None:  # numba would abort the process
     raise ImportError(f"{lz4.block._block.__file__} has no {_NAME}: install lz4 from PyPI")
 _decompress_safe = types.ExternalFunction(
     _NAME, types.int32(types.uintp, types.uintp, types.int32, types.int32)
@@ -97,10 +96,11 @@ _decompress_safe = types.ExternalFunction(
 
 @njit(cache=True, nogil=True)
 def put_frames(data, codecs, starts, ends, memory, to, enough, body_ends):
-    """Decompress the frames that lie in `data` from `starts` to `ends`, one behind the other, to `memory` from `to`
-    on, until this has `enough` bytes; `body_ends` are filled with where each ends.
+    """Decompress the frames in `data` from `starts` to `ends`, one after the other, into `memory` from `to` on,
+    until it has `enough` bytes; set `body_ends` to the end of each.
 
-    Stops before the first that is no lz4, another frame, or broken, or has no room in `memory`. How many there were.
+    Stops at the first body that is not lz4, is another kind of frame, is corrupt, or does not fit into `memory`.
+    Returns the number of decompressed frames.
     """
     for number in range(len(starts)):
         if to >= enough or codecs[number] != LZ4:
@@ -114,7 +114,7 @@ def put_frames(data, codecs, starts, ends, memory, to, enough, body_ends):
 
 @njit(cache=True, nogil=True)
 def _put(data, start, end, memory, to):
-    """Of one frame; where its body ends, or _OTHER."""
+    """Decompress one frame; return the end of its body in `memory`, or _OTHER."""
     at = start + len(_HEADER)
     if at > end:
         return _OTHER

@@ -1,16 +1,13 @@
-"""The loops over records, compiled.
+"""Compiled loops that decode records.
 
-They see bytes and arrays of numbers, and answer with numbers: no Python object is made of a record.
-What is wrong with the bytes comes back as a code and a place, so that whoever called can say which
-object it was in. Every read is within bounds that were checked before; as strict as
-`protocol.records` is, so that both refuse the same bytes.
+They take bytes and arrays of numbers and return numbers, and create no Python object for a record. Errors are
+returned as a code and the batch's number, so that the caller can name the object. All reads are bounds-checked.
+Validation is as strict as in `protocol.records`, so that both reject the same bytes.
 
-numba keeps what it has compiled in `__pycache__`, or in the user's cache directory where that cannot
-be written to.
+numba caches compiled code in `__pycache__`, or in the user's cache directory if that is not writable.
 """
 
-# Code for the compiler, which knows no types but by what it is called with.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, call-arg, var-annotated"
+# Compiled by numba, which infers the types from the arguments.
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ _RECORD_MIN_BYTES = 7
 
 @intrinsic
 def _byte(typing, data, at):
-    """data[at], without a look at whether `at` is negative: it is not."""
+    """Return data[at], without numba's check for a negative index."""
 
     def emit(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -51,7 +48,7 @@ def _byte(typing, data, at):
 
 @njit(cache=True, nogil=True, inline="always")
 def _varint(data, at, end):
-    """(value, where it ends), -1 for the end where it is cut short or longer than 64 bits."""
+    """Decode a zigzag varint; return (value, end). The end is -1 if it is cut short or longer than 64 bits."""
     if at >= end:
         return 0, -1
     byte = _byte(data, at)
@@ -72,8 +69,7 @@ def _varint(data, at, end):
 
 @intrinsic
 def _copy(typing, source, at, target, to, size):
-    """memcpy: a loop over bytes, which the compiler can't know not to overlap, takes five times as
-    long."""
+    """Copy bytes with memcpy; a loop, which the compiler cannot prove not to overlap, takes five times as long."""
 
     def emit(context, builder, signature, arguments):
         source, at, target, to, size = arguments
@@ -92,8 +88,9 @@ def _copy(typing, source, at, target, to, size):
 
 @njit(cache=True, nogil=True, inline="always")
 def _field(data, at, end, least):
-    """A length, -1 for null where `least` allows it, and as many bytes: (length, where they begin, where
-    they end); -1 for the last where they do not fit."""
+    """Decode a length and as many bytes; return (length, begin, end). The length is -1 for null if `least` is -1.
+    The end is -1 if the field is invalid.
+    """
     length, begin = _varint(data, at, end)
     if begin < 0 or length < least or length > end - begin:
         return length, begin, -1
@@ -102,8 +99,8 @@ def _field(data, at, end, least):
 
 @njit(cache=True, nogil=True, inline="always")
 def _add(data, at, length, column, size):
-    """Put a field's bytes behind the `size` bytes that a column has; how many those are then."""
-    fresh = max(length, 0)  # a branch in its place makes the whole loop three times as slow
+    """Append a field's bytes to a column that has `size` bytes; return the new size."""
+    fresh = max(length, 0)  # no branch: it makes the whole loop three times as slow
     _copy(data, at, column, size, fresh)
     return size + fresh
 
@@ -117,13 +114,13 @@ def decode_records(
     value_ends, value_nulls, values,
     header_counts, header_key_ends, header_keys, header_value_ends, header_nulls, header_values,
 ):  # fmt: skip
-    """Decode the records of `batches`, the bodies of which lie in `data` from `starts` to `ends`.
+    """Decode the records of `batches`, whose bodies are in `data` from `starts` to `ends`.
 
-    Only records with low <= offset < high and since <= timestamp < until are kept. The outputs are
-    large enough for all records. Of a variable column, `*_ends[i]` is where the i-th ends in its
-    bytes; `*_nulls[i]` is 1 where there is none.
+    Only records with low <= offset < high and since <= timestamp < until are kept. The output arrays are large
+    enough for all records. For a variable-length column, `*_ends[i]` is the end of item i in the column's bytes,
+    and `*_nulls[i]` is 1 for a null.
 
-    (how many were kept, how many headers, error, which batch it is in).
+    Returns (number of kept records, number of headers, error, number of the batch with the error).
     """
     kept = 0
     key_size = 0

@@ -1,14 +1,15 @@
-"""The columns a topic has as a table: of records with names, order and types of Spark's own Kafka source,
-and of batches.
+"""Spark types of a table's columns: records, with names, order and types of Spark's Kafka source, and batches.
 
-Spark asks for them in a process of its own, which imports this: what Arrow calls them is in `arrow_schema.py`.
+Spark asks for them in a separate process; the Arrow types are in `arrow.py`, so that this process does not import
+Arrow.
 """
 
 from __future__ import annotations
 
 GAP = "gap"
-"""Of a row that stands for offsets that cannot be read, from its own to `lastOffset`; else null. The
-object's name is null where it is a broker that has them."""
+"""Column that is not null in rows for unreadable offsets, from the row's offset to `lastOffset`. The object's key
+in it is null if the offsets are a broker's.
+"""
 
 SPARK_TYPES = {
     "key": "binary",
@@ -21,18 +22,18 @@ SPARK_TYPES = {
     "headers": "array<struct<key:string,value:binary>>",
     GAP: "struct<lastOffset:bigint,object:string,reason:string>",
 }
-"""By name, as Spark's DDL has them."""
+"""Spark DDL types of record columns by name."""
 
 COLUMNS = tuple(name for name in SPARK_TYPES if name not in ("headers", GAP))
-"""Without `includeHeaders`."""
+"""Columns without `includeHeaders`."""
 
 VALUE, VALUE_ERROR = "value", "valueError"
-"""Where values are parsed: their fields, and, where the schema asks for it, why a value or one of them is null."""
+"""Columns of parsed values: their fields and, if the schema has that column, why a value or a field is null."""
 BINARY, JSON = "binary", "json"
-"""What `valueFormat` says that values are."""
+"""Values of the option `valueFormat`."""
 
 RECORDS, BATCHES = "records", "batches"
-"""What a row is."""
+"""Values of the option `rows`."""
 
 BATCH_SPARK_TYPES = {
     "topic": "string",
@@ -51,4 +52,4 @@ BATCH_SPARK_TYPES = {
     "isControl": "boolean",
     GAP: SPARK_TYPES[GAP],
 }
-"""Of a batch; `offset` is its last one, `timestamp` its latest."""
+"""Spark DDL types of batch columns by name; `offset` is the last offset, `timestamp` the max timestamp."""

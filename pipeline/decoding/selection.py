@@ -1,4 +1,6 @@
-"""What of a partition is to be decoded: plain values, which cost whoever plans no compiler."""
+"""Selection of a partition's records to decode. It has plain values and imports no compiler, since the planner uses
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,24 @@ _FROM_HEADERS = _OF_OFFSETS | {"timestampType"}
 
 @dataclass(frozen=True)
 class AbortedTransaction:
-    """A transaction that was given up: its producer's records from `first_offset` to `last_offset`, or to
-    the producer's next marker, if that comes first: a broker does not say where it is."""
+    """An aborted transaction: the producer's records from `first_offset` to `last_offset`, or to the producer's
+    next marker if that is earlier, because brokers do not report the marker's offset.
+    """
 
     producer_id: int
     first_offset: int
     last_offset: int = INT64_MAX
 
     def reaches_into(self, low: int, high: int) -> bool:
-        """Whether one of the offsets from `low` on, before `high`, may be of it."""
+        """Whether it may contain one of the offsets low <= offset < high."""
         return self.first_offset < high and self.last_offset >= low
 
 
 @dataclass(frozen=True)
 class RecordSelection:
-    """Which records of a partition, and what of them. Offsets and times: from the first on, before
-    the second; `since_ms` and `until_ms` in ms since the epoch."""
+    """Which records of a partition, and which columns, are decoded. Upper bounds are exclusive; `since_ms` and
+    `until_ms` are ms since the epoch.
+    """
 
     topic: str
     partition: int
@@ -39,9 +43,9 @@ class RecordSelection:
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
     too_late_ms: int = INT64_MAX
-    """Behind a record as late as this nothing is wanted."""
+    """No record after one with a timestamp this late (ms) is wanted."""
     aborted: Sequence[AbortedTransaction] = field(default=())
-    """Not read; for `isolation.level=read_committed`."""
+    """Aborted transactions, which are skipped with `isolation.level=read_committed`."""
     rows: str = RECORDS
 
     @property
@@ -50,16 +54,16 @@ class RecordSelection:
 
     @property
     def needs_offsets_alone(self) -> bool:
-        """Whether there is nothing to be read where all offsets are known to have a record."""
+        """Whether nothing must be read for offsets that are known to have a record."""
         return self.rows == RECORDS and not self.is_timed and _OF_OFFSETS.issuperset(self.columns)
 
     def none_aborted(self, low: int, high: int) -> bool:
-        """Whether no transaction was given up that may have had one of these offsets."""
+        """Whether no aborted transaction may contain one of the offsets low <= offset < high."""
         return not any(each.reaches_into(low, high) for each in self.aborted)
 
     @property
     def needs_records(self) -> bool:
-        """Whether batch headers are not enough, however simple the batches are."""
+        """Whether batch headers are never enough, so that records must be decoded."""
         if self.rows == BATCHES:
             return "uncompressedBytes" in self.columns
         return self.is_timed or not _FROM_HEADERS.issuperset(self.columns)

@@ -1,1 +1,1 @@
-"""What is done with topics as tables; each job is a function, and a verb of `odradek pipeline`."""
+"""Jobs on topics as tables; each is a function and a subcommand of `odradek pipeline`."""
