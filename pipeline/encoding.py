@@ -6,6 +6,7 @@ partitions are neither sorted nor copied first.
 """
 
 # Compiled by numba, which infers the types from the arguments.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, call-arg, var-annotated"
 
 from __future__ import annotations
 

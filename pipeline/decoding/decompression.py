@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 # Compiled by numba, which infers the types from the arguments.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, misc"
 import llvmlite.binding
 import lz4.block
 import numpy as np

@@ -8,6 +8,7 @@ numba caches compiled code in `__pycache__`, or in the user's cache directory if
 """
 
 # Compiled by numba, which infers the types from the arguments.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, call-arg, var-annotated"
 
 from __future__ import annotations
 

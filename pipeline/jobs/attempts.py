@@ -1,24 +1,24 @@
-"""How what an attempt at a batch has written comes to count, in a directory of Parquet: the same for all who write.
+"""Makes the files of a batch visible in a directory of Parquet files, so that each batch counts once.
 
-    OUT/_staged-E-N-ATTEMPT/…                            where our tasks or Spark's write, and nobody reads
-    OUT/topic=T/date=D/export=E/batch=N/part-….parquet   where the driver moves what counts
+    OUT/_staged-E-N-ATTEMPT/…                            where tasks write; readers ignore it
+    OUT/topic=T/date=D/export=E/batch=N/part-….parquet   where the driver moves complete files
 
-A driver may stand still at any step, and come back after another one has made the batch again. So whoever moves or
-removes files knows them by name before it makes sure that it has the turn, and no name ever comes twice: what it goes
-on to touch was there before the other one's turn began. That one removes first what former attempts have staged, so
-that nothing is left to be moved, and then looks for what they had moved. Of what their tasks may stage meanwhile,
-nothing is moved: by then their driver has lost the turn. On a store without renames a move is a copy, which finds
-nothing to copy any more.
+A driver may be suspended at any step, and continue after another driver has repeated the batch. So a driver that
+moves or removes files determines their names before it confirms its lease, and no name is used twice: everything it
+touches afterwards existed before the other driver's lease began. The other driver first removes what earlier
+attempts have staged, so that nothing is left to move, and then looks for what they have moved. Files that their
+tasks stage later are never moved, because their driver no longer has the lease. On a store without renames a move
+is a copy, which fails when its source is removed.
 
-A driver that is killed leaves some files moved and some not; the batch is not done, and made again in the same way.
-That it is not done is true until all of them are moved, even if a driver that comes back notes meanwhile that it is
+If a driver is killed, some files are moved and others are not. The batch is not committed and is repeated in the
+same way. It is not committed until all files are moved, even if a suspended driver commits it meanwhile
 (`checkpoint.py`).
 
-Power may go at any moment, and a batch that Spark has noted as done is never made again: so what is moved is on the
-disk before it is moved, and the directories after, those of which something was removed as well.
+After a power failure, a batch that Spark has committed is never repeated. So files are synced before they are
+moved, and the directories after, including those from which files were removed.
 
-Files are moved and removed several at a time, for a store may take a second for each; none is any more when a call
-returns or raises.
+Files are moved and removed concurrently, because a store may take a second for each. When a call returns or raises,
+none is still in progress.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from odradek.seams.values import value_class
 
 @value_class
 class BatchKey:
-    """The `number`th of the `export` that is so called in its checkpoint; `offsets` are those that it is
-    about, from the first on, before the second."""
+    """Identifies a batch: the export's id in its checkpoint, the batch number, and the offsets (low, exclusive
+    high) of each partition.
+    """
 
     export: str
     number: int
@@ -48,11 +49,11 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 AT_ONCE = 16
-"""That are moved, or removed, or looked into."""
+"""Maximum number of concurrent moves, removals and listings."""
 
 
 class Files(Protocol):
-    """As `HadoopFiles`."""
+    """The part of `HadoopFiles` that attempts use."""
 
     def names(self, directory: str) -> list[str]: ...
 
@@ -67,25 +68,26 @@ class Files(Protocol):
 
 @value_class
 class StagedFile:
-    """A file that is whole: where it is, and which directory below the table's it is for."""
+    """A complete file: its path, and its target directory relative to the table's."""
 
     file: str
     directory: str
 
 
 def directory_of(batch: BatchKey) -> str:
-    """Below those that its records have in the table."""
+    """Return the batch's directory below those of the partition columns."""
     return f"export={batch.export}/batch={batch.number}"
 
 
 def staged_of(export: str) -> str:
-    """What the names of its attempts begin with."""
+    """Return the prefix of the staging directories of an export's attempts."""
     return f"_staged-{export}"
 
 
 class BatchAttempts:
-    """At batches of the table `out`, with a directory for each of the columns `levels`. `confirm` raises
-    PipelineError if another driver has the turn."""
+    """Attempts at batches of the table `out`, with a directory level for each of the columns `levels`. `confirm`
+    raises PipelineError if another driver has the lease.
+    """
 
     def __init__(
         self,
@@ -105,26 +107,30 @@ class BatchAttempts:
 
     @contextmanager
     def begun(self, batch: BatchKey) -> Iterator[str]:
-        """A directory for what is written. It goes at the end, with what was not placed."""
+        """Create a staging directory for one attempt, and remove it at the end with files that were not moved."""
         attempt = self._entropy.uuid().hex
         staged = f"{self._out}/{staged_of(batch.export)}-{batch.number}-{attempt}"
         self._files.make(staged)
         try:
             yield staged
         finally:
-            with suppress(FilesUnavailable):  # whoever makes the batch again removes it
+            with suppress(FilesUnavailable):  # the next attempt at the batch removes it
                 self._files.remove(staged)
 
     def place(self, staged: Iterable[StagedFile]) -> None:
-        """All that counts of a batch that was never tried. Raises PipelineError if another driver has the turn."""
+        """Move the files of a batch that was not attempted before. Raises PipelineError if another driver has the
+        lease.
+        """
         self._place(staged, ())
 
     def replace(self, staged: Iterable[StagedFile], batch: BatchKey) -> None:
-        """The same, in place of what was moved before; after `end_former`."""
+        """Move the files of a batch in place of those of earlier attempts; call `end_former` first."""
         self._place(staged, self._placed(batch))
 
     def end_former(self, batch: BatchKey) -> None:
-        """None that was begun before moves anything after this. Raises as `place`."""
+        """Remove the staging directories of earlier attempts, so that these can no longer move files. Raises as
+        `place`.
+        """
         prefix = staged_of(batch.export)
         former = [name for name in self._files.names(self._out) if name.startswith(prefix)]
         self._confirm()
@@ -141,7 +147,7 @@ class BatchAttempts:
         self._of_each(self._files.sync, self._above([*directories, *map(_parent, former)]))
 
     def _above(self, directories: Iterable[str]) -> list[str]:
-        """They, and those that they are in, up to the table's own."""
+        """Return these directories and their parents up to the table's directory."""
         found = {self._out: None}
         for each in directories:
             while each not in found:
@@ -170,7 +176,7 @@ class BatchAttempts:
         ]
 
     def _of_each(self, act: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-        """At the first error no more are begun, and it is raised once none is under way."""
+        """Call `act` concurrently. After an error no more calls are started; it is raised when none is in progress."""
         with ThreadPoolExecutor(self._at_once, thread_name_prefix="odradek-files") as pool:
             return list(pool.map(act, items))
 

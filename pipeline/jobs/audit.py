@@ -1,21 +1,22 @@
-"""Every remote segment against its metadata: what of the store is whole, what is lost, what is garbage.
+"""Audits the remote tier: checks every remote log segment against its metadata, and finds lost and orphaned
+objects.
 
-    1. which partitions have remote segments is read from the metadata topic; where brokers' own logs of these
-       begin is asked, and the topic read on to its end of then
-    2. the store is listed, many partitions at once, every object is accounted for
-       (`storage.tiered.audit`), and segments that have all their objects are read by tasks while the
-       listing goes on (`auditing.py`)
-    3. of each partition it is seen whether its offsets are all there, and whether its summaries are right
-    4. the metadata is read on: what was deleted meanwhile is not lost, what was finished no garbage
+    1. The partitions with remote segments are read from the metadata topic. Then the local log start offsets
+       are requested, and the topic is read to its end again.
+    2. The store is listed, many partitions concurrently. Every object is classified (`storage.tiered.audit`).
+       Complete segments are read by tasks during the listing (`audit_tasks.py`).
+    3. For each partition, the coverage of its offsets and its summaries are checked.
+    4. The metadata is read to its end again: segments deleted meanwhile are not lost, and segments finished
+       meanwhile are not orphans.
 
-A topic may be deleted at any time, and another one be made under its name. What the metadata still has of it is told
-as that, and nothing there is read or missed.
+A topic may be deleted at any time, and another created with its name. Remaining metadata of a deleted topic is
+reported as that, and its segments are neither read nor missed.
 
-Reading takes nearly all of the time: what was read is noted (`audit_notes.py`), if so wanted, and all else done again by
-a run that goes on.
+Reading takes nearly all of the time. With `resume`, results of the segments that were read are kept
+(`audit_notes.py`), and a later run repeats only the rest.
 
-Without brokers the manifests stand for the metadata. The driver keeps what is not as it should be, and of
-all else only sums, and the metadata where there are brokers.
+Without brokers, the manifests replace the metadata. The driver keeps only findings and sums, and the metadata if
+there are brokers.
 """
 
 from __future__ import annotations
@@ -73,55 +74,54 @@ R = TypeVar("R")
 EachOf = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 YOUNG_MS, YOUNG_WITHOUT_BROKERS_MS = 3_600_000, 86_400_000
-"""What belongs to nothing, and is younger, may be of a copy under way."""
+"""Objects without a segment that are younger may be part of a copy in progress."""
 SEGMENTS_A_TASK = 8
 TASKS_A_ROUND = 50
-"""For each of Spark's cores: what a round keeps in the driver's memory."""
+"""Tasks per Spark core in one round, which limits the driver's memory."""
 
 
 @value_class
 class AuditJob:
-    """What is audited. Without `bootstrap` there is no metadata but the manifests."""
+    """What is audited. Without `bootstrap`, the manifests are the only metadata."""
 
     tiered_url: str
     bootstrap: str | None = None
     store_options: Mapping[str, str] = field(default_factory=dict)
     topics: Sequence[str] = ()
-    """All, if none is named."""
+    """All topics if empty."""
     timeout_ms: int = 30_000
     young_ms: int | None = None
     resume: str | None = None
-    """A file on the driver's machine that has what was read, until the audit has ended: a run that was killed goes on
-    from there."""
+    """File on the driver's machine with the results so far, with which a run continues after an interrupted one."""
 
 
 @value_class
 class DeletedPartition:
-    """Of a topic that brokers have no more, and of which the metadata has segments."""
+    """A partition of a deleted topic for which the metadata still has segments."""
 
     partition: TopicIdPartition
     segments: int
-    """In whichever state."""
+    """Number of segments in any state."""
     is_marked: bool
-    """Whether the metadata says that it is being deleted (KIP-405's DELETE_PARTITION_MARKED and on)."""
+    """Whether the metadata has DELETE_PARTITION_MARKED or a later state (KIP-405)."""
     followed_by: UUID | None
-    """The topic that has the name now."""
+    """Id of the topic that has the same name now."""
 
 
 @dataclass
 class AuditReport:
-    """What there is and what is wrong. `problems` name objects, or partitions and their offsets."""
+    """Result of an audit. `problems` name objects, or partitions and their offsets."""
 
     usages: Mapping[TopicIdPartition, StorageUsage]
     partitions: Sequence[PartitionReport]
     findings: Sequence[AuditFinding]
-    """Segments that are not whole, and what belongs to none."""
+    """Incomplete segments, and objects without a segment."""
     problems: Sequence[str]
     records: Mapping[TopicIdPartition, int]
     size_bytes: int
-    """That were read."""
+    """Total bytes that were read."""
     deleted: Sequence[DeletedPartition] = ()
-    """That is not wrong: the cluster gets to them."""
+    """Partitions of deleted topics; not a problem, because the cluster will delete them."""
 
     @property
     def is_well(self) -> bool:
@@ -137,7 +137,9 @@ def audit(
     job: AuditJob,
     on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> AuditReport:
-    """Read everything. Raises BadOption, or PipelineError where store or brokers do not answer."""
+    """Audit the store, reading every segment. Raises BadOption, and PipelineError if the store or the brokers do
+    not respond.
+    """
     slots = max(1, spark.sparkContext.defaultParallelism)
 
     def on_spark(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -152,7 +154,7 @@ def run_audit(
     slots: int,
     on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> AuditReport:
-    """`each_of` does something with each of many things, somewhere, `slots` at once."""
+    """Audit the store; `each_of` applies a function to many items, `slots` at a time."""
     if job.resume is None:
         return _audited(job, each_of, slots, on_progress, None)
     with opened_notes(job.resume, job.tiered_url, has_brokers=job.bootstrap is not None) as notes:
@@ -244,8 +246,9 @@ def _is_wanted(topics: Sequence[str], partition: TopicIdPartition) -> bool:
 def _check_there(
     job: AuditJob, listed: RemoteStorageAudit, cluster_view: _ClusterView | None
 ) -> None:
-    """What is not there is not well: a topic that is misspelt, and another directory than the store's. Raises
-    BadOption."""
+    """Check that the topics exist and that the directory is a remote tier, so that a misspelt name is not reported
+    as a clean audit. Raises BadOption.
+    """
     known = {each.topic for each in listed.usages} | (
         set() if cluster_view is None else cluster_view.topics
     )
@@ -259,11 +262,10 @@ def _check_there(
 
 
 class _ClusterView:
-    """What brokers say: which partitions there are, where their own logs begin, and which segments they
-    know of."""
+    """The brokers' view: topics, local log start offsets, and remote segment metadata."""
 
     def __init__(self, brokers: Brokers, topics: Sequence[str]) -> None:
-        """`topics` are those that are asked for; all, if none is."""
+        """Read the metadata and the local log start offsets of `topics`, or of all if empty."""
         self._brokers = brokers
         self._metadata = brokers.remote_metadata()
         self.read_on()
@@ -280,13 +282,13 @@ class _ClusterView:
         self._brokers.read_remote_metadata(self._metadata)
 
     def look_again(self) -> None:
-        """Which topics there are now."""
+        """Request the current topics."""
         self._ids = {name: topic.topic_id for name, topic in self._brokers.topics().items()}
 
     def _asked_local_starts(
         self, wanted: Sequence[TopicIdPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Of those that are not deleted, nor meanwhile."""
+        """Request the local log start offsets of partitions that exist, also after a deletion meanwhile."""
         there = [each for each in wanted if self.is_there(each)]
         try:
             return self._brokers.local_starts(_where(each) for each in there)
@@ -298,15 +300,15 @@ class _ClusterView:
 
     @property
     def topics(self) -> set[str]:
-        """Those that there are, tiered or not, and those that were and of which something is left."""
+        """Names of current topics, tiered or not, and of deleted topics that still have metadata."""
         return {*self._ids, *(each.partition.topic for each in self.deleted())}
 
     def is_there(self, partition: TopicIdPartition) -> bool:
-        """Not deleted, nor another topic of the same name."""
+        """Whether the topic still exists with the same id."""
         return self._ids.get(partition.topic) == partition.topic_id
 
     def deleted(self) -> list[DeletedPartition]:
-        """What is left of partitions that are not there."""
+        """Return deleted partitions that still have segments."""
         gone = [each for each in self.known.partitions() if not self.is_there(each)]
         found = [
             DeletedPartition(
@@ -330,7 +332,7 @@ class _ClusterView:
         ]
 
     def is_finished(self, report: SegmentReport) -> bool:
-        """Neither it nor its topic was deleted while it was read."""
+        """Whether the segment is still finished, and neither it nor its topic was deleted while it was read."""
         now = self.known.segment(report.id)
         is_known = now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
         return is_known and self.is_there(report.id.partition)
@@ -341,7 +343,7 @@ def _where(partition: TopicIdPartition) -> TopicPartition:
 
 
 def _whole(listed: RemoteStorageAudit, source: AuditSource) -> Iterator[AuditFinding]:
-    """What has all its objects, while everything is listed, but for partitions that nobody asks for."""
+    """Yield complete segments while the store is listed, except those of excluded partitions."""
     parts: dict[str, RemoteStorageAudit] = defaultdict(listed.part)
     try:
         objects = source.store().objects
@@ -371,7 +373,7 @@ _Read = list[tuple[StoredSegment, SegmentReport]]
 def _noted(
     notes: AuditNotes | None, findings: Sequence[AuditFinding]
 ) -> dict[RemoteLogSegmentId, SegmentReport]:
-    """What earlier runs have found in some of these segments."""
+    """Return the results of earlier runs for these segments."""
     if notes is None:
         return {}
     stored = (each.stored for each in findings if each.stored is not None)
@@ -449,7 +451,7 @@ def _order(partition: TopicIdPartition) -> tuple[str, int, bytes]:
 
 
 def _key(finding: AuditFinding) -> str:
-    """The first of its objects; where there is none, what they would be called."""
+    """Return the first key of its objects, or of the segment if it has none."""
     known = finding.metadata
     keys = finding.removal_order() or ["" if known is None else segment_key(known, "")]
     return min(keys)

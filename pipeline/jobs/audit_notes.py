@@ -1,14 +1,14 @@
-"""What an audit has read, for the run that goes on where one was killed: a file with a line for each segment.
+"""Results of an audit so far, in a file with one line for each segment, with which an interrupted audit continues.
 
     {"audit": 1, "store": "s3://history/kafka", "brokers": true}
     4f0c…e2 {"id": …, "batches": …, "records": …, "bytes": …, "problems": […], "manifest": …}
 
-A segment is noted once it was read, under a digest of what the listing says of its objects: one that has others by
-then, or later ones, is read anew. What an attempt to write has left of a line is cut off, and what is no line of ours
-is as if it were not there. The driver keeps 20 bytes of each line, where it is; the line itself is read when the listing
-comes to its segment: a store of 1 PB may have ten million of them.
+A segment is noted after it was read, with a digest of the listing of its objects. If its objects have changed, it
+is read again. An incomplete last line is truncated, and invalid lines are ignored. The driver keeps 20 bytes for
+each line, with its position, and reads the line when the listing reaches the segment: a store of 1 PB may have ten
+million segments.
 
-The file goes when the audit has ended: the next one is about the objects as they are by then.
+The file is removed at the end of the audit, because the next audit must check the objects again.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _PLACE = np.dtype([("digest", ">u8"), ("at", "<i8"), ("size", "<i4")])
 
 
 class AuditNotes:
-    """See the module. From one thread."""
+    """Notes of one audit; not thread-safe."""
 
     def __init__(self, files: RealFiles, file: File) -> None:
         self._files = files
         self._file = file
         self._places = np.zeros(0, _PLACE)
-        """Of the lines that earlier runs have left, by digest."""
+        """Positions of the lines of earlier runs, by digest."""
 
     def find(self, stored: StoredSegment) -> SegmentReport | None:
-        """What was found in the segment by an earlier run; None if it is to be read."""
+        """Return the result of an earlier run for the segment; None if it must be read."""
         digest = _digest(stored)
         wanted = int.from_bytes(digest, "big")
         row = int(np.searchsorted(self._places["digest"], wanted))
@@ -59,19 +59,21 @@ class AuditNotes:
         return _parsed(line, stored)
 
     def note(self, read: Iterable[tuple[StoredSegment, SegmentReport]]) -> None:
-        """They have been read. Raises FilesUnavailable."""
+        """Append the results of segments that were read. Raises FilesUnavailable."""
         lines = [_line(stored, report) for stored, report in read]
         with _told(self._file):
             self._file.append_v([b"".join(lines)])
             self._file.sync()
 
     def end(self) -> None:
-        """The audit has ended, and is to be begun anew."""
+        """Remove the file at the end of the audit."""
         with _told(self._file):
             self._files.remove(self._file.path)
 
     def begin(self, head: bytes) -> None:
-        """Look through what is there, of an audit whose first line is that. Raises BadOption."""
+        """Read the existing lines; `head` is the expected first line. Raises BadOption if the file is of another
+        audit.
+        """
         if not self._file.size:
             self._file.append_v([head])
             return
@@ -95,7 +97,7 @@ class AuditNotes:
         self._places = np.sort(np.array(found, _PLACE), order=["digest", "at"])
 
     def _lines(self) -> Iterator[bytes]:
-        """Those that are whole."""
+        """Yield the complete lines."""
         rest = b""
         for at in range(0, self._file.size, PIECE_BYTES):
             rest += self._file.read_at(at, min(PIECE_BYTES, self._file.size - at))
@@ -105,8 +107,9 @@ class AuditNotes:
 
 @contextmanager
 def opened_notes(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditNotes]:
-    """The notes in that file of an audit of that store; made if there are none. Raises BadOption for another's, and
-    while another run has it, and FilesUnavailable."""
+    """Open or create the notes of an audit of `store`. Raises BadOption if the file is another audit's or in use by
+    another run, and FilesUnavailable.
+    """
     files, at = RealFiles(), PurePosixPath(path)
     try:
         lock = files.lock(at)
@@ -155,7 +158,7 @@ def _line(stored: StoredSegment, report: SegmentReport) -> bytes:
 
 
 def _parsed(line: bytes, stored: StoredSegment) -> SegmentReport | None:
-    """None for what is no such line."""
+    """Parse a line; None if it is invalid."""
     try:
         fields = json.loads(line[2 * DIGEST_BYTES :])
         if fields["id"] != uuid_to_text(stored.id.id):
@@ -174,7 +177,7 @@ def _parsed(line: bytes, stored: StoredSegment) -> SegmentReport | None:
 
 
 def _packed(manifest: RemoteLogSegmentMetadata) -> str:
-    """As a summary has it."""
+    """Encode a manifest as a summary with one segment."""
     return base64.b64encode(SummaryBuilder([manifest]).encode()).decode()
 
 

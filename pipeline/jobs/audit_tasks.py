@@ -1,14 +1,13 @@
-"""What tasks of `audit` do: a segment's objects against its metadata, a partition's segments against its
-offsets.
+"""Tasks of `audit`: check a segment's objects against its metadata, and a partition's segments against its offsets.
 
-A segment: each object has the size and CRC of its manifest, the manifest says what the metadata says
-(`storage.tiered.verification`), and the log is what both say (`log_walk.py`). Where a log is stored as it is,
-its bytes are fetched once for both.
+A segment: each object has the size and CRC of the manifest, the manifest matches the metadata
+(`storage.tiered.verification`), and the log matches both (`segment_log_check.py`). The bytes of a log that is
+neither compressed nor encrypted are fetched once for both checks.
 
-A partition: which segments its offsets are read from (`history.py`), by the leader's epochs; offsets that
-none has are gaps. A segment that none is read from is dead: a deposed leader finished its copy, or another
-copy has the same. Its summaries say of each segment what the metadata does; and the one that readers go by lacks none
-but what they find without it, for else its offsets are in no table.
+A partition: the segments that cover its offsets are selected by the leader's epochs (`lineage.py`); offsets without
+a segment are gaps. A segment from which nothing is read is dead: a deposed leader finished its copy, or another
+copy has the same offsets. The summaries must match the metadata, and the latest one must list all segments that
+readers would not find otherwise.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ PIECE_BYTES = 8 << 20
 
 @value_class
 class AuditSource:
-    """Where the store and the brokers are, for a task."""
+    """Addresses of the store and the brokers, for a task."""
 
     tiered_url: str
     store_options: Mapping[str, str]
@@ -60,38 +59,38 @@ class AuditSource:
 
 @value_class
 class SegmentReport:
-    """What is in a segment, and what is wrong with it."""
+    """Contents and problems of a segment."""
 
     id: RemoteLogSegmentId
     batches: int
     records: int
     size_bytes: int
-    """That were read."""
+    """Bytes that were read."""
     problems: Sequence[str]
     manifest: RemoteLogSegmentMetadata | None = None
-    """What that says, where there is no other metadata."""
+    """Metadata from the manifest, if there is no other."""
 
 
 @value_class
 class PartitionReport:
-    """What the store has of a partition. Offsets: from the first on, before the second."""
+    """State of a partition in the store. Upper offset bounds are exclusive."""
 
     partition: TopicIdPartition
     segments: int
     offsets: tuple[int, int] | None
-    """None if it has nothing."""
+    """None if there are no segments."""
     gaps: Sequence[tuple[int, int]]
     overlapping: int
-    """So many offsets are in more than one segment."""
+    """Number of offsets that are in more than one segment."""
     dead: Sequence[str]
-    """Segments (their objects' name) that no offset is read from."""
+    """Keys of segments from which no offset is read."""
     problems: Sequence[str]
 
 
 def check_segment(
     source: AuditSource, stored: StoredSegment, metadata: RemoteLogSegmentMetadata | None
 ) -> SegmentReport:
-    """Reads all of it. Raises StoreUnavailable, DeniedSegment."""
+    """Read and check all objects of a segment. Raises StoreUnavailable, DeniedSegment."""
     check = _SegmentCheck(source.store(), stored, metadata)
     try:
         check.run()
@@ -109,7 +108,7 @@ def check_segment(
 
 
 class _SegmentCheck:
-    """See `check_segment`."""
+    """State of one call of `check_segment`."""
 
     def __init__(
         self, store: Store, stored: StoredSegment, metadata: RemoteLogSegmentMetadata | None
@@ -137,7 +136,9 @@ class _SegmentCheck:
         try:
             self._end_log(known)
             self._check_indexes(known)
-        except RemoteStorageUnavailable as error:  # that says nothing of what is there
+        except (
+            RemoteStorageUnavailable
+        ) as error:  # does not mean that an object is missing or corrupt
             raise object_error(segment_key(known, ""), error) from error
         except RemoteStorageError as error:
             self.problems.append(f"{segment_key(known, '')}: {error_text(error)}")
@@ -146,7 +147,7 @@ class _SegmentCheck:
             self.problems += [each for each in self.walk.problems if each not in said]
 
     def _see(self, suffix: str, piece: bytes) -> None:
-        """A piece of an object: of the log itself, if that is stored as it is."""
+        """Check a piece of an object: log records, if the log is stored as it is."""
         manifest, known = self._verification.manifest, self.known
         is_plain = manifest is None or not (manifest.chunks or manifest.key)
         if suffix == LOG_SUFFIX and is_plain and known is not None:
@@ -183,9 +184,11 @@ def check_partition(
     local_start: int | None,
     summaries: Sequence[str] = (),
 ) -> PartitionReport | None:
-    """By the finished segments that are `known`. With brokers, all of the log below `local_start` has to be
-    there, as it was before `known` was read; None where its topic is not there any more. `summaries` are the keys of
-    those that were listed. Raises PipelineError."""
+    """Check a partition by its finished segments `known`.
+
+    With brokers, all offsets below `local_start`, which was requested before `known` was read, must be in the
+    store; None if the topic was deleted. `summaries` are the keys of the listed summaries. Raises PipelineError.
+    """
     where = TopicPartition(partition.topic, partition.partition)
     segments = Segments.of(partition, known)
     problems: list[str] = []
@@ -235,7 +238,7 @@ def check_partition(
 
 
 def _gaps(slices: SegmentSlices, low: int | None, high: int | None) -> list[tuple[int, int]]:
-    """What is between them, from `low` up to `high`."""
+    """Return the offset ranges without a segment from `low` up to `high`."""
     if high is None:
         return []
     within = slices.between(low or 0, high)
@@ -267,8 +270,11 @@ def _seen_by_summary(
     partition: TopicIdPartition,
     known: Sequence[RemoteLogSegmentMetadata],
 ) -> Sequence[RemoteLogSegmentMetadata]:
-    """Those that whoever believes the summary sees: it lists what begins where its last one does, or later. A summary
-    that cannot be read, or has nothing, is not believed. What was deleted meanwhile nobody misses."""
+    """Return the segments that a reader of the summary misses or sees wrongly.
+
+    A reader lists segments that begin where the summary's last one begins, or later. An unreadable or empty summary
+    is not used. Segments deleted meanwhile do not count.
+    """
     with _asked(key):
         try:
             summary = decode(objects.get(key))
@@ -285,7 +291,7 @@ def _seen_by_summary(
 
 
 def _is_there(objects: Objects, segment: RemoteLogSegmentMetadata) -> bool:
-    """Not deleted meanwhile: the manifest goes first."""
+    """Whether the segment still exists: its manifest is deleted first."""
     try:
         objects.head(segment_key(segment, MANIFEST_SUFFIX))
     except ObjectMissing:
@@ -295,7 +301,7 @@ def _is_there(objects: Objects, segment: RemoteLogSegmentMetadata) -> bool:
 
 @contextmanager
 def _asked(key: str) -> Iterator[None]:
-    """Raises StoreUnavailable, DeniedSegment."""
+    """Translate errors of the store. Raises StoreUnavailable, DeniedSegment."""
     try:
         yield
     except ObjectsUnavailable as error:

@@ -1,18 +1,17 @@
-"""What a stream's checkpoint says: which batch is next, which offsets it has, whether it may be there already.
+"""The checkpoint of an export's stream: the last batch, its offsets, and whether it may be partly written.
 
-Spark writes a batch's last offsets to `offsets/N` before it reads the first of them, and `commits/N` once
-all is written. A batch with the one and without the other was under way when the driver died: some of it, or
-all, may be in the output.
+Spark writes a batch's end offsets to `offsets/N` before it reads the batch, and `commits/N` after everything is
+written. A batch with the former and without the latter was in progress when the driver died; its output may be
+partly or completely written.
 
-A driver that stood still before Spark noted that a batch was done may come back and note it, while another one makes
-the batch again: with part of it removed, and not yet there again. So that one says so, in a file of its own, until all
-is there; where there is such a file, the last batch is not done, whatever Spark has noted.
+A driver that was suspended before Spark's commit of a batch may commit it while another driver repeats the batch
+and has removed part of its output. So the other driver marks the batch with a file until everything is written; if
+such a file exists, the last batch is not committed, whatever `commits` has.
 
-Spark goes on from the last batch that it has begun, whatever is done of those before. So where the driver that came back
-has begun the next batch, too, that beginning is taken back first; and since that driver may have written something of
-it, there is a file for that batch as well.
+Spark continues from the last batch with `offsets`. If the suspended driver has also started the next batch, its
+`offsets` file is removed first, and the batch is marked, because that driver may have written part of it.
 
-    CHECKPOINT/odradek-again-N-ATTEMPT    the batch N may be there in parts
+    CHECKPOINT/odradek-again-N-ATTEMPT    batch N may be partly written
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from odradek.pipeline.stream_offsets import StreamOffsets
 from odradek.seams.entropy import RealEntropy
 
 JOB = "odradek-job.json"
-"""What the checkpoint is of, by our own account."""
+"""File with the description of the export to which the checkpoint belongs."""
 DEAD_LETTERS = "odradek-dead-letters"
-"""Where those of the last run went."""
+"""File with the location of the last run's dead letters."""
 AGAIN = "odradek-again-"
 
 
 class Checkpoint:
-    """Of one stream with one source."""
+    """Checkpoint of one stream with one source."""
 
     def __init__(self, files: HadoopFiles, path: str) -> None:
         self._files = files
@@ -47,13 +46,13 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str:
-        """The stream's own, over all its runs; there once it was started."""
+        """Return the id of the stream, which all its runs share. It exists after the first start."""
         found: str = json.loads(self._files.read(f"{self.path}/metadata"))["id"]
         return found
 
     @contextmanager
     def recreated_topics(self, batch: int) -> Iterator[None]:
-        """The batch is not done before this ends without an error. Raises FilesUnavailable."""
+        """Mark the batch as uncommitted until the block ends without an error. Raises FilesUnavailable."""
         prefix = f"{AGAIN}{batch}-"
         former = [name for name in self._files.names(self.path) if name.startswith(prefix)]
         own = self._mark(batch)
@@ -62,7 +61,9 @@ class Checkpoint:
             self._files.remove(f"{self.path}/{name}")
 
     def take_back(self) -> None:
-        """The last batch is not done if it was being made again. To be called before Spark goes on."""
+        """Remove the commit of the last batch if it is marked, so that Spark repeats it. Call it before the stream
+        starts.
+        """
         done = self.last_done()
         if done is None or done not in self._marked():
             return
@@ -74,20 +75,21 @@ class Checkpoint:
         self._files.remove(f"{self.path}/commits/{done}")
 
     def is_begun(self, batch: int) -> None:
-        """What says so is on the disk, before something of it is in the output: whoever comes after the power was cut
-        finds that the batch has begun, with which offsets, and whose it is."""
+        """Sync the batch's offsets before output is written, so that after a power failure the batch is known to be
+        in progress, with its offsets.
+        """
         offsets = f"{self.path}/offsets"
         for each in (f"{offsets}/{batch}", offsets, f"{self.path}/metadata", self.path):
             self._files.sync(each)
 
     def unfinished(self) -> set[int]:
-        """The batches of which something may be there already, while they are not done."""
+        """Return the uncommitted batches that may be partly written."""
         pending, done = self.pending(), self.last_done()
         marked = {each for each in self._marked() if done is None or each > done}
         return marked | (set() if pending is None else {pending})
 
     def _mark(self, batch: int) -> str:
-        """The file's name that says so."""
+        """Create a mark; return its file name."""
         name = f"{AGAIN}{batch}-{RealEntropy().uuid().hex}"
         self._files.put(f"{self.path}/{name}", "")
         self._files.sync(self.path)
@@ -101,7 +103,7 @@ class Checkpoint:
         return {int(number) for number in found if number.isdigit()}
 
     def pending(self) -> int | None:
-        """The batch that was under way when the last run ended."""
+        """Return the batch that was in progress at the end of the last run."""
         begun = self.last_begun()
         return None if begun is None or begun == self.last_done() else begun
 
@@ -112,14 +114,16 @@ class Checkpoint:
         return self._last("commits")
 
     def ends(self, batch: int | None) -> StreamOffsets:
-        """The offsets (exclusive) where a batch ends; none before the first."""
+        """Return the end offsets (exclusive) of a batch; none before the first batch."""
         if batch is None or batch < 0:
             return StreamOffsets({}, {})
         lines = self._files.read(f"{self.path}/offsets/{batch}").splitlines()
         return StreamOffsets.parse(json.loads(lines[-1]))
 
     def belongs_to(self, job: dict[str, str]) -> None:
-        """Say what it is of, the first time; BadOption if it is of something else."""
+        """Write the description of the export on its first run. Raises BadOption if the checkpoint is another
+        export's.
+        """
         where = f"{self.path}/{JOB}"
         if not self._files.exists(where):
             self._files.write(where, json.dumps(job))
@@ -138,8 +142,9 @@ class Checkpoint:
                 )
 
     def has_dead_letters_at(self, place: str) -> None:
-        """They may move when all is done: what a batch that is not has left must be found where it is. BadOption
-        if it is elsewhere. To be called before a batch is begun."""
+        """Check the location of the dead letters, which may only change when no batch is unfinished. Raises
+        BadOption. Call it before a batch starts.
+        """
         where = f"{self.path}/{DEAD_LETTERS}"
         last = self._files.read(where) if self._files.exists(where) else ""
         if last == place:

@@ -1,8 +1,8 @@
-"""Values by the ids of their schemas, as columns of a table: `decoded(frame, Decoding(…))`.
+"""Decodes values by the ids of their schemas to columns: `decoded(frame, Decoding(…))`.
 
     decoded(events, Decoding("http://registry:8081", subjects=("events-value",))).select("decoded.*")
 
-The driver asks the registry once; tasks get what it said. What they do with it is in `odradek.pipeline.schemas`.
+The driver requests the schemas once and sends them to the tasks. The decoders are in `odradek.pipeline.schemas`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DECODED, ERROR = "decoded", "error"
-"""The columns that are added."""
+"""Names of the added columns."""
 _MADE = "_made"
-"""One that has both, for a while."""
+"""Temporary column with both."""
 
 
 @value_class
 class Decoding:
-    """`registry` is a URL or a directory. Columns are those of all versions of the subjects, and of the
-    schemas with these ids; with `reader`, an id, those of that schema. `messages` are the names of Protobuf
-    messages to read, instead of each schema's first."""
+    """Which schemas are used. `registry` is a URL or a directory. The columns are those of all versions of the
+    subjects and of the schemas `ids`, or only those of the schema with id `reader`. `messages` are names of
+    Protobuf messages to decode in place of each schema's first.
+    """
 
     registry: str
     subjects: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class Decoding:
     messages: tuple[str, ...] = ()
 
     def decoder(self) -> ValueDecoder:
-        """Raises BadSchema, and RegistryUnavailable."""
+        """Load the schemas. Raises BadSchema, RegistryUnavailable."""
         ids = self.ids if self.reader is None else (*self.ids, self.reader)
         has_subjects = "://" in self.registry and self.subjects  # a directory has none
         wanted = ids if has_subjects or self.ids else ()
@@ -48,9 +49,11 @@ class Decoding:
 def decoded(
     frame: DataFrame, decoding: Decoding, *, column: str = "value", fail: bool = False
 ) -> DataFrame:
-    """The frame with `decoded`, a struct, and `error`, which says why that is null where there is a value.
-    With `fail` the first such value ends the query, by its topic, partition and offset. Raises BadOption where the
-    frame has columns of these names, and what `Decoding.decoder` raises."""
+    """Add `decoded`, a struct, and `error`, the reason if a value cannot be decoded.
+
+    With `fail`, the first such value ends the query with its topic, partition and offset. Raises BadOption if the
+    frame has columns of these names, and the errors of `Decoding.decoder`.
+    """
     import pyarrow as pa
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf

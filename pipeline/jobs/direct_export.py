@@ -1,8 +1,8 @@
-"""A batch of an export whose tasks write the files, where that makes the table that Spark would make.
+"""Writes a batch of an export from Python tasks, if the result is the same table as Spark would write.
 
-That is: Parquet of values as they are, by dates in UTC, in a directory that driver and tasks share (what a URL of
-Hadoop's means is only known to Spark), with no settings for Parquet but the codec. All else is Spark's to write.
-What they have written is staged, and comes to count, as what Spark has (`attempts.py`).
+The conditions are: Parquet with undecoded values, dates in UTC, a directory that driver and tasks share (the
+meaning of a Hadoop URL is only known to Spark), and no Parquet settings but the codec. Otherwise Spark writes. The
+files are staged and moved like Spark's (`attempts.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 CODEC = "spark.sql.parquet.compression.codec"
 ZONE = "spark.sql.session.timeZone"
 _OTHERS = ("spark.sql.parquet.", "spark.hadoop.parquet.", "parquet.", "spark.sql.files.maxRecords")
-"""Settings that Spark's writer heeds begin so."""
+"""Prefixes of settings that only Spark's writer supports."""
 
 
 class DirectExport:
-    """See the module. `codec` is one of `parquet_files.CODECS`."""
+    """Writes batches with `parquet_files`; `codec` is one of its CODECS."""
 
     def __init__(
         self, spark: SparkSession, options: Options, attempts: BatchAttempts, by: str, codec: str
@@ -49,8 +49,9 @@ class DirectExport:
         batch: BatchKey,
         topic_ids: Mapping[str, UUID],
     ) -> int:
-        """The records of a batch that was never tried; how many. Raises what Spark raises (with GAP_FOUND in it where
-        offsets cannot be read), and PipelineError."""
+        """Write the records of a batch that was not attempted before; return how many. Raises Spark's errors (with
+        GAP_FOUND if offsets are unreadable) and PipelineError.
+        """
         from odradek.pipeline.jobs.parquet_files import StagingSettings, write_task
         from odradek.pipeline.stream import StreamReader
 
@@ -87,7 +88,7 @@ def direct_export(
     by: str,
     confirm: Callable[[], None],
 ) -> DirectExport | None:
-    """None where Spark has to write. `confirm` raises PipelineError if another driver has the turn."""
+    """Return a writer; None if Spark must write. `confirm` raises PipelineError if another driver has the lease."""
     from odradek.pipeline.jobs.parquet_files import CODECS, UTC
 
     files = HadoopFiles(spark)

@@ -1,14 +1,14 @@
-"""A topic to a table, Parquet or Delta: each offset exactly once, however often the job dies on the way.
+"""Exports a topic to a Parquet or Delta table, each offset exactly once, even if runs are killed.
 
-The topic is read as a stream up to where it ends now. Spark writes down which offsets a batch has before
-it reads the first of them (the checkpoint's offset log), and that it is done after all is written; so a
-batch that a crash cut short is made again with the same offsets, and how a table has it once all the same
-is in `tables.py`. What can't be decoded, or not be read, is in the dead letters, or ends the job, by choice:
-every offset is in one of them. When the job has ended, any reader of the table sees each record once.
+The topic is read as a stream up to its current end. Spark writes a batch's offsets to the checkpoint before it
+reads the batch, and commits it after everything is written. A batch that a crash interrupted is repeated with the
+same offsets; `tables.py` makes the result appear once. Values that cannot be decoded, and offsets that cannot be
+read, go to the dead letters or end the job, by option: every offset is in the table or in the dead letters. After
+the job has ended, any reader of the table sees each record once.
 
     OUT/topic=T/date=D/export=E/batch=N/part-….parquet   the records, as Parquet
-    OUT/_dead_letters/export=E/batch=N/…                 what could not be decoded, as it was; offsets that are gone
-    OUT/_checkpoint                                      how far the export is: keep it with the records
+    OUT/_dead_letters/export=E/batch=N/…                 undecoded values; unreadable offsets
+    OUT/_checkpoint                                      the progress of the export: keep it with the records
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ OR_AS_DEAD_LETTERS = "--unreadable dead-letters notes it there, and goes on"
 
 @value_class
 class ExportJob:
-    """What is exported and how. `source` are the options of the table that is read (docs/pipeline.md).
-    `out` is a directory or URL. `unreadable` says what becomes of offsets that the store has lost or broken.
-    Where the checkpoint or the dead letters have no place of their own, they are below `out`."""
+    """What is exported and how. `source` are the options of the source (docs/pipeline.md). `out` is a directory or
+    URL. `unreadable` selects whether lost or corrupt offsets fail the job or go to the dead letters. By default,
+    the checkpoint and the dead letters are below `out`.
+    """
 
     source: Mapping[str, str]
     out: str
@@ -85,7 +86,7 @@ class ExportJob:
         return self.dead_letters or f"{self.out}/{DEAD_LETTERS}"
 
     def check(self) -> None:
-        """Whether it means something, but for the values' schema; the registry is asked. Raises PipelineError."""
+        """Check the options, except the values' schema; this uses the schema registry. Raises PipelineError."""
         if self.format not in FORMATS:
             raise BadOption(f"tables are {', '.join(FORMATS)}, not {self.format}")
         if self.by not in PARTITIONINGS:
@@ -101,7 +102,7 @@ class ExportJob:
         self.values.check()
 
     def options(self) -> dict[str, str]:
-        """Of the stream."""
+        """Return the options of the stream."""
         unreadable = {"onCorruptSegment": REPORT} if self.unreadable == "dead-letters" else {}
         return {
             "startingOffsets": "earliest",
@@ -111,8 +112,9 @@ class ExportJob:
         }
 
     def identity(self) -> dict[str, str]:
-        """What may not change while it goes on; "" is what is not given. Where brokers, store and registry
-        are may: they move."""
+        """Return what must not change between runs, with "" for options that are not given. Addresses of brokers,
+        store and registry may change.
+        """
         options = parse_options(self.options(), streaming=True)
         given = {name.lower(): value for name, value in self.source.items()}
         decoding = self.values.decoding
@@ -138,8 +140,9 @@ def export(
     on_batch: Callable[[ExportBatch], None] = lambda batch: None,
     on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> list[ExportBatch]:
-    """Export what there is now, going on where an earlier run of the same job ended; the batches that
-    were written. Raises BadOption, or PipelineError with what Spark said."""
+    """Export the records up to the current end, from where an earlier run ended; return the written batches. Raises
+    BadOption, and PipelineError with Spark's error.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -167,7 +170,7 @@ def _export(
     dead_letters = open_table(spark, job.format, job.dead_letters_path, None, lease.confirm)
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
-    if not checkpoint.exists:  # what is refused leaves nothing behind
+    if not checkpoint.exists:  # a refused job must not create files
         _check_begins(table, options, job, checkpoint)
     with lease.held():
         try:
@@ -181,7 +184,7 @@ def _export(
             course = _ExportCourse(options, checkpoint)
             return _run(spark, job, lease, course, writer, on_batch, on_progress)
         except (PySparkException, Py4JJavaError):
-            lease.confirm()  # if another run has it, all else that failed comes of that
+            lease.confirm()  # if another run took over, that caused the failure
             raise
 
 
@@ -194,7 +197,7 @@ def _run(
     on_batch: Callable[[ExportBatch], None],
     on_progress: Callable[[JobProgress], None],
 ) -> list[ExportBatch]:
-    """Whose turn it is."""
+    """Run the stream while the lease is held."""
     done: list[ExportBatch] = []
 
     @interruption_in_short()
@@ -205,7 +208,7 @@ def _run(
         done.append(batch)
         course.has(batch)
         on_batch(batch)
-        lease.confirm()  # Spark notes that the batch is done once this returns
+        lease.confirm()  # Spark commits the batch after this returns
 
     query = (
         spark.readStream.format(NAME)
@@ -226,8 +229,9 @@ def _run(
 
 
 def _check_begins(table: Table, options: Options, job: ExportJob, checkpoint: Checkpoint) -> None:
-    """An export that begins has a topic and a place to begin at, and would write again what one whose checkpoint was
-    lost has written. Raises BadOption."""
+    """Check that a new export has topics and a start, and that the table has no records of these topics, which it
+    would duplicate if its checkpoint was lost. Raises BadOption.
+    """
     from pyspark.sql import functions as f
 
     query = Query(options)
@@ -236,7 +240,7 @@ def _check_begins(table: Table, options: Options, job: ExportJob, checkpoint: Ch
         return
     topics = {where.topic for where in query.partitions}
     has_some = table.read().where(f.col("topic").isin(topics)).limit(1).count()
-    if has_some and not checkpoint.exists:  # another run of this export may have begun meanwhile
+    if has_some and not checkpoint.exists:  # another run of this export may have started meanwhile
         raise BadOption(
             f"{job.out} has records of these topics already, and {job.checkpoint_path} does not say"
             " how far they go: name the checkpoint they were exported with, or another place"
@@ -244,12 +248,12 @@ def _check_begins(table: Table, options: Options, job: ExportJob, checkpoint: Ch
 
 
 def _starts(query: Query, options: Options) -> Mapping[TopicPartition, int]:
-    """Where the options have an export begin. Raises BadOption."""
+    """Return the starting offsets by the options. Raises BadOption."""
     return query.resolve(list(query.partitions), options.starting or Position(everywhere=EARLIEST))
 
 
 def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
-    """How much of the batch that is being written is done, by its tasks."""
+    """Return the share of the current batch's tasks that are done."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     shares = [each.numCompletedTasks / max(1, each.numTasks) for each in stages if each is not None]
@@ -257,8 +261,9 @@ def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
 
 
 class _ExportCourse:
-    """From where to where this run goes, in offsets, and how far it is. Where an export begins is asked before its first
-    batch alone: later, what its options say of that may mean nothing any more."""
+    """Offset range and progress of this run. The starting offsets are resolved only before the first batch; later
+    the options may no longer be resolvable.
+    """
 
     def __init__(self, options: Options, checkpoint: Checkpoint) -> None:
         self._options = options
@@ -272,16 +277,16 @@ class _ExportCourse:
         self._since = RealClock().monotonic()
 
     def offsets_of(self, batch: int) -> dict[TopicPartition, tuple[int, int]]:
-        """Which offsets it has, from the first on, before the second. Partitions that came later begin at 0.
-        Raises DataLoss."""
+        """Return the offsets (low, exclusive high) of a batch. Partitions added later begin at 0. Raises DataLoss."""
         before, ends = self._checkpoint.ends(batch - 1), self._checkpoint.ends(batch)
         self._check_topics(before, ends.topic_ids)
         begin = before.offsets if batch > 0 else self._first(ends)
         return {where: (begin.get(where, 0), end) for where, end in ends.offsets.items()}
 
     def _check_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> None:
-        """A topic that was made again has the offsets of the old one once more: in one table nobody could
-        tell the two apart, whatever `failOnDataLoss` says. Raises DataLoss."""
+        """Check that no topic was recreated: its offsets would repeat those of the old topic in the same table, so
+        this fails even with `failOnDataLoss=false`. Raises DataLoss.
+        """
         if again := known.recreated_topics(now):
             raise DataLoss(
                 f"{'; '.join(again.values())}: leave {self._checkpoint.path} with what it has exported,"
@@ -289,8 +294,9 @@ class _ExportCourse:
             )
 
     def options(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Of the stream, which Spark asks where it begins until its first batch is done: that is known, once the batch
-        was begun."""
+        """Return the options of the stream. Spark requests the initial offsets until the first batch is committed;
+        once that batch has started, they are known.
+        """
         if self._checkpoint.last_done() is not None:
             return dict(given)
         begin = self._checkpoint.ends(self._checkpoint.last_begun()).begin
@@ -305,25 +311,27 @@ class _ExportCourse:
         self._done += batch.offsets
 
     def progress(self, share: float, batch_offsets: int) -> JobProgress:
-        """`share` of the batch under way is done."""
+        """Return the progress; `share` of the current batch is done."""
         under_way = int(share * min(batch_offsets, max(0, self._total - self._done)))
         seconds = RealClock().monotonic() - self._since
         return JobProgress(self._done + under_way, self._total, seconds)
 
     def _begin(self) -> Mapping[TopicPartition, int]:
-        """Where what is not done yet begins."""
+        """Return the start offsets of the first uncommitted batch."""
         done = self._checkpoint.last_done()
         if done is None:
             return self._first(self._checkpoint.ends(self._checkpoint.last_begun()))
         return self._checkpoint.ends(done).offsets
 
     def _first(self, ends: StreamOffsets) -> Mapping[TopicPartition, int]:
-        """Where the first batch begins; `ends` is where it ends, once it was begun."""
+        """Return the start offsets of the first batch; `ends` are its end offsets, once it has started."""
         return self._starts if ends.begin is None else ends.begin
 
     @cached_property
     def _starts(self) -> Mapping[TopicPartition, int]:
-        """As the options say; an earlier version's first batch says nothing of it. Raises BadOption."""
+        """Starting offsets by the options, because checkpoints of earlier versions do not have them. Raises
+        BadOption.
+        """
         return _starts(self._query, self._options)
 
 
@@ -333,11 +341,11 @@ INTERRUPTIONS = (
     "java.nio.channels.ClosedByInterruptException",
 )
 SAID_MAX = 200
-"""So many characters of what failed are told."""
+"""Maximum characters of an error's text."""
 
 
 class Interrupted(Exception):
-    """Spark has stopped the stream; or a call of Java's took longer than it may, as some of a store's say it so."""
+    """Spark stopped the stream, or a Java call timed out, which some stores report as an interruption."""
 
     def __init__(self, of_java: str, error: Exception) -> None:
         said = (str(error).splitlines() or [""])[0][:SAID_MAX]
@@ -349,7 +357,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def interruption_in_short() -> Iterator[None]:
-    """Raises Interrupted in place of an error that comes of an interruption."""
+    """Raise Interrupted in place of an error that an interruption caused."""
     try:
         yield
     except Exception as error:

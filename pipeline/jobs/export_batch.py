@@ -1,11 +1,10 @@
-"""One batch of an export: records to the table, the others to the dead letters, each offset in one of them.
+"""Writes one batch of an export: records to the table, the rest to the dead letters, each offset to one of them.
 
-Most batches have no gaps and are written once: the batch is read and written in one pass, which ends
-before anything is committed when a row says that offsets can't be read. Such a batch, and one that may have
-been written before its driver died, is taken with care: what is missing is found first and written to the
-dead letters, and the records after that, without any of those offsets, even if they have come back since. Where
-more is missing by then than was found, as retention goes on, it is all done once more. Both replace what was
-written before, of which nothing is known.
+Most batches have no gaps and are read and written in one pass, which fails before the commit if a row reports
+unreadable offsets. Such a batch, and one that may have been partly written by an earlier run, is written in two
+steps: first the gaps are determined and written to the dead letters, then the records without these offsets, even
+if they are readable again. If more offsets are unreadable in the second step, because retention deletes segments,
+both steps are repeated. Both replace all earlier output of the batch.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 LOOKS_MAX = 5
-"""So often it is looked for what is missing of one batch: each time more was missing than the time before."""
+"""Maximum number of repetitions when more offsets become unreadable each time."""
 GAP_ROWS = "topic string, partition int, offset long, lastOffset long, object string, reason string"
 
 
 @value_class
 class ExportBatch:
-    """One batch that is written. `records` and `dead_letters` are records; `gaps` stretches of offsets
-    that could not be read, which are in the dead letters too; `offsets` all that the batch is about."""
+    """A written batch. `records` and `dead_letters` count records, `gaps` counts ranges of unreadable offsets,
+    which are also dead letters, and `offsets` counts all offsets of the batch.
+    """
 
     number: int
     records: int
@@ -46,7 +46,7 @@ class ExportBatch:
 
 
 class BatchWriter:
-    """See the module."""
+    """Writes the batches of one run."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class BatchWriter:
         checkpoint: Checkpoint,
         direct: DirectExport | None = None,
     ) -> None:
-        """`direct` writes what is tried the first time, if it can."""
+        """`direct` writes first attempts if it is given."""
         self._spark = spark
         self._direct = direct
         self._values = values
@@ -73,8 +73,7 @@ class BatchWriter:
         number: int,
         offsets: Mapping[TopicPartition, tuple[int, int]],
     ) -> ExportBatch:
-        """The batch with these offsets, from the first on, before the second. Raises what Spark raises, and
-        PipelineError."""
+        """Write the batch with these offsets (low, exclusive high). Raises Spark's errors and PipelineError."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -128,7 +127,9 @@ class BatchWriter:
         return self._replaced(frame, batch)
 
     def _replaced(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
-        """Raises what Spark raises, with GAP_FOUND in it where more is missing when it is read than was just before."""
+        """Write a batch in two steps. Raises Spark's errors, with GAP_FOUND if more offsets are unreadable than
+        before.
+        """
         from pyspark.sql import functions as f
 
         gaps = _gaps(frame)
@@ -138,7 +139,7 @@ class BatchWriter:
         ).collect()
         dead = self._dead(decoded, gaps)
         if not counts["dead"] and not gaps:
-            dead = dead.limit(0)  # nothing is read for that
+            dead = dead.limit(0)  # avoids reading the batch for an empty result
         self._dead_letters.replace(dead, batch)
         self._table.replace(_good(decoded), batch)
         return _told(batch, counts["all"], counts["dead"], len(gaps))
@@ -169,7 +170,7 @@ def _told(batch: BatchKey, records: int, dead: int, gaps: int) -> ExportBatch:
 
 
 def _gaps(frame: DataFrame) -> list[Row]:
-    """What can't be read of the batch, one row a stretch of offsets, as GAP_ROWS."""
+    """Return the unreadable offset ranges of the batch, in the columns of GAP_ROWS."""
     if GAP not in frame.columns:
         return []
     rows = frame.where(f"{GAP} is not null")
@@ -177,7 +178,7 @@ def _gaps(frame: DataFrame) -> list[Row]:
 
 
 def _without_gaps(frame: DataFrame, known: Sequence[Row]) -> DataFrame:
-    """The records without `known` offsets. Whoever reads it fails with GAP_FOUND at any gap that has others."""
+    """Return the records outside the `known` gaps. Reading them fails with GAP_FOUND at any other gap."""
     from pyspark.sql import functions as f
 
     if GAP not in frame.columns:
@@ -196,7 +197,7 @@ _Stretch = tuple[str, int, int, int]
 
 
 def _joined(gaps: Sequence[Row]) -> list[_Stretch]:
-    """Neighbours as one: what was two gaps may be one when it is read again."""
+    """Join adjacent gaps, because two gaps may be one when they are read again."""
     found: list[_Stretch] = []
     for gap in sorted(gaps, key=lambda each: (each["topic"], each["partition"], each["offset"])):
         topic, partition, first, last = (
@@ -213,7 +214,7 @@ def _joined(gaps: Sequence[Row]) -> list[_Stretch]:
 
 
 def _inside(segment_slice: _Stretch) -> Column:
-    """Of a record, or of a gap with all its offsets."""
+    """Return the condition that a record, or a whole gap, is inside these offsets."""
     from pyspark.sql import functions as f
 
     topic, partition, first, last = segment_slice

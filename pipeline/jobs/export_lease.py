@@ -1,24 +1,24 @@
-"""One driver at a time: which run of an export has its checkpoint.
+"""Lease of an export's checkpoint: only one driver runs the export at a time.
 
-A run makes a file in the checkpoint before it does anything there, says in it every few seconds that it still goes on,
-and that it is over when it ends. It says so from a thread of its own, whatever the run waits for: before there is a
-batch, a table's files are listed, and brokers and the store are asked what there is, which may take long. If the thread
-fails, the run is told where it looks next, and ends.
+A run creates a file in the checkpoint before it does anything else, renews it every few seconds, and marks it as
+ended when it ends. A separate thread renews the lease, because listing a table or waiting for brokers and stores
+may take long. If that thread fails, the run ends at its next check.
 
-Whoever comes and finds a file goes by who made it: if that one says so, its process is gone, or nothing was heard of it for a
-while, its turn is over. So nothing has to be cleaned up after a kill. A silent one may only stand still: whoever takes
-over from it waits a little more before it does anything, for what that one had looked for before and was about to do.
+A new run that finds a file decides by its contents: the lease is over if it is marked as ended, its process no
+longer exists, or it was not renewed for EXPIRE_SECONDS. No cleanup is needed after a kill. A driver whose lease
+expired may only be suspended, so the new run waits for RENEW_SECONDS before it starts, for operations of the old
+driver that follow a check.
 
-The last file stays when its run ends, for the next one's number: none ever comes again, so what a run writes that has
-lost its turn without knowing it yet is never taken for the last. Files before the last count for nothing; who takes the
-turn removes them. Where somebody else has removed the last, numbers begin again: so each run's file has a token, too.
+The last file remains after its run, because the number of the next run follows it. Numbers are not reused, so a run
+that lost its lease never writes the last file. Earlier files are ignored, and are removed by the next run. If the
+last file is removed by a user, numbers start again; so each run's file also has a unique token.
 
-A run that stood still looks before it begins a batch, before what it has written comes to count, and before Spark notes
-that a batch is done: where another is in its place, or has been, it ends, and what it was writing is the other's to
-write again. Between a look and what follows it may stand still once more: what it then does has to be harmless by
-itself (`attempts.py`, `tables.py`, `checkpoint.py`).
+A run confirms its lease before a batch starts, before its output becomes visible, and before Spark commits the
+batch. If another run has taken over, it ends, and the other run repeats its batch. It may also be suspended between
+a check and the next operation, which must therefore be safe to repeat (`attempts.py`, `tables.py`,
+`checkpoint.py`).
 
-    CHECKPOINT/odradek-run-N    the Nth
+    CHECKPOINT/odradek-run-N    file of the Nth run
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 PREFIX = "odradek-run-"
 RENEW_SECONDS = 3.0
-"""How often a run says that it goes on."""
+"""Seconds between renewals."""
 EXPIRE_SECONDS = 30.0
-"""Of which nothing was heard for so long is over."""
+"""Seconds without a renewal after which a lease is over."""
 POLL_SECONDS = 0.5
 RENEW_POLL_SECONDS = 1.0
-"""How often it is looked whether it is time to say so."""
+"""Seconds between checks whether a renewal is due."""
 THREAD = "odradek-turn"
 
 
 class Files(Protocol):
-    """As `HadoopFiles`."""
+    """The part of `HadoopFiles` that the lease uses."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -67,8 +67,9 @@ class Files(Protocol):
 
 @value_class
 class DriverProcess:
-    """A process. `machine` is of one kernel and its processes' numbers, "" where nobody knows; `began` makes
-    a number that was given again another process."""
+    """A driver's process. `machine` identifies the kernel and PID namespace, "" if unknown; `began` distinguishes
+    processes with the same pid.
+    """
 
     host: str
     machine: str
@@ -77,8 +78,9 @@ class DriverProcess:
 
 
 class ExportLease:
-    """See the module. `is_gone` says whether a process is known to have ended; `token` is no other run's:
-    numbers begin again where somebody has removed the files."""
+    """Lease of one run. `is_gone` returns whether a process is known to have ended. `token` is unique to the run,
+    because numbers start again if the files are removed.
+    """
 
     def __init__(
         self,
@@ -103,11 +105,11 @@ class ExportLease:
         self._beats = 0
         self._renewed_at = 0.0
         self._failure: Exception | None = None
-        """Of the thread: why the turn is not kept any more."""
+        """Why the renewal thread failed."""
 
     @contextmanager
     def held(self, every_s: float = RENEW_POLL_SECONDS) -> Iterator[None]:
-        """While the block lasts it is this run's, and kept. Raises JobRunning while another run goes on."""
+        """Take the lease, renew it within the block, and end it. Raises JobRunning while another run has it."""
         self.take()
         has_ended = Event()
 
@@ -115,7 +117,7 @@ class ExportLease:
             while not has_ended.wait(every_s):
                 try:
                     self.keep()
-                except Exception as error:  # told by whatever looks next
+                except Exception as error:  # raised by the next check
                     self._failure = error
                     return
 
@@ -129,7 +131,7 @@ class ExportLease:
             self.end()
 
     def take(self) -> None:
-        """Raises JobRunning while another run goes on."""
+        """Take the lease. Raises JobRunning while another run has it."""
         since = self._now()
         seen: tuple[int, str] | None = None
         while True:
@@ -149,18 +151,22 @@ class ExportLease:
             if each <= number:
                 self._files.remove(self._path(each))
         if number and not self._is_over(text):
-            self._pause(RENEW_SECONDS)  # what it had looked for before is done by then
+            self._pause(
+                RENEW_SECONDS
+            )  # until operations after the last check of the old driver are done
 
     def check(self) -> None:
-        """To be called again and again by whoever waits: no file is looked at. Raises PipelineError if the turn could
-        not be kept, because another run has taken over, or files could not be written."""
+        """Raise PipelineError if the lease could not be renewed, because another run took over or files could not
+        be written. It reads no file, so that callers that wait can call it often.
+        """
         failure = self._failure
         if failure is not None:
             raise PipelineError(str(failure)) from failure
 
     def keep(self) -> None:
-        """What the thread of `held` does again and again. Raises PipelineError if another run has taken over, or files
-        could not be written."""
+        """Renew the lease if that is due. Raises PipelineError if another run took over, or files could not be
+        written.
+        """
         with self._lock:
             if self._now() - self._renewed_at < RENEW_SECONDS:
                 return
@@ -170,15 +176,19 @@ class ExportLease:
             self._renewed_at = self._now()
 
     def confirm(self) -> None:
-        """To be called before what others would take for done. Raises PipelineError if another run has taken
-        over, or as `check`."""
+        """Check in the file that this run has the lease; call it before output becomes visible. Raises
+        PipelineError if another run took over, or as `check`.
+        """
         self.check()
         with self._lock:
             self._look()
 
     def end(self) -> None:
-        """No error if it was over before."""
-        with self._lock, suppress(FilesUnavailable):  # the next one finds that nobody is there
+        """Mark the lease as ended, if this run still has it."""
+        with (
+            self._lock,
+            suppress(FilesUnavailable),
+        ):  # the next run finds that the process has ended
             if self._is_own():
                 self._files.put(self._path(self._number), self._said(is_over=True))
 
@@ -192,11 +202,13 @@ class ExportLease:
     def _is_own(self) -> bool:
         number, text = self._latest()
         if number == self._number and not text:
-            text = self._files.read(self._path(number))  # which says why, if it cannot be read
+            text = self._files.read(self._path(number))  # raises the reason if it cannot be read
         return number == self._number and _field(text, "run") == self._token
 
     def _latest(self) -> tuple[int, str]:
-        """The last run's number, 0 if there is none, and what it says; "" while it is being written."""
+        """Return the number and the contents of the last run's file: 0 if there is none, "" while it is being
+        written.
+        """
         while True:
             number = max(self._numbers(), default=0)
             if not number:
@@ -207,7 +219,7 @@ class ExportLease:
             except Exception:
                 if self._files.exists(path):
                     return number, ""
-                # another one took its turn just now
+                # removed meanwhile: another run has just taken the lease
 
     def _numbers(self) -> list[int]:
         names = [
@@ -248,7 +260,7 @@ class ExportLease:
 
 
 def _field(text: str, name: str) -> object:
-    """None while it is being written."""
+    """Return a field of a file; None while it is being written."""
     try:
         return json.loads(text)[name]
     except (ValueError, KeyError, TypeError):
@@ -256,7 +268,7 @@ def _field(text: str, name: str) -> object:
 
 
 def _driver(text: str) -> DriverProcess | None:
-    """None while it is being written."""
+    """Return the process in a file; None while it is being written."""
     try:
         said = json.loads(text)
         return DriverProcess(said["host"], said["machine"], said["pid"], said["began"])
@@ -265,18 +277,18 @@ def _driver(text: str) -> DriverProcess | None:
 
 
 ENDED = ("Z", "X")
-"""States of processes that are no more than their number."""
+"""States of processes that have ended but still have a pid."""
 
 
 def export_lease(spark: SparkSession, checkpoint: str) -> ExportLease:
-    """That of this session's driver, to be taken."""
+    """Return a lease for this session's driver, which is not taken yet."""
     processes = _Processes(spark)
     token = str(RealEntropy().uuid())
     return ExportLease(HadoopFiles(spark), checkpoint, processes.own(), processes.is_gone, token)
 
 
 class _Processes:
-    """Of this kernel, as far as this process sees them: those of its PID namespace."""
+    """Processes of this machine, as far as they are in the PID namespace of this one."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
@@ -285,19 +297,19 @@ class _Processes:
         self._machine = f"{boot} {names}" if boot and names else ""
 
     def own(self) -> DriverProcess:
-        """The process of the JVM: it is what commits."""
+        """Return the process of the JVM, which commits batches."""
         pid = int(self._link("/proc/self") or 0)
         host = self._read("/proc/sys/kernel/hostname") or "an unknown host"
         return DriverProcess(host, self._machine, pid, self._began(pid))
 
     def is_gone(self, driver: DriverProcess) -> bool:
-        """False for those of other machines: nobody can say."""
+        """Whether a process has ended; False for processes of other machines, about which nothing is known."""
         if not self._machine or driver.machine != self._machine:
             return False
         return self._began(driver.pid) != driver.began
 
     def _began(self, pid: int) -> str:
-        """In the kernel's ticks; "" if there is no such process, or it has ended."""
+        """Return a process's start time in clock ticks; "" if it does not exist or has ended."""
         fields = self._read(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return fields[19] if len(fields) > 19 and fields[0] not in ENDED else ""
 
@@ -305,11 +317,11 @@ class _Processes:
         return self._asked(self._jvm.java.nio.file.Files.readString, path).strip()
 
     def _link(self, path: str) -> str:
-        """Where it leads."""
+        """Return the target of a symbolic link."""
         return self._asked(self._jvm.java.nio.file.Files.readSymbolicLink, path)
 
     def _asked(self, of: Callable[[Any], Any], path: str) -> str:
-        """Nothing, where there is no such file."""
+        """Call a Java method with a path; "" if there is no such file."""
         from py4j.protocol import Py4JJavaError
 
         try:

@@ -1,5 +1,6 @@
-"""Files where Spark keeps its own, whatever file system that is, as Hadoop knows it, asked by the driver: small ones to
-read and write, those of tables to move and remove."""
+"""Files of the driver in Spark's file systems, by Hadoop's API: small files to read and write, and tables' files to
+move and remove.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ONLY_IF_NEW = "fs.option.create.conditional.overwrite"
-"""For stores that would look first, and put then."""
+"""Hadoop option for stores that would otherwise check for the object first and then put it."""
 REMOVALS_MAX = 5
-"""Each may find what somebody has put there, or has not yet done with, since the one before."""
+"""Maximum number of attempts, since others may create or remove files in the directory meanwhile."""
 _LOCAL = RealFiles()
 HELP = (
     "Spark's driver has to be able to read and write there (what the place needs is set by --conf"
@@ -26,7 +27,7 @@ HELP = (
 
 
 class HadoopFiles:
-    """Paths and URLs as Spark takes them. What Hadoop does not do is FilesUnavailable."""
+    """Operations on paths and URLs as Spark accepts them. Errors of Hadoop are raised as FilesUnavailable."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
@@ -38,7 +39,7 @@ class HadoopFiles:
             return bool(files.exists(at))
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory; nothing where there is none."""
+        """Return the names in a directory; none if it does not exist."""
         with _told(directory, "listed"):
             files, at = self._at(directory)
             if not files.exists(at):
@@ -46,7 +47,7 @@ class HadoopFiles:
             return [entry.getPath().getName() for entry in files.listStatus(at)]
 
     def below(self, directory: str) -> list[str]:
-        """The files in a directory and those that it has, as paths from there; without what is hidden."""
+        """Return all files below a directory as relative paths, without hidden ones."""
         with _told(directory, "listed"):
             files, at = self._at(directory)
             begin = len(files.makeQualified(at).toUri().getPath()) + 1
@@ -65,7 +66,7 @@ class HadoopFiles:
                 stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """A new file, there as a whole or not at all. Raises OSError if it was there."""
+        """Create a file atomically. Raises OSError if it exists."""
         with _told(path, "written"):
             files, at = self._at(path)
             _, begun = self._at(f"{path}.new")
@@ -74,13 +75,14 @@ class HadoopFiles:
                 raise OSError(f"{path} could not be written: somebody else has written it")
 
     def create(self, path: str, text: str) -> bool:
-        """A new file; False if it was there. Of several who ask at once it is one's; what it says may come
-        a moment later."""
+        """Create a file; return False if it exists. Of concurrent calls only one succeeds. The contents may appear
+        a moment later.
+        """
         from py4j.protocol import Py4JJavaError
 
         with _told(path, "written"):
             files, at = self._at(path)
-            if str(files.getScheme()) == "file":  # Hadoop only looks before it creates there
+            if str(files.getScheme()) == "file":  # Hadoop's create is not atomic there
                 files.mkdirs(at.getParent())
                 if not self._jvm.java.io.File(at.toUri().getPath()).createNewFile():
                     return False
@@ -96,20 +98,22 @@ class HadoopFiles:
             return True
 
     def put(self, path: str, text: str) -> None:
-        """In place of what was there."""
+        """Write a file, replacing an existing one."""
         with _told(path, "written"):
             files, at = self._at(path)
             _fill(files.create(at, True), text)
 
     def make(self, directory: str) -> None:
-        """With those above it; no error if it is there."""
+        """Create a directory and its parents, unless it exists."""
         with _told(directory, "made"):
             files, at = self._at(directory)
             if not files.mkdirs(at):
                 raise FilesUnavailable(f"{directory} could not be made: {HELP}")
 
     def move(self, file: str, directory: str) -> bool:
-        """Into a directory that is there, where nothing has its name; False if there is no such file."""
+        """Move a file into an existing directory without a file of that name; return False if the file does not
+        exist.
+        """
         from py4j.protocol import Py4JJavaError
 
         with _told(file, "moved"):
@@ -126,8 +130,9 @@ class HadoopFiles:
             return False
 
     def remove(self, path: str) -> None:
-        """A file, or a directory with all that is in it; no error if there is none. Others may write and remove there
-        at the same time: what was there when this was called is gone in any case."""
+        """Remove a file, or a directory with its contents, if it exists. Concurrent changes by others are possible:
+        everything that existed at the call is removed.
+        """
         from py4j.protocol import Py4JJavaError
 
         with _told(path, "removed"):
@@ -144,9 +149,9 @@ class HadoopFiles:
             raise FilesUnavailable(f"{path} could not be removed: {HELP}")
 
     def sync(self, path: str) -> None:
-        """What is in the file, or which files are in the directory, is on the disk; nothing where there is neither.
-        On this machine's own file system: what another one makes of a file that was closed is its own affair, and
-        Hadoop has no word for directories."""
+        """Sync a file or a directory of the local file system; nothing if it does not exist. On other file systems
+        nothing is done: closed files are their responsibility, and Hadoop cannot sync directories.
+        """
         local = self.local(path)
         if local is None:
             return
@@ -162,14 +167,14 @@ class HadoopFiles:
             raise FilesUnavailable(f"{path} could not be written to the disk: {error}") from error
 
     def settings(self, prefix: str) -> dict[str, str]:
-        """Of Hadoop's configuration, what begins so."""
+        """Return the settings of Hadoop's configuration with this prefix."""
         return {
             f"{prefix}{name}": str(value)
             for name, value in dict(self._conf.getPropsWithPrefix(prefix)).items()
         }
 
     def local(self, path: str) -> str | None:
-        """What it is on this machine's own file system; None on another."""
+        """Return the path on the local file system; None for other file systems."""
         with _told(path, "looked at"):
             files, at = self._at(path)
             is_local = str(files.getScheme()) == "file"
@@ -181,7 +186,7 @@ class HadoopFiles:
 
 
 def sync_file(path: PurePosixPath) -> None:
-    """What is in it is on the disk of this machine. Raises OSError."""
+    """Sync a local file. Raises OSError."""
     file = _LOCAL.open(path)
     try:
         file.sync()

@@ -1,10 +1,10 @@
-"""What tasks of `export` do where the records are Parquet as they are: from columns to files, in one process.
+"""Writes Parquet files in Spark's Python tasks, from Arrow columns.
 
-Spark would have each record as a row in its JVM between the two, which takes four times what all else takes. A
-task writes where nobody looks, files of names that no other attempt has; the driver moves those of the
-attempts that count (`attempts.py`).
+With Spark's own writer each record becomes a row in the JVM, which takes four times as long as everything else. A
+task writes files with unique names into a staging directory; the driver moves the files of attempts that count
+(`attempts.py`).
 
-A reader finds what Spark would have written: a directory for each topic and date, in UTC, and the same columns.
+The result is what Spark would write: a directory for each topic and date, in UTC, and the same columns.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from odradek.pipeline.table_reader import ReadTask
 
 ROW_GROUP_BYTES = 64 << 20
-"""Of Arrow's memory."""
+"""Bytes of Arrow memory for a row group."""
 ROOM_BYTES = 2 * ROW_GROUP_BYTES
-"""For all directories that a task writes to: beyond that the fullest one gets a row group."""
+"""Maximum bytes of Arrow memory for all directories of a task; beyond it the largest one is written as a row group.
+"""
 FILES_AT_ONCE = 40
-"""That a task has open. A directory that comes again after that many others gets another file."""
+"""Maximum number of open files of a task. A directory that was closed for others gets another file."""
 CODECS = {
     "snappy": "snappy",
     "gzip": "gzip",
@@ -42,20 +43,19 @@ CODECS = {
     "none": "none",
     "uncompressed": "none",
 }
-"""By Spark's names for them, those that mean the same here."""
+"""Parquet codecs by Spark's names, those with the same meaning here."""
 DAY_US, HOUR_US = 86_400_000_000, 3_600_000_000
 WITHOUT_DICTIONARY = ("offset", "timestamp")
-"""Columns whose values hardly ever come twice."""
+"""Columns with few repeated values."""
 LEAVES = {"headers": ("headers.list.element.key", "headers.list.element.value")}
-"""What Parquet has of a column that is not one of its own."""
+"""Parquet leaf columns of nested columns."""
 UTC = ("UTC", "Etc/UTC", "GMT", "Z")
-"""Time zones in which a date is a number of days."""
+"""Time zones in which a date is a number of whole days since 1970."""
 
 
 @value_class
 class WrittenFile:
-    """A file that a task has written: where it is, the directory in the table that it is meant for, and how many
-    records it has."""
+    """A file that a task has written: its path, its target directory in the table, and its number of records."""
 
     file: str
     directory: str
@@ -64,8 +64,9 @@ class WrittenFile:
 
 @value_class
 class StagingSettings:
-    """How tasks write: into a local directory that is there, by date or by date and hour in UTC, in a codec of
-    CODECS. Once the directory is gone nobody makes it again."""
+    """How tasks write: an existing local directory, partitioned by date, or date and hour, in UTC, with a codec of
+    CODECS. If the directory is removed, it is not created again.
+    """
 
     directory: str
     partitioning: tuple[str, ...]
@@ -73,7 +74,7 @@ class StagingSettings:
 
 
 def write_task(reader: StreamReader, task: ReadTask, staging: StagingSettings) -> list[WrittenFile]:
-    """All that the task reads. Raises PipelineError; with GAP_FOUND at a gap."""
+    """Write everything that the task reads. Raises PipelineError, with GAP_FOUND at a gap."""
     try:
         with StagedFiles(staging) as files:
             for table in reader.read(task):
@@ -93,12 +94,14 @@ def _without_gaps(table: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class StagedFiles:
-    """One for each directory of the table, unless there are very many. Whoever leaves by an error leaves none."""
+    """Files of one task: one for each directory of the table, or more if there are many directories. They are
+    removed if the block ends with an error.
+    """
 
     def __init__(self, staging: StagingSettings) -> None:
         self._staging = staging
         self._files: dict[str, _File] = {}
-        """Those that are open, the one that was written to last at the end."""
+        """Open files, least recently written first."""
         self._written: list[WrittenFile] = []
 
     def __enter__(self) -> Self:
@@ -109,7 +112,7 @@ class StagedFiles:
             self._remove()
 
     def add(self, table: pa.RecordBatch) -> None:
-        """`table` has records of one topic."""
+        """Add records of one topic."""
         if not table.num_rows:
             return
         topic = table.column("topic")[0].as_py()
@@ -127,7 +130,7 @@ class StagedFiles:
             max(self._files.values(), key=lambda each: each.waiting_bytes).flush()
 
     def end(self) -> list[WrittenFile]:
-        """They are whole."""
+        """Complete all files and return them."""
         for place in list(self._files):
             self._end(place)
         return self._written
@@ -170,8 +173,9 @@ class _File:
         )
 
     def add(self, part: pa.RecordBatch) -> None:
-        """It waits in memory of its own: a part of a table keeps all of it, and a decoder's columns have room for
-        what they might have come to, which it fills again once they are gone."""
+        """Copy a part into memory of its own, because a slice keeps the whole table in memory, and the decoder
+        reuses the memory of its columns once they are freed.
+        """
         part = pa.ipc.read_record_batch(part.serialize(), part.schema)
         self.records += part.num_rows
         self.waiting_bytes += part.nbytes
@@ -180,7 +184,7 @@ class _File:
             self.flush()
 
     def flush(self) -> None:
-        """What waits is a row group."""
+        """Write the waiting parts as one row group."""
         if not self._waiting:
             return
         waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
@@ -188,7 +192,7 @@ class _File:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def end(self) -> None:
-        """It is whole, and on the disk: the batch that it is of may count as done next."""
+        """Complete and sync the file, since the batch may be committed next."""
         self.flush()
         self.close()
         sync_file(PurePosixPath(self.path))
@@ -200,7 +204,9 @@ class _File:
 def _by_time(
     table: pa.RecordBatch, staging: StagingSettings
 ) -> Iterable[tuple[str, pa.RecordBatch]]:
-    """The directories of the records' dates, and hours if so wanted, below the topic's; nearly always there is one."""
+    """Split records by the directories of their dates, and hours if configured, below the topic's; nearly always
+    there is one.
+    """
     if not staging.partitioning:
         return [("", table)]
     micros = table.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -219,6 +225,6 @@ def _by_time(
 def _directory(micros: int, staging: StagingSettings) -> str:
     day = np.datetime64(micros // DAY_US, "D")
     year = int(day.astype("M8[Y]").astype(int)) + 1970
-    sign = "+" if year > 9999 else "-" if year < 0 else ""  # as Java has them
+    sign = "+" if year > 9999 else "-" if year < 0 else ""  # sign as in Java's format
     found = f"/date={sign}{abs(year):04}{str(day)[-len('-01-31') :]}"
     return f"{found}/hour={micros % DAY_US // HOUR_US}" if "hour" in staging.partitioning else found

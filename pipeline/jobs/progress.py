@@ -1,4 +1,4 @@
-"""How far a job is, for whoever shows it: the same for all jobs."""
+"""Progress of a job, in the same form for all jobs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @value_class
 class JobProgress:
-    """`done` of `total` (offsets, mostly; 0 where nobody knows how many there will be), of which
-    `done_before` were done by earlier runs; `seconds` since this run began."""
+    """`done` of `total` items, which are mostly offsets; the total is 0 if unknown. `done_before` of them were done
+    by earlier runs. `seconds` is the time since this run began.
+    """
 
     done: int
     total: int
@@ -34,13 +35,13 @@ class JobProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the rate so far."""
+        """Estimate the remaining seconds at the average rate."""
         if not self.total or self.per_second <= 0:
             return None
         return max(0, self.total - self.done) / self.per_second
 
     def said(self, what: str) -> str:
-        """In a line: `what` are the things that are counted."""
+        """Format the progress in one line; `what` names the items."""
         rate = f"{self.per_second:,.0f} {what}/s"
         if self.percent is None:
             return f"{self.done:,} {what}, {rate}"
@@ -49,7 +50,7 @@ class JobProgress:
         return f"{self.percent:5.1f}% {self.done:,} of {self.total:,} {what}, {rate}{until}"
 
     def row(self) -> dict[str, object]:
-        """For JSON."""
+        """Return a row for JSON output."""
         percent = self.percent
         return {
             "done": self.done,
@@ -73,15 +74,16 @@ EVERY_SECONDS = 1.0
 def report_spark_tasks(
     spark: SparkSession, on_progress: Callable[[JobProgress], None], every_s: float | None = None
 ) -> Iterator[None]:
-    """While the block lasts, `on_progress` is told now and then how many tasks were done since it began, from a thread
-    of its own. How many there will be Spark finds out on its way. `every_s` is EVERY_SECONDS unless it is given."""
+    """Within the block, report the number of completed Spark tasks from a separate thread, every `every_s` seconds
+    (default EVERY_SECONDS). The total is not known in advance.
+    """
     pause_s = EVERY_SECONDS if every_s is None else every_s
     tracker, clock = spark.sparkContext.statusTracker(), RealClock()
     before = set(tracker.getJobIdsForGroup())
     begun_at = clock.monotonic()
     has_ended = Event()
     done: dict[int, int] = {}
-    """By stage."""
+    """Completed tasks by stage."""
 
     def tell() -> None:
         while not has_ended.wait(pause_s):

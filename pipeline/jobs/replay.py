@@ -1,13 +1,12 @@
-"""A range of a topic back into a topic, each record once, however often the job dies on the way.
+"""Replays a range of a topic into a topic, each record once, even if runs are killed.
 
-Keys, values, headers and timestamps stay what they are, and so does the order within a partition. What is
-replayed is fixed when a job first runs, before anything is written, and kept with how far it is as the
-offsets of groups `odradek-replay.JOB.PARTITION` in the target's cluster (`target.py`). Run again, a job goes on where
-it ended, or finds that it is done; the same range under another name is replayed again.
+Keys, values, headers, timestamps and the order within a partition are kept. The range is fixed on a job's first
+run, before anything is written, and stored with the progress as offsets of groups `odradek-replay.JOB.PARTITION` in
+the target's cluster (`replay_target.py`). A later run continues from there, or finds that the job is done. The same
+range under another job name is replayed again.
 
-A source partition is read and written in order by one task (`replaying.py`), in transactions: consumers
-that read committed records see each once. What may go a second is shared out among the tasks that run at
-the same time, so that it holds for all of them together.
+One task reads and writes a source partition in order (`replay_task.py`), in transactions, so that read_committed
+consumers see each record once. Rate limits are divided among the tasks that run concurrently.
 """
 
 from __future__ import annotations
@@ -55,27 +54,30 @@ ISOLATION = "kafka.isolation.level"
 
 @value_class
 class ReplayJob:
-    """What is replayed and how. `source` are the options of the table (docs/pipeline.md), of one topic;
-    committed records, unless they say otherwise."""
+    """What is replayed and how. `source` are the options of the source (docs/pipeline.md), of one topic;
+    read_committed by default.
+    """
 
     source: Mapping[str, str]
     topic: str
-    """Where to."""
+    """Target topic."""
     bootstrap: str
-    """Of its cluster."""
+    """Brokers of the target's cluster."""
     name: str | None = None
-    """None for one that follows from what is replayed."""
+    """Job name; None for one derived from the range."""
     by: str = "partition"
-    """A record stays in its partition, or goes where its `key` says (what has none: as by partition)."""
+    """"partition": a record keeps its partition number. "key": the partition is chosen by the key, or as before
+    without one.
+    """
     compression: str = "lz4"
     records_per_s: float | None = None
     bytes_per_s: float | None = None
-    """Of keys, values and headers, before they are compressed."""
+    """Limit for keys, values and headers before compression."""
     tasks: int | None = None
-    """At the same time; as many as Spark has cores."""
+    """Number of concurrent tasks; by default the number of Spark's cores."""
 
     def options(self) -> dict[str, str]:
-        """Of the table."""
+        """Return the options of the source."""
         return {
             ISOLATION: "read_committed",
             "startingOffsetsByTimestampStrategy": "latest",
@@ -83,7 +85,7 @@ class ReplayJob:
         }
 
     def check(self) -> None:
-        """Raises BadOption."""
+        """Check the job's settings. Raises BadOption."""
         if self.by not in BY:
             raise BadOption(f"records are replayed by {' or by '.join(BY)}, not by {self.by}")
         if self.compression not in NAMES:
@@ -100,7 +102,7 @@ class ReplayJob:
 
 @value_class
 class ReplayResult:
-    """Counts are those of this run alone."""
+    """Result of a run; counts are of this run only."""
 
     job: str
     partitions: Sequence[ReplayedPartition]
@@ -117,19 +119,20 @@ class ReplayResult:
 
 @value_class
 class ReplayPlan:
-    """What a run has to do."""
+    """Work of a run."""
 
     target: ReplayTarget
     state: ReplayState
     partitions: Sequence[int]
-    """Of the source, those that are done too."""
+    """Source partitions, including completed ones."""
     total: int
-    """Offsets in the range."""
+    """Number of offsets in the range."""
     replay_tasks: Sequence[ReplayTask]
 
     def done(self, *, stable: bool = True) -> int:
-        """Offsets of the range that are behind us by now; `stable`: with those of transactions that are
-        about to end."""
+        """Return the number of offsets already replayed; with `stable`, wait for transactions that are being
+        completed.
+        """
         now = self.target.progress(self.state, self.partitions, stable=stable)
         return sum(each.next - each.low for each in now.values())
 
@@ -139,8 +142,9 @@ def replay(
     job: ReplayJob,
     on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> ReplayResult:
-    """Replay what is left of the job. Raises BadOption, DataLoss where the source has not all of it any
-    more, or PipelineError."""
+    """Replay the rest of the job. Raises BadOption, DataLoss if the source no longer has all offsets,
+    PipelineError.
+    """
     plan = plan_replay(job, job.tasks or max(1, spark.sparkContext.defaultParallelism))
     clock = RealClock()
     begun_at, before = clock.monotonic(), plan.done(stable=False)
@@ -157,7 +161,7 @@ def replay(
 
 
 def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
-    """What is left of the job, for so many tasks; its ranges are fixed when this returns."""
+    """Plan the rest of the job for at most `tasks_max` tasks; the ranges are fixed when this returns."""
     job.check()
     source = job.options()
     options = parse_options(source, streaming=False)
@@ -185,7 +189,9 @@ def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
 
 
 def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:
-    """The same for the same range into the same topic; not a matter of where and how it is read."""
+    """Return a digest of the range, the target topic and the partitioning; addresses and read options do not affect
+    it.
+    """
     matters = {
         name.lower(): value
         for name, value in source.items()
@@ -198,7 +204,7 @@ def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:
 def _begun(
     query: Query, target: ReplayTarget, state: ReplayState, what: str, *, keeps_partitions: bool
 ) -> dict[int, PartitionProgress]:
-    """How far the job is with each source partition, after its range was fixed if it was not yet."""
+    """Return the progress of each source partition, after fixing the range on the first run."""
     ids = {
         where: "" if id is None else uuid_to_text(id.topic_id)
         for where, id in query.partitions.items()
@@ -240,7 +246,7 @@ def _begun(
 def _check_known(
     known: PartitionProgress, topic: str, id: str, state: ReplayState, what: str
 ) -> None:
-    """Whether that is of the same job."""
+    """Check that the stored progress is of the same job. Raises BadOption."""
     if known.what != what:
         raise BadOption(
             f"job {state.job} was begun with another range, or another --by or --isolation:"
@@ -256,7 +262,7 @@ def _check_known(
 def _split_into_tasks(
     replay_task: ReplayTask, left: Mapping[int, PartitionProgress], most: int
 ) -> list[ReplayTask]:
-    """A lane for each task: the partitions dealt out so that each has about as many offsets."""
+    """Distribute partitions over tasks with about the same number of offsets each."""
     count = min(most, len(left))
     hands: list[list[int]] = [[] for _ in range(count)]
     sizes = [0] * count
@@ -276,7 +282,7 @@ def _split_into_tasks(
 
 
 def _is_range(option: str) -> bool:
-    """Whether it says which offsets: those are fixed now."""
+    """Whether the option selects offsets, which are fixed on the first run."""
     name = option.lower()
     return name in ("subscribe", "subscribepattern", "assign") or name.startswith(
         ("starting", "ending")
@@ -290,8 +296,9 @@ def _share(rate: float | None, count: int) -> float | None:
 def _run(
     spark: SparkSession, plan: ReplayPlan, tell: Callable[[], object]
 ) -> list[ReplayedPartition]:
-    """All that the plan has. Who cannot be told how far it is, while brokers do not answer, is told later: tasks
-    have more patience, and end the job if it comes to that. What Spark does besides for others is left alone."""
+    """Run the tasks. If the progress cannot be read because brokers do not respond, it is reported later: tasks
+    retry for longer and end the job if necessary. Other jobs of the Spark session are not affected.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -299,7 +306,7 @@ def _run(
     work = context.parallelize(plan.replay_tasks, len(plan.replay_tasks)).flatMap(run_replay_task)
 
     def collect() -> list[ReplayedPartition]:
-        context.addJobTag(tag)  # of jobs of this thread
+        context.addJobTag(tag)  # tags jobs of this thread
         return work.collect()
 
     with ThreadPoolExecutor(1, thread_name_prefix="odradek-replay") as pool:

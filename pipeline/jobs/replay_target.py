@@ -1,11 +1,10 @@
-"""Where records are replayed to, for callers without a loop: a topic of some cluster, and how far the job is.
+"""Target of a replay, with a synchronous API: the target topic and the job's progress.
 
-The state of a job is the offsets of groups in the target's cluster (KIP-98: they are committed with the
-records or not at all). Each source partition has a group, whose offset is the next one to be replayed, and
-as metadata the range that is replayed, which was fixed when the job first ran: in a transaction, too, so
-that of several who begin at once one does. It is kept under the target topic's partition 0: a topic of the
-source's name need not exist there, and how many partitions the target has changes nothing of where a job
-finds what is its own.
+The state of a job is stored as offsets of consumer groups in the target's cluster; they are committed in the same
+transactions as the records (KIP-98). Each source partition has a group. Its offset is the next one to replay, and
+its metadata is the range, which is fixed on the job's first run, also in a transaction, so that only one of several
+concurrent runs fixes it. Offsets are committed for partition 0 of the target topic: a topic of the source's name
+need not exist in that cluster, and adding partitions does not change where a job finds its state.
 """
 
 from __future__ import annotations
@@ -32,15 +31,16 @@ from odradek.seams.values import value_class
 CLIENT_ID = "odradek-replay"
 PREFIX = "odradek-replay."
 TRANSACTION_MS = 300_000
-"""One that is open for longer its coordinator aborts: more than a store that throttles holds a task up, and
-less than brokers allow (transaction.max.timeout.ms, 15 minutes)."""
+"""Transaction timeout in ms: longer than a throttling store delays a task, and shorter than the brokers' limit
+(transaction.max.timeout.ms, 15 minutes).
+"""
 
 T = TypeVar("T")
 
 
 @value_class
 class PartitionProgress:
-    """Of one source partition: offsets from `low` on, before `high`, are replayed as far as `next`."""
+    """Progress of one source partition: of low <= offset < high, the offsets below `next` are replayed."""
 
     topic: str
     topic_id: str
@@ -49,11 +49,11 @@ class PartitionProgress:
     high: int
     next: int
     into: int
-    """How many partitions the target had when the job began: by that its keys go where they go."""
+    """Number of the target's partitions when the job began, by which keys are partitioned."""
     what: str
-    """A digest of what the job replays and how: a name stands for one."""
+    """Digest of the range and settings, because a job name stands for one of these."""
     count: int
-    """So many source partitions the job has."""
+    """Number of source partitions of the job."""
 
     def render(self) -> CommittedOffset:
         fields = {
@@ -70,7 +70,7 @@ class PartitionProgress:
 
     @classmethod
     def parse(cls, committed: CommittedOffset) -> PartitionProgress:
-        """ValueError if no job wrote that."""
+        """Parse a committed offset. Raises ValueError if it is not of a replay job."""
         try:
             fields = json.loads(committed.metadata)
             return cls(
@@ -90,25 +90,28 @@ class PartitionProgress:
 
 @value_class
 class ReplayState:
-    """What a job is called, and where what is known of it lies."""
+    """Name of a job, and the groups and ids that hold its state."""
 
     job: str
     topic: str
     partitions: int
-    """Of the target topic."""
+    """Number of partitions of the target topic."""
 
     def place(self, source: int) -> tuple[str, TopicPartition]:
-        """The group and the partition that have the offset of a source partition; not a matter of how many
-        partitions the target has, which may become more."""
+        """Return the group and the topic partition that hold the offset of a source partition; they do not depend
+        on the number of the target's partitions.
+        """
         return f"{PREFIX}{self.job}.{source}", TopicPartition(self.topic, 0)
 
     def transactional_id(self, source: int | None) -> str:
-        """Of the one who replays that source partition; None: who begins the job."""
+        """Return the transactional id for a source partition; None: for the start of the job."""
         return f"{PREFIX}{self.job}.{'begin' if source is None else source}"
 
 
 class ReplayTarget:
-    """Synchronous; from any thread. What cannot be done is a PipelineError that says what it was."""
+    """Synchronous, thread-safe client of the target's cluster. Failed requests raise PipelineError with what was
+    requested.
+    """
 
     def __init__(self, bootstrap: str, timeout_ms: int) -> None:
         self._bootstrap = bootstrap
@@ -116,7 +119,7 @@ class ReplayTarget:
         self._cluster = self._loop.value
 
     def partitions(self, topic: str) -> int:
-        """How many the topic has. Raises BadOption if there is none."""
+        """Return the topic's number of partitions. Raises BadOption if it does not exist."""
 
         async def ask() -> int:
             return len((await self._cluster.topic(topic)).partitions)
@@ -135,8 +138,9 @@ class ReplayTarget:
     def progress(
         self, state: ReplayState, sources: Iterable[int], *, stable: bool = True
     ) -> dict[int, PartitionProgress]:
-        """Of those source partitions on which the job has begun; not `stable`, it may be about to be more,
-        and nobody's transaction is waited for."""
+        """Return the progress of source partitions on which the job has begun. Without `stable`, pending
+        transactions are not waited for, and the progress may be about to advance.
+        """
         places = {source: state.place(source) for source in sources}
         wanted = {group: [where] for group, where in places.values()}
         asked = partial(committed_by_group, self._cluster, wanted, stable=stable)
@@ -153,14 +157,14 @@ class ReplayTarget:
         sources: Sequence[int],
         fix: Callable[[], dict[int, PartitionProgress]],
     ) -> dict[int, PartitionProgress]:
-        """How far the job is; `fix` says what is replayed where it has not begun yet.
+        """Return the progress; `fix` returns the ranges of a job that has not begun.
 
-        Of several who begin a job at the same time the last one alone may fix that: it becomes the one
-        producer of a transactional id, then sees what there is, and commits with that id.
+        Of several runs that begin a job concurrently only the last one fixes the ranges: it fences the others by
+        the transactional id, then reads the committed state, and commits with that id.
         """
         with self._transactions(state.transactional_id(None)) as producer:
-            # Whoever fixed something before has committed it by now. What tasks have not is not waited for:
-            # it may be a dead one's, and the next task that replays the partition ends it.
+            # Runs that were fenced have committed or never will. Transactions of tasks are not waited for: they may
+            # be a dead task's, and the next task that replays the partition aborts them.
             known = self.progress(state, sources, stable=False)
             if not is_complete(known):
                 known = self.progress(state, sources)
@@ -179,8 +183,9 @@ class ReplayTarget:
 
     @contextmanager
     def writing(self, state: ReplayState, source: int, compression: int) -> Iterator[ReplayWriter]:
-        """The one who replays a source partition, from now on. What is not committed when it is left
-        never becomes visible."""
+        """Become the only writer of a source partition, fencing earlier ones. Uncommitted records are aborted at
+        the end of the block.
+        """
         with self._transactions(state.transactional_id(source), compression) as producer:
             yield ReplayWriter(self, producer, state, source)
 
@@ -193,7 +198,7 @@ class ReplayTarget:
         try:
             yield producer
         except Exception:
-            with suppress(PipelineError):  # else its readers wait until it is out of time
+            with suppress(PipelineError):  # otherwise its readers wait for the transaction timeout
                 self._ask("the end of a transaction", producer.abort)
             raise
 
@@ -203,7 +208,7 @@ class ReplayTarget:
     def _ask(
         self, what: str, question: Callable[[], Awaitable[T]], *, open_for_s: float = 0.0
     ) -> T:
-        """`open_for_s`: how long the transaction has been open in which that is asked."""
+        """`open_for_s`: seconds since the current transaction began."""
         try:
             return self._loop.call(question)
         except KafkaError as error:
@@ -215,7 +220,7 @@ class ReplayTarget:
 
 
 class ReplayWriter:
-    """Writes what is replayed of one source partition, in transactions."""
+    """Writes the replayed records of one source partition in transactions."""
 
     def __init__(
         self, target: ReplayTarget, producer: TransactionalProducer, state: ReplayState, source: int
@@ -226,17 +231,17 @@ class ReplayWriter:
         self._source = source
         self._clock = RealClock()
         self._begun_at: float | None = None
-        """When the first records of the transaction were sent that is open now."""
+        """Time of the first records of the current transaction."""
 
     def write(self, batches: Mapping[int, EncodedRecords]) -> set[int]:
-        """A batch to each of these partitions; those that take none as large, and did not get it."""
+        """Write a batch to each partition; return the partitions that rejected it as too large."""
         topic = self._state.topic
         if self._begun_at is None:
             self._begun_at = self._clock.monotonic()
         return self._ask(f"records for {topic}", partial(self._producer.send, topic, batches))
 
     def commit(self, progress: PartitionProgress) -> None:
-        """All that was written becomes visible, and with it how far that is."""
+        """Commit the records and the progress in one transaction."""
         group, where = self._state.place(self._source)
 
         async def both() -> None:
@@ -253,8 +258,9 @@ class ReplayWriter:
 
 
 def _fenced(code: ErrorCode, open_for_s: float) -> PipelineError:
-    """Brokers answer the same to one whose transaction ran out of time as to one whom another has followed:
-    how old it was tells which, or else which code it is."""
+    """Return the error for a fenced producer. Brokers report an expired transaction like fencing by another
+    producer: the transaction's age, or the error code, distinguishes them.
+    """
     again = "run again, the job goes on after what is committed"
     if open_for_s * 1000 >= TRANSACTION_MS:
         return PipelineError(
@@ -273,7 +279,7 @@ def _fenced(code: ErrorCode, open_for_s: float) -> PipelineError:
 
 
 def is_complete(progress: Mapping[int, PartitionProgress]) -> bool:
-    """Whether that is all source partitions of a job."""
+    """Whether these are all source partitions of a job."""
     return bool(progress) and all(each.count == len(progress) for each in progress.values())
 
 
@@ -301,5 +307,5 @@ def _parsed(group: str, source: int, committed: CommittedOffset) -> PartitionPro
 
 @lru_cache(maxsize=8)
 def replay_target_at(bootstrap: str, timeout_ms: int) -> ReplayTarget:
-    """The process's own, for all its tasks."""
+    """Return the process's shared client."""
     return ReplayTarget(bootstrap, timeout_ms)

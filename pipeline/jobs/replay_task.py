@@ -1,11 +1,11 @@
-"""What a task of `replay` does: source partitions one after the other, each in its order, in transactions.
+"""Tasks of `replay`: source partitions one after the other, each in order, in transactions.
 
-1. become the one producer for that partition: what a task that died left open is aborted, and one that
-   only seems dead can write no more
-2. see how far the group says that the partition is: nobody else moves that from now on
-3. read from there on, write, and commit records and offset together; again until the range's end
+1. Become the only producer for the partition: a dead task's open transaction is aborted, and a task that is
+   still running is fenced.
+2. Read the group's committed offset, which no other task can change from now on.
+3. Read from there, write, and commit records and offset together; repeat until the end of the range.
 
-So a record is visible once whenever this stops, and whoever goes on begins where this ended.
+So each record is visible once, wherever the task stops, and a later task continues from the committed offset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from odradek.seams.values import value_class
 
 
 class RateLimiter:
-    """See the module. None is no limit. Times in seconds of one monotonic clock."""
+    """Limits records and bytes per second; None is no limit. Times are in seconds of one monotonic clock."""
 
     def __init__(self, records_per_s: float | None, bytes_per_s: float | None) -> None:
         self._records_per_s = records_per_s
@@ -43,14 +43,14 @@ class RateLimiter:
         self._free_at = 0.0
 
     def records_per_write(self, most: int) -> int:
-        """Not more than a second's worth."""
+        """Return the maximum records of a write: at most one second's worth."""
         return most if self._records_per_s is None else max(1, min(most, int(self._records_per_s)))
 
     def bytes_per_write(self, most: int) -> int:
         return most if self._bytes_per_s is None else max(1, min(most, int(self._bytes_per_s)))
 
     def used(self, now_s: float, records: int, size_bytes: int) -> None:
-        """So much went just now."""
+        """Account for records that were just written."""
         took = 0.0
         if self._records_per_s is not None:
             took = records / self._records_per_s
@@ -59,22 +59,22 @@ class RateLimiter:
         self._free_at = max(self._free_at, now_s) + took
 
     def wait_s(self, now_s: float) -> float:
-        """How long until the next may go."""
+        """Return the seconds until the next write."""
         return max(0.0, self._free_at - now_s)
 
 
 BATCH_BYTES = 512 << 10
-"""Of records, before they are compressed; a topic takes batches of about 1 MB unless told otherwise."""
+"""Uncompressed bytes of a batch, below the default max.message.bytes of about 1 MB."""
 BATCH_RECORDS = 100_000
 AT_ONCE = 16
-"""So many partitions get a batch at the same time, where keys say which."""
+"""Maximum number of partitions in one write, if records are partitioned by key."""
 COMMIT_BYTES = 64 << 20
-"""A transaction ends when it has so much: that is what is done again after a crash."""
+"""Bytes after which a transaction is committed, which a crash may repeat."""
 
 
 @value_class
 class ReplayTask:
-    """The source partitions that one task replays, and how; rates are those of this task."""
+    """The source partitions that one task replays, and how; rate limits are per task."""
 
     source: Mapping[str, str]
     state: ReplayState
@@ -86,12 +86,12 @@ class ReplayTask:
     records_per_s: float | None = None
     bytes_per_s: float | None = None
     commit_s: float = 5.0
-    """A transaction ends when it is so old."""
+    """Age in seconds at which a transaction is committed."""
 
 
 @value_class
 class ReplayedPartition:
-    """What this run did of one source partition."""
+    """What this run replayed of one source partition."""
 
     partition: int
     records: int
@@ -100,7 +100,7 @@ class ReplayedPartition:
 
 
 def run_replay_task(replay_task: ReplayTask) -> list[ReplayedPartition]:
-    """Raises PipelineError."""
+    """Replay the task's partitions. Raises PipelineError."""
     target = replay_target_at(replay_task.bootstrap, replay_task.timeout_ms)
     limiter = RateLimiter(replay_task.records_per_s, replay_task.bytes_per_s)
     return [
@@ -110,7 +110,7 @@ def run_replay_task(replay_task: ReplayTask) -> list[ReplayedPartition]:
 
 
 class _Replay:
-    """Of one source partition. See the module."""
+    """Replay of one source partition."""
 
     def __init__(
         self, replay_task: ReplayTask, target: ReplayTarget, limiter: RateLimiter, partition: int
@@ -123,7 +123,7 @@ class _Replay:
         self._records = self._bytes = self._transactions = 0
         self._uncommitted_bytes = 0
         self._begun_at: float | None = None
-        """When the transaction began that is open now."""
+        """When the current transaction began."""
 
     def run(self) -> ReplayedPartition:
         replay_task, number = self._task, self._partition
@@ -195,8 +195,7 @@ class _Replay:
             self._write_batches(writer, records, {partition: mine[middle:]})
 
     def _wait(self, writer: ReplayWriter, progress: PartitionProgress) -> None:
-        """As long as the pace demands; a transaction is not kept open for that, and one that got old while
-        the next records were read ends before them."""
+        """Wait as the rate limit requires. A transaction is committed before the wait if it would become too old."""
         wait_s = self._limiter.wait_s(self._clock.monotonic())
         if self._begun_at is not None and self._age_s() + wait_s > self._task.commit_s:
             self._commit(writer, progress)
@@ -215,8 +214,9 @@ class _Replay:
 def read(
     source: Mapping[str, str], topic: str, partition: int, progress: PartitionProgress
 ) -> Iterator[Any]:
-    """What is left of a partition's range, as Arrow batches, in its order. Raises BadOption where the topic that the job
-    is of was deleted, and made again, before this partition's turn came."""
+    """Read the rest of a partition's range in order, as Arrow batches. Raises BadOption if the topic was recreated
+    before.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from odradek.pipeline.decoding.arrow import arrow_schema

@@ -1,13 +1,13 @@
-"""What other retention would delete and keep, and what that costs: from the metadata of segments alone.
+"""Computes what other retention settings would delete and keep, and its cost, from segment metadata alone.
 
-Brokers delete whole segments, from a partition's oldest on, as long as one after the other may go: its
-newest record is older than `retention.ms` (the copy, where no record has a timestamp), or the log is
-`retention.bytes` large without it (storage/tiered/remote_retention.py, KIP-405). The log's size is that of its remote
-segments and of what is on its leader's disk alone (KIP-852); of the latter nothing goes in the answer:
-which segments it has, no client is told.
+Brokers delete whole segments from the start of a partition, as long as the oldest one may be deleted: its max
+timestamp is older than `retention.ms` (or its copy, if no record has a timestamp), or the log without it is still
+at least `retention.bytes` large (storage/tiered/remote_retention.py, KIP-405). The size of a log is that of its
+remote segments and of the bytes that are only on the leader's disk (KIP-852). Deletion of the latter is not
+computed, because clients cannot list local segments.
 
-The disk keeps what `local.retention.*` lets it of that (storage/log/retention.py, T-15): its segments that are copied are
-those of the remote tier from where the leader's own log begins, and go by the same rule.
+Local retention follows `local.retention.*` (storage/log/retention.py, T-15). The local segments that are copied are
+the remote segments from the local log start offset on, and the same rules apply to them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ AS_RETENTION = -2
 
 @value_class
 class RetentionRule:
-    """As in a topic's configs: ms and bytes a partition, -1 is no limit. Of a leader's disk -2 is what is kept in all,
-    and so is None, of which nobody wants to know."""
+    """Retention configs of a topic: ms and bytes per partition; -1 is no limit. For local retention, -2 means the
+    value of the total retention; None means not computed.
+    """
 
     retention_ms: int = -1
     retention_bytes: int = -1
@@ -47,12 +48,12 @@ class RetentionRule:
 
     @property
     def is_local(self) -> bool:
-        """Whether it says something of leaders' disks."""
+        """Whether local retention is computed."""
         return (self.local_retention_ms, self.local_retention_bytes) != (None, None)
 
     @property
     def local_limits(self) -> tuple[int, int]:
-        """ms and bytes."""
+        """Return the local limits, in ms and bytes."""
         ms, size = self.local_retention_ms, self.local_retention_bytes
         return (
             self.retention_ms if ms in (None, AS_RETENTION) else ms,
@@ -60,7 +61,7 @@ class RetentionRule:
         )
 
     def check(self) -> None:
-        """Raises BadOption where brokers would refuse it (INVALID_CONFIG, T-15)."""
+        """Check the rule as brokers do (INVALID_CONFIG, T-15). Raises BadOption."""
         for name, total, local in (
             ("retention.ms", self.retention_ms, self.local_retention_ms),
             ("retention.bytes", self.retention_bytes, self.local_retention_bytes),
@@ -77,8 +78,9 @@ class RetentionRule:
 
 @dataclass(frozen=True, eq=False)
 class PartitionLog:
-    """A partition's log. Of its remote segments, oldest first: the offset behind the last, bytes, the newest
-    timestamp in ms, -1 where there is none, and for these when they were copied."""
+    """A partition's log: its remote segments, oldest first, with end offsets (exclusive), sizes in bytes, max
+    timestamps in ms (-1: none), and copy times in ms.
+    """
 
     topic: str
     partition: int
@@ -88,9 +90,9 @@ class PartitionLog:
     newest_ms: Int64s
     copied_ms: Int64s
     local_bytes: int = 0
-    """That its leader's disk alone has."""
+    """Bytes that are only on the leader's disk."""
     local_start: int | None = None
-    """Where the log on that disk begins; None where nobody asked."""
+    """Local log start offset; None if it was not requested."""
 
     @property
     def remote_bytes(self) -> int:
@@ -99,9 +101,10 @@ class PartitionLog:
 
 @value_class
 class RetentionOutcome:
-    """What a rule means for a partition. `start_offset` is where its log would begin; and of its leader's disk, where
-    that was asked for, `local_start_offset` where that would, and the bytes it would have: copied segments and what
-    is not copied yet."""
+    """Effect of a rule on a partition. `start_offset` is the resulting log start offset. With local retention,
+    `local_start_offset` is the resulting local log start offset, and the local bytes are those of copied
+    segments and of what is not copied yet.
+    """
 
     topic: str
     partition: int
@@ -116,12 +119,12 @@ class RetentionOutcome:
     local_start_offset: int | None = None
 
     def cost(self, price_a_gib: float) -> float:
-        """Of what is kept, at a price for a GiB."""
+        """Return the cost of the kept bytes at a price per GiB."""
         return self.bytes_kept / GIB * price_a_gib
 
 
 def apply_rule(held: PartitionLog, rule: RetentionRule, now_ms: int) -> RetentionOutcome:
-    """What a broker would make of it now."""
+    """Compute what a broker would delete now."""
     total = held.remote_bytes + held.local_bytes
     count = _oldest(held, 0, rule.retention_ms, rule.retention_bytes, now_ms, least_excess=1)
     deleted = int(held.sizes[:count].sum())
@@ -161,8 +164,11 @@ def _oldest(
     *,
     least_excess: int,
 ) -> int:
-    """How many segments go, from that one on, with all that is behind it. By size, as long as there is so much too much
-    before one, which tells of those that are empty, and not less than it has."""
+    """Return how many segments would be deleted from segment `first` on.
+
+    By size, a segment is deleted if the excess before it is at least `least_excess`, which matters for empty
+    segments, and at least the segment's size.
+    """
     sizes = held.sizes[first:]
     oldest_ms = now_ms - limit_ms if limit_ms >= 0 else -1
     goes = np.where(held.newest_ms >= 0, held.newest_ms, held.copied_ms)[first:] < oldest_ms
@@ -176,10 +182,11 @@ def _oldest(
 def retention(
     spark: SparkSession, source: Mapping[str, str], rules: Sequence[RetentionRule], now_ms: int
 ) -> list[RetentionOutcome]:
-    """For all partitions of the table that `source` describes what each rule means, once for each that is given.
+    """Return the effect of each distinct rule on all partitions of the source.
 
-    It is about whole logs: what `source` says of where to begin and to end, of transactions, and of how rows
-    look is passed over. Raises BadOption, and PipelineError."""
+    Whole logs are considered: options for starting and ending offsets, isolation and row format are ignored. Raises
+    BadOption, PipelineError.
+    """
     for rule in rules:
         rule.check()
     whole = whole_logs(source)
@@ -190,12 +197,12 @@ def retention(
 
 
 _OF_A_PART = ("starting", "ending", "kafka.isolation.level")
-"""Options begin so that say which part of a log is read."""
+"""Prefixes of options that restrict the offsets read."""
 _NOT_FOR_BROKERS = ("tiered.", "subscribe", "assign", "oncorruptsegment")
 
 
 def whole_logs(source: Mapping[str, str]) -> dict[str, str]:
-    """The options of the same logs, of all that is in them; names in small letters. Raises BadOption."""
+    """Return the options, with lower-case names, for reading the same logs completely. Raises BadOption."""
     parse_options(source, streaming=False)
     return without(source, *_OF_A_PART, *OF_ROWS)
 
@@ -206,8 +213,9 @@ Ends = Mapping[TopicPartition, int]
 def read_partition_logs(
     source: Mapping[str, str], local_bytes: Callable[[Ends], Ends]
 ) -> Iterator[PartitionLog]:
-    """By the metadata. `local_bytes` are those of partitions from these offsets on, asked for where there are
-    brokers. Raises PipelineError."""
+    """Read the logs of partitions from the metadata. `local_bytes` returns the size of partitions from these
+    offsets on; it is used only with brokers. Raises PipelineError.
+    """
     options = parse_options(source, streaming=False)
     query = Query(options)
     ranges = query.ranges()
@@ -236,7 +244,7 @@ _NONE = np.zeros(0, np.int64)
 def _with_local_starts(
     source: Mapping[str, str], logs: Sequence[PartitionLog]
 ) -> list[PartitionLog]:
-    """With where they begin on their leaders' disks. Raises BadOption, BrokersUnavailable."""
+    """Add the local log start offsets. Raises BadOption, BrokersUnavailable."""
     from odradek.pipeline.brokers import brokers_at
 
     options = parse_options(source, streaming=False)
@@ -253,7 +261,7 @@ def _with_local_starts(
 
 
 def _local_bytes(spark: SparkSession, source: Mapping[str, str], ends: Ends) -> Ends:
-    """What is behind the remote segments, by its batches."""
+    """Return the sizes of the batches after the remote segments."""
     from pyspark.sql import functions as f
 
     register(spark)
@@ -272,8 +280,9 @@ def _local_bytes(spark: SparkSession, source: Mapping[str, str], ends: Ends) -> 
 
 
 def behind(source: Mapping[str, str], ends: Ends) -> dict[str, str]:
-    """The options of the batches that brokers alone have, of exactly these partitions, from these offsets on: what
-    retention takes of them meanwhile is not there."""
+    """Return the options for batches that only brokers have, of exactly these partitions from these offsets on;
+    what retention deletes meanwhile is ignored.
+    """
     offsets: dict[str, dict[int, int]] = {}
     for (topic, partition), end in ends.items():
         offsets.setdefault(topic, {})[partition] = end

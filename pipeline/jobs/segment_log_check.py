@@ -1,18 +1,18 @@
-"""A segment's log from its first byte to its last, by its batches, held against what is said of it.
+"""Checks a segment's log against its metadata, batch by batch.
 
-    | wrong is | since |
-    |---|---|
-    | a batch that is none, is cut short, or has another CRC | its records cannot be read |
-    | offsets that do not rise, or lie outside the segment's | readers look for them elsewhere |
-    | a batch of another epoch than the metadata gives its offset | its records would not count |
-    | a record later than the segment's latest | who asks for that time would pass the segment over |
-    | not a record for each offset, where that is said | who asks for offsets alone does not read the log |
-    | an offset index that points elsewhere than to a batch that is not behind the offset | so would readers |
+| problem | consequence |
+|---|---|
+| a batch is invalid, cut short, or has a wrong CRC | its records cannot be read |
+| offsets do not increase, or are outside the segment's | readers look for them elsewhere |
+| a batch has another epoch than the metadata for its offset | its records are ignored |
+| a record is later than the segment's max timestamp | queries for its time skip the segment |
+| offsets without a record, though the metadata excludes them | queries for offsets alone do not read the log |
+| an offset index entry is not a batch at or before its offset | readers start at the wrong position |
 
-A log may end before its segment does, or have nothing: of a topic that was compacted before it was tiered, a segment
-goes up to where the next one begins, as in Kafka. What was cut off since, its size and CRC tell.
+A log may end before its segment does, or be empty: if a topic was compacted before it was tiered, a segment extends
+to the start of the next one, as in Kafka. Truncated objects are found by their size and CRC.
 
-No record is looked at. Without I/O: pieces of the log come in, in their order.
+Records are not decoded. The checker does no I/O: it is fed consecutive pieces of the log.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _INDEX = np.dtype([("relative", ">i4"), ("position", ">i4")])
 
 
 class SegmentLogChecker:
-    """See the module. `problems` are texts that begin with `name`; what follows the first batch that
-    is none is not looked at."""
+    """Checks one log. Texts in `problems` begin with `name`. The check stops at the first invalid batch."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata, name: str) -> None:
         self._segment = segment
@@ -46,7 +45,7 @@ class SegmentLogChecker:
         self._position = 0
         self._next_offset = segment.start_offset
         self._places: list[Any] = []
-        """Where the batches begin, and with which offset."""
+        """Positions and base offsets of the batches."""
         self._is_broken = False
         self.batches = self.records = 0
         self.problems: list[str] = []
@@ -69,7 +68,7 @@ class SegmentLogChecker:
         self._position += at
 
     def end(self) -> None:
-        """There are no more bytes."""
+        """Check the end of the log, after the last piece."""
         if self._is_broken:
             return
         if self._rest:
@@ -83,7 +82,7 @@ class SegmentLogChecker:
             )
 
     def check_offset_index(self, index: Buffer) -> None:
-        """After the end."""
+        """Check the offset index, after `end`."""
         if self._is_broken or not self.batches:
             return
         entries = np.frombuffer(memoryview(index), _INDEX)
@@ -128,7 +127,7 @@ class SegmentLogChecker:
         self.records += int(found["count"][~control].sum(dtype=np.int64))
 
     def _first(self, found: Any, wrong: Any, text: Any) -> None:
-        """Of many batches that are wrong in the same way, one is named."""
+        """Report the first of several batches with the same problem."""
         if wrong.any():
             at = int(np.argmax(wrong))
             others = int(wrong.sum()) - 1

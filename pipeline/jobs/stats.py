@@ -1,14 +1,14 @@
-"""What a topic is made of: sizes, compression, keys, late records; by topic, partition or hour.
+"""Statistics of a topic: sizes, compression, keys and late records; by topic, partition or hour.
 
-The log is read twice, both times to where it ends when the job begins. Batches tell sizes, codecs and how late it
-has become where: by their headers, but for what they decompress to. Records tell keys and which of them are late.
-`StatsJob.records` of False leaves the second out, and decompresses nothing.
+The log is read twice up to its end at the job's start. Batches give sizes, codecs and the progress of timestamps:
+from their headers, except for the uncompressed size. Records give keys and lateness. With `StatsJob.records` False
+the second pass is omitted, and nothing is decompressed.
 
-A record is late by what a stream would have seen: the newest timestamp in the log before its block of `BLOCK`
-offsets is more than `late_after_ms` ahead of its own. Timestamps ahead of the clock are nobody's measure.
+A record is late if the max timestamp of the log before its block of `BLOCK` offsets is more than `late_after_ms`
+later than its own. Timestamps in the future do not count.
 
-Sizes are counted in the hour of a batch's latest record, which is what retention goes by; keys and late
-records in the hour of the record.
+Sizes are counted in the hour of a batch's max timestamp, which retention uses; keys and late records in the hour of
+the record.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ if TYPE_CHECKING:
 BLOCK = 10_000
 HOUR_US = 3_600_000_000
 BLOCKS_IN_MEMORY_MAX = 5_000_000
-"""Where a partition's time stood: so many go to each executor as they are."""
+"""Maximum number of blocks that are broadcast to each executor."""
 TOP_KEYS_MAX = 1000
-"""Counted are some more than are told."""
+"""Maximum of `top_keys`; more keys than that are counted."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "topic": ("topic",),
     "partition": ("topic", "partition"),
     "hour": ("topic", "partition", "hour"),
 }
 NUMBERS = frozenset(("records", "batches", "bytes", "keyless", "distinctKeys", "late"))
-"""What is 0 where nothing is."""
+"""Columns that are 0 if there are no records."""
 
 
 @value_class
 class StatsJob:
-    """`source` are the options of the table (docs/pipeline.md); what they say of how its rows look is passed
-    over."""
+    """What is computed. `source` are the options of the source (docs/pipeline.md); those for the row format are
+    ignored.
+    """
 
     source: Mapping[str, str]
     by: str = "partition"
@@ -57,7 +58,7 @@ class StatsJob:
     late_after_ms: int = 3_600_000
 
     def check(self) -> None:
-        """Raises BadOption."""
+        """Check the job's settings. Raises BadOption."""
         if self.by not in GROUPS:
             raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {self.by}")
         if not 1 <= self.top_keys <= TOP_KEYS_MAX:
@@ -76,12 +77,12 @@ def stats(
     job: StatsJob,
     on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> DataFrame:
-    """A row for each topic, partition or hour:
+    """Return a row for each topic, partition or hour.
 
-    `records`, `batches`, `bytes` (as they lie there), `uncompressedBytes`, `codecs` (bytes by codec), `oldest`,
-    `newest`; and of records `keyless`, `distinctKeys` (about, to some percent), `topKeys` (about), `late`.
-    Control batches are counted in `bytes` and `batches`. Partitions in which nothing is have rows, too, but for
-    hours. Progress is in tasks. Raises BadOption, and PipelineError.
+    Columns: `records`, `batches`, `bytes` (as stored), `uncompressedBytes`, `codecs` (bytes by codec), `oldest`,
+    `newest`; and from records `keyless`, `distinctKeys` (approximate, to some percent), `topKeys` (approximate),
+    `late`. Control batches are counted in `bytes` and `batches`. Empty partitions have rows, except by hour.
+    Progress is in tasks. Raises BadOption, PipelineError.
     """
     job.check()
     register(spark)
@@ -110,8 +111,9 @@ def _found(spark: SparkSession, job: StatsJob, blocks: DataFrame) -> DataFrame:
 
 
 def _up_to_now(source: Mapping[str, str]) -> dict[str, str]:
-    """The same partitions, and no later ones, with their ends as offsets: a topic that is written to has another one
-    each time it is asked for. Raises BadOption."""
+    """Fix the current partitions and end offsets in the options, so that both passes read the same records. Raises
+    BadOption.
+    """
     options = parse_options(source, streaming=False)
     ends: dict[str, dict[str, int]] = {}
     for (topic, partition), (_, end) in Query(options).ranges().items():
@@ -124,7 +126,7 @@ def _up_to_now(source: Mapping[str, str]) -> dict[str, str]:
 
 
 def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:
-    """Of each block of offsets and hour of batches what is added up later."""
+    """Aggregate batches by block of offsets and hour."""
     from pyspark.sql import functions as f
 
     names = ["topic", "partition", "offset", "timestamp", "records", "bytes", "codec", "isControl"]
@@ -155,14 +157,16 @@ def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:
 
 
 def _block(offset: str = "offset") -> Column:
-    """Of a batch that in which it ends."""
+    """Return the block in which a batch ends."""
     from pyspark.sql import functions as f
 
     return f.floor(f.col(offset) / BLOCK).alias("block")
 
 
 def _hour() -> Column:
-    """When it began, in UTC, whatever zone the session is in: those of zones half an hour off begin at other times."""
+    """Return the start of the hour in UTC, independent of the session's time zone, since hours of some zones start
+    at half past.
+    """
     from pyspark.sql import functions as f
 
     us = f.unix_micros("timestamp")
@@ -218,8 +222,9 @@ def _of_records(
 
 
 def _reached_before(blocks: DataFrame) -> DataFrame:
-    """Of each block the newest timestamp in those before it; also of those in which no batch ends, and one that ends in
-    a later block has records."""
+    """Return the max timestamp before each block, also for blocks in which no batch ends but a batch of a later
+    block has records.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,8 +1,8 @@
-"""Where an export writes: Parquet or Delta, each with its own way to have a batch once.
+"""Output tables of an export, Parquet or Delta, which make each batch visible once.
 
-A batch may be made again: its driver died before Spark noted that it was done. What an attempt has left need
-not be what the next one makes: offsets may be gone meanwhile, or values have another schema. So all of it goes.
-Parquet has files of a batch in directories of its own, into which the driver moves them once they are whole
+A batch may be repeated if its driver died before Spark committed it. The output of an attempt may differ from that
+of the next one: offsets may have been deleted, or values may have other schemas. So all output of earlier attempts
+is removed. For Parquet, a batch's files are in directories of its own, into which the driver moves complete files
 (`attempts.py`). Delta replaces the rows in one commit.
 """
 
@@ -21,46 +21,52 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 PARTITIONINGS = {"none": (), "date": ("date",), "hour": ("date", "hour")}
-"""By name, the directories between topic and export."""
+"""Partition columns between topic and export, by name."""
 OF_BATCH = ("export", "batch")
-"""The columns that say whose rows they are: directories in Parquet, and in Delta of dead letters alone."""
+"""Columns that identify the batch of a row: directories in Parquet; in Delta only of dead letters."""
 
 CONCURRENT_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 FILES_AT_ONCE = "40"
-"""That a task has open, before it sorts what is left by directory. Spark sorts all of it by default."""
+"""Maximum number of open files of a task; beyond it the rest is sorted by directory. Spark's default sorts
+everything.
+"""
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 MICROSECONDS = "TIMESTAMP_MICROS"
-"""Spark's own choice is INT96, which costs most of what writing a record does, and by which no reader can leave out
-what is of other times: such columns have no statistics."""
+"""Spark's default INT96 takes most of the time of writing a record, and has no statistics by which readers skip row
+groups.
+"""
 UNLESS_CHOSEN = {CONCURRENT_WRITERS: FILES_AT_ONCE, TIMESTAMPS: MICROSECONDS}
-"""Settings of Parquet's files, which Spark takes from the session alone."""
+"""Settings of Parquet files, which Spark takes only from the session, unless the user has set them."""
 WITHOUT_DICTIONARY = {
     f"parquet.enable.dictionary#{name}": "false" for name in ("offset", "timestamp")
 }
-"""Columns whose values hardly ever come twice."""
+"""Columns with few repeated values."""
 
 
 class Files(Protocol):
-    """As `HadoopFiles`."""
+    """The part of `HadoopFiles` that tables use."""
 
     def exists(self, path: str) -> bool: ...
 
 
 class Table(Protocol):
-    """What batches are written to. `by` is one of PARTITIONINGS; None is for dead letters, which may be of
-    several exports of the same topics."""
+    """Table to which batches are written. `by` is one of PARTITIONINGS; None is for dead letters, which several
+    exports of the same topics may share.
+    """
 
     def exists(self) -> bool: ...
 
     def read(self) -> DataFrame: ...
 
     def write(self, frame: DataFrame, batch: BatchKey) -> None:
-        """The rows of a batch that was never tried."""
+        """Write the rows of a batch that was not attempted before."""
         ...
 
     def replace(self, frame: DataFrame, batch: BatchKey) -> None:
-        """The rows of a batch, if it has any, in place of all that attempts at it have left, or would leave yet."""
+        """Write the rows of a batch, if any, in place of all output of earlier attempts, and prevent these from
+        writing more.
+        """
         ...
 
 
@@ -107,18 +113,20 @@ class ParquetTable:
 
 
 VERSIONS_A_BATCH = 1 << 42
-"""In Delta's log, of an export: more than there are ms from 1970 to 2109."""
+"""Number of Delta transaction versions per batch: more than the ms from 1970 to 2109."""
 
 WIDENING = {"mergeSchema": "true"}
-"""Columns and fields that the table has not yet are added to it, as files of Parquet have them."""
+"""Write option that adds missing columns and fields to the table, as Parquet files may have them."""
 
 
 class DeltaTable:
-    """Records have no columns that say which batch they are of: a table may be there before, with its own.
-    A batch's are those with its offsets, and `txnAppId` and `txnVersion` say that it was written. To make it again
-    is a later version, by the time: taken before the driver makes sure that it has the turn, so that whoever takes
-    over has a later one, unless its clock is slow by more than the other's silence (`lease.EXPIRE_SECONDS`). What a
-    driver that stood still meanwhile writes after all is refused by Delta."""
+    """Delta table. Records have no columns for the batch, because the table may exist with its own columns.
+
+    A batch's rows are those with its offsets. `txnAppId` and `txnVersion` record that it was written. A repeated
+    attempt has a later version, from the clock, which is read before the driver confirms its lease. So a driver
+    that takes over has a later version, unless its clock is behind by more than the lease's expiry
+    (`export_lease.EXPIRE_SECONDS`). Delta then rejects writes of a suspended driver.
+    """
 
     def __init__(
         self,
@@ -150,7 +158,7 @@ class DeltaTable:
         attempt = self._wall_ms()
         self._confirm()
         if not batch.offsets or not self.exists():
-            # what another driver would append is refused from here on
+            # from here on Delta rejects appends of an earlier driver
             self._append(frame.limit(0), batch)
         if not batch.offsets:
             return
@@ -169,7 +177,7 @@ class DeltaTable:
         return frame.write.format("delta").options(**WIDENING, **_transaction(batch, attempt))
 
     def _rows_of(self, batch: BatchKey) -> str:
-        """In SQL."""
+        """Return the SQL condition for the batch's rows."""
         if self._by is None:
             return f"export = '{batch.export}' AND batch = {batch.number}"
         each = (
@@ -189,7 +197,7 @@ FORMATS: dict[str, type[ParquetTable | DeltaTable]] = {
     "delta": DeltaTable,
 }
 NEEDED_CLASSES = {"delta": "io.delta.tables.DeltaTable"}
-"""Of packages that Spark has not by itself."""
+"""Java classes of packages that Spark does not include, by format."""
 
 
 def open_table(
@@ -199,8 +207,9 @@ def open_table(
     by: str | None,
     confirm: Callable[[], None],
 ) -> Table:
-    """`confirm` raises PipelineError if another driver has the turn. Raises BadOption where Spark has not what the
-    format needs."""
+    """Open a table. `confirm` raises PipelineError if another driver has the lease. Raises BadOption if Spark does
+    not have the format's package.
+    """
     needed = NEEDED_CLASSES.get(format)
     if needed is not None and not _has_class(spark, needed):
         raise BadOption(
@@ -222,7 +231,7 @@ def _has_class(spark: SparkSession, name: str) -> bool:
 
 @contextmanager
 def _unless_chosen(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Has them set, but for those that whoever owns the session has set, which stay as they are."""
+    """Set session settings within the block, except those that are already set."""
     ours = [name for name in settings if spark.conf.get(name, None) is None]
     try:
         for name in ours:

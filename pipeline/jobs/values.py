@@ -1,4 +1,4 @@
-"""What values are, and which of them are not: columns for the good ones, a reason for the others."""
+"""Value formats of an export: decodes values to columns, or gives the reason why a value cannot be decoded."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ KINDS = ("binary", "string", "json", "registry")
 
 @value_class
 class Values:
-    """What values are, one of KINDS; of `json`, with Spark's DDL of the columns, of `registry` with where the
-    schemas are."""
+    """Format of values, one of KINDS; for `json` with the Spark DDL of the columns, for `registry` with the
+    registry.
+    """
 
     kind: str = "binary"
     schema: str | None = None
     decoding: Decoding | None = None
 
     def check(self) -> None:
-        """But for the schema, which Spark alone can read. Raises BadOption, and what the registry says that is asked."""
+        """Check the settings, except the DDL, which requires a session; this uses the registry. Raises BadOption,
+        and the registry's errors.
+        """
         if self.kind not in KINDS:
             raise BadOption(f"values are {', '.join(KINDS)}, not {self.kind}")
         if (self.kind == "json") != (self.schema is not None):
@@ -44,13 +47,12 @@ class Values:
             self.decoding.decoder()
 
     def check_schema(self) -> None:
-        """There has to be a session. Raises BadOption."""
+        """Check the DDL; requires a Spark session. Raises BadOption."""
         if self.schema is not None:
             _columns(self.schema)
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """The frame with `error`, which is null where the value is what it should be; and with `decoded`, a
-        struct of columns, where a value is several."""
+        """Add `error`, which is null for valid values, and `decoded`, a struct, if values have columns."""
         from pyspark.sql import functions as f
 
         if self.decoding is not None:
@@ -63,7 +65,7 @@ class Values:
 
 
 def _columns(schema: str) -> StructType:
-    """Raises BadOption."""
+    """Parse Spark's DDL. Raises BadOption."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType, StructType
 
@@ -77,8 +79,9 @@ def _columns(schema: str) -> StructType:
 
 
 def columns_of_good(frame: DataFrame) -> DataFrame:
-    """Of records that were decoded: their columns in place of the value. They may be called as what makes way for
-    them is. Raises BadOption where they are called as another column of the table."""
+    """Replace the value of decoded records by its columns, which may have the names of the removed ones. Raises
+    BadOption if a column of the table has the same name.
+    """
     if DECODED not in frame.columns:
         return frame.drop(ERROR)
     kind = cast("StructType", frame.schema[DECODED].dataType)
@@ -93,11 +96,13 @@ def columns_of_good(frame: DataFrame) -> DataFrame:
 
 
 def _with_json(frame: DataFrame, schema: str) -> DataFrame:
-    """With the columns of values that are one JSON object, and nothing else. Spark's parser reads the first
-    JSON of a text, whatever follows, and of an array the first element. So a value is made the first element of
-    an array whose second one has a name that no value knows: who finds the two has read all of it. Nor does any
-    value know the array's name: who did could end that array, and begin another one that is called so. What Spark
-    takes for JSON by default, and RFC 8259 does not, is none."""
+    """Decode values that are exactly one JSON object.
+
+    Spark's parser reads the first JSON text of a value, whatever follows, and the first element of an array. So
+    each value is made the first element of an array, followed by an element with a random name: if both are parsed,
+    the whole value was. The array's name is also random, so that no value can end the array and begin another one.
+    JSON that Spark accepts by default and RFC 8259 does not is an error.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, StringType, StructType
 
