@@ -1,8 +1,8 @@
-"""The words of the bench: metrics, workloads, outcomes, peers, targets, limits.
+"""Terms of the benchmarks: metrics, workloads, outcomes, peers, targets, limits.
 
 A `Peer` is a broker that can be obtained and started. `Peer.start` gives a `Target`: an address and,
 if the bench started the process itself, that process. A `Workload` runs against one target and gives
-an `Outcome`: one value for each of its metrics that could be told. Whether a workload applies to a
+an `Outcome`: one value for each of its metrics that is known. Whether a workload applies to a
 peer is declared, not tried: a workload `needs` features, a peer `lacks` some, with the reason.
 
 All of it is synchronous. What runs a workload owns the order, the repetition, the medians and the
@@ -25,7 +25,7 @@ Parameter = str | int | float | bool
 
 
 class Feature(enum.Enum):
-    """What a workload may need of a peer."""
+    """Features of a peer that a workload may need."""
 
     PROCESS = "a process whose CPU time and memory can be read"
     RESTART = "data that is still there after kill -9"
@@ -35,7 +35,7 @@ class Feature(enum.Enum):
     TWO_DIRECTORIES = "two log directories, and moves between them"
     LZ4 = "records in lz4, as librdkafka finds out"
     MANY_CONNECTIONS = "a hundred connections at once"
-    COMPACTION = "compaction, and the sizes of its logs told while it runs"
+    COMPACTION = "compaction, and DescribeLogDirs during compaction"
     CLUSTER = "a cluster of three brokers, each a process that can be killed"
     TIERED = "tiered storage, in a directory"
 
@@ -47,7 +47,7 @@ class Stage(enum.Enum):
     SHARED = "the process that all shared workloads use, one after the other"
     LAST = "the same process, once all shared workloads have been run"
     CLUSTER = "three brokers started for it alone, over empty directories"
-    TIERED = "the same with tiered storage in a directory, and a controller that is nothing else"
+    TIERED = "the same with tiered storage in a directory, and a separate controller"
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a workload gave.
+    """Result of one run of a workload.
 
-    `values` has one value for a metric's name; a metric that could not be told (CPU seconds of a
+    `values` has one value for a metric's name; a metric that is not known (CPU seconds of a
     broker on another machine) is left out. `client_bound`: the load program was at the limit of its
-    core, so that times and rates say more about it than about the broker; compare CPU instead.
+    core, so the client determines times and rates; compare CPU instead.
     """
 
     values: Mapping[str, float]
@@ -96,13 +96,13 @@ class Outcome:
 
 
 class WorkloadFailed(Exception):
-    """A run gave no result: records were refused, or the load program ended badly. Says why."""
+    """A run has no result: records were refused, or the load program failed. The text is the reason."""
 
 
 class Workload(Protocol):
     """Something to measure. `name` is unique, stable (results are compared by it) and has no spaces.
 
-    `parameters` say how it was run, for the results file. `default` is whether it is run when no
+    `parameters` are its settings, for the results file. `default` is whether it is run when no
     workload is asked for by name.
     """
 
@@ -130,7 +130,7 @@ class ServerProcess(Protocol):
     """A broker's process and all its descendants.
 
     Times are of CLOCK_MONOTONIC, in seconds: `exec_started_at` just before the program was executed,
-    `responded_at` when the first Metadata request was answered; both are those of the last start.
+    `responded_at` when the first Metadata response was received; both are those of the last start.
     """
 
     @property
@@ -154,7 +154,7 @@ class ServerProcess(Protocol):
 
     def restart(self) -> None:
         """Start again on the same address over the same data (after `kill` or `stop`), and wait
-        until a Metadata request is answered. Raises PeerFailed."""
+        until a Metadata response. Raises PeerFailed."""
         ...
 
     def stop(self) -> None:
@@ -181,11 +181,11 @@ class ServerCluster(Protocol):
         ...
 
     def restart(self, broker: int) -> None:
-        """Stop it cleanly if it runs, start it, and wait until it answers."""
+        """Stop it cleanly if it runs, start it, and wait until it responds."""
         ...
 
     def log_directories(self, broker: int) -> tuple[str, ...]:
-        """The broker's own."""
+        """Return the log directories of a broker."""
         ...
 
 
@@ -232,14 +232,14 @@ class Target:
         try:
             yield name
         except BaseException:
-            with suppress(PeerFailed):  # what went wrong before is what is to be told
+            with suppress(PeerFailed):  # the first error is reported
                 self.topics.delete(name)
             raise
         self.topics.delete(name)
 
 
 class PeerUnavailable(Exception):
-    """A peer can't be had on this machine; the text says why, and what to install."""
+    """A peer is not available on this machine. The text has the reason and what to install."""
 
 
 class PeerFailed(Exception):
@@ -273,13 +273,13 @@ class Peer(Protocol):
         ...
 
     def settings(self) -> Mapping[str, str]:
-        """What one of it is run with, other than its own defaults: for the output."""
+        """Return the settings that differ from the defaults of the peer, for the output."""
         ...
 
     def start(self, directory: Path) -> AbstractContextManager[Target]:
         """Run it on a free port with its data in `directory`, as long as the context lasts.
 
-        Entering returns once a Metadata request is answered; raises PeerFailed."""
+        Entering returns after a Metadata response; raises PeerFailed."""
         ...
 
 
@@ -290,7 +290,7 @@ class ClusterPeer(Protocol):
     def start_cluster(self, directory: Path) -> AbstractContextManager[Target]:
         """Run three of it as one cluster, with their data in `directory`, as long as the context lasts.
 
-        Entering returns once every broker answers; raises PeerFailed."""
+        Entering returns once every broker responds; raises PeerFailed."""
         ...
 
 
@@ -299,8 +299,10 @@ class TieredPeer(Protocol):
     """A peer that does not lack Feature.TIERED."""
 
     def start_tiered(self, directory: Path) -> AbstractContextManager[Target]:
-        """As `start_cluster`, with tiered storage in a subdirectory (`TIER`); whether a topic is tiered,
-        its config says."""
+        """Start a cluster with tiered storage in a subdirectory (`TIER`).
+
+        A topic is tiered if its config enables it.
+        """
         ...
 
 
@@ -314,14 +316,14 @@ def reason_to_skip(workload: Workload, peer: Peer) -> str | None:
 
 @dataclass(frozen=True)
 class LimitResult:
-    """What one measurement of a limit gave; `details` are further figures for the output."""
+    """Result of one measurement of a limit; `details` are other figures."""
 
     value: float
     details: Mapping[str, float] = field(default_factory=dict)
 
 
 class Limit(Protocol):
-    """What the machine can do with no broker in between: measured in the run it is compared in."""
+    """A physical limit of the machine without a broker, measured in the same run as the workloads."""
 
     @property
     def name(self) -> str: ...

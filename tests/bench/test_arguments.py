@@ -17,7 +17,7 @@ WORKLOADS = [
 ]
 
 
-def test_what_is_default_is_meant_where_nothing_is_said() -> None:
+def test_choice_without_names_selects_the_defaults() -> None:
     assert [peer.name for peer in choose_peers(PEERS, None)] == ["a", "b"]
     assert [each.name for each in choose_workloads(WORKLOADS, None)] == ["produce-1k", "latency"]
 

@@ -55,7 +55,7 @@ def test_each_subcommand_has_its_module(name: str, capsys: pytest.CaptureFixture
     assert f"odradek bench {name}" in capsys.readouterr().out
 
 
-def test_without_a_subcommand_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_subcommand_lists_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench"]) == 2
     assert "specify a subcommand" in capsys.readouterr().err
 
@@ -177,7 +177,9 @@ def test_a_run_that_has_measured_nothing_has_failed(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("unsettled")
-def test_nobody_at_an_address_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_run_without_a_response_reports_the_address(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     words = ["--bootstrap", "127.0.0.1:1", "--workloads", "topics-at-once", "--rounds", "1"]
     assert main(["bench", "run", *words]) == 1
     report = capsys.readouterr().out.splitlines()
@@ -252,9 +254,7 @@ def test_results_outlast_what_ends_a_run(
 
 
 @pytest.mark.usefixtures("unsettled")
-def test_data_may_lie_in_a_relative_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_accepts_a_relative_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TOPICS", 2)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()

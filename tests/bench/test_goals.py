@@ -91,7 +91,7 @@ def verdict(results: Results, workload: str, metric: str) -> Verdict:
         (0.4, "missed: 20.0 % above the goal; without a broker this machine misses it too"),
     ],
 )
-def test_what_the_machine_alone_does_not_do_is_said(alone: float, words: str) -> None:
+def test_missed_goal_reports_whether_the_machine_misses_it(alone: float, words: str) -> None:
     results = measured({("consume-1k-p1", "broker_cpu_s_per_gb", "odradek"): 0.3})
     bare = LimitResults("sendfile", "", Metric("mb_per_s", "MB/s", "higher"))
     bare.samples = [(2000, {"cpu_s_per_gb": each}) for each in (9.0, alone, 0.01)]
@@ -118,7 +118,7 @@ def test_a_time_must_be_short(ours: float, expected: Verdict) -> None:
     assert verdict(measured({(*where, "odradek"): ours}), *where) is expected
 
 
-def test_a_miss_is_said_in_percent_and_a_third_is_a_third() -> None:
+def test_missed_goal_is_reported_in_percent() -> None:
     assert off(3011, 3000) == "0.367 % above"
     assert off(950, 1000) == "5.00 % below"
     where = ("replicated-1k-p6", "resident_mb")
@@ -136,7 +136,7 @@ def test_what_was_disturbed_in_every_run_is_judged_with_a_star(peer: str, words:
     assert [each.words for each in goal_results(results) if each.odradek is not None] == [words]
 
 
-def test_without_kafka_nobody_knows() -> None:
+def test_verdict_without_kafka_is_unknown() -> None:
     where = ("produce-1k-p1", "mb_per_s")
     results = measured({(*where, "odradek"): 5000})
     assert verdict(results, *where) is Verdict.UNKNOWN
@@ -174,7 +174,7 @@ def test_the_page_has_the_tables_where_they_were_measured() -> None:
         performance_page(full_results(), "0.1.0.json", {"chairs-1.json": tables})
 
 
-def test_the_page_tells_what_a_second_core_brings() -> None:
+def test_page_compares_one_core_with_two() -> None:
     """Of workloads that ran with one of two, too; not of others whose names end in a 1."""
     tables = measured(
         {

@@ -56,7 +56,7 @@ def test_storing_leaves_other_interpreters_alone(
     assert load(path) == {interpreter(): {"a": 1}, "CPython 9.9 abacus": {"a": 2}}
 
 
-def test_every_case_is_answered_as_it_should_be(tmp_path: Path) -> None:
+def test_every_case_receives_the_expected_response(tmp_path: Path) -> None:
     """Under no valgrind, a few times each: the rehearsal itself raises if an answer is not good."""
     phases = hot_path.run(str(tmp_path / "data"))
     assert [case for case, _ in phases] == [case.name for case in hot_path.CASES for _ in range(3)]

@@ -122,7 +122,7 @@ def test_requests(target: Target, workload: Requests) -> None:
     assert values["p50_us"] <= values["p99_us"]
 
 
-def test_each_answer_is_a_record(target: Target) -> None:
+def test_each_response_is_a_record(target: Target) -> None:
     """Those of the warm-up too, and those that were on their way at the end."""
     found = []
 
@@ -139,9 +139,7 @@ def test_each_answer_is_a_record(target: Target) -> None:
     assert found[0] > 0
 
 
-def test_answers_that_refuse_are_no_answers(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_responses_fail_the_workload(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = requests.one_record
 
     def misdirected(topic: str) -> Any:
@@ -156,7 +154,7 @@ def test_answers_that_refuse_are_no_answers(
         Requests(1).run(target)
 
 
-def test_a_load_beside_lasts_as_long_as_what_it_is_beside(target: Target) -> None:
+def test_background_load_lasts_as_long_as_the_measurement(target: Target) -> None:
     small = Stream(rate=100, seconds=1.0, record_bytes=100)
     values = whole(LatencyUnderLoad(Producers(2, partitions=2), small), target).values
     assert values["beside_mb_per_s"] > 0
@@ -225,12 +223,12 @@ def test_the_cleaner_is_left_as_it_was(target: Target, monkeypatch: pytest.Monke
     assert set_for_all() == []
 
 
-def test_a_broker_that_is_not_ours_keeps_its_settings() -> None:
+def test_given_broker_keeps_its_settings() -> None:
     (at_work,) = compaction.WORKLOADS
     assert reason_to_skip(at_work, GivenAddress("127.0.0.1:1")) is not None
 
 
-def test_a_move_beside_records(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_move_during_a_stream(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves, "RATE", 200)
     monkeypatch.setattr(moves, "BEFORE_S", 1.0)
     monkeypatch.setattr(moves, "AFTER_S", 0.6)
@@ -239,13 +237,13 @@ def test_a_move_beside_records(target: Target, monkeypatch: pytest.MonkeyPatch) 
     assert values["p99_swap_us"] <= values["max_swap_us"] * 1.01  # to three digits
 
 
-def test_a_broker_whose_process_is_not_ours_has_no_cpu(target: Target) -> None:
+def test_given_broker_has_no_cpu_metric(target: Target) -> None:
     values = Requests(1).run(Target("given", target.bootstrap, target.topics)).values
     assert "requests_per_s" in values
     assert "broker_cpu_us" not in values
 
 
-def test_a_load_that_can_not_begin_says_why(target: Target) -> None:
+def test_load_that_cannot_start_reports_the_reason(target: Target) -> None:
     with pytest.raises(WorkloadFailed, match="no-such-topic"):
         run_load(["consume", "--bootstrap", target.bootstrap, "--topic", "no-such-topic"])
     with pytest.raises(WorkloadFailed, match="usage:"):
@@ -390,9 +388,7 @@ def test_bytes_that_did_not_come_are_not_counted(
         limits.SocketToFile().measure(tmp_path)
 
 
-def test_a_client_that_never_comes_is_waited_for_in_vain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_client_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "COME_S", 0.2)
     monkeypatch.setattr(limits, "_be_client", lambda address, client: os._exit(1))
     with pytest.raises(TimeoutError):

@@ -70,7 +70,7 @@ def test_a_process_that_is_gone_has_nothing() -> None:
     assert machine.tree_resident_bytes(pid) == 0
 
 
-def test_what_we_started_is_ours_but_for_bystanders() -> None:
+def test_descendants_except_bystanders_do_not_count_as_others() -> None:
     for_ever = "import threading\ndef spin():\n    while True: pass\n"
     with process(for_ever + "threading.Thread(target=spin, daemon=True).start()") as busy:
         bystander, ours = machine.Watch([busy]), machine.Watch()
@@ -123,7 +123,7 @@ def test_who_is_still_busy_with_what_was_before_is_waited_for() -> None:
             running.kill()
 
 
-def test_patience_with_others_ends() -> None:
+def test_settle_returns_after_its_timeout() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as running:
         try:
             began = time.monotonic()

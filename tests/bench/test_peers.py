@@ -59,7 +59,7 @@ def test_librdkafkas_mock_gets_its_topics_by_its_control_socket(tmp_path: Path) 
         assert partitions(target.address, topic) == 5
 
 
-def test_what_interrupts_a_workload_is_told_although_the_broker_is_gone() -> None:
+def test_interruption_is_raised_although_the_broker_is_gone() -> None:
     class GoneTopics:
         def create(self, name: str, partitions: int) -> None: ...
 
@@ -82,7 +82,7 @@ def test_a_program_that_ends_at_once_is_reported_with_its_last_words(tmp_path: P
         pass
 
 
-def test_a_program_that_never_answers_is_killed(tmp_path: Path) -> None:
+def test_program_without_a_response_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
     launch = Launch(command, ("127.0.0.1", free_port()), tmp_path, start_s=0.2)
     with pytest.raises(PeerFailed, match="no response"), running(launch):

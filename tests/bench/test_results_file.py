@@ -119,7 +119,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "x.json")
 
 
-def test_rounds_that_are_left_out_are_told() -> None:
+def test_skipped_rounds_are_reported() -> None:
     results = full_results()
     again = [Sample(n, {SPEED.name: 1.0}, State.DISTURBED) for n in (3, 3, 4)]
     results.workloads[0].peers["odradek"].samples += again
@@ -127,7 +127,7 @@ def test_rounds_that_are_left_out_are_told() -> None:
     assert f"produce-1k on odradek: 2 of 4 rounds do not count: {why}" in remarks(results)
 
 
-def test_a_figure_is_the_median_of_what_counts_beside_its_limit() -> None:
+def test_figure_is_the_median_of_the_samples_that_count() -> None:
     results = full_results()
     found = figure(results, SPEED, results.workloads[0].peers["odradek"])
     assert found is not None

@@ -107,7 +107,7 @@ def test_cluster_workloads_have_a_cluster_each_and_only_where_there_can_be_one(
     assert results.workloads[0].peers["b"].skipped == "is one broker"
 
 
-def test_a_clusters_settings_are_noted_beside_those_of_one_process(
+def test_cluster_settings_are_recorded_with_those_of_one_process(
     tmp_path: Path, journal: Journal
 ) -> None:
     workload = FakeWorkload("w", journal, stage=Stage.CLUSTER)
@@ -117,9 +117,7 @@ def test_a_clusters_settings_are_noted_beside_those_of_one_process(
     assert record.clusters == {"cluster": {"replicas": "3"}}
 
 
-def test_what_a_run_of_its_own_wrote_takes_no_room_from_the_next(
-    tmp_path: Path, journal: Journal
-) -> None:
+def test_directory_of_a_run_is_deleted_before_the_next(tmp_path: Path, journal: Journal) -> None:
     left: list[list[Path]] = []
 
     def outcome(_: str) -> Outcome:
@@ -230,7 +228,7 @@ def test_a_failure_is_named_and_the_others_go_on(tmp_path: Path, journal: Journa
     assert results.has_failures()
 
 
-def test_after_a_failure_the_peer_is_started_anew(tmp_path: Path, journal: Journal) -> None:
+def test_failed_peer_is_restarted(tmp_path: Path, journal: Journal) -> None:
     results = run(tmp_path, peers_of(journal, "b"), [FakeWorkload("w", journal, failing(1))])
     assert journal == ["start b", "w b", "stop b", "start b", "w b", "stop b"]
     assert results.remarks == ["b was restarted after a failure"]
@@ -278,7 +276,7 @@ def test_who_can_not_be_had_is_named(tmp_path: Path, journal: Journal) -> None:
     assert list(results.workloads[0].peers) == ["a"]
 
 
-def test_with_nobody_to_measure_nothing_is_measured(tmp_path: Path, journal: Journal) -> None:
+def test_run_without_peers_measures_nothing(tmp_path: Path, journal: Journal) -> None:
     results = run(
         tmp_path, [FakePeer("b", journal, unavailable="gone")], [FakeWorkload("w", journal)]
     )
@@ -351,7 +349,7 @@ def test_a_limit_is_measured_again_while_others_use_the_machine(tmp_path: Path) 
     assert results.remarks == []
 
 
-def test_a_limit_that_is_always_disturbed_is_said_to_be(tmp_path: Path) -> None:
+def test_limit_that_is_always_disturbed_is_reported(tmp_path: Path) -> None:
     results = empty_results()
     plan = Plan([], [], [FakeLimit()], tmp_path, rounds=1, repeats_max=1)
     shares = iter([0.9, 0.9])
@@ -370,7 +368,7 @@ def test_a_limit_that_fails_is_named(tmp_path: Path) -> None:
     assert len(results.limits[0].samples) == 2
 
 
-def test_slow_workloads_have_fewer_rounds_and_say_so(tmp_path: Path, journal: Journal) -> None:
+def test_slow_workloads_have_fewer_rounds_and_report_it(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("slow", journal), FakeWorkload("w", journal)]
     plan = Plan(
         peers_of(journal, "a"),
