@@ -1,11 +1,12 @@
-"""Values that are JSON, as columns: what a task makes of them with `valueFormat=json`.
+"""Decodes JSON values to columns in tasks (`valueFormat=json`).
 
-Spark is handed the fields that its query has in the schema, and nothing is made of any other. They are Python's for
-a moment, some thousand records at a time: msgspec makes them faster than Spark's parser makes its own,
-and no library that is as well kept has Arrow's columns of JSON some of which is wrong.
+Only the fields of the query's schema are decoded. They are Python objects for some thousand records at a time:
+msgspec decodes them faster than Spark's parser, and no maintained library decodes JSON that is partly invalid to
+Arrow columns.
 
-A value that is no JSON object is null; so is a field that is of another type than its column, and the others are not.
-A string that is something else in the JSON is the text of that. What is wrong is said in a column of its own.
+A value that is not a JSON object is null. A field whose type differs from its column is null, and the other fields
+are kept. A string column has the JSON text of a value that is not a string. The reasons are in a column of their
+own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow as pa
 from odradek.pipeline.decoding.schema import VALUE, VALUE_ERROR
 
 ROWS_AT_ONCE = 1 << 14
-"""A batch may have tens of millions; each is some Python objects for as long."""
+"""Maximum rows decoded at once: a batch may have tens of millions, and each becomes several Python objects."""
 _PLAIN: dict[pa.DataType, Any] = {
     pa.string(): str,
     pa.bool_(): bool,
@@ -38,18 +39,18 @@ _WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 Given = memoryview | msgspec.Raw
 Made = tuple[Any, str | None]
-"""What a value comes to, and what is wrong with it where that is not all of it."""
+"""A decoded value, and why it is not complete."""
 
 
 class JsonColumns:
-    """Of values as that type, a struct."""
+    """Decodes values to a struct of this type."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._whole = _part(kind)
 
     def in_place_of_values(self, table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The table with the columns as `value`, and with `valueError`, some rows at a time."""
+        """Replace the values of a table by their columns, and add `valueError`, some rows at a time."""
         place = table.schema.get_field_index(VALUE)
         for first in range(0, table.num_rows, ROWS_AT_ONCE):
             part = table.slice(first, ROWS_AT_ONCE)
@@ -57,7 +58,7 @@ class JsonColumns:
             yield part.set_column(place, VALUE, columns).append_column(VALUE_ERROR, errors)
 
     def of(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The columns of binary values, and what is wrong with each; both are null where the value is."""
+        """Return the columns of binary values, and an error for each; both are null for null values."""
         decode = self._whole.decode
         made: list[Any] = []
         wrong: dict[int, str | None] = {}
@@ -79,7 +80,7 @@ class JsonColumns:
 
 
 class _Part:
-    """Of a value: the whole, a field, an element of an array."""
+    """Decoder of a value, a field, or an array element."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self.decode = msgspec.json.Decoder(_python_type(kind)).decode
@@ -91,7 +92,7 @@ class _Part:
             return self.without_what_is_wrong(given, where, error)
 
     def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
-        """Of what `decode` does not take, for the reason `error`."""
+        """Return what is valid of a value that `decode` rejects with `error`."""
         return None, f"{error} - at `{where}`"
 
 
@@ -126,7 +127,7 @@ class _Fields(_Part):
 
 
 class _Elements(_Part):
-    """Those that fit in part are left, as far as they do; one that does not takes the array with it."""
+    """Partly valid elements are kept; one invalid element makes the array null."""
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
@@ -157,7 +158,7 @@ def _part(kind: pa.DataType) -> _Part:
 
 
 def _python_type(kind: pa.DataType) -> Any:
-    """As msgspec has it."""
+    """Return the type that msgspec decodes."""
     if pa.types.is_struct(kind):
         fields = {each.name: _python_type(each.type) for each in kind}
         return TypedDict("object", fields, total=False) | None  # type: ignore[operator]
@@ -167,7 +168,7 @@ def _python_type(kind: pa.DataType) -> Any:
 
 
 def _each(values: pa.Array) -> Iterator[memoryview | None]:
-    """The bytes of each."""
+    """Return the bytes of each value, None for null."""
     _, offsets, data = values.buffers()
     first, end = values.offset, values.offset + len(values) + 1
     ends = np.frombuffer(offsets, np.int32)[first:end].tolist()

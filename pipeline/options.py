@@ -1,8 +1,8 @@
-"""What a query says: the options of Spark's own Kafka source, by the same names, and `tiered.url`.
+"""Options of the source: those of Spark's Kafka source, with the same names, and `tiered.url`.
 
-Where Spark's source refuses, so does this: two ways to name topics, an offset that is none, what a
-consumer may be told and a table not. What it would pass on to its Kafka client (`kafka.*`) is known here by
-name: passed over where it changes nothing of what is read, and else refused where it is not served.
+Options that Spark's source refuses are refused here: two ways to select topics, invalid offsets, and consumer
+configs that a table does not allow. Other Kafka consumer configs (`kafka.*`) are known by name: they are ignored if
+they do not change which records are read, and refused otherwise if they are not supported.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from odradek.pipeline.errors import BadOption
 from odradek.protocol.uuids import uuid_from_text
 
 FETCH_BYTES = 4 << 20
-"""A fetch brings so much, where nobody says otherwise. Memory of this size is used again by the next; of what is much
-larger each page is new, which costs more than all else of a fetch."""
+"""Default bytes of a fetch. Buffers of this size are reused; much larger ones use new pages, which cost more than
+everything else of a fetch.
+"""
 TRIGGER_DELAY_MS = 15 * 60 * 1000
 REPORT = "report"
-"""Of `onCorruptSegment`: gaps are rows."""
+"""Value of `onCorruptSegment`: gaps are rows."""
 EARLIEST, LATEST = -2, -1
-"""In place of an offset, as in Spark's JSON."""
+"""Special offsets, as in Spark's JSON."""
 TOPIC_ID = "topicId"
-"""Beside a topic's partitions, in the offsets of a stream: which topic it is (`stream_offsets.py`)."""
+"""Key in a stream's offsets, next to a topic's partitions, with the topic's id (`stream_offsets.py`)."""
 BEGIN = "begin"
-"""There too, of the first batch: where that begins."""
+"""Key in a stream's offsets with the start of the first batch."""
 
 OF_ROWS = ("rows", "valueformat", "includeheaders")
-"""Options that say what a row of the table is, in small letters."""
+"""Options for the row format, in lower case."""
 
 _TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
 _KAFKA = "kafka."
@@ -48,68 +49,69 @@ _PASSED_OVER = frozenset(
         "fetchoffset.retryintervalms",
     )
 )
-"""They say how Spark's source asks."""
+"""Options of Spark's source that only affect how it sends requests."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a read begins or ends: one of the fields is set, for all partitions or by partition."""
+    """Start or end of a read; exactly one field is set, for all partitions or by partition."""
 
     everywhere: int | None = None
     """EARLIEST or LATEST."""
     offsets: Mapping[str, Mapping[int, int]] | None = None
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
-    """Of topics that `offsets` say are these, and no others of the name."""
+    """Topic ids to which the `offsets` belong, to detect recreated topics."""
     timestamp_ms: int | None = None
     timestamps_ms: Mapping[str, Mapping[int, int]] | None = None
 
 
 @dataclass(frozen=True)
 class Options:
-    """See the module. Sizes in bytes, times in ms."""
+    """Parsed options. Sizes are in bytes, times in ms."""
 
     bootstrap: str | None
     tiered_url: str | None
-    """What the brokers were given: a URL or a directory."""
+    """Address of the remote tier as configured on the brokers: a URL or a directory."""
     store_options: Mapping[str, str]
-    """`tiered.<name>`: further ones of the remote storage."""
+    """Further options of the remote storage, without the prefix `tiered.`."""
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     starting: Position | None = None
     ending: Position = Position(everywhere=LATEST)
     missing_timestamp_is_latest: bool = False
-    """startingOffsetsByTimestampStrategy: where no record is as late, begin at the end."""
+    """startingOffsetsByTimestampStrategy=latest: begin at the log end if no record is late enough."""
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = TRIGGER_DELAY_MS
-    """How long after a batch the next one waits for `min_offsets_per_trigger`; 0 waits for nothing."""
+    """Maximum ms after a batch for which the next one waits for `min_offsets_per_trigger`; 0 does not wait."""
     fail_on_data_loss: bool = True
     read_committed: bool = False
     request_timeout_ms: int = 30_000
     fetch_max_bytes: int = FETCH_BYTES
     task_bytes: int | None = None
-    """`maxBytesPerTask`: about how much of the store one task reads; more where a query is so large
-    that the driver would have too many. None: by what the query wants of it."""
+    """`maxBytesPerTask`: approximate bytes of the store that one task reads; more if the driver would have too many
+    tasks. None: chosen by the query.
+    """
     corrupt_segments: str = "fail"
-    """`onCorruptSegment`: "fail", "skip" what cannot be read and log it, or "report" it as a row with
-    `gap` set."""
+    """`onCorruptSegment`: "fail", "skip" unreadable offsets and log them, or "report" them as rows with `gap` set."""
 
     rows: str = RECORDS
-    """What a row of the table is: a record, or a batch."""
+    """Whether a row is a record or a batch."""
     value_format: str = BINARY
-    """`valueFormat`: as values are, or JSON, whose fields the schema has in `value`."""
+    """`valueFormat`: binary, or JSON with the fields of the schema's `value`."""
     push_filters: bool = False
-    """`pushFilters`: the query's filters leave out segments, batches and records before Spark sees them."""
+    """`pushFilters`: the query's filters skip segments, batches and records before Spark evaluates them."""
     max_lateness_ms: int | None = None
-    """`maxLateness`: no record is by more than this older than any before it in its partition. Who asks
-    promises it; nothing in a log does."""
+    """`maxLateness` in ms: no record is older by more than this than an earlier one of its partition. The user
+    guarantees this; the log does not.
+    """
 
     @property
     def starts_at_latest(self) -> bool:
-        """Of a stream: whether it begins where some partition ends, which is elsewhere a moment later."""
+        """Whether a stream begins at the end of a partition, which changes with each request."""
         at = self.starting
         if at is None or at.everywhere is not None:
             return at is None or at.everywhere == LATEST
@@ -119,7 +121,7 @@ class Options:
 
     @property
     def leaves_out_aborted(self) -> bool:
-        """Whether what was aborted has to be known: batches are rows whatever became of them."""
+        """Whether aborted transactions must be known; batches are returned in any case."""
         return self.read_committed and self.rows == RECORDS
 
     def includes_topic(self, topic: str) -> bool:
@@ -132,7 +134,7 @@ class Options:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
-    """Raises BadOption, which says what is wrong and what is right."""
+    """Parse options. Raises BadOption with what is wrong and what is valid."""
     options = {name.lower(): value for name, value in given.items() if name != "path"}
     read = _Read(options, streaming)
     topics = [name for name in _TOPIC_OPTIONS if name in options]
@@ -184,7 +186,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         push_filters=not streaming and read.flag("pushfilters", False),
         max_lateness_ms=read.checked("maxlateness", duration_ms),
     )
-    read.flag("includeheaders", False)  # the schema goes by it
+    read.flag("includeheaders", False)  # used by the schema
     read.refuse_the_rest()
     if (made.min_offsets_per_trigger or 0) > (made.max_offsets_per_trigger or 1 << 62):
         raise BadOption(
@@ -197,8 +199,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
 
 
 def without(given: Mapping[str, str], *first_pages: str) -> dict[str, str]:
-    """The options but for those whose names begin so; all names in small letters, as of all ways to spell one there
-    can be but one then."""
+    """Return the options, with lower-case names, without those with one of these prefixes. Options are
+    case-insensitive.
+    """
     options = {name.lower(): value for name, value in given.items()}
     return {name: value for name, value in options.items() if not name.startswith(first_pages)}
 
@@ -214,12 +217,12 @@ _SPELT = {
         "pushFilters", "maxLateness", "valueFormat",
     )
 }  # fmt: skip
-"""Spark hands options on in small letters."""
+"""Spelling of options by lower-case name, because Spark passes lower-case names."""
 _OF_BATCHES = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "pushfilters")
 
 
 class _Read:
-    """The options by name in small letters, and which of them somebody has asked for."""
+    """Reads options by lower-case name, and records which are known."""
 
     def __init__(self, options: Mapping[str, str], streaming: bool) -> None:
         self._options = options
@@ -231,7 +234,7 @@ class _Read:
         return self._options.get(name)
 
     def below(self, prefix: str) -> dict[str, str]:
-        """What begins so, without that."""
+        """Return the options with a prefix, without the prefix."""
         names = [n for n in self._options if n.startswith(prefix) and n not in self._known]
         self._known.update(names)
         return {name.removeprefix(prefix): self._options[name] for name in names}
@@ -246,7 +249,7 @@ class _Read:
             raise BadOption(f"{_SPELT.get(name, name)}={text}: {error}") from None
 
     def number(self, name: str, least: int, *, bits: int = 64) -> int | None:
-        """`bits`: those it has in a request, its sign among them."""
+        """Parse a whole number; `bits` is its size in a request, including the sign."""
 
         def parse(text: str) -> int:
             try:
@@ -272,7 +275,7 @@ class _Read:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
     def position(self, which: str) -> Position | None:
-        """Where to begin or to end; of several ways to say it the one that Spark prefers."""
+        """Return the start or end; of several options the one that Spark prefers."""
         end = LATEST if which == "ending" else None
         at = self.number(f"{which}timestamp", 0)
         times = self.checked(f"{which}offsetsbytimestamp", partial(_by_partition, least=0))
@@ -304,7 +307,7 @@ class _Read:
             of_kafka = name.removeprefix(_KAFKA) if name.startswith(_KAFKA) else ""
             if is_passed_over(of_kafka, value):
                 continue
-            if name in _OF_BATCHES:  # of a stream: a batch query's were asked for
+            if name in _OF_BATCHES:  # known for batch queries only
                 raise BadOption(f"{_SPELT[name]} is of batch queries, and this is a stream")
             if (why := why_refused(of_kafka)) is not None:
                 raise BadOption(f"{name} is not for this source: {why}")
@@ -312,7 +315,7 @@ class _Read:
 
 
 def store_url(text: str) -> str:
-    """A directory as it is called from everywhere: tasks run elsewhere than who names it."""
+    """Return an absolute path or a URL, because tasks have other working directories than the driver."""
     if not text.strip():
         raise ValueError("names no store")
     return text if "://" in text else str(Path(text).absolute())
@@ -352,7 +355,7 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _offsets(text: str, *, least: int) -> Position:
-    """Of Spark's JSON; where it is a stream's own, with the topics' ids, and where it has begun."""
+    """Parse Spark's JSON of offsets, or a stream's with topic ids and the start of its first batch."""
     with _json_such_as(_OF_PARTITIONS):
         given = {topic: dict(each) for topic, each in json.loads(text).items()}
     for each in given.values():
@@ -384,7 +387,7 @@ def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str,
 
 
 def _whole(given: Any) -> int:
-    """A number, or the text of one: `10.7` and `true` are no offsets. Raises ValueError."""
+    """Parse a whole number, or a string of one; `10.7` and `true` are invalid. Raises ValueError."""
     if isinstance(given, bool) or re.fullmatch(r"-?[0-9]+", str(given)) is None:
         raise ValueError("not a whole number")
     return int(given)
@@ -395,7 +398,7 @@ _OF_PARTITIONS = '{"topic":{"0":42}}'
 
 @contextmanager
 def _json_such_as(example: str) -> Iterator[None]:
-    """What Python says of JSON of another shape helps nobody. Raises ValueError."""
+    """Replace Python's errors for JSON of another structure by one with an example. Raises ValueError."""
     try:
         yield
     except (ValueError, TypeError, AttributeError, OverflowError):
@@ -406,7 +409,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 
 def duration_ms(text: str) -> int:
-    """Of `1h`; a number alone is of ms. Raises ValueError."""
+    """Parse a duration such as `1h` to ms; a number without a unit is in ms. Raises ValueError."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     if found is None or (found[2] or "ms") not in _UNITS_MS:
         raise ValueError("a duration is a number and a unit (ms, s, m, h, d)")
@@ -414,12 +417,12 @@ def duration_ms(text: str) -> int:
 
 
 def _int64(number: int) -> int:
-    """As offsets and times are where they are asked for. Raises ValueError."""
+    """Check that an offset or timestamp has at most 64 bits. Raises ValueError."""
     return _within(64, number)
 
 
 def _within(bits: int, number: int) -> int:
-    """What that many bits have room for. Raises ValueError."""
+    """Check that a number fits into a signed integer of `bits` bits. Raises ValueError."""
     if number >= 1 << bits - 1:
         raise ValueError(f"{number} is beyond {bits} bits")
     return number

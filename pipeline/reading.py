@@ -1,7 +1,7 @@
-"""What a task does: its pieces one after the other, from the store or from a broker.
+"""Reads the ranges of a task, one after the other, from the store or from brokers.
 
-A task in a new process waits for what it imports. So what only some tasks need is imported where it is: what asks
-brokers, and what reads the store.
+A task in a new process waits for its imports, so the modules for brokers and for the store are imported only where
+they are used.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.pipeline")
 
 IDLE_FETCHES_MAX = 20
-"""So many fetches in a row may bring nothing, where offsets are still to come."""
+"""Maximum number of consecutive fetches without records before the end of a range."""
 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How all tasks of a query read."""
+    """Settings for reading that all tasks of a query share."""
 
     columns: Sequence[str]
     bootstrap: str | None
@@ -59,14 +59,14 @@ class ReadSettings:
     fetch_max_bytes: int
     fail_on_data_loss: bool
     unreadable: str
-    """What becomes of offsets that can't be read: "fail", "skip", or "report"."""
+    """How unreadable offsets are handled: "fail", "skip" or "report"."""
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
     too_late_ms: int = INT64_MAX
-    """Behind a record as late as this nothing is wanted."""
+    """No record after one with a timestamp this late (ms) is wanted."""
     rows: str = RECORDS
     skips_dense: bool = False
-    """Whether a segment is not read where its metadata says that each of its offsets has a record."""
+    """Whether segments are not read if their metadata states that each offset has a record."""
 
 
 def read_pieces(
@@ -74,8 +74,9 @@ def read_pieces(
     pieces: Iterable[SegmentSlice | SegmentSlices | PackedSlices | BrokerRange | LostOffsets],
     aborted: Mapping[tuple[str, int], Sequence[AbortedTransaction]],
 ) -> Iterator[pa.RecordBatch]:
-    """The records of all pieces; where gaps are reported, a table with the column `gap` for each, none of
-    whose offsets are in another. Raises PipelineError."""
+    """Return the records of all ranges. If gaps are reported, each is a table with the column `gap`, whose offsets
+    are in no other table. Raises PipelineError.
+    """
     for whole in flatten_ranges(pieces):
         piece = whole
         while True:
@@ -98,8 +99,9 @@ def _left_out(
     high: int,
     error: OffsetsUnreadable,
 ) -> Iterator[pa.RecordBatch]:
-    """What stands for offsets that can't be had, where the query goes on without: there may be none of them, where
-    what is wrong lies beside those that were asked for. Raises `error`."""
+    """Return what replaces unreadable offsets if the query continues without them; the range is empty if the error
+    affects no requested offset. Raises `error` otherwise.
+    """
     if isinstance(error, DataLoss) and reading.fail_on_data_loss:
         raise DataLoss(f"{error} (failOnDataLoss=false reads what is left)") from None
     topic, partition = _where(piece)
@@ -116,7 +118,7 @@ def _left_out(
 
 
 def with_gap_column(table: pa.RecordBatch) -> pa.RecordBatch:
-    """With nulls for it, unless the table is a gap's."""
+    """Add a null `gap` column, unless the table is a gap."""
     import pyarrow as pa
 
     if GAP in table.schema.names:
@@ -131,7 +133,7 @@ def _gap(
     high: int,
     error: OffsetsUnreadable,
 ) -> pa.RecordBatch:
-    """One row that stands for the offsets from `low` on, before `high`."""
+    """Return one row for the unreadable offsets low <= offset < high."""
     import pyarrow as pa
 
     topic, partition = _where(piece)
@@ -198,7 +200,7 @@ def _read_store(
 
 
 def _is_gone(reading: ReadSettings, piece: SegmentSlice) -> bool:
-    """Whether the log begins behind it now, or the topic is gone; what nobody can say is not so."""
+    """Whether the log start offset is now beyond the range, or the topic was deleted; False if that is not known."""
     if reading.bootstrap is None:
         return False
     from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
@@ -221,7 +223,7 @@ def _lost(piece: LostOffsets) -> OffsetsUnreadable:
 
 
 def _gone(piece: BrokerRange, offset: int, why: str | None = None) -> DataLoss:
-    """From there on, before the end of the piece."""
+    """Return the error for lost offsets from `offset` to the end of the range."""
     text = f"offsets {offset} to {piece.high - 1} of {piece.topic}-{piece.partition} are gone"
     loss = DataLoss(text if why is None else f"{text}: {why}")
     loss.unread_from = offset
@@ -231,9 +233,9 @@ def _gone(piece: BrokerRange, offset: int, why: str | None = None) -> DataLoss:
 def _of_its_epochs(
     piece: BrokerRange, offset: int, records: memoryview
 ) -> tuple[memoryview, int | None]:
-    """The batches before the first that was written, at an offset of the piece, by a later leader than the one
-    it was planned with; and that one's epoch. A log is cut off only when its leader changes, and what is there
-    afterwards has the new one's epoch."""
+    """Return the batches before the first one in the range with a later leader epoch than planned, and that epoch.
+    A log is truncated only when its leader changes, and later records have the new leader's epoch.
+    """
     if piece.leader_epoch is None:
         return records, None
     batches, _, _ = find_batches(records, 0, len(records))

@@ -1,7 +1,7 @@
-"""The finished segments of a partition, and stretches of them, as columns: there may be ten million.
+"""Finished segments of a partition, and slices of them, in numpy arrays: there may be ten million.
 
-A segment is a row of a structured array, as its summary packs it (`storage/tiered/summary.py`). What is
-decided of many is decided with numpy; an object is made of a segment only where one is read.
+A segment is a row of a structured array, in the form of the summary (`storage/tiered/summary.py`). Operations on
+many segments use numpy; an object is created only for a segment that is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROW = np.dtype(
         ("flags", "u1"),
     ]
 )
-"""`summary.ROW`; `last` is the last offset - start."""
+"""`summary.ROW`; `last` is the last offset relative to `start`."""
 SPAN = np.dtype([("row", "<u4"), ("epoch", "<i4"), ("start", "<i8")])
 READ = np.dtype(
     [
@@ -57,40 +57,41 @@ READ = np.dtype(
         ("high", "<i8"),
     ]
 )
-"""Of a stretch: what of the segment is needed to read it, and the offsets from `low` on, before `high`.
-`copied` is 0 where the segment has a timestamp: nobody asks then, and zeros take no room in a plan."""
+"""A slice: what is needed to read the segment, and the offsets low <= offset < high. `copied` is 0 if the segment
+has a timestamp, because it is not used then and zeros compress well.
+"""
 _OF_SEGMENT = ("id", "start", "last", "newest", "size", "custom", "flags")
 DENSE_RECORD_BYTES = 100
-"""A record that is known without being read takes Spark as long as reading so many bytes."""
+"""Bytes that Spark reads in the time of processing a record that is known without reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """Offsets of a partition that are read from one segment: from `low` on, before `high`."""
+    """Offsets low <= offset < high of a partition that are read from one segment."""
 
     segment: RemoteLogSegmentMetadata
-    """As far as reading needs it: not who copied it when, nor its epochs."""
+    """As far as reading needs it: without the leader epochs and the time of the copy."""
     low: int
     high: int
 
     @property
     def size_bytes(self) -> int:
-        """About: as if all records of the segment were equally large."""
+        """Approximate size in bytes, as if all records of the segment had the same size."""
         offsets = self.segment.end_offset - self.segment.start_offset + 1
         return self.segment.size_bytes * (self.high - self.low) // max(1, offsets)
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """See the module. By ascending start offset."""
+    """Segments of one partition, by ascending start offset."""
 
     partition: TopicIdPartition
     rows: Array
-    """Of ROW."""
+    """Array of ROW."""
     spans: Array
-    """Of SPAN: the epochs of those that have others than one from their start on."""
+    """Array of SPAN: the epochs of segments that do not have one epoch from their start on."""
     customs: tuple[bytes, ...] = ()
-    """Custom metadata, by number - 1."""
+    """Custom metadata; a row has the index + 1."""
 
     @classmethod
     def of(
@@ -120,11 +121,11 @@ class Segments:
         return found
 
     def packed(self) -> bytes:
-        """In some 25 bytes each, as a summary."""
+        """Encode the segments as a summary, in about 25 bytes each."""
         return encode(Summary(self.rows.tobytes(), self.spans.tobytes(), self.customs))
 
     def only(self, chosen: npt.NDArray[np.integer]) -> Segments:
-        """Those with these numbers, which ascend."""
+        """Return the segments with these ascending indexes."""
         place = np.full(len(self.rows), -1, np.int64)
         place[chosen] = np.arange(len(chosen))
         spans = self.spans[place[self.spans["row"]] >= 0]
@@ -133,7 +134,7 @@ class Segments:
         return Segments(self.partition, self.rows[chosen], spans, self.customs)
 
     def ids_at(self, start_offset: int) -> set[bytes]:
-        """Of those that start there."""
+        """Return the ids of the segments that start at an offset."""
         return {bytes(each) for each in self.rows["id"][self.rows["start"] == start_offset]}
 
     def starting_from(self, offset: int) -> Segments:
@@ -155,7 +156,7 @@ class Segments:
         return found if is_behind else found._in_order()
 
     def _in_order(self) -> Segments:
-        """By start offset, then id."""
+        """Sort by start offset, then id."""
         ids = np.frombuffer(self.rows["id"].tobytes(), ">u8").reshape(-1, 2)
         order = np.lexsort((ids[:, 1], ids[:, 0], self.rows["start"]))
         place = np.empty(len(self), np.int64)
@@ -166,16 +167,16 @@ class Segments:
         return Segments(self.partition, self.rows[order], spans, self.customs)
 
     def epochs(self) -> list[int]:
-        """Those of which there are records."""
+        """Return the epochs that have records."""
         found = np.union1d(self.rows["epoch"], self.spans["epoch"])
         return [int(each) for each in found]
 
     def latest(self) -> RemoteLogSegmentMetadata:
-        """The last of the latest epoch."""
+        """Return the last segment of the latest epoch."""
         return self.latest_first(1)[0]
 
     def latest_first(self, count: int) -> list[RemoteLogSegmentMetadata]:
-        """So many, the last of the latest epoch first."""
+        """Return `count` segments, the last one of the latest epoch first."""
         ends = self.rows["start"] + self.rows["last"]
         order = np.lexsort((ends, self.rows["epoch"]))[::-1]
         return [self[int(each)] for each in order[:count]]
@@ -191,11 +192,11 @@ class Segments:
 
 @dataclass(frozen=True, eq=False)
 class SegmentSlices:
-    """Of one partition, by ascending offset. Iterating gives them one by one."""
+    """Slices of one partition, by ascending offset. Iteration yields each as a SegmentSlice."""
 
     partition: TopicIdPartition
     rows: Array
-    """Of READ."""
+    """Array of READ."""
     customs: tuple[bytes, ...] = ()
 
     def __len__(self) -> int:
@@ -228,18 +229,19 @@ class SegmentSlices:
 
     @property
     def high(self) -> int:
-        """Before which it ends."""
+        """End offset (exclusive) of the last slice."""
         return int(self.rows["high"][-1])
 
     def are_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
-        """Whether each has a record at or after `at_ms`, if its records have timestamps at all: its segment's may be
-        behind its end."""
+        """Whether each slice has a record at or after `at_ms`, if its records have timestamps. Slices that end
+        before their segment do not count, because the segment's newest record may be after their end.
+        """
         is_complete = self.rows["high"] == self.rows["start"] + self.rows["last"] + 1
         found: npt.NDArray[np.bool_] = is_complete & (self.rows["newest"] >= at_ms)
         return found
 
     def may_be_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
-        """Whether each may have a record at or after `at_ms`, by its segment's newest."""
+        """Whether each slice may have a record at or after `at_ms`, by its segment's max timestamp."""
         newest = self.rows["newest"]
         found: npt.NDArray[np.bool_] = (newest < 0) | (newest >= at_ms)
         return found
@@ -250,21 +252,23 @@ class SegmentSlices:
         return found
 
     def gaps(self, low: int, high: int) -> list[tuple[int, int, int]]:
-        """Offsets between `low` and `high` that none has (from, before), and how many lie before them."""
+        """Return the offset ranges between `low` and `high` that no slice has (start, exclusive end), and the
+        number of slices before each.
+        """
         begins = np.append(self.rows["low"], high)
         ends = np.append(low, self.rows["high"])
         at = np.flatnonzero(begins > ends)
         return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
 
     def between(self, low: int, high: int) -> SegmentSlices:
-        """What is left of the offsets from `low` on, before `high`."""
+        """Return the slices restricted to the offsets low <= offset < high."""
         rows = self.rows.copy()
         rows["low"] = np.maximum(rows["low"], low)
         rows["high"] = np.minimum(rows["high"], high)
         return SegmentSlices(self.partition, rows[rows["low"] < rows["high"]], self.customs)
 
     def without(self, low: int, high: int) -> SegmentSlices:
-        """What is left but for the offsets from `low` on, before `high`."""
+        """Return the slices without the offsets low <= offset < high."""
         before, behind = self.rows.copy(), self.rows.copy()
         before["high"] = np.minimum(before["high"], low)
         behind["low"] = np.maximum(behind["low"], high)
@@ -274,7 +278,7 @@ class SegmentSlices:
         return SegmentSlices(self.partition, rows[order], self.customs)
 
     def sizes(self) -> Int64s:
-        """Of each, in bytes, about: as if all records of a segment were equally large."""
+        """Approximate size of each slice in bytes, as if all records of a segment had the same size."""
         offsets = self.rows["high"] - self.rows["low"]
         sizes: Int64s = (
             self.rows["size"].astype(np.int64) * offsets // (self.rows["last"].astype(np.int64) + 1)
@@ -286,14 +290,14 @@ class SegmentSlices:
         return int(self.sizes().sum())
 
     def work(self) -> Int64s:
-        """The same where the records of dense segments are not read."""
+        """Sizes in bytes if the records of dense segments are not read."""
         offsets = self.rows["high"] - self.rows["low"]
         is_known = np.array([False, *map(is_dense, self.customs)])[self.rows["custom"]]
         work: Int64s = np.where(is_known, offsets * DENSE_RECORD_BYTES, self.sizes())
         return work
 
     def cut(self, parts: Int64s) -> SegmentSlices:
-        """Each as that many, of as many offsets as can be."""
+        """Split each slice into as many parts, with about equal numbers of offsets."""
         rows = np.repeat(self.rows, parts)
         each = np.repeat(parts, parts)
         number = np.arange(len(rows)) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -308,15 +312,15 @@ class SegmentSlices:
 
 @dataclass(frozen=True, slots=True)
 class PackedSlices:
-    """The same in some 25 bytes each, in a plan and for a task on its way. Iterating gives them one by one."""
+    """Slices in about 25 bytes each, for plans and for tasks in transit. Iteration yields each as a SegmentSlice."""
 
     partition: TopicIdPartition
     low: int
     high: int
-    """The first offset, and before which they end."""
+    """The first offset, and the end offset (exclusive)."""
     size_bytes: int
     work_bytes: int
-    """Both as of `SegmentSlices`."""
+    """As in `SegmentSlices`."""
     count: int
     customs: tuple[bytes, ...]
     data: bytes

@@ -1,17 +1,16 @@
-"""Where in a segment's log offsets and times are, by its indexes, as far as the log bears them out.
+"""Looks up offsets and timestamps in a segment's indexes, and verifies the entries against the log.
 
-No CRC is over an index, and a log may well have no record of some offsets: what a wrong entry hides, nobody
-would miss. So none is used but for what can be seen to be true:
+Indexes have no CRC, and a log may have no records for some offsets, so records that are hidden by a wrong entry
+would not be noticed. So an entry is only used if it can be verified:
 
-| an entry says | it is used where |
+| an entry means | it is verified by |
 |---|---|
-| the batch at this position ends at this offset | whoever reads from there finds that it begins by then (`LogRange.begins_by`) |
-| by this position all that is wanted has been | it has; if not, who reads goes on (`LogRange.end`) |
-| the batch with this offset has this as its latest time, and none before it a later one | from each entry to the next both only grow, and that batch has: its header is looked at |
+| the batch at this position ends at this offset | the reader, which checks the batch there (`LogRange.begins_by`) |
+| all wanted records are before this position | the reader, which otherwise continues (`LogRange.end`) |
+| the batch with this offset has this max timestamp, and no earlier batch a later one | increasing entries, and that batch's header |
 
-One is still believed wrongly whose time and offset are both wrong, if it fits between its neighbours and is true of a
-batch that is not as late as one before it. An index that is not there, or wrong, makes reading slower, and is told in
-the log.
+An entry with a wrong timestamp and a wrong offset is still used if it fits between the adjacent entries and is true
+of a batch that is not as late as an earlier one. A missing or corrupt index makes reading slower, and is logged.
 """
 
 from __future__ import annotations
@@ -46,26 +45,26 @@ from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStora
 log = logging.getLogger("odradek.pipeline")
 
 LOOK_BYTES = 1 << 14
-"""Where a batch is looked for: `index.interval.bytes`, 4 KiB unless it is set, lie between two entries."""
+"""Bytes in which a batch is searched; `index.interval.bytes` (default 4 KiB) are between two entries."""
 LOOKS_MAX = 8
-"""Each at twice as many bytes as the one before."""
+"""Maximum number of searches, each in twice as many bytes."""
 
 _TIME_ENTRY = np.dtype([("time", ">i8"), ("offset", ">i4")])
-"""As `storage.log.time_index.ENTRY`."""
+"""Same as `storage.log.time_index.ENTRY`."""
 
 
 @dataclass(frozen=True)
 class LogRange:
-    """Bytes of a log: from `start` on, before `end`."""
+    """Bytes start <= position < end of a log."""
 
     start: int
     end: int
     begins_by: int | None = None
-    """The batch at `start` has this offset, or one before it as its first; None at the log's beginning."""
+    """The batch at `start` must have a base offset of at most this; None at the start of the log."""
 
 
 class SegmentIndexes:
-    """See the module. Each index is fetched once, when it is needed."""
+    """Indexes of one segment, each of which is fetched at most once, when it is used."""
 
     def __init__(self, storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> None:
         self._storage = storage
@@ -73,14 +72,16 @@ class SegmentIndexes:
 
     @property
     def whole(self) -> LogRange:
-        """All of the log."""
+        """The whole log."""
         return LogRange(0, self._segment.size_bytes)
 
     def narrowed(
         self, segment_slice: SegmentSlice, since_ms: int, too_late_ms: int
     ) -> SegmentSlice:
-        """What of it may have records as late as `since_ms`, up to the first that is as late as `too_late_ms`: it
-        may be nothing (`low` >= `high`). All of it where that cannot be told."""
+        """Narrow a slice to the offsets that may have records from `since_ms` up to the first one at or after
+        `too_late_ms`; the result may be empty (`low` >= `high`). Returns the slice unchanged if the time index
+        is not usable.
+        """
         start = self._segment.start_offset
         is_early = since_ms > INT64_MIN
         is_late = self._segment.max_timestamp_ms >= too_late_ms
@@ -98,8 +99,9 @@ class SegmentIndexes:
         return SegmentSlice(self._segment, low, high)
 
     def has_as_late(self, at_ms: int) -> bool:
-        """Whether one of its records is known to be at or after that: its largest timestamp is, where no record has
-        any, when it was sealed."""
+        """Whether a record at or after `at_ms` is known to exist. The segment's max timestamp does not suffice: if
+        no record has a timestamp, it is the time at which the segment was rolled.
+        """
         index = self._times
         if index is None:
             return False
@@ -107,9 +109,10 @@ class SegmentIndexes:
         return found is not None and self._named_by(*found) is not None
 
     def place(self, low: int, high: int) -> LogRange:
-        """What has all batches with the offsets from `low` on, before `high`, and one more on either side: no CRC
-        is over a batch's first offset, its neighbours tell a wrong one. The whole log, where its index is
-        of no use. Raises RemoteStorageError."""
+        """Return the bytes of all batches with offsets low <= offset < high, and one more batch on both sides, to
+        check base offsets, which the CRC does not cover. Returns the whole log if the index is not usable.
+        Raises RemoteStorageError.
+        """
         segment, index = self._segment, None
         if low > segment.start_offset or high <= segment.end_offset:
             index = self._offsets
@@ -139,8 +142,9 @@ class SegmentIndexes:
 
     @cached_property
     def _times(self) -> Buffer | None:
-        """None if it can't be had: reading the segment tells what is wrong, if anything is. Nor where its entries do
-        not grow."""
+        """Return the time index; None if it cannot be read or its entries do not increase. Errors of the segment
+        itself are found when it is read.
+        """
         try:
             index = self._storage.fetch_index(self._segment, IndexType.TIMESTAMP)
             check_index(index, IndexType.TIMESTAMP, self._segment)
@@ -159,7 +163,7 @@ class SegmentIndexes:
         return index
 
     def _named_by(self, timestamp: int, offset: int) -> Batch | None:
-        """The batch with that offset, if that is its latest time (ms), as an entry of the time index says."""
+        """Return the batch with that offset if its max timestamp (ms) is the one of the entry."""
         try:
             found = self._batch_with(offset)
         except (RemoteStorageError, CorruptBatch) as error:
@@ -175,7 +179,9 @@ class SegmentIndexes:
         return None
 
     def _batch_with(self, offset: int) -> Batch | None:
-        """Its header; None where it is not found in some MB. Raises RemoteStorageError, CorruptBatch."""
+        """Return the header of the batch with that offset; None if it is not found within some MB. Raises
+        RemoteStorageError, CorruptBatch.
+        """
         if self._offsets is None:
             return None
         before = lookup_offset(self._offsets, self._segment.start_offset, offset)

@@ -1,11 +1,11 @@
-"""Reading stretches of remote segments, where the tasks run.
+"""Reads slices of remote log segments, in Spark tasks.
 
-The segment's offset index says where its first offset is; from there on two pieces are fetched ahead of
-what is decoded, so that the store and the processor work at the same time and memory holds a few pieces,
-whatever the segment's size. It is the same memory for all of them: fresh pages cost more than filling them.
+The segment's offset index has the position of the first offset. From there, two pieces are fetched ahead of the
+decoder, so that fetching and decoding overlap and memory holds only a few pieces, independent of the segment's
+size. The pieces' memory is reused, because new pages cost more than filling them.
 
-Where no batch begins, or a later one than the index says, or one that is broken, the segment is read from its
-beginning: so nothing is hidden by an index, and what is broken is found where it is.
+If no valid batch begins at the position, or a later one than the index states, the segment is read from its start.
+So a wrong index hides no records, and corrupt bytes are reported with their true position.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ log = logging.getLogger("odradek.pipeline")
 PIECE_BYTES = 8 << 20
 PIECES_AHEAD = 2
 ROOM_BYTES = 1 << 20
-"""Before each piece, for what is left of the batch that the one before it has cut in two."""
+"""Bytes before each piece, for the start of a batch that the previous piece ended in."""
 
 
 def read_slice(
     storage: RemoteStorageManager, segment_slice: SegmentSlice, wanted: RecordSelection
 ) -> Iterator[pa.RecordBatch]:
-    """Its records, as far as wanted. Raises UnreadableSegment and StoreUnavailable, which name the object."""
+    """Return the wanted records of a slice. Raises UnreadableSegment and StoreUnavailable, with the object."""
     segment = segment_slice.segment
     key = segment_key(segment, LOG_SUFFIX)
     low, high = max(segment_slice.low, wanted.low), min(segment_slice.high, wanted.high)
@@ -86,8 +86,7 @@ def read_slice(
 def _decoded(
     storage: RemoteStorageManager, read: SegmentSlice, place: LogRange, decoder: Decoder
 ) -> Iterator[pa.RecordBatch]:
-    """From where the place begins, to where it ends or, if that is before all that is to be read, to the end of
-    the log."""
+    """Decode the range, and continue to the end of the log if the range ends before all wanted offsets."""
     size = read.segment.size_bytes
     for start, end in ((place.start, place.end), (place.end, size)):
         for piece in _pieces(storage, read.segment, start, end):
@@ -104,22 +103,23 @@ def _decoded(
 def narrowed(
     storage: RemoteStorageManager, segment_slice: SegmentSlice, since_ms: int, too_late_ms: int
 ) -> SegmentSlice:
-    """`SegmentIndexes.narrowed`, for who does not read it."""
+    """Narrow a slice as `SegmentIndexes.narrowed` does, for a segment that is not read here."""
     return SegmentIndexes(storage, segment_slice.segment).narrowed(
         segment_slice, since_ms, too_late_ms
     )
 
 
 def has_as_late(storage: RemoteStorageManager, segment_slice: SegmentSlice, at_ms: int) -> bool:
-    """`SegmentIndexes.has_as_late`."""
+    """Whether a record at or after `at_ms` exists, as `SegmentIndexes.has_as_late`."""
     return SegmentIndexes(storage, segment_slice.segment).has_as_late(at_ms)
 
 
 def narrowed_to_time(
     storage: RemoteStorageManager, segment_slice: SegmentSlice, at_ms: int
 ) -> SegmentSlice:
-    """Where in it the first record that is as late as `at_ms` should be, by the segment's time index; all of
-    it where that cannot be told."""
+    """Narrow a slice to where the time index has the first record at or after `at_ms`; the whole slice if the index
+    is not usable.
+    """
     narrow = narrowed(storage, segment_slice, at_ms, at_ms)
     return narrow if narrow.low < narrow.high else segment_slice
 
@@ -127,9 +127,10 @@ def narrowed_to_time(
 def _pieces(
     storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, end: int
 ) -> Iterator[memoryview]:
-    """In order, each behind `ROOM_BYTES` and valid until the next is asked for; a few are being fetched while one is
-    decoded."""
-    from pyarrow import allocate_buffer  # of memory that Arrow keeps for the next one
+    """Yield pieces in order, each with `ROOM_BYTES` of memory before it, and valid until the next one; others are
+    fetched meanwhile.
+    """
+    from pyarrow import allocate_buffer  # Arrow's pool reuses freed memory
 
     starts = range(start, end, PIECE_BYTES)
     size = ROOM_BYTES + min(PIECE_BYTES, end - start)

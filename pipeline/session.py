@@ -1,4 +1,4 @@
-"""A Spark session for a job of the command line."""
+"""Spark sessions for jobs of the command line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TO_WORKERS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""Spark hands records on from Python to its JVM over TCP by default, which costs a tenth of a full read."""
+"""By default Spark passes records from Python to the JVM over TCP, which takes a tenth of a full read."""
 
 SAY_WHAT_IS_RAISED = ("py4j", "SQLQueryContextLogger")
-"""Loggers of errors, with tracebacks: of those in a stream's batch, which are raised where that is waited for, and of
-those in a query."""
+"""Loggers that repeat, with tracebacks, errors that are also raised: errors in a stream's batch, and in a query."""
 
 
 @contextmanager
 def open_session(
     name: str, master: str, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """On `master`, with further settings of Spark's in `conf`. The driver and local workers run the
-    interpreter that runs this; others PYSPARK_PYTHON, as ever. What Spark logs below errors is left
-    out, and all that it says of a Ctrl-C: stderr is for the job."""
+    """Open a session on `master`, with further Spark settings in `conf`. The driver and local workers use this
+    Python interpreter; other workers use PYSPARK_PYTHON. Spark's warnings, and its messages about Ctrl-C, are
+    suppressed, because stderr is the job's.
+    """
     from pyspark.sql import SparkSession
 
     is_local = master.startswith("local")
@@ -52,7 +52,7 @@ def open_session(
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
     with _what_is_raised_not_logged(), warnings.catch_warnings(), ExitStack() as stack:
-        # What they say is for whoever writes a program.
+        # PySpark's warnings are for developers.
         warnings.filterwarnings("ignore", module="pyspark")
         with interrupts_put_off():
             session = builder.getOrCreate()
@@ -82,6 +82,7 @@ def _what_is_raised_not_logged() -> Iterator[None]:
 
 
 def _is_nobodys(record: logging.LogRecord) -> bool:
-    """Of what is logged under no name, nothing: Py4J does so, with tracebacks, when Ctrl-C comes while it waits
-    for Spark. What has a logger of its own does not come by this one's filter."""
+    """Reject records of the root logger: Py4J logs tracebacks there when Ctrl-C interrupts a call. Records of named
+    loggers do not pass this filter.
+    """
     return False

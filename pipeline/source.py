@@ -1,14 +1,13 @@
-"""Topics as a Spark data source: `spark.read.format("odradek")`.
+"""The Spark data source `odradek`: `spark.read.format("odradek")`.
 
     from odradek.pipeline import register
 
     register(spark)
     events = spark.read.format("odradek").option("subscribe", "events").option(…).load()
 
-Spark calls the planning half in a process beside its driver, and pickles the reader to each task. What
-the pieces are is below_last_stable in `query.py` and `planning.py`; here is what Spark includes_topic to be told of it. It
-does so in a new process for each question, which imports this module: what only one of them needs is
-imported where it is.
+Spark plans in a separate process, and pickles the reader to each task. Planning is in `query.py` and `planning.py`;
+this module implements Spark's interface. Spark starts a new process for each planning step, which imports this
+module, so modules that only some steps use are imported there.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NAME = "odradek"
 
 
 class OdradekDataSource(DataSource):
-    """See the module; its options are those of `options.py`."""
+    """The data source `odradek`; its options are those of `options.py`."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,7 +52,7 @@ class OdradekDataSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """One query over offsets that are fixed when it is planned."""
+    """Reader of a batch query, whose offsets are fixed when it is planned."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -71,10 +70,10 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """One that leaves out what the query's filters do (`pushFilters`).
+    """Reader of a batch query with filter push-down (`pushFilters`).
 
-    Spark up to 4.3.0 keeps the last such plan of a `load()`, and reads by it whatever else is asked of the same
-    DataFrame without a filter, or in one query with it: so nobody gets this who has not asked for it.
+    Spark up to 4.3.0 caches the last such plan of a `load()` and uses it for other queries of the same DataFrame,
+    also for those without a filter, or within one query. So it is used only on request.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -84,6 +83,6 @@ class FilteringReader(BatchReader):
 
 
 def register(spark: Any) -> None:
-    """Make the format "odradek" known to a session, and let it see filters (`pushFilters`)."""
+    """Register the format "odradek" in a session, and enable filter push-down (`pushFilters`)."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(OdradekDataSource)

@@ -100,8 +100,8 @@ class Store:
         includes_topic: Callable[[str], bool],
         is_read: Callable[[TopicIdPartition], bool] = lambda partition: True,
     ) -> dict[TopicIdPartition, FirstPage | None]:
-        """Return the partitions with finished segments, of the topics that `wants` selects; None for those that
-        `is_read` excludes, which are not looked into.
+        """Return the partitions with finished segments, of the topics that `includes_topic` selects; None for those
+        that `is_read` excludes, which are not listed.
         """
         with _named("the list of topics in the store", "read"):
             names = self._objects.directories("")
@@ -398,7 +398,7 @@ def store_at(target: str, options: tuple[tuple[str, str], ...]) -> Store:
 
 
 AT_ONCE = 32
-"""Directories, of each of which a page is kept until it is taken."""
+"""Maximum number of directories listed concurrently, with one page of each in memory."""
 
 Page = Sequence[ObjectInfo]
 

@@ -1,10 +1,11 @@
-"""The same source as a stream: `spark.readStream.format("odradek")`.
+"""The data source as a stream: `spark.readStream.format("odradek")`.
 
-Offsets in a checkpoint are those of Spark's own Kafka source, with the topics' ids and, in the first batch's, where that
-begins (`stream_offsets.py`): a batch that is made again has the same offsets, and what is gone of them meanwhile is
-told. How much a micro-batch takes is decided as there: `maxOffsetsPerTrigger` is shared out among partitions by how
-far each is behind, `minOffsetsPerTrigger` waits until there is that much, or the batch before is `maxTriggerDelay`
-ago; the first batch of a run waits for nothing. What was tiered since the last batch is read from the store.
+Offsets in a checkpoint have the form of Spark's Kafka source, with topic ids and, in the first batch's end offsets,
+its start (`stream_offsets.py`). A repeated batch has the same offsets, and offsets deleted meanwhile are reported.
+Micro-batches are limited as in Spark's source: `maxOffsetsPerTrigger` is divided among the partitions in proportion
+to their lag; `minOffsetsPerTrigger` delays a batch until there are that many offsets, or `maxTriggerDelay` has
+passed since the previous one; the first batch of a run is not delayed. Offsets that were tiered since the last
+batch are read from the store.
 """
 
 from __future__ import annotations
@@ -42,21 +43,22 @@ ENDS = Position(everywhere=LATEST)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. Spark keeps one of it for a query's life, and a copy in each task."""
+    """Reader of a stream. Spark keeps one instance per query, and a copy in each task."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._table = TableReader(options, schema)
         self._target: StreamOffsets | None = None
-        """Where a query with Trigger.AvailableNow ends."""
+        """End offsets of a query with Trigger.AvailableNow."""
         self._clock: Clock = RealClock()
         self._triggered_at: float | None = None
-        """When a batch was not put off the last time, in seconds of that clock."""
+        """Monotonic time, in seconds, of the last batch that was not delayed."""
         self._initial: OffsetsJson | None = None
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
-        """Where the first batch begins. Spark keeps it nowhere, and asks again until that batch is done: it is
-        the same as long as the query runs. Its next run goes by what that batch's end says of it."""
+        """Return the start of the first batch. Spark does not store it, and requests it until that batch is
+        committed, so it is cached for the query. A later run uses the start in the batch's end offsets.
+        """
         if self._initial is None:
             starting = self._options.starting or Position(everywhere=LATEST)
             self._initial = _at(Query(self._options), starting).to_json()
@@ -91,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = StreamOffsets(latest, {**begun.topic_ids, **ids})
         if start == self._initial:
             return replace(end, begin=known).to_json()
-        # Where the first batch began is no reason for another one.
+        # The start of the first batch alone does not make the offsets new.
         return start if end == replace(begun, begin=None) else end.to_json()
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
@@ -116,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._table.read(partition, PushedFilters())
 
     def _why_not(self, where: TopicPartition) -> str:
-        """A partition that the stream has read is not one of the query's."""
+        """Explain why a partition that the stream has read is no longer part of the query."""
         if self._options.includes_partition(*where):
             return f"{where} was deleted while it was read"
         return (
@@ -125,18 +127,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _begin(self, start: OffsetsJson, begun: StreamOffsets, until: StreamOffsets) -> Offsets:
-        """Where a batch begins: the first one where its end says, if it does. Raises DataLoss."""
+        """Return the start of a batch; for the first one, from its end offsets if they have it. Raises DataLoss."""
         if begun.begin is None and until.begin is not None:
             return until.begin
         begin = begun.excluding(self._recreated_topics(begun, until.topic_ids))
         if start != self._initial or not self._options.starts_at_latest:
             return begin
-        # An earlier version's, which was empty: where it ends is where that one began.
+        # An empty batch of an earlier version, which ends where it began.
         return {where: min(at, until.offsets.get(where, at)) for where, at in begin.items()}
 
     def _recreated_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> dict[str, str]:
-        """The topics that are others now than those that offsets are `known` of: these begin anew, and what
-        the old ones had beyond these offsets is lost, however much it was. Raises DataLoss."""
+        """Return the topics that were recreated since the `known` offsets. They are read from their start, and
+        later records of the old topics are lost. Raises DataLoss.
+        """
         again = known.recreated_topics(now)
         if again and self._options.fail_on_data_loss:
             raise DataLoss(
@@ -149,17 +152,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _new_partition_starts(
         self, query: Query, begin: Offsets, seen: Iterable[TopicPartition]
     ) -> Offsets:
-        """Where partitions begin that came since the query did: at 0, and what retention has taken of them
-        by now is lost as any other (`partitions`); where that is allowed, it does not count as read."""
+        """Return the starts of partitions that were added since the query began: 0, so that offsets deleted by
+        retention are reported as lost (`partitions`), or the log start offset with failOnDataLoss=false.
+        """
         new = [where for where in seen if where not in begin]
         if self._options.fail_on_data_loss or not new:
             return dict.fromkeys(new, 0)
         return query.resolve(new, Position(everywhere=EARLIEST))
 
     def _truncated_ends(self, query: Query, begin: Offsets, latest: Offsets) -> Offsets:
-        """The ends of partitions that were made again, or truncated. Raises DataLoss."""
+        """Return the ends of partitions that were recreated or truncated. Raises DataLoss."""
         before = [where for where, offset in latest.items() if offset < begin.get(where, 0)]
-        # A query with Trigger.AvailableNow may begin behind the end that was found before.
+        # A query with Trigger.AvailableNow may begin after the end offsets that it determined earlier.
         now = query.resolve(before, Position(everywhere=LATEST))
         for where in before:
             self._check_forward(where, begin[where], now[where])
@@ -177,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.error("%s; it is read from where it ended on", text)
 
     def _is_below_min_offsets(self, count: int) -> bool:
-        """Whether a batch of so many offsets is put off (minOffsetsPerTrigger), as Spark's source has it."""
+        """Whether a batch of `count` offsets is delayed (minOffsetsPerTrigger), as in Spark's source."""
         least, before = self._options.min_offsets_per_trigger, self._triggered_at
         if least is None or self._target is not None:
             return False
@@ -189,8 +193,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def limit_offsets(begin: Offsets, latest: Offsets, limit: int) -> Offsets:
-    """Ends of a batch of about `limit` offsets: each partition gives in proportion to what it has, and
-    at least one of those that have any; what goes back goes back at once."""
+    """Return the ends of a batch of about `limit` offsets, divided in proportion to each partition's lag, at least
+    one for each that has any; partitions that were truncated go back at once.
+    """
     behind = {where: latest[where] - begin[where] for where in latest}
     total = sum(count for count in behind.values() if count > 0)
     if total <= limit:
@@ -203,5 +208,5 @@ def limit_offsets(begin: Offsets, latest: Offsets, limit: int) -> Offsets:
 
 
 def _at(query: Query, position: Position) -> StreamOffsets:
-    """All of a query's partitions."""
+    """Resolve a position for all partitions of a query."""
     return StreamOffsets(query.resolve(list(query.partitions), position), query.topic_ids)

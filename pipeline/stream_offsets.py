@@ -1,14 +1,13 @@
-"""Where a stream is, as its checkpoint has it: the next offset of each partition, and which topics these are of.
+"""Offsets of a stream in its checkpoint: the next offset of each partition, and the topic ids.
 
     {"events": {"0": 42, "1": 7, "topicId": "5FQSSYkIQCiI8Cc6AOJxXg"}}
 
-It is what Spark's own Kafka source writes, and the topics' ids (KIP-516): an offset means something in one topic
-alone, and one that was deleted and made again under its name has another id. Checkpoints without ids, of that
-source or of earlier versions, are read, and have them from their next batch on; brokers that know none (before
-Kafka 2.8) leave it at offsets.
+The format is that of Spark's Kafka source with topic ids (KIP-516), because offsets are only valid for one topic,
+and a recreated topic has another id. Checkpoints without ids, of Spark's source or of earlier versions, are
+accepted, and have ids from their next batch on. Brokers without topic ids (before Kafka 2.8) are supported.
 
-Spark keeps where each batch ends, and where the first one begins nowhere: its end says that, too, which is what
-tells a driver that makes it again after another has died. Checkpoints whose first batch says nothing are read.
+Spark stores the end of each batch, but not the start of the first one. So the end of the first batch includes its
+start, with which another driver can repeat the batch. Checkpoints without it are accepted.
 
     {"events": {"0": 42, "1": 7, "topicId": "5FQSSYkIQCiI8Cc6AOJxXg", "begin": {"0": 12, "1": 0}}}
 """
@@ -30,8 +29,9 @@ Offsets = dict[TopicPartition, int]
 
 @value_class
 class StreamOffsets:
-    """See the module. Topics whose id is not known have none in `topic_ids`; `begin` is None but where the
-    first batch ends. Partitions that are not in it begin at 0."""
+    """Offsets by partition. Topics with unknown ids are not in `topic_ids`. `begin` is the start of the first
+    batch, in its end offsets only; partitions that it lacks begin at 0.
+    """
 
     offsets: Offsets
     topic_ids: Mapping[str, UUID]
@@ -48,7 +48,7 @@ class StreamOffsets:
         )
 
     def to_json(self) -> OffsetsJson:
-        """The same offsets are the same text each time: Spark compares that."""
+        """Return the offsets as JSON. Equal offsets have equal text, because Spark compares the text."""
         found: OffsetsJson = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset
@@ -63,7 +63,7 @@ class StreamOffsets:
         return found
 
     def recreated_topics(self, now: Mapping[str, UUID]) -> dict[str, str]:
-        """The topics that are others by the ids they have `now`, with what is to be said of each."""
+        """Return the topics with another id in `now`, with a description for each."""
         return {
             topic: f"{topic} was deleted and made again: offsets of the topic with id"
             f" {uuid_to_text(id)} are no offsets of the one with id {uuid_to_text(now[topic])}"
@@ -72,7 +72,7 @@ class StreamOffsets:
         }
 
     def excluding(self, topics: Mapping[str, object]) -> Offsets:
-        """The offsets of all other topics."""
+        """Return the offsets of all topics but these."""
         return {where: at for where, at in self.offsets.items() if where.topic not in topics}
 
 

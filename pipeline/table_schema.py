@@ -1,4 +1,4 @@
-"""The schema of a table: what it has unless a query says otherwise, and what a query may say."""
+"""The schema of a table: the default, and the validation of the schema of a query."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import REPORT, Options
 
 NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
-"""What a schema may have as NOT NULL, which spares Spark to look, row by row."""
+"""Columns that may be NOT NULL in a schema, so that Spark does not check each row for null."""
 
 _JSON_TYPES = (
     StringType,
@@ -47,8 +47,9 @@ _JSON_TYPES = (
 
 
 def usual_schema(given: Mapping[str, str]) -> str:
-    """Spark's DDL of the columns that these options of a source come to. Raises BadOption where only the query
-    can say what they are."""
+    """Return the Spark DDL of the default columns for the options. Raises BadOption if the query must give the
+    schema.
+    """
     is_batches = given.get("rows", "").lower() == BATCHES
     if given.get("valueFormat", "").lower() == JSON and not is_batches:
         raise BadOption(
@@ -66,8 +67,7 @@ def usual_schema(given: Mapping[str, str]) -> str:
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """A narrower schema reads less, and one of JSON says what is in it; another one means nothing. Raises
-    BadOption."""
+    """Check the schema of a query: it may omit columns, and defines the fields of JSON values. Raises BadOption."""
     types = dict(BATCH_SPARK_TYPES if options.rows == BATCHES else SPARK_TYPES)
     is_json = options.value_format == JSON
     if is_json:
@@ -116,7 +116,7 @@ def _check_fields(kind: DataType, where: str) -> None:
 
 
 def _check_nulls(field: StructField, *, is_report: bool) -> None:
-    """Spark does not look for nulls where a schema says that there are none: it would take what lies there."""
+    """Check that nullable columns are not NOT NULL: Spark then ignores nulls, and would use undefined data."""
     if not field.nullable and is_report:
         raise BadOption(
             f"{field.name} is NOT NULL, and with onCorruptSegment={REPORT} there are rows of no record:"
@@ -144,5 +144,5 @@ def _not_null(where: str) -> str:
 
 
 def decoded_columns(schema: StructType) -> list[str]:
-    """Those of the table that come from a record as it lies there."""
+    """Return the columns that are decoded from records."""
     return [name for name in schema.fieldNames() if name not in (GAP, VALUE_ERROR)]

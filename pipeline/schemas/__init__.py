@@ -1,1 +1,1 @@
-"""Values by their schemas: what a schema registry says bytes are, as typed Arrow columns."""
+"""Decodes values by their schemas from a schema registry to typed Arrow columns."""

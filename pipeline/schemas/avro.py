@@ -1,24 +1,24 @@
-"""Values in Avro as typed columns.
+"""Decodes Avro values to typed columns.
 
-Two libraries: pyruhvro makes columns of the bytes at once, but knows not all of Avro;
-fastavro knows all, and makes a dict of each record. Which of them a schema is for is decided once; what the
-first refuses, the second has the last word on. Both are given the schema without names and references, and
-without logical types of numbers: what these numbers mean, the columns' types say.
+Two libraries are used: pyruhvro decodes many values at once to Arrow, but does not support all of Avro; fastavro
+supports all of it, and creates a dict for each record. The library is chosen once per schema; values that pyruhvro
+rejects are decoded by fastavro. Both are given the schema with names and references resolved, and without logical
+types of numbers, which are applied as column types.
 
 | Avro | column | by pyruhvro |
 |---|---|---|
 | boolean, int, long, float, double, string, enum | boolean, int, bigint, float, double, string, string | yes |
 | date, timestamp-*, local-timestamp-* | date, timestamp, timestamp_ntz, in microseconds | yes |
-| time-* | int or bigint, as it is | yes |
+| time-* | int or bigint, unchanged | yes |
 | array, map, record, union of a type and null | array, map, struct, that type | yes |
 | bytes, fixed, decimal, uuid | binary, binary, decimal, string | no |
 
-Bytes behind a value make it a broken one: they are what a writer of a wider schema left there, or another value. Of
-those pyruhvro says nothing, but what it makes of its columns again is as long as what it read, if it has read all; where
-it is not (arrays and maps may be written in parts), fastavro tells.
+Bytes after the end of a value are an error: the writer had a wider schema, or it is another value. pyruhvro ignores
+them, so its columns are encoded again: if the size differs (arrays and maps may be written in blocks), fastavro
+decides.
 
-A time in ms that microseconds have no room for makes a value a broken one, as it does for Spark's `from_avro`.
-Unions of several types and records within themselves have no columns: BadSchema.
+A timestamp in ms that overflows microseconds is an error, as in Spark's `from_avro`. Unions of several types and
+recursive records raise BadSchema.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from odradek.pipeline.schemas.columns import BadSchema, fitted, in_parts, relaxe
 from odradek.pipeline.schemas.registry import Schema
 
 VALUE = "value"
-"""The column of values that are no records."""
+"""Column of values that are not records."""
 
 _PLAIN = {
     "boolean": pa.bool_(),
@@ -57,14 +57,15 @@ _LOGICAL = {
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
 Path = tuple[str, ...]
-"""The fields that lead to a type."""
+"""Names of the fields that lead to a type."""
 _SLOW = frozenset(("bytes", "fixed", "null"))
-"""What pyruhvro does not know."""
+"""Types that pyruhvro does not support."""
 
 
 class AvroDecoder:
-    """Of the values of one schema. `reader`: the schema to read them by, with its defaults and aliases
-    (Avro's schema resolution); without one they are read as they were written."""
+    """Decodes the values of one schema. `reader` is the reader's schema (Avro schema resolution, with defaults and
+    aliases); without it the writer's schema is used.
+    """
 
     def __init__(self, schema: Schema, reader: Schema | None = None) -> None:
         import fastavro  # noqa: F401 - both are found missing here, and not in a task
@@ -81,7 +82,7 @@ class AvroDecoder:
         self._parsed: Any = None
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        """Columns, as a struct; and by number those that are no such values, which are null, with why."""
+        """Return the columns, as a struct, and the errors of invalid values by index; these are null."""
         if self._is_quick and len(payloads):
             found = self._quickly(payloads)
             if found is not None:
@@ -104,7 +105,7 @@ class AvroDecoder:
         except BaseException as error:
             if (
                 type(error).__name__ != "PanicException"
-            ):  # Rust's; no Exception, and nowhere to import
+            ):  # raised by Rust; not an Exception, and not importable
                 raise
             return None
 
@@ -121,7 +122,7 @@ class AvroDecoder:
             streams = [io.BytesIO(each.as_buffer()) for each in payloads]
             rows = [fastavro.schemaless_reader(each, written, read) for each in streams]
             array = pa.array(rows, self._raw)
-        except Exception as error:  # of many kinds: struct.error, EOFError, IndexError, KeyError …
+        except Exception as error:  # many types: struct.error, EOFError, IndexError, KeyError …
             raise ValueError(f"{type(error).__name__}: {error}") from None
         for payload, stream in zip(payloads, streams, strict=True):
             if left := len(payload.as_buffer()) - stream.tell():
@@ -130,8 +131,9 @@ class AvroDecoder:
 
 
 class _Expanded:
-    """A schema in which each named type stands where it is used, under a name that says where that is, so
-    that those of two versions of a schema are the same. `tree` is that, `kind` its type."""
+    """A schema in which each named type is defined where it is used, with a name for that place, so that two
+    versions of a schema have the same names. `tree` is the schema, `kind` its Arrow type.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self.is_quick = True
@@ -241,5 +243,5 @@ class _Expanded:
 
 
 def _unique(path: Path) -> str:
-    """A name for the type at the end of it. `a_b` is another one than `b` in `a`."""
+    """Return a unique name for the type at a path; `a_b` differs from `b` in `a`."""
     return "_".join(["at", *(f"{len(each)}{each}" for each in path)])

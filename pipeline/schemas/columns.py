@@ -1,7 +1,7 @@
-"""Types of columns: those of several schemas as one, and columns of one schema as another has them.
+"""Column types: merges the types of several schemas, and casts columns to the merged type.
 
-A topic's schemas evolve. Their columns are put together by name, each of the widest type that any schema gives
-it, as Avro promotes types (int to long to float to double); what a schema has not is null. All is nullable.
+A topic's schemas evolve. Their columns are merged by name, each with the widest type of any schema, with Avro's
+promotions (int to long to float to double). Columns that a schema does not have are null. All columns are nullable.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _WIDENING = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
 
 
 class BadSchema(PipelineError):
-    """A schema that is none, that columns can't be made of, or that fits no other."""
+    """A schema is invalid, has no column types, or is incompatible with the others."""
 
 
 def relaxed(kind: pa.DataType) -> pa.DataType:
-    """As Spark has it: nullable, signed, times in microseconds."""
+    """Return the type as Spark supports it: nullable, signed, times in microseconds."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(each.name, relaxed(each.type)) for each in _fields(kind)])
     if pa.types.is_map(kind):
@@ -43,12 +43,12 @@ def relaxed(kind: pa.DataType) -> pa.DataType:
 
 
 def levels(kind: pa.DataType) -> int:
-    """How deeply its columns are nested, as Arrow counts: a map is a list of structs."""
+    """Return the nesting depth as Arrow counts it: a map is a list of structs."""
     return 1 + max([levels(each.type) for each in _fields(kind)], default=-1)
 
 
 def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
-    """The type that has room for values of all. Raises BadSchema, with the column."""
+    """Return the type for the values of all types. Raises BadSchema, with the column."""
     first = kinds[0]
     if all(each == first for each in kinds):
         return first
@@ -80,8 +80,9 @@ def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
 
 
 def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as that type, by the names of fields. Raises ValueError where one is too large for it, as times in
-    ms may be for microseconds; digits that it has no room for are left out."""
+    """Cast values to the type, fields by name. Raises ValueError if a value overflows, such as a time in ms in
+    microseconds; excess digits are dropped.
+    """
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
@@ -103,7 +104,7 @@ def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _rounds(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether all values are within the range, of which some may lie between two of that type."""
+    """Whether a cast may round values, all of which are in range."""
     is_coarser = pa.types.is_timestamp(given) and given.unit == "ns"
     return bool(is_coarser or pa.types.is_floating(kind))
 
@@ -111,8 +112,9 @@ def _rounds(given: pa.DataType, kind: pa.DataType) -> bool:
 def in_parts(
     values: pa.Array, decode: Callable[[pa.Array], pa.Array], kind: pa.DataType
 ) -> tuple[pa.Array, dict[int, str]]:
-    """What `decode` makes of the values, all at once where they are good. Those that it raises ValueError for,
-    found by halving, are null; they come by their number with what was said of them."""
+    """Decode values, all at once if they are valid. Values for which `decode` raises ValueError are found by
+    bisection and are null; the errors are returned by index.
+    """
     wrong: dict[int, str] = {}
     parts = list(_halved(values, 0, decode, kind, wrong))
     return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), wrong
@@ -128,7 +130,7 @@ def _halved(
     try:
         yield decode(values)
         return
-    except ValueError as error:  # pa.ArrowInvalid is one, too
+    except ValueError as error:  # includes pa.ArrowInvalid
         if len(values) == 1:
             wrong[first] = str(error) or type(error).__name__
             yield pa.nulls(1, kind)
@@ -147,5 +149,5 @@ def _below(where: str, name: str) -> str:
 
 
 def _ends(array: Any) -> pa.Array:
-    """Of a list's or a map's slices; as an array of its own, which is what a mask wants."""
+    """Return the ends of a list's or map's slices as a separate array, which a mask requires."""
     return pa.array(array.offsets.to_numpy(zero_copy_only=False), pa.int32())

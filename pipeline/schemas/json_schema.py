@@ -1,8 +1,7 @@
-"""Values in JSON, of which a registry has a JSON Schema, as typed columns.
+"""Decodes JSON values with a JSON Schema to typed columns.
 
-What the schema gives types for become columns of these; what it leaves open, or open between several types, is
-kept as the JSON text that it is. The schema says which columns there are, and is not used to judge values
-by more than their types.
+Properties with a type become columns of that type. Properties without a type, or with several, are kept as JSON
+text. The schema only determines the columns; values are not validated beyond their types.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from odradek.pipeline.schemas.columns import BadSchema, in_parts
 from odradek.pipeline.schemas.registry import Schema
 
 VALUE = "value"
-"""The column of values that are no objects."""
+"""Column of values that are not objects."""
 _PLAIN = {
     "string": pa.string(),
     "integer": pa.int64(),
@@ -31,7 +30,7 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class JsonDecoder:
-    """Of the values of one schema."""
+    """Decodes the values of one schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._id = schema.id
@@ -47,7 +46,7 @@ class JsonDecoder:
         self.kind = _type_of(self._shape_of_all)
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        """Columns, as a struct; and by number those that are no such values, which are null, with why."""
+        """Return the columns, as a struct, and the errors of invalid values by index; these are null."""
         return in_parts(payloads, self._columns, self.kind)
 
     def _columns(self, payloads: pa.Array) -> pa.Array:
@@ -77,8 +76,9 @@ class JsonDecoder:
         return _fit(value, self._shape_of_all)
 
     def _shape(self, node: Any, within: tuple[str, ...]) -> Any:
-        """A dict for an object, a list for an array, an Arrow type for the rest; None is any JSON, and
-        what is within itself."""
+        """Return the shape of a schema: a dict for an object, a list for an array, an Arrow type otherwise; None
+        for arbitrary JSON and for recursive schemas.
+        """
         if not isinstance(node, dict):
             return None
         if "$ref" in node:
@@ -136,9 +136,10 @@ def _fit(value: Any, shape: Any) -> Any:
 
 
 def _plain(value: Any, shape: pa.DataType) -> Any:
-    """A number in JSON is an integer if it is a whole one, however it is spelt, and any is the nearest of a column
-    of such numbers, which has none as large as 1e400. Raises _RoundedError for a float in place of an integer: it may
-    stand for another number than the one that was there, which need not be whole."""
+    """Convert a value to a column's type. A JSON number is an integer if its value is whole, in any notation. A
+    number column has the nearest double; 1e400 is invalid. Raises _RoundedError for a float in an integer
+    column, because the float may be rounded from a number that is not whole.
+    """
     if shape == _PLAIN["integer"]:
         return _integer(value)
     fits = shape == _PLAIN["boolean"] if isinstance(value, bool) else True
@@ -170,9 +171,9 @@ def _exactly(text: str) -> Decimal:
 
 
 class _RoundedError(Exception):
-    """What a number was cannot be told from the float that it is."""
+    """The original number cannot be determined from the float."""
 
 
 def _refuse(name: str) -> Any:
-    """Of what Python takes for JSON, and nobody else."""
+    """Reject NaN and Infinity, which Python accepts as JSON."""
     raise ValueError(f"{name} is no JSON")

@@ -1,9 +1,9 @@
-"""Values in Protobuf as typed columns: protoc compiles what the registry has, ptars makes columns of the bytes.
+"""Decodes Protobuf values to typed columns: protoc compiles the schema, ptars decodes the values.
 
-A schema is a file that may have several messages, and a value says which of them it is. Those of the messages
-at the top that are in use become columns side by side, put together by name as those of several schemas are.
+A schema is a file with one or more messages, and each value names its message. The columns of the top-level
+messages in use are merged by name, like those of several schemas.
 
-Fields without presence are what proto3 says of them: zero, empty or false, never null. An enum is its name.
+Fields without presence have proto3's defaults: zero, empty or false, never null. An enum is its name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ COMPILE_SECONDS = 60.0
 
 
 class ProtobufDecoder:
-    """Of the values of one schema. `messages`: names of those to make columns for; without them it is the
-    first. It goes to the tasks as what protoc made of the file."""
+    """Decodes the values of one schema. `messages` are the names of the messages with columns; by default the first
+    one. It is pickled with protoc's output.
+    """
 
     def __init__(self, schema: Schema, messages: tuple[str, ...] = ()) -> None:
         self._id = schema.id
@@ -48,7 +49,7 @@ class ProtobufDecoder:
         self.kind = united([relaxed(self._kind(path)) for path in self._paths])
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        """Columns, as a struct; and by number those that are no such values, which are null, with why."""
+        """Return the columns, as a struct, and the errors of invalid values by index; these are null."""
         wrong: dict[int, str] = {}
         parts, places = [pa.nulls(0, self.kind)], [np.zeros(0, np.int64)]
         for path, numbers, messages in by_message(payloads):
@@ -78,7 +79,7 @@ class ProtobufDecoder:
     def _kind(self, path: tuple[int, ...]) -> pa.DataType:
         return pa.struct(list(self._handlers[path].schema()))
 
-    # What can't be pickled
+    # Not pickled
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: v for name, v in self.__dict__.items() if name not in ("_file", "_handlers")}
@@ -105,8 +106,9 @@ class ProtobufDecoder:
 
 
 def _paths(file: Any) -> list[tuple[tuple[int, ...], Any]]:
-    """All messages of a file, nested ones too, by where they are in it. Those that protoc makes of maps do
-    not count: they are not in the file."""
+    """Return all messages of a file, including nested ones, with their index paths. Messages that protoc generates
+    for maps do not count.
+    """
     found = []
 
     def walk(messages: Any, path: tuple[int, ...]) -> None:
@@ -119,7 +121,7 @@ def _paths(file: Any) -> list[tuple[tuple[int, ...], Any]]:
 
 
 def _file_name(schema: Schema) -> str:
-    """For its own text: one that no file has which it imports."""
+    """Return a file name for the schema's text that none of its imports has."""
     name, taken = "schema.proto", dict(schema.references)
     while name in taken:
         name = f"_{name}"
@@ -127,7 +129,9 @@ def _file_name(schema: Schema) -> str:
 
 
 def _compiled(schema: Schema, file_name: str) -> bytes:
-    """By protoc, in a process of its own: it says on stderr what it does not like. A FileDescriptorSet."""
+    """Compile a schema to a FileDescriptorSet with protoc, in a subprocess, because protoc writes its errors to
+    stderr.
+    """
     with TemporaryDirectory(prefix="odradek-proto-") as name:
         directory = Path(name).resolve()
         for path, text in [*schema.references, (file_name, schema.text)]:

@@ -1,12 +1,11 @@
-"""Where schemas are had from: a schema registry by its REST API, or a directory.
+"""Loads schemas from a schema registry's REST API, or from a directory.
 
-The driver asks for all that a job may meet, and hands them to the tasks: these ask nobody, and need no
-password. A directory has a file for each id, `7.avsc`, `8.proto` or `9.json`; what a `.proto` imports lies
-beside it.
+The driver loads all schemas that a job may need and sends them to the tasks, which therefore need no access and no
+password. A directory has a file for each id, such as `7.avsc`, `8.proto` or `9.json`; imports of a `.proto` file
+are in the same directory.
 
-A registry that is busy, or away for a moment, is asked again a few times. What a version of a subject is, and what an
-id stands for, is kept while the process lives: an export asks before each batch, and then only which versions there
-are by now.
+Requests to a registry that is temporarily unavailable are retried. Schemas by version and by id are cached in the
+process: an export loads schemas before each batch, and then only requests the list of versions.
 """
 
 from __future__ import annotations
@@ -31,28 +30,28 @@ from odradek.seams.values import value_class
 log = logging.getLogger("odradek.pipeline")
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
-"""As the REST API has them in `schemaType`; without one it is Avro."""
+"""Values of `schemaType` in the REST API; Avro if it is missing."""
 PATIENCE_SECONDS = 30.0
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
-"""Before it is asked again."""
+"""Seconds before each retry."""
 BUSY = (429, 500, 502, 503, 504)
 
 _KINDS = {".avsc": AVRO, ".proto": PROTOBUF, ".json": JSON}
 
 
 class RegistryUnavailable(PipelineError):
-    """The registry did not answer, or refused."""
+    """The registry did not respond, or refused the request."""
 
 
 class _Busy(RegistryUnavailable):
-    """It may answer the next time."""
+    """A failed request that may succeed when it is retried."""
 
 
 @value_class
 class Schema:
-    """What an id stands for. `references` are the schemas that it uses, by the name it has for them, those
-    they use included, in an order in which each is behind those that it uses. `origin` is where it was found: a
-    subject's version, or a file."""
+    """The schema of an id. `references` are all schemas that it uses, directly or indirectly, by the name in the
+    reference, each after those that it uses. `origin` is a subject's version, or a file.
+    """
 
     id: int
     kind: str
@@ -62,14 +61,15 @@ class Schema:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Name of the schema in errors."""
         return f"schema {self.id}" + (f" ({self.origin})" if self.origin else "")
 
 
 def load_schemas(source: str, subjects: Iterable[str], ids: Iterable[int] = ()) -> list[Schema]:
-    """All versions of the subjects, and these ids. `source` is a registry's URL, with `user:password@` where
-    it asks for them, or a directory, which has no subjects: all that is in it. Raises
-    RegistryUnavailable, and BadSchema where there is none."""
+    """Load all versions of the subjects, and the schemas with these ids. `source` is a registry's URL, optionally
+    with `user:password@`, or a directory, which has no subjects: all its schemas are loaded. Raises
+    RegistryUnavailable, and BadSchema if there is none.
+    """
     if "://" not in source:
         found = _in_directory(Path(source))
         wanted = set(ids)
@@ -83,14 +83,14 @@ def load_schemas(source: str, subjects: Iterable[str], ids: Iterable[int] = ()) 
 
 
 class Registry:
-    """A registry's REST API, as far as readers need it."""
+    """Client of a registry's REST API, for reading."""
 
     def __init__(self, url: str, pause: Callable[[float], object] | None = None) -> None:
         self._pause = pause or Event().wait
         self._made_before: dict[str, Schema] = {}
-        """By path."""
+        """Loaded schemas by path."""
         self._versions: dict[str, set[Any]] = {}
-        """That each subject had the last time."""
+        """Versions of each subject at the last request."""
         try:
             parts = urlsplit(url)
         except ValueError as error:
@@ -104,7 +104,7 @@ class Registry:
         self._url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
 
     def versions(self, subject: str) -> list[Schema]:
-        """All there are of a subject, those that were deleted softly too: records of theirs remain."""
+        """Return all versions of a subject, including soft-deleted ones, because their records may remain."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(f"{path}?deleted=true")
         if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
@@ -124,7 +124,7 @@ class Registry:
         return self._made(f"/schemas/ids/{id}", {"id": id})
 
     def _made(self, path: str, more: Mapping[str, Any], origin: str = "") -> Schema:
-        """Of the answer there, and what it lacks."""
+        """Return the schema at a path, loading it and missing fields if it is not cached."""
         found = self._made_before.get(path)
         if found is None:
             found = self._made_before[path] = self._asked(path, more, origin)
@@ -183,8 +183,7 @@ class Registry:
 
 
 def _is_lasting(error: Exception) -> bool:
-    """Whether asking again is of no use: nobody has answered for long, or the URL is none, which is told by a
-    text in place of the reason."""
+    """Whether a retry is useless: the request timed out, or the URL is invalid, for which the reason is a text."""
     reason = getattr(error, "reason", error)
     is_no_url = isinstance(error, InvalidURL) or not isinstance(reason, (OSError, HTTPException))
     return is_no_url or isinstance(reason, TimeoutError)
@@ -192,7 +191,7 @@ def _is_lasting(error: Exception) -> bool:
 
 @lru_cache(maxsize=8)
 def registry_at(url: str) -> Registry:
-    """The process's own."""
+    """Return the process's shared client of a registry."""
     return Registry(url)
 
 

@@ -1,6 +1,6 @@
-"""Values of any schemas as columns: each by its id, all by the same columns.
+"""Decodes values with different schemas to common columns, each value by its schema id.
 
-What can't be decoded is told with why; nothing is left out in silence. A null value is a null, and no error.
+Each value that cannot be decoded has an error. A null value is null without an error.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema
 from odradek.pipeline.schemas.wire import PREFIX_BYTES, schema_ids, without_first
 
 LEVELS_MAX = 60
-"""Of columns within columns: Arrow hands Spark no more than 63, and the struct that values become is one."""
+"""Maximum nesting of columns: Arrow passes at most 63 levels to Spark, and the struct of the columns is one."""
 
 
 class Decoder(Protocol):
-    """Of the values of one schema; it is pickled."""
+    """Decoder for the values of one schema; it can be pickled."""
 
     @property
     def kind(self) -> pa.DataType:
-        """The columns, as a struct."""
+        """The columns, as a struct type."""
         ...
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        """Of what follows the ids; and by number what is wrong with those that are null for that."""
+        """Decode the bytes after the schema ids; return the columns and the errors by index."""
         ...
 
 
 class ValueDecoder:
-    """Of values in the wire format. `reader` is the id of a schema: its columns are those of all, and Avro
-    reads by it; without one there are all columns of all schemas. `messages` are those of Protobuf to
-    read. Raises BadSchema where the schemas have no columns in common."""
+    """Decodes values in the wire format. `reader` is a schema id: all values have its columns, and it is Avro's
+    reader schema; without it the columns of all schemas are merged. `messages` are the Protobuf messages to
+    decode. Raises BadSchema if the schemas are incompatible.
+    """
 
     def __init__(
         self,
@@ -64,15 +65,16 @@ class ValueDecoder:
                 self._united((reader, each))
 
     def _united(self, ids: Collection[int]) -> pa.StructType:
-        """The columns of all of them. Raises BadSchema, with their ids."""
+        """Return the merged columns of these schemas. Raises BadSchema, with their ids."""
         try:
             return united([self._decoders[id].kind for id in ids])
         except BadSchema as error:
             raise BadSchema(f"schemas {_listed(ids)}: {error}") from None
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Of each value the columns, a struct, and what is wrong with it; one of the two is null, and both
-        are where there is no value."""
+        """Return the columns, as a struct, and an error for each value; one of them is null, and both are for null
+        values.
+        """
         ids = schema_ids(values)
         wrong: dict[int, str] = {}
         parts, places = [], []
@@ -112,7 +114,7 @@ class ValueDecoder:
 
 
 def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:
-    """Raises BadSchema, of what is nested more deeply than can be looked into as well."""
+    """Create the decoder of a schema. Raises BadSchema, also for schemas that are nested too deeply."""
     try:
         return _made(schema, reader, messages)
     except RecursionError:

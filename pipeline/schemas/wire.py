@@ -1,10 +1,10 @@
-"""The wire format of schema registries: which schema a value is of, and where what it says begins.
+"""The wire format of schema registries: a schema id before the encoded value.
 
-    0 | id, four bytes, big-endian | what the schema describes
+    0 | id, four bytes, big-endian | encoded value
 
-Protobuf has a path between id and message, as zigzag varints: how many numbers it has, and for each level of
-nesting which message of the file it is. A single 0 is short for the first message. IDs are found by looking
-at columns of bytes, not at values one by one.
+For Protobuf, message indexes follow the id, as zigzag varints: their number, and for each nesting level the index
+of the message. A single 0 is short for the first message. Ids are read from whole binary columns, not value by
+value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ FIRST_MESSAGE = (0,)
 
 
 def schema_ids(values: pa.Array) -> Any:
-    """Of each value the schema's id, int64; -1 where there is none: too short, null, or another first byte."""
+    """Return the schema id of each value, int64; -1 for values that are too short, null, or begin with another
+    byte.
+    """
     found = np.full(len(values), -1, np.int64)
     _, offsets, data = values.buffers()
     if data is None or not len(values):
@@ -40,7 +42,7 @@ def schema_ids(values: pa.Array) -> Any:
 
 
 def without_first(values: pa.Array, size: int) -> pa.Array:
-    """All but the first bytes of each value; none is null, or shorter."""
+    """Return the values without their first `size` bytes; none may be null or shorter."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     kept = np.ones(ends[-1] - ends[0], bool)
@@ -54,8 +56,9 @@ def without_first(values: pa.Array, size: int) -> pa.Array:
 
 
 def by_message(payloads: pa.Array) -> Iterator[tuple[tuple[int, ...] | None, Any, pa.Array]]:
-    """Protobuf's messages by their paths: path, their numbers, and their bytes. None is the path of those
-    whose path makes no sense."""
+    """Group Protobuf values by message: the message indexes, the positions of the values, and their bytes. None
+    stands for invalid message indexes.
+    """
     first = pc.starts_with(payloads, b"\0").to_numpy(zero_copy_only=False)
     usual = np.flatnonzero(first)
     if len(usual):
@@ -82,7 +85,7 @@ def _path(message: bytes) -> tuple[tuple[int, ...] | None, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where it ends); 0 for the end where there is none."""
+    """Decode a zigzag varint; return (value, end). The end is 0 if it is invalid."""
     value = shift = 0
     for position in range(at, min(len(data), at + 5)):
         value |= (data[position] & 127) << shift

@@ -1,14 +1,13 @@
-"""Spark's Python processes, with less to wait for.
+"""Speeds up the start of Spark's Python processes.
 
-Spark starts Python where it plans and where tasks run, and forks a worker of it whenever there is none that waits: a
-worker that waited for a minute is ended. Each imports what it needs anew, and PySpark from a zip without compiled
-modules: half a second of CPU and more, before it has done anything. Spark has a setting for the module that forks
-workers of tasks (`spark.python.daemon.module`), and none for those that plan, which are most of what a small query
-waits for. What all of them heed is the environment that a session gives its functions; so `sitecustomize.py`, which
-Python imports first, is put on their path.
+Spark starts Python for planning and for tasks, and forks a worker if none is idle; idle workers are ended after a
+minute. Each worker imports its modules, and PySpark from a zip without compiled modules, which takes at least half
+a second of CPU. Spark has a setting for the module that forks the workers of tasks (`spark.python.daemon.module`),
+but none for planning, which takes most of the time of a small query. All of these processes use the environment
+variables of the session, so the directory of `sitecustomize.py`, which Python imports first, is added to
+PYTHONPATH.
 
-A machine without that directory has no such module, and nothing is other than it was: so it is with executors that
-have this package elsewhere, or not at all.
+On machines without that directory, such as executors with this package elsewhere or not at all, nothing changes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ HERE = str(Path(__file__).parent)
 
 
 def speed_up_workers(spark: SparkSession) -> None:
-    """The workers of what is registered with a session, or becomes a function of it, from now on. The session's
-    Spark must not be a remote one (Spark Connect): that has an environment of its own."""
+    """Speed up workers for data sources and functions that are registered with the session from now on. The session
+    must not be remote (Spark Connect), because that has its own environment.
+    """
     environment = spark.sparkContext.environment
     given = environment.get(PATH)
     environment[PATH] = f"{HERE}:{given}" if given else HERE

@@ -1,11 +1,11 @@
-"""What Python does first in the processes that Spark starts (see the package). It has to do without all that is not
-there, and a process in which it fails goes on without it: Python says so, and no more.
+"""Runs first in Spark's Python processes (see the package). It must work without other packages; if it fails,
+Python reports the error and the process continues.
 
-PySpark is imported from its files where these are installed, in the version of the zip that Spark would have it from.
+PySpark is imported from installed files if they have the same version as Spark's zip.
 
-What the workers of our source import is imported here, once, by the process that forks them. PySpark itself
-imports nothing before a fork that may have threads, and NumPy and Arrow have some: those are OpenBLAS's and the
-allocator's, which both have handlers for forks, and nothing was computed by then.
+The modules that workers of the data source need are imported once, by the process that forks them. PySpark itself
+imports nothing before a fork that may start threads, and NumPy and Arrow do: the threads of OpenBLAS and of the
+allocator, which both have fork handlers, and are idle at that time.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ NEEDED = {
         "odradek.pipeline.store",
     ),
 }
-"""By the module that a worker runs. What only some tasks need they import themselves: a compiler, the client."""
+"""Modules to import, by the module that a worker runs. Modules that only some tasks need, such as numba and the
+client, are not included.
+"""
 
 
 def started_module() -> str:
-    """What was asked for by `-m`."""
+    """Return the module that was started with `-m`."""
     words = sys.orig_argv[1:]
     return words[words.index("-m") + 1] if "-m" in words[:-1] else ""
 
 
 def hand_on() -> None:
-    """To the module of this name that would be imported if this one were not there."""
+    """Run the `sitecustomize` module that Python would import without this one."""
     sys.path[:] = [each for each in sys.path if Path(each) != HERE]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
@@ -59,13 +61,13 @@ def hand_on() -> None:
 
 
 def with_files(path: Sequence[str]) -> list[str]:
-    """`path` without those zips of Spark's that files on it have, too."""
+    """Return `path` without Spark's zips whose packages are also installed on it."""
     files = [each for each in path if not each.endswith(".zip")]
     return [each for each in path if each in files or not _is_installed(each, files)]
 
 
 def _is_installed(zipped: str, files: Sequence[str]) -> bool:
-    """Whether there are files of what is in the zip, of the same version."""
+    """Whether the packages of a zip are installed in the same version."""
     name = next((each for each in ZIPPED if Path(zipped).name.startswith(each)), None)
     spec = None if name is None else PathFinder.find_spec(name, files)
     if spec is None or spec.origin is None:
@@ -78,7 +80,9 @@ def _is_installed(zipped: str, files: Sequence[str]) -> bool:
 
 
 def import_for(worker: str) -> None:
-    """What it needs, as far as it is there. Workers share the memory, as long as nobody counts what lies there."""
+    """Import the worker's modules, as far as they exist. Workers share their memory if garbage collection does not
+    touch it.
+    """
     if worker not in NEEDED:
         return
     with suppress(ImportError):
