@@ -1,8 +1,8 @@
 """Retry of operations that need a file descriptor and must not be left incomplete.
 
-A lack of descriptors concerns the process and ends (`directories/failure.py`), so it is no reason to
-abandon, say, a rename before its directory is synced. Operations that can fail without a change raise
-instead.
+A lack of descriptors is temporary and no failure of the disk (`directories/failure.py`). So an operation
+that must be completed, such as a rename and the sync of its directory, is retried. Operations that can fail without a
+change raise instead.
 """
 
 from __future__ import annotations

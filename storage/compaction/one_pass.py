@@ -40,7 +40,7 @@ PRODUCERS_PER_STEP = 500
 
 
 class GivenUp(Exception):
-    """The log is no longer as planned; the message is the reason."""
+    """The pass is cancelled because the log has changed after planning. The message is the reason."""
 
 
 class Pass:

@@ -63,7 +63,7 @@ class Records:
     offset: Ints
     key_start: Ints
     key_size: Ints
-    """-1 where there is no key."""
+    """Size of the key in bytes, or -1 for a null key."""
     has_value: Flags
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Page:
         self.bytes: Bytes = np.frombuffer(data, np.uint8)
         self.headers = header_columns(data, starts)
         self.bodies: dict[int, tuple[int, int]] = {}
-        """Where the records of compressed batches are: after all batches."""
+        """Range of the decompressed records of each compressed batch. They follow all batches in `bytes`."""
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -39,7 +39,7 @@ class Plan:
     """Base offset and size of every segment below `end`, from the oldest on."""
     first_dirty: int
     end: int
-    """Nothing at or past this offset is touched: the base offset of a segment."""
+    """End of the pass, which is the base offset of a segment; records at or past it are not cleaned."""
     now_ms: int
     delete_retention_ms: int
     aborted: Sequence[AbortedTransaction]

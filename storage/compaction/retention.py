@@ -76,7 +76,7 @@ class Verdict:
     kept_records: Flags
     kept_count: Ints
     sets_horizon: Flags
-    """They are given a delete horizon now."""
+    """Batches whose delete horizon is set in this pass."""
     stays_empty: Flags
     without_key: int
 

@@ -16,13 +16,13 @@ class CleanerSettings:
 
     enable: bool = True
     threads: int = 1
-    """Passes at once, each in a worker process of its own; memory is divided between them."""
+    """Number of concurrent passes. Each runs in its own worker process with its part of the memory."""
     io_max_bytes_per_second: float = sys.float_info.max
-    """Read and written, by all together."""
+    """Limit of bytes read and written per second by all passes together."""
     dedupe_buffer_size: int = 128 << 20
     io_buffer_size: int = 512 << 10
     io_buffer_load_factor: float = 0.9
-    """How full the map of keys may get, 0 to 1."""
+    """Maximum load factor of the offset map, from 0 to 1."""
     backoff_ms: int = 15_000
 
     @property

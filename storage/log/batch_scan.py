@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _HOP = Struct(">qi4xb6xi")
 _CHUNK_BYTES = 4096
 _HEADER_CHUNK_BYTES = 512
-"""For batches that are much larger than their headers: each touches memory of its own."""
+"""Bytes per read for batches that are much larger than their headers, so that less memory is touched."""
 
 
 class Located(NamedTuple):

@@ -18,7 +18,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 class _WithDict:
-    """For what `cached_property` keeps."""
+    """Base class with a `__dict__`, which `cached_property` needs."""
 
 
 @value_class
@@ -141,6 +141,6 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
     "str": str,
     "tuple[str, ...]": _list,
 }
-"""By a field's type as it is written."""
+"""Parsers of config values, by the annotation of the field."""
 
 _PARSER_OF = {field.name: _PARSERS[str(field.type)] for field in fields(LogConfig)}

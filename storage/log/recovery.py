@@ -163,7 +163,7 @@ class Recovery:
     accepted_gaps_end: int
     """A segment that begins at or below this offset may begin past the end of the previous one."""
     required_end_offset: int
-    """Nothing below this offset is removed: that raises DamagedLog, and the caller decides."""
+    """If recovery would remove records below this offset, it raises DamagedLog, and the caller decides."""
     epochs: LeaderEpochCache
     producers: ProducerStates
     snapshots: ProducerSnapshots

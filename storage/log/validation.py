@@ -173,8 +173,10 @@ def check_produced(
 
 
 def _is_batch_there(records: memoryview, position: int = 0) -> bool:
-    """Whether Kafka's ByteBufferLogInputStream finds a batch, or message, of whatever format there:
-    one that is whole by its own length. Raises CorruptRecords for a length or magic of none."""
+    """Whether Kafka's ByteBufferLogInputStream finds a complete batch or message of any format.
+
+    It is complete if its own length fits. Raises CorruptRecords for an invalid length or magic.
+    """
     left = len(records) - position
     if left < LOG_OVERHEAD:
         return False

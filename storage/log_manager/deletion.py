@@ -47,9 +47,9 @@ class LogRename:
     old: Path
     new: Path
     log: PartitionLog | None
-    """What is open of it, no longer in `DirectoryLogs.logs`."""
+    """The open log, which is no longer in `DirectoryLogs.logs`."""
     keep: bool
-    """Whether it is closed whole (a stray), or only let go of."""
+    """Whether the log is closed completely (a stray log), instead of only releasing its handles."""
 
 
 class LogRemoval:

@@ -69,7 +69,7 @@ class DirectoryLogs:
         self.pending_creations = 0
         """Number of logs being created here; placement counts them."""
         self.loaded = False
-        """Whether all logs were loaded; otherwise there is no clean shutdown."""
+        """Whether all logs were loaded. Otherwise no clean shutdown mark is written."""
         self.is_whole = True
         """False after a log could not be opened or closed; then there is no clean shutdown mark."""
         self.offline_directories: dict[TopicPartition, set[str]] = {}

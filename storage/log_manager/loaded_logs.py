@@ -34,7 +34,7 @@ class LoadedLogs:
 
     def __init__(self, registry: LogRegistry, offload: Offload, is_stray: IsStray) -> None:
         self.strays: list[tuple[DirectoryLogs, PartitionLog]] = []
-        """Not served, for another log has their name: to be set aside."""
+        """Logs that are not served because another log has their name; they become stray logs."""
         self._registry = registry
         self._offload = offload
         self._is_stray = is_stray

@@ -60,7 +60,7 @@ KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
 
 @state_class
 class Found:
-    """The directories in a log directory, sorted by what is to be done with them."""
+    """The partition directories in a log directory, grouped by how loading treats them."""
 
     live: list[TopicPartition] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ class DirectoryScan:
     """Result of scanning one log directory: its logs and their checkpoint entries."""
 
     mark: CleanShutdownFile | None
-    """Of a clean shutdown; None after any other end."""
+    """Clean shutdown mark, or None after an unclean shutdown."""
     found: Found
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]

@@ -61,7 +61,7 @@ class FutureReplica:
         """Current path: `directory`, or `found` until `begin` renames it."""
         self.is_begun = False
         self.is_converted = found is not None and found != directory
-        """It was found as `-future` and has not been renamed to `.move`."""
+        """Whether the directory was found as `-future` and must still be renamed to `.move`."""
         self._files = files
         self._copies: list[SegmentCopy] = []
         self._to_be_written = 0

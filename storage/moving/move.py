@@ -56,7 +56,7 @@ class Move:
         self.last_event: MoveEvent | None = None
         """Last event that was not ignored; after the end of the move, the event that ended it."""
         self.is_cancel_requested = False
-        """It was cancelled during the swap."""
+        """Whether the move was cancelled during the swap."""
         self.is_started = False
         self.done = trio.Event()
         self.began = 0.0
