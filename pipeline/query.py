@@ -148,7 +148,7 @@ class Query:
         """Return the topic ids, as far as brokers or the store have them."""
         return {each.topic: each.topic_id for each in self.partitions.values() if each is not None}
 
-    # Where it begins and ends
+    # Start and end offsets
 
     def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offsets that a batch query reads of each partition. Raises DataLoss."""
@@ -274,7 +274,7 @@ class Query:
             return self._stored.offsets_for_times(wanted, is_end=is_end)
         return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
 
-    # What of it is where
+    # Assignment of offsets to the store and the brokers
 
     def plan(self, ranges: Ranges, filtered: PushedFilters | None = None) -> Plan:
         """Plan the ranges, as far as they pass the filters."""

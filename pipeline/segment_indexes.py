@@ -72,7 +72,7 @@ class SegmentIndexes:
 
     @property
     def whole(self) -> LogRange:
-        """The whole log."""
+        """Return the range of the whole log."""
         return LogRange(0, self._segment.size_bytes)
 
     def narrowed(

@@ -239,7 +239,7 @@ class StoredPartitions:
         late = rows[(rows["start"] < unresolved_range.high) & (rows["newest"] >= at_ms)]
         return max(unresolved_range.low, int(late["start"].min())) if len(late) else None
 
-    # What is asked of the store, and of brokers
+    # Requests to the store and the brokers
 
     def _ends(self, where: TopicPartition) -> SegmentSlices:
         """Return the first and the last slice of the partition, cached."""

@@ -176,7 +176,7 @@ def _top(row: Mapping[str, Any]) -> str | None:
     return f"{shown} {100 * records / row['records']:.0f}%" if row["records"] else shown
 
 
-# What-ifs
+# What-if rules for retention
 
 
 def parsed_rule(text: str) -> RetentionRule:

@@ -82,7 +82,7 @@ TASKS_A_ROUND = 50
 
 @value_class
 class AuditJob:
-    """What is audited. Without `bootstrap`, the manifests are the only metadata."""
+    """Settings of an audit. Without `bootstrap`, the manifests are the only metadata."""
 
     tiered_url: str
     bootstrap: str | None = None

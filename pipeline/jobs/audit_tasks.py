@@ -270,10 +270,9 @@ def _seen_by_summary(
     partition: TopicIdPartition,
     known: Sequence[RemoteLogSegmentMetadata],
 ) -> Sequence[RemoteLogSegmentMetadata]:
-    """Return the segments that a reader of the summary misses or sees wrongly.
-
-    A reader lists segments that begin where the summary's last one begins, or later. An unreadable or empty summary
-    is not used. Segments deleted meanwhile do not count.
+    """Return the segments that a reader finds with this summary: those that it lists, and those that begin where its
+    last one begins, or later, which the reader lists itself. With an unreadable or empty summary the reader finds all
+    segments. Segments deleted meanwhile are included, so that they are not reported.
     """
     with _asked(key):
         try:

@@ -62,7 +62,7 @@ OR_AS_DEAD_LETTERS = "--unreadable dead-letters notes it there, and goes on"
 
 @value_class
 class ExportJob:
-    """What is exported and how. `source` are the options of the source (docs/pipeline.md). `out` is a directory or
+    """Settings of an export. `source` are the options of the source (docs/pipeline.md). `out` is a directory or
     URL. `unreadable` selects whether lost or corrupt offsets fail the job or go to the dead letters. By default,
     the checkpoint and the dead letters are below `out`.
     """

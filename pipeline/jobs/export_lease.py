@@ -151,9 +151,8 @@ class ExportLease:
             if each <= number:
                 self._files.remove(self._path(each))
         if number and not self._is_over(text):
-            self._pause(
-                RENEW_SECONDS
-            )  # until operations after the last check of the old driver are done
+            # Operations that follow the old driver's last check end meanwhile.
+            self._pause(RENEW_SECONDS)
 
     def check(self) -> None:
         """Raise PipelineError if the lease could not be renewed, because another run took over or files could not

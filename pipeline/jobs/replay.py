@@ -54,7 +54,7 @@ ISOLATION = "kafka.isolation.level"
 
 @value_class
 class ReplayJob:
-    """What is replayed and how. `source` are the options of the source (docs/pipeline.md), of one topic;
+    """Settings of a replay. `source` are the options of the source (docs/pipeline.md), of one topic;
     read_committed by default.
     """
 

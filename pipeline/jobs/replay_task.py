@@ -91,7 +91,7 @@ class ReplayTask:
 
 @value_class
 class ReplayedPartition:
-    """What this run replayed of one source partition."""
+    """Result of this run for one source partition."""
 
     partition: int
     records: int

@@ -47,7 +47,7 @@ NUMBERS = frozenset(("records", "batches", "bytes", "keyless", "distinctKeys", "
 
 @value_class
 class StatsJob:
-    """What is computed. `source` are the options of the source (docs/pipeline.md); those for the row format are
+    """Settings of the statistics. `source` are the options of the source (docs/pipeline.md); those for the row format are
     ignored.
     """
 
