@@ -36,7 +36,8 @@ from odradek.testing.simulation.worker import load, row_of, save
 from odradek.testing.virtual_world import VirtualWorld
 from tests.simulation.what_was_met import assert_sound
 
-SEEDS_AT_ONCE = 100
+SEEDS_AT_ONCE = 250
+"""Enough that each kind of fault meets a node that serves; a hundred are too few."""
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 12])
@@ -222,7 +223,7 @@ def test_seeds_run_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 1000, SEEDS_AT_ONCE), ids="from_seed{}".format)
 def test_a_thousand_seeds_are_sound(first: int, tmp_path: Path) -> None:
-    """Each hundred is a test: `tests.rotation` can divide them."""
+    """Several tests, so that `tests.rotation` can divide them."""
     rows = run_many(range(first, first + SEEDS_AT_ONCE), nodes=3, jobs=1, keep=tmp_path)
     assert_sound(list(rows), set(Kind) - OF_TIER)
 
