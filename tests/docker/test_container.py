@@ -108,4 +108,4 @@ def test_another_command_runs_instead(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 2
-    assert "there is no" in ran.stderr
+    assert "does not exist" in ran.stderr

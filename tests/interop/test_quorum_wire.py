@@ -69,7 +69,7 @@ async def ask(kafka: BrokerProcess, *requests: Request) -> list[Response]:
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(way.run)
-        responses = [await way.ask(BOOTSTRAP_SERVER, (), request) for request in requests]
+        responses = [await way.send_request(BOOTSTRAP_SERVER, (), request) for request in requests]
         nursery.cancel_scope.cancel()
     return responses
 

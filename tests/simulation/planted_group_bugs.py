@@ -33,12 +33,12 @@ def take_commits_of_whoever_comes(patch: pytest.MonkeyPatch) -> None:
 
 def hand_on_what_nobody_let_go_of(patch: pytest.MonkeyPatch) -> None:
     """A member gets what its last owner reads still."""
-    honest = reconciliation._advance
+    honest = reconciliation._reconcile_with_target
 
     def advance(member: Any, target: Any, owned: Any, subscribed: Any, _: Any, *rest: Any) -> Any:
         return honest(member, target, owned, subscribed, lambda topic: frozenset(), *rest)
 
-    patch.setattr(reconciliation, "_advance", advance)
+    patch.setattr(reconciliation, "_reconcile_with_target", advance)
 
 
 PLANTED = (

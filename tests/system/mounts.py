@@ -25,7 +25,7 @@ def run(*words: object) -> str:
 
 def need(*programs: str) -> None:
     for program in programs:
-        if shutil.partition_log(program) is None:
+        if shutil.which(program) is None:
             pytest.skip(f"this machine has no {program}")
 
 

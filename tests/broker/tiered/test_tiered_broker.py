@@ -185,7 +185,7 @@ async def test_a_broker_without_it_refuses_tiered_topics(tmp_path: Path) -> None
     """T-01: it would lose where they begin; Kafka refuses as well."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
-    logged = "topic orders has remote.storage.enable=true.*: start it with that, and with its store"
+    logged = "topic orders has remote.storage.enable=true.*: start it with that and a remote store"
     with pytest.raises(CannotStart, match=logged):
         async with Broker(data=tmp_path / "data"):
             pass

@@ -26,7 +26,7 @@ async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) ->
     """Send a request to the leader; retried while another change is in progress."""
     while True:
         leader = await quorum.leader()
-        response: Response = await quorum.during(partial(leader.metadata.response, request))
+        response: Response = await quorum.during(partial(leader.metadata.respond, request))
         if response.error is not ErrorCode.request_timed_out:
             return response
         await quorum.pass_time(0.1)

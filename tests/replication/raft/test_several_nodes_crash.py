@@ -108,7 +108,7 @@ async def change_voters(quorum: Nodes, about: int) -> None:
             return
         request = RemoveVoterRequest(voter=voter_of(about).key)
     with suppress(KafkaError, NodeCrashed):
-        await quorum.during(partial(leader.metadata.response, request))
+        await quorum.during(partial(leader.metadata.respond, request))
 
 
 async def misfortunes(quorum: Nodes, source: random.Random, rounds: int) -> None:
