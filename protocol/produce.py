@@ -33,7 +33,7 @@ _INT32 = struct.Struct(">i")
 _ACKS_TIMEOUT_TOPICS = struct.Struct(">hii")
 _ACKS_TIMEOUT_COUNT = struct.Struct(">hiB")
 _INDEX_LENGTH = struct.Struct(">iBB")
-"""Partition index and compact length. If the length has one byte, the second is the count of tagged fields."""
+"""Partition index and two bytes of the compact length. A length of one byte is always followed by a byte."""
 _INDEX_SIZE = struct.Struct(">ii")
 
 Partition = tuple[int, "memoryview | None"]

@@ -145,7 +145,7 @@ class Listener(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop listening and close the socket. Idempotent."""
         ...
 
 

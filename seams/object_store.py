@@ -122,7 +122,7 @@ def _open_directory(
         ) from None
     objects = DirectoryObjects(open_store, directory)
     if not directory.is_remembered:
-        objects.store  # noqa: B018  what is wrong with it is said now
+        objects.store  # noqa: B018  raises now if the store cannot be opened
     return objects
 
 

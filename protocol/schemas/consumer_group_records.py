@@ -20,7 +20,7 @@ class ConsumerGroupMetadataKey:
 
 @record
 class ConsumerGroupMetadataValue:
-    """Metadata of a consumer group: its epoch."""
+    """Metadata of a consumer group: its epoch and metadata hash."""
 
     __api_key__: ClassVar[int] = 3
     __versions__: ClassVar[range] = range(1)

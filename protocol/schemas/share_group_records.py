@@ -44,7 +44,7 @@ class ShareGroupMetadataKey:
 
 @record
 class ShareGroupMetadataValue:
-    """Metadata of a share group: its epoch."""
+    """Metadata of a share group: its epoch and metadata hash."""
 
     __api_key__: ClassVar[int] = 11
     __versions__: ClassVar[range] = range(1)

@@ -25,7 +25,7 @@ class LastAssignmentConfig:
 
 @record
 class StreamsGroupMetadataValue:
-    """Metadata of a streams group: its epoch."""
+    """Metadata of a streams group: its epoch, metadata hash and validated topology epoch."""
 
     __api_key__: ClassVar[int] = 17
     __versions__: ClassVar[range] = range(1)

@@ -49,7 +49,7 @@ class LogRename:
     log: PartitionLog | None
     """The open log, which is no longer in `DirectoryLogs.logs`."""
     keep: bool
-    """Whether the log is closed completely (a stray log), instead of only releasing its handles."""
+    """Whether to close the log cleanly before the rename, as for a stray log."""
 
 
 class LogRemoval:
