@@ -40,9 +40,8 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    jobs = parser.add_subparsers(
-        metavar="JOB", dest="chosen_job"
-    )  # not "job": replay has a --job argument
+    # not "job": replay has a --job argument
+    jobs = parser.add_subparsers(metavar="JOB", dest="chosen_job")
     for name, job in JOBS.items():
         description = f"{job.LINE[0].upper()}{job.LINE[1:]}."
         job.add_arguments(jobs.add_parser(name, help=job.LINE, description=description))

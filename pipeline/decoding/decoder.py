@@ -140,9 +140,8 @@ class Decoder:
             if len(joined) < whole + self._ahead:
                 self._rest, view = joined, view[taken:]
                 continue
-            behind = min(
-                len(joined) - whole, taken
-            )  # bytes of this piece that belong to later batches
+            # bytes of this piece that belong to later batches
+            behind = min(len(joined) - whole, taken)
             yield from self._feed(memoryview(joined))
             if self.is_done:
                 return

@@ -109,9 +109,8 @@ class Registry:
         numbers = self._get(f"{path}?deleted=true")
         if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
             raise _no_registry(f"{self._url}{path}", TypeError("it is no list of versions"))
-        if self._versions.get(subject, set()).difference(
-            numbers
-        ):  # removed for good: numbers may come again
+        # After a permanent deletion, version numbers may be reused.
+        if self._versions.get(subject, set()).difference(numbers):
             for each in [each for each in self._made_before if each.startswith(f"{path}/")]:
                 del self._made_before[each]
         self._versions[subject] = set(numbers)
