@@ -336,7 +336,7 @@ def test_a_load_ends_with_its_broker(target: Target) -> None:
     with target.topic("of-one-that-ends") as topic:
         words = ["produce", "--bootstrap", target.bootstrap, "--topic", topic, "--seconds", "60"]
         began = time.monotonic()
-        with pytest.raises(PeerFailed, match="under load"):
+        with pytest.raises(PeerFailed, match="during the load"):
             run_load(words, process, begun=lambda program: process.kill())
         assert time.monotonic() - began < 30
         process.restart()
@@ -384,7 +384,7 @@ def test_bytes_that_did_not_come_are_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "_feed", lambda connection: connection.sendall(b"half"))
-    with pytest.raises(WorkloadFailed, match="4 of 33554432 bytes came"):
+    with pytest.raises(WorkloadFailed, match="4 of 33554432 bytes were received"):
         limits.SocketToFile().measure(tmp_path)
 
 
