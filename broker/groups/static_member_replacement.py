@@ -1,7 +1,8 @@
 """Replacement and fencing of static members that rejoin without their member id (KIP-345, KIP-814).
 
 In a stable group with an unchanged protocol the new member id is written without a rebalance. If
-the write fails, the member keeps its old id and has to rejoin.
+the write fails, the member keeps its old id and has to rejoin. Later requests with the old member id are fenced by
+`classic_group_members.py`. Consumer groups (KIP-848) fence static members in `consumer/consumer_group.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """ISR maintenance: one task checks all partitions that this node leads.
 
+`LeaderState` in `replication/partition/leader_state.py` decides which replicas leave and join the ISR.
+
 Every half replica.lag.time.max.ms it removes lagging replicas from the ISR and advances high
 watermarks that waited for them. After a change of brokers (fenced, unfenced, in controlled
 shutdown) it checks the high watermarks again. Proposals go to the controller through

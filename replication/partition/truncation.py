@@ -1,4 +1,7 @@
-"""Truncation of a follower's log where it diverges from the leader's (KIP-101, KIP-279, KIP-595).
+"""Decides where a follower truncates its log when it diverges from the leader's (KIP-101, KIP-279, KIP-595).
+
+`follower_state.py` calls it, `follower_role.py` executes the truncation, and `storage/log/truncation.py` truncates the
+log's files.
 
 An epoch has one leader, which appends each offset once: two logs with the same epoch at an offset
 are identical up to it. So replicas compare epochs and their end offsets, not records. One request

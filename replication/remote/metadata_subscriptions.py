@@ -5,7 +5,7 @@ leads. Each subject is in a lane. A lane has at most one cursor per metadata par
 
     LIVE          subjects that have caught up, or that start together
     CATCHING_UP   new subjects, if re-reading for them would delay subjects in LIVE
-    CENSUS        inventories, which have the lowest priority
+    INVENTORY     inventories, which have the lowest priority
 
 A lane that reaches the cursor of LIVE is merged into it. A subject may join a cursor below its own start, because it has a
 snapshot or has read that part; records below its `applied` offset are not passed to it. A subject is ready when it has
