@@ -82,7 +82,7 @@ def offsets_of_aborted_transactions_hold(patch: pytest.MonkeyPatch) -> None:
     def end(store: OffsetStore, producer_id: int, *, committed: bool) -> None:
         sound(store, producer_id, committed=True)
 
-    patch.setattr(OffsetStore, "end_transaction", end)
+    patch.setattr(OffsetStore, "complete_transaction", end)
 
 
 @pytest.mark.slow
