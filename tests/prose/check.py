@@ -20,7 +20,6 @@ from tests.prose.words import NAMES, OPENINGS, PHRASES, WORDS
 
 EXEMPT = ("tests/prose/", "LICENSE", "docs/glossary.md", "tests/transcripts/")
 """The checker's own lists, and the glossary, which quotes the old names."""
-LAYERS = "docs/architecture.md"
 SHORT_WORDS_MAX = 3
 """A docstring of a definition with at most this many words says too little."""
 
@@ -94,8 +93,6 @@ def check_python(path: str, text: str) -> Iterator[Finding]:
 def _check_prose(path: str, number: int, line: str) -> Iterator[Finding]:
     for match in _PROSE.finditer(_CODE_SPAN.sub("``", line)):
         word = match[0].lower()
-        if path == LAYERS and word in ("layer", "room"):
-            continue
         yield Finding(path, number, f"'{match[0]}' ({_instead(word)})", line)
 
 
