@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from odradek.cli.cluster import leaf, run_leaf
+from odradek.cli.cluster_connection import add_cluster_subcommand, run_cluster_subcommand
 from odradek.cli.errors import WrongUsage
 from odradek.cli.output import print_json, print_table
 from odradek.client import acl_admin
@@ -42,10 +42,10 @@ def add_parser(
     )
     commands = parser.add_subparsers(metavar="WHAT")
 
-    listing = leaf(commands, "list", "list the ACLs", list_acls)
+    listing = add_cluster_subcommand(commands, "list", "list the ACLs", list_acls)
     _filter_arguments(listing, "only ACLs")
 
-    adding = leaf(commands, "add", "add ACLs, one for each operation", add)
+    adding = add_cluster_subcommand(commands, "add", "add ACLs, one for each operation", add)
     adding.add_argument(
         "--principal", required=True, help="the principal, such as User:alice; 'User:*' matches all"
     )
@@ -62,13 +62,15 @@ def add_parser(
     adding.add_argument("--deny", action="store_true", help="add ACLs that deny the operation")
     _resource_arguments(adding, required=True)
 
-    removing = leaf(commands, "remove", "remove all ACLs that match the filter", remove)
+    removing = add_cluster_subcommand(
+        commands, "remove", "remove all ACLs that match the filter", remove
+    )
     _filter_arguments(removing, "ACLs")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_leaf(args)
+    return run_cluster_subcommand(args)
 
 
 def _resource_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from odradek.cli.cluster import key_value, leaf, run_leaf
+from odradek.cli.cluster_connection import add_cluster_subcommand, key_value, run_cluster_subcommand
 from odradek.cli.errors import WrongUsage
 from odradek.cli.output import print_json, print_lines, print_table
 from odradek.client import admin
@@ -55,10 +55,14 @@ def add_parser(
     )
     commands = parser.add_subparsers(metavar="WHAT")
 
-    listing = leaf(commands, "list", "list resources that have configs", list_resources)
+    listing = add_cluster_subcommand(
+        commands, "list", "list resources that have configs", list_resources
+    )
     listing.add_argument("type", nargs="?", choices=TYPES, metavar="TYPE", help=", ".join(TYPES))
 
-    describing = leaf(commands, "describe", "show configs with their values and sources", describe)
+    describing = add_cluster_subcommand(
+        commands, "describe", "show configs with their values and sources", describe
+    )
     _resource_arguments(describing)
     describing.add_argument(
         "--all", action="store_true", help="also configs with their default value"
@@ -71,7 +75,9 @@ def add_parser(
         help="only this config; can be repeated",
     )
 
-    altering = leaf(commands, "alter", "alter configs; all others keep their values", alter)
+    altering = add_cluster_subcommand(
+        commands, "alter", "alter configs; all others keep their values", alter
+    )
     _resource_arguments(altering)
     for flag, operation, line in (
         ("--set", ConfigOperation.SET, "set a config"),
@@ -101,7 +107,7 @@ def add_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_leaf(args)
+    return run_cluster_subcommand(args)
 
 
 def _resource_arguments(parser: argparse.ArgumentParser) -> None:

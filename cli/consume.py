@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import trio
 
-from odradek.cli.cluster import (
+from odradek.cli.cluster_connection import (
     cluster_arguments,
     partition_list,
     record_count,

@@ -178,20 +178,20 @@ def _dump(files: Files, found: Sequence[DumpFile], output: Output, args: argpars
 
 
 def _dump_remote_events(files: Files, found: Sequence[DumpFile], args: argparse.Namespace) -> int:
-    from odradek.cli import dump_remote
+    from odradek.cli import dump_remote_log_metadata
     from odradek.cli.dump_files import FileKind
     from odradek.cli.dump_output import Problem
 
-    show: dump_remote.Format = dump_remote.as_kafka
+    show: dump_remote_log_metadata.Format = dump_remote_log_metadata.as_kafka
     if args.kip_405:
-        show = dump_remote.as_kip_405(_kip_properties(args.property))
+        show = dump_remote_log_metadata.as_kip_405(_kip_properties(args.property))
     wrong = 0
     for each in found:
         if each.kind is not FileKind.SEGMENT:
             continue
         try:
             start = vars(args)["from"] or 0
-            for line in dump_remote.lines(files, each, show, start, args.to):
+            for line in dump_remote_log_metadata.lines(files, each, show, start, args.to):
                 if isinstance(line, Problem):
                     sys.stderr.write(f"{each.path}: {line.text}\n")
                     wrong += 1
@@ -207,7 +207,7 @@ def _dump_remote_events(files: Files, found: Sequence[DumpFile], args: argparse.
 
 def _kip_properties(asked: Sequence[str]) -> set[str]:
     """Names of the properties that are set to true."""
-    from odradek.cli.dump_remote import PROPERTIES
+    from odradek.cli.dump_remote_log_metadata import PROPERTIES
 
     chosen = set()
     for each in asked:
@@ -222,11 +222,11 @@ def _kip_properties(asked: Sequence[str]) -> set[str]:
 
 
 def _items(files: Files, found: DumpFile, args: argparse.Namespace) -> Iterator[Row | Problem]:
-    from odradek.cli import dump_segments, dump_small
+    from odradek.cli import dump_indexes_and_checkpoints, dump_segments
     from odradek.cli.dump_files import FileKind
 
     if found.kind not in (FileKind.SEGMENT, FileKind.RAFT_SNAPSHOT):
-        yield from dump_small.rows(found, files.read(found.path))
+        yield from dump_indexes_and_checkpoints.rows(found, files.read(found.path))
         return
     wanted = dump_segments.SegmentDumpOptions(
         deep=args.deep,

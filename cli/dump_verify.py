@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing
 
-from odradek.cli import dump_segments, dump_small
+from odradek.cli import dump_indexes_and_checkpoints, dump_segments
 from odradek.cli.dump_files import DumpFile, FileKind
 from odradek.cli.dump_output import Problem
 from odradek.protocol.errors import CorruptBatch, KafkaError
@@ -190,7 +190,7 @@ class Verifier:
 
     def _small(self, found: DumpFile) -> Problems:
         data = self._files.read(found.path)
-        for item in dump_small.rows(found, data):
+        for item in dump_indexes_and_checkpoints.rows(found, data):
             if isinstance(item, Problem):
                 yield item
             else:
@@ -253,7 +253,7 @@ def _epochs_of(entries: list[EpochStart], layout: SegmentLayout) -> Problems:
 
 def _offset_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -> Problems:
     previous = (found.offset - 1, -1)
-    for offset, position in dump_small.offset_entries(found.offset, data):
+    for offset, position in dump_indexes_and_checkpoints.offset_entries(found.offset, data):
         if offset <= previous[0] or position <= previous[1]:
             yield Problem(
                 f"offset {offset} at {position} after offset {previous[0]} at {previous[1]}"
@@ -276,7 +276,7 @@ def _time_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -> 
     previous = (-1, found.offset - 1)
     highest = -1
     checked = 0
-    for timestamp, offset in dump_small.time_entries(found.offset, data):
+    for timestamp, offset in dump_indexes_and_checkpoints.time_entries(found.offset, data):
         if timestamp <= previous[0] or offset <= previous[1]:
             yield Problem(
                 f"timestamp {timestamp} of offset {offset} after timestamp {previous[0]} of offset "
@@ -301,7 +301,7 @@ def _time_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -> 
 
 def _transaction_index(data: bytes, segment: SegmentLayout | None) -> Problems:
     previous = -1
-    for version, producer_id, first, last, _ in dump_small.aborted_entries(data):
+    for version, producer_id, first, last, _ in dump_indexes_and_checkpoints.aborted_entries(data):
         if version != 0:
             yield Problem(f"unknown version {version} of an entry")
             return

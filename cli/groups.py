@@ -6,7 +6,11 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from odradek.cli.cluster import leaf, partition_list, run_leaf
+from odradek.cli.cluster_connection import (
+    add_cluster_subcommand,
+    partition_list,
+    run_cluster_subcommand,
+)
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.offset_arguments import HELP, parse_offset, resolve_offsets
 from odradek.cli.output import print_json, print_lines, print_table
@@ -41,19 +45,23 @@ def add_parser(
     )
     commands = parser.add_subparsers(metavar="WHAT")
 
-    listing = leaf(commands, "list", "list the groups", list_groups)
+    listing = add_cluster_subcommand(commands, "list", "list the groups", list_groups)
     listing.add_argument(
         "--state", action="append", default=[], help="only groups in this state (Stable, Empty, …)"
     )
 
-    describing = leaf(commands, "describe", "show a group's members, offsets and lag", describe)
+    describing = add_cluster_subcommand(
+        commands, "describe", "show a group's members, offsets and lag", describe
+    )
     describing.add_argument("groups", nargs="+", metavar="GROUP")
 
     for name, line in (
         ("reset", "reset the committed offsets of a group"),
         ("alter", "the same as reset"),
     ):
-        resetting = leaf(commands, name, line, reset, epilog="The group must have no members.")
+        resetting = add_cluster_subcommand(
+            commands, name, line, reset, epilog="The group must have no members."
+        )
         resetting.add_argument("group", metavar="GROUP")
         _partition_arguments(resetting, "default: all topics with committed offsets")
         resetting.add_argument(
@@ -63,17 +71,19 @@ def add_parser(
             "--dry-run", action="store_true", help="print the new offsets without committing them"
         )
 
-    deleting = leaf(commands, "delete", "delete groups and their offsets", delete)
+    deleting = add_cluster_subcommand(commands, "delete", "delete groups and their offsets", delete)
     deleting.add_argument("groups", nargs="+", metavar="GROUP")
 
-    forgetting = leaf(commands, "forget", "delete the committed offsets of topics", forget)
+    forgetting = add_cluster_subcommand(
+        commands, "forget", "delete the committed offsets of topics", forget
+    )
     forgetting.add_argument("group", metavar="GROUP")
     _partition_arguments(forgetting, "can be repeated")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_leaf(args)
+    return run_cluster_subcommand(args)
 
 
 def _partition_arguments(parser: argparse.ArgumentParser, more: str) -> None:

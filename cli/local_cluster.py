@@ -29,7 +29,7 @@ from odradek.broker.local_cluster.supervisor import (
     status,
     write_plan,
 )
-from odradek.cli.cluster import key_value
+from odradek.cli.cluster_connection import key_value
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.output import print_json, print_now, print_table
 from odradek.cli.terminal import ending_signals

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from odradek.cli.balance import balance
-from odradek.cli.balance_plan import TOLERANCE_PERCENT
-from odradek.cli.cluster import leaf, partition_list, run_leaf
+from odradek.cli.cluster_connection import (
+    add_cluster_subcommand,
+    partition_list,
+    run_cluster_subcommand,
+)
 from odradek.cli.errors import CommandFailed
+from odradek.cli.log_dirs_balance import balance
+from odradek.cli.log_dirs_balance_plan import TOLERANCE_PERCENT
 from odradek.cli.log_dirs_output import (
     COLUMNS,
     Filter,
@@ -46,8 +50,10 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT")
-    listing = leaf(commands, "list", "list the log directories and their disks", list_directories)
-    describing = leaf(
+    listing = add_cluster_subcommand(
+        commands, "list", "list the log directories and their disks", list_directories
+    )
+    describing = add_cluster_subcommand(
         commands,
         "describe",
         "list every replica with its directory, size, lag and move",
@@ -68,7 +74,7 @@ def add_parser(
         metavar="LIST",
         help="only these topics, separated by commas",
     )
-    balancing = leaf(
+    balancing = add_cluster_subcommand(
         commands,
         "balance",
         "balance the directories of each broker with the least data moved",
@@ -136,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
     if hasattr(args, "offline"):
         code: int = args.offline(args)
         return code
-    return run_leaf(args)
+    return run_cluster_subcommand(args)
 
 
 def _names(text: str) -> list[str]:

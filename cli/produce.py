@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import trio
 
-from odradek.cli.cluster import cluster_arguments, record_count, with_cluster
+from odradek.cli.cluster_connection import cluster_arguments, record_count, with_cluster
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.record_format import as_given, unescape
 from odradek.cli.terminal import hint, is_terminal, split_stream, stdin_chunks

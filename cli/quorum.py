@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 from uuid import UUID
 
-from odradek.cli.cluster import leaf, run_leaf
+from odradek.cli.cluster_connection import add_cluster_subcommand, run_cluster_subcommand
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.output import print_json, print_lines, print_table
 from odradek.cli.storage_info import load_config
@@ -40,14 +40,16 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT")
-    leaf(
+    add_cluster_subcommand(
         commands,
         "describe",
         "show the leader, and the log end offset and lag of each voter and observer",
         describe,
         epilog="FETCHED and CAUGHT UP are in ms before now.",
     )
-    adding = leaf(commands, "add", "add a running controller to the voters", add, json=False)
+    adding = add_cluster_subcommand(
+        commands, "add", "add a running controller to the voters", add, json=False
+    )
     adding.add_argument(
         "-c",
         "--config",
@@ -55,7 +57,9 @@ def add_parser(
         required=True,
         help="server.properties of the new voter; its metadata directory is read too",
     )
-    removing = leaf(commands, "remove", "remove a controller from the voters", remove, json=False)
+    removing = add_cluster_subcommand(
+        commands, "remove", "remove a controller from the voters", remove, json=False
+    )
     removing.add_argument("controller", type=int, metavar="NODE", help="the controller's node id")
     removing.add_argument(
         "-d",
@@ -72,7 +76,7 @@ def add_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_leaf(args)
+    return run_cluster_subcommand(args)
 
 
 def _uuid(text: str) -> UUID:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 
-from odradek.cli.cluster import bootstrap_argument, with_cluster
+from odradek.cli.cluster_connection import bootstrap_argument, with_cluster
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.move_throttles import clear_throttles, throttle_moves, throttle_replication
 from odradek.cli.output import print_lines

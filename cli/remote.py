@@ -9,10 +9,10 @@ from functools import partial
 import trio
 
 from odradek.cli import remote_output
-from odradek.cli.cluster import (
+from odradek.cli.cluster_connection import (
     cluster_arguments,
-    explained,
-    first_cause,
+    command_error,
+    first_exception,
     key_value,
     seconds,
     with_cluster,
@@ -20,7 +20,7 @@ from odradek.cli.cluster import (
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.output import ProgressLine
 from odradek.cli.remote_give_up import find_losses, give_up
-from odradek.cli.remote_store import MetadataTopicConsumer, call, listing, open_store
+from odradek.cli.remote_inputs import MetadataTopicConsumer, call, listing, open_store
 from odradek.cli.remote_summaries import Summaries
 from odradek.cli.terminal import hint
 from odradek.client.metadata import Cluster
@@ -67,7 +67,7 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT")
-    listed = _leaf(
+    listed = _add_subcommand(
         commands,
         "list",
         "list the partitions in the store, and segments that are not complete",
@@ -76,11 +76,11 @@ def add_parser(
     listed.add_argument(
         "--segments", action="store_true", help="list segments instead of partitions"
     )
-    verified = _leaf(commands, "verify", "verify objects against the metadata", _verify)
+    verified = _add_subcommand(commands, "verify", "verify objects against the metadata", _verify)
     verified.add_argument(
         "--quick", action="store_true", help="do not read objects: verify only existence and sizes"
     )
-    collected = _leaf(
+    collected = _add_subcommand(
         commands, "gc", "find and remove objects that no metadata refers to", _collect
     )
     collected.add_argument(
@@ -88,7 +88,7 @@ def add_parser(
         action="store_true",
         help="remove the garbage; without it, garbage is only listed",
     )
-    given_up = _leaf(
+    given_up = _add_subcommand(
         commands,
         "give-up",
         "recover from the permanent loss of the store. An empty directory or bucket must replace it. Topics that "
@@ -101,7 +101,7 @@ def add_parser(
         action="store_true",
         help="execute it; without it, the lost topics are only listed",
     )
-    _leaf(
+    _add_subcommand(
         commands,
         "summarize",
         "write a summary for each partition without a summary of a leader. Readers of the store without "
@@ -111,7 +111,7 @@ def add_parser(
     return parser
 
 
-def _leaf(
+def _add_subcommand(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     line: str,
@@ -190,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return trio.run(without_metadata, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
-        raise explained(first_cause(group), args) from group
+        raise command_error(first_exception(group), args) from group
 
 
 class RemoteCommandContext:

@@ -21,7 +21,7 @@ import trio
 
 from odradek.cli.errors import CommandFailed
 from odradek.cli.output import ProgressLine
-from odradek.cli.remote_store import MetadataTopicConsumer
+from odradek.cli.remote_inputs import MetadataTopicConsumer
 from odradek.client import admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ConfigSource, ResourceType
 from odradek.client.consumer import EARLIEST, TopicPartition, list_offsets

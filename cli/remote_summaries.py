@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from odradek.cli.remote_store import call
+from odradek.cli.remote_inputs import call
 from odradek.seams import Seams
 from odradek.seams.objects import ObjectMissing, Objects
 from odradek.storage.tiered.audit import AuditFinding, SegmentStatus

@@ -49,19 +49,25 @@ def add_parser(
     )
     commands = parser.add_subparsers(metavar="WHAT")
     _add_format(commands)
-    info = _leaf(commands, "info", "show the meta.properties of the directories", storage_info)
+    info = _add_subcommand(
+        commands, "info", "show the meta.properties of the directories", storage_info
+    )
     _add_config(info)
-    mapping = _leaf(commands, "version-mapping", "show the feature levels of a release", _mapping)
+    mapping = _add_subcommand(
+        commands, "version-mapping", "show the feature levels of a release", _mapping
+    )
     mapping.add_argument("-r", "--release-version", metavar="RELEASE", help=_release_help())
-    needs = _leaf(
+    needs = _add_subcommand(
         commands, "feature-dependencies", "show the dependencies of feature levels", _needs
     )
     _add_feature(needs, required=True)
-    _leaf(commands, "random-uuid", "print a random UUID for a cluster or a directory", _random_uuid)
+    _add_subcommand(
+        commands, "random-uuid", "print a random UUID for a cluster or a directory", _random_uuid
+    )
     return parser
 
 
-def _leaf(
+def _add_subcommand(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     line: str,
@@ -96,7 +102,9 @@ def _release_help() -> str:
 
 
 def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _leaf(commands, "format", "format the log directories for a cluster", _format)
+    parser = _add_subcommand(
+        commands, "format", "format the log directories for a cluster", _format
+    )
     _add_config(parser)
     parser.add_argument(
         "-t", "--cluster-id", metavar="ID", required=True, help="the cluster's id, any text"

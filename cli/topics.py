@@ -6,7 +6,13 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from odradek.cli.cluster import base64_uuid, key_value, leaf, partition_list, run_leaf
+from odradek.cli.cluster_connection import (
+    add_cluster_subcommand,
+    base64_uuid,
+    key_value,
+    partition_list,
+    run_cluster_subcommand,
+)
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.offset_arguments import (
     AtTimestamp,
@@ -58,15 +64,15 @@ def add_parser(
     )
     commands = parser.add_subparsers(metavar="WHAT")
 
-    listing = leaf(commands, "list", "list the topics", list_topics)
+    listing = add_cluster_subcommand(commands, "list", "list the topics", list_topics)
     listing.add_argument("--internal", action="store_true", help="include internal topics")
 
-    describing = leaf(
+    describing = add_cluster_subcommand(
         commands, "describe", "show topics with their partitions and configs", describe
     )
     describing.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all topics")
 
-    creating = leaf(commands, "create", "create a topic", create)
+    creating = add_cluster_subcommand(commands, "create", "create a topic", create)
     creating.add_argument("topic", metavar="TOPIC")
     creating.add_argument("-p", "--partitions", type=int, default=-1, metavar="N")
     creating.add_argument("-r", "--replication-factor", type=int, default=-1, metavar="N")
@@ -85,7 +91,7 @@ def add_parser(
         help="validate the request, without creating the topic",
     )
 
-    altering = leaf(commands, "alter", "add partitions and alter configs", alter)
+    altering = add_cluster_subcommand(commands, "alter", "add partitions and alter configs", alter)
     altering.add_argument("topic", metavar="TOPIC")
     altering.add_argument(
         "-p", "--partitions", type=int, metavar="N", help="the new total number of partitions"
@@ -99,13 +105,15 @@ def add_parser(
         help="restore the default value; can be repeated",
     )
 
-    deleting = leaf(commands, "delete", "delete topics and their records", delete)
+    deleting = add_cluster_subcommand(commands, "delete", "delete topics and their records", delete)
     deleting.add_argument("topics", nargs="+", metavar="TOPIC")
     deleting.add_argument(
         "--if-exists", action="store_true", help="succeed if a topic does not exist"
     )
 
-    offsets = leaf(commands, "offsets", "show the offsets of each partition", show_offsets)
+    offsets = add_cluster_subcommand(
+        commands, "offsets", "show the offsets of each partition", show_offsets
+    )
     offsets.add_argument("topics", nargs="+", metavar="TOPIC")
     offsets.add_argument(
         "--at",
@@ -115,7 +123,7 @@ def add_parser(
         " time in ms (default: beginning and end)",
     )
 
-    trimming = leaf(commands, "trim", "delete the records before an offset", trim)
+    trimming = add_cluster_subcommand(commands, "trim", "delete the records before an offset", trim)
     trimming.add_argument("topic", metavar="TOPIC")
     trimming.add_argument(
         "--before", metavar="OFFSET", type=parse_offset, required=True, help="as for consume -o"
@@ -127,7 +135,7 @@ def add_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_leaf(args)
+    return run_cluster_subcommand(args)
 
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:

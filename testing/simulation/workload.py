@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from odradek.cli.remote_store import MetadataTopicConsumer
+from odradek.cli.remote_inputs import MetadataTopicConsumer
 from odradek.client.admin import (
     ConfigChange,
     ConfigOperation,

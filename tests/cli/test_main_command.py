@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from odradek.cli.cluster import with_cluster
+from odradek.cli.cluster_connection import with_cluster
 from odradek.cli.main import COMMANDS, READER_GONE, main
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams

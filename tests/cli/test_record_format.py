@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.cli.cluster import partition_list
+from odradek.cli.cluster_connection import partition_list
 from odradek.cli.offset_arguments import (
     AtTimestamp,
     BeforeEnd,

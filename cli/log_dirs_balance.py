@@ -1,6 +1,6 @@
 """`odradek log-dirs balance`: plan and start the moves that balance the log directories of each broker.
 
-`balance_plan` computes the plan from the sizes that the brokers report. A moving replica counts in its
+`log_dirs_balance_plan` computes the plan from the sizes that the brokers report. A moving replica counts in its
 destination. The command therefore keeps no state: if it is interrupted and run again, it includes the
 running moves and plans the missing ones. It starts all moves at once. A broker runs as many of them
 concurrently as it has threads for moves, and continues after a restart and after this command ends.
@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from odradek.cli.balance_plan import plan
 from odradek.cli.errors import CommandFailed
+from odradek.cli.log_dirs_balance_plan import plan
 from odradek.cli.log_dirs_output import percent
 from odradek.cli.move_throttles import MOVE_RATE, throttle_moves
 from odradek.cli.output import human_bytes, print_lines, print_now, print_table

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from odradek.cli.balance import balance_of
+from odradek.cli.log_dirs_balance import balance_of
 from odradek.cli.main import INTERRUPTED
 from odradek.cli.move_throttles import MOVE_RATE
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory

@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from odradek.cli.balance_plan import Goal, by_steps, plan, score
+from odradek.cli.log_dirs_balance_plan import Goal, by_steps, plan, score
 
 SIZES = st.one_of(st.just(0), st.integers(1, 20), st.integers(1, 10**9))
 

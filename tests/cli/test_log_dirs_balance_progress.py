@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.cli.balance import WINDOW_S, CopyProgress, MoveProgress, duration
+from odradek.cli.log_dirs_balance import WINDOW_S, CopyProgress, MoveProgress, duration
 
 MIB = 1 << 20
 

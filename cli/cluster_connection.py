@@ -1,4 +1,4 @@
-"""Common parts of the commands that connect to a cluster: --bootstrap, and error messages."""
+"""Options, subcommands and error messages of the commands that connect to a cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HINTS = {
 """Hints for error codes."""
 
 
-def leaf(
+def add_cluster_subcommand(
     subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     line: str,
@@ -53,7 +53,7 @@ def leaf(
     epilog: str = "",
     json: bool = True,
 ) -> argparse.ArgumentParser:
-    """Add a subcommand that connects to a cluster; `run_leaf` runs its `action`."""
+    """Add a subcommand that connects to a cluster; `run_cluster_subcommand` runs its `action`."""
     parser = subparsers.add_parser(
         name,
         help=line,
@@ -64,7 +64,7 @@ def leaf(
     cluster_arguments(parser)
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(action=action, leaf=parser)
+    parser.set_defaults(action=action)
     return parser
 
 
@@ -107,7 +107,7 @@ def record_count(text: str) -> int:
     return int(text)
 
 
-def run_leaf(args: argparse.Namespace) -> int:
+def run_cluster_subcommand(args: argparse.Namespace) -> int:
     """Run the selected subcommand. Raises WrongUsage if there is none."""
     if not hasattr(args, "action"):
         raise WrongUsage(f"a subcommand is missing: see `odradek {args.command} --help`")
@@ -135,12 +135,12 @@ def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Aw
     try:
         return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
-        raise explained(first_cause(group), args) from group
+        raise command_error(first_exception(group), args) from group
     except (KafkaError, ClientError, UnicodeEncodeError, struct.error) as error:
-        raise explained(error, args) from error
+        raise command_error(error, args) from error
 
 
-def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
+def command_error(error: BaseException, args: argparse.Namespace) -> BaseException:
     """Convert an expected error to CommandFailed with a hint; return other errors unchanged."""
     if isinstance(error, NoSuchNode):
         return CommandFailed(f"{error}\n`odradek configs list broker` lists the brokers")
@@ -166,7 +166,7 @@ def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
     return error
 
 
-def first_cause(group: BaseException) -> BaseException:
+def first_exception(group: BaseException) -> BaseException:
     """Select the exception of a group to report: Ctrl-C and broken pipes first."""
     leaves = list(_leaves(group))
     for error in leaves:
