@@ -14,7 +14,7 @@ from odradek.client.consumer import ConsumedRecord
 from odradek.client.metadata import Cluster
 from odradek.client.whole_topic import WholeTopic
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.remote.metadata_topic import metadata_partition
+from odradek.replication.tiered.metadata_topic import metadata_partition
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.seams.objects import (

@@ -30,17 +30,17 @@ from odradek.broker.requests.route import Route
 from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.fetch import (
+from odradek.protocol.fetch_request_reader import (
+    RACK_VERSION,
+    TOPIC_ID_VERSION,
+    FetchRequest,
+    read_fetch_request,
+)
+from odradek.protocol.fetch_response_writer import (
     NODE_ENDPOINTS_VERSION,
     FetchedPartition,
     FetchedTopic,
     write_fetch_response,
-)
-from odradek.protocol.fetch_request import (
-    RACK_VERSION,
-    TOPIC_ID_VERSION,
-    FetchRequest,
-    read_fetch,
 )
 from odradek.protocol.leaders import NodeEndpoint
 from odradek.replication.partition.partition import Partition
@@ -382,7 +382,7 @@ def _stable(found: Iterable[LogReadResult]) -> dict[Partition, int]:
 
 
 def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
-    return read_fetch(view, version, offset)
+    return read_fetch_request(view, version, offset)
 
 
 def write(key: int, version: int, response: Response) -> list[Buffer | FileSlice]:

@@ -25,8 +25,12 @@ from odradek.broker.requests.route import WOULD_BLOCK, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.leaders import NodeEndpoint
-from odradek.protocol.produce import ProduceRequest, ProduceTopic, read_produce
-from odradek.protocol.produce_response import (
+from odradek.protocol.produce_request_reader import (
+    ProduceRequest,
+    ProduceTopic,
+    read_produce_request,
+)
+from odradek.protocol.produce_response_writer import (
     LEADER_VERSION,
     ProducedPartition,
     write_produce_response,
@@ -403,7 +407,7 @@ def _pending(topics: Topics) -> list[Outcome]:
 
 
 def read(key: int, version: int, view: memoryview, offset: int) -> ProduceRequest:
-    return read_produce(view, version, offset)
+    return read_produce_request(view, version, offset)
 
 
 def write(key: int, version: int, response: Response) -> bytearray:

@@ -21,7 +21,7 @@ from odradek.replication.controller.feature_updates import (
     update_features,
 )
 from odradek.replication.controller.features import KRAFT_VERSION
-from odradek.replication.controller.leader_and_isr import MIN_ISR
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.quorum_info import ReplicaInfo
 from odradek.replication.raft.rpc_codec import write_endpoints

@@ -15,7 +15,7 @@ from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import Handler, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import KafkaError
-from odradek.protocol.fetch import write_fetch_response
+from odradek.protocol.fetch_response_writer import write_fetch_response
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.raft import election_rpcs as wire_elections
 from odradek.replication.raft import fetch_rpcs as wire_log

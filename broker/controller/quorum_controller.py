@@ -24,7 +24,7 @@ import trio
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
-from odradek.replication.controller.leader_and_isr import leads_any_partition
+from odradek.replication.controller.leader_and_isr_updates import leads_any_partition
 from odradek.replication.raft.errors import NotController
 
 if TYPE_CHECKING:

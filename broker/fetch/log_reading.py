@@ -23,7 +23,7 @@ from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_
 from odradek.broker.fetch.session_cache import CachedPartition
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.fetch import FetchedPartition
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import find_divergence

@@ -15,7 +15,7 @@ from typing import Protocol
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.fetch import FetchedPartition
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.seams.entropy import Entropy
 
 

@@ -50,7 +50,7 @@ from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
-from odradek.replication.remote.leader_epoch_recovery import (
+from odradek.replication.tiered.leader_epoch_recovery import (
     LeaderEpochRecovery,
     lacks_leader_epochs,
 )

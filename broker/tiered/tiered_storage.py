@@ -26,17 +26,17 @@ from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.partition.follower_role import RemoteTier
 from odradek.replication.partition.partition import Partition
-from odradek.replication.remote.auxiliary_state import AuxiliaryState
-from odradek.replication.remote.metadata_manager_settings import read_settings
-from odradek.replication.remote.metadata_snapshots import MetadataSnapshots
-from odradek.replication.remote.metadata_topic import UnusableMetadataTopic
-from odradek.replication.remote.partition_remover import (
+from odradek.replication.tiered.auxiliary_state import AuxiliaryState
+from odradek.replication.tiered.metadata_manager_settings import read_settings
+from odradek.replication.tiered.metadata_snapshots import MetadataSnapshots
+from odradek.replication.tiered.metadata_topic import UnusableMetadataTopic
+from odradek.replication.tiered.partition_remover import (
     DeletedTopics,
     RemotePartitionRemover,
     RemoverSettings,
     TopicState,
 )
-from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from odradek.replication.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC

@@ -15,7 +15,7 @@ from odradek.broker.transactions.partition_verification import (
     add_or_verify_partitions,
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.produce import ProduceRequest
+from odradek.protocol.produce_request_reader import ProduceRequest
 from odradek.protocol.records.batch import Batch
 from odradek.replication.partition.partition import Partition
 from odradek.seams.values import value_class

@@ -16,7 +16,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.broker_registration import check_broker_epoch
 from odradek.replication.controller.controller_result import ControllerResult, ItemRefused
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
-from odradek.replication.controller.leader_and_isr import (
+from odradek.replication.controller.leader_and_isr_updates import (
     allows_unclean_election,
     partition_change_context,
 )

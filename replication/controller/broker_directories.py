@@ -24,7 +24,7 @@ from odradek.replication.controller.image import (
     PartitionImage,
 )
 from odradek.replication.controller.image_builder import apply_records
-from odradek.replication.controller.leader_and_isr import (
+from odradek.replication.controller.leader_and_isr_updates import (
     PartitionRef,
     leader_and_isr_updates,
     partition_change_context,

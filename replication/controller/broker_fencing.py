@@ -25,7 +25,7 @@ from odradek.replication.controller.image import (
     MetadataImage,
 )
 from odradek.replication.controller.image_builder import apply_records
-from odradek.replication.controller.leader_and_isr import (
+from odradek.replication.controller.leader_and_isr_updates import (
     leader_and_isr_updates,
     partitions_changed_by_removal,
     partitions_with_isr_member,

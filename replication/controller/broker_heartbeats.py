@@ -32,7 +32,7 @@ from odradek.replication.controller.broker_registration import (
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.image_builder import apply_records
-from odradek.replication.controller.leader_and_isr import leads_any_partition
+from odradek.replication.controller.leader_and_isr_updates import leads_any_partition
 from odradek.seams.values import value_class
 
 _CHANGES: Final[dict[BrokerControlState, Callable[..., ControllerResult[None]]]] = {

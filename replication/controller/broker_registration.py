@@ -29,7 +29,7 @@ from odradek.replication.controller.image import (
     MetadataImage,
 )
 from odradek.replication.controller.image_records import broker_record, controller_record
-from odradek.replication.controller.leader_and_isr import (
+from odradek.replication.controller.leader_and_isr_updates import (
     PartitionRef,
     leader_and_isr_updates,
     partitions_with_elr_member,

@@ -24,7 +24,7 @@ from odradek.replication.controller.controller_result import (
 )
 from odradek.replication.controller.features import elr_enabled, knows_cordoned
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
-from odradek.replication.controller.leader_and_isr import MIN_ISR
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 from odradek.seams.values import value_class
 
 __all__ = [

@@ -27,7 +27,7 @@ from odradek.replication.controller.features import (
     metadata_version,
 )
 from odradek.replication.controller.image import BROKER, MetadataImage
-from odradek.replication.controller.leader_and_isr import MIN_ISR
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 from odradek.seams.values import value_class
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

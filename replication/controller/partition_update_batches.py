@@ -21,7 +21,7 @@ from odradek.replication.controller.broker_registration import (
 )
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.leader_and_isr import (
+from odradek.replication.controller.leader_and_isr_updates import (
     PartitionRef,
     electable_partitions,
     leader_and_isr_updates,

@@ -18,7 +18,7 @@ from odradek.replication.controller.controller_result import (
     check_size,
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
-from odradek.replication.controller.leader_and_isr import (
+from odradek.replication.controller.leader_and_isr_updates import (
     allows_unclean_election,
     partition_change_context,
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.controller_result import ItemRefused
 from odradek.replication.controller.image import MetadataImage, PartitionImage
-from odradek.replication.controller.leader_and_isr import default_directory
+from odradek.replication.controller.leader_and_isr_updates import default_directory
 
 
 def check_manual_assignment(

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode, error_code
-from odradek.protocol.fetch_response import PartitionData
+from odradek.protocol.fetch_response_reader import PartitionData
 from odradek.replication.fetching.fetch_session_handler import FetchSessionHandler, TopicIdPartition
 from odradek.replication.partition.follower_role import FollowerRole
 from odradek.replication.partition.follower_state import (

@@ -24,7 +24,11 @@ from odradek.client.connection import MAX_RESPONSE_BYTES, BrokerConnection, open
 from odradek.client.errors import ClientError, Unsupported
 from odradek.protocol.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
-from odradek.protocol.fetch_response import OLDEST_VERSION, FetchResponse, read_fetch_response
+from odradek.protocol.fetch_response_reader import (
+    OLDEST_VERSION,
+    FetchResponse,
+    read_fetch_response,
+)
 from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdPartition
 from odradek.replication.fetching.fetcher_partitions import (
     FetcherPartitions,

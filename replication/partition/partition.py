@@ -40,7 +40,7 @@ from odradek.storage.log.transaction_verification import VerificationGuard
 
 if TYPE_CHECKING:
     from odradek.replication.partition.leader_role import ClusterContext, LeaderRole
-    from odradek.replication.partition.refused_batches import RefusedBatches
+    from odradek.replication.partition.rejected_batches import RejectedBatches
 
 ACKS_ALL = -1
 NEWEST_BYTES_MAX = 4096
@@ -170,7 +170,7 @@ class Partition:
         self.log = log
         self.traffic: PartitionTraffic | None = None
         """None if the traffic of this partition is not counted."""
-        self._refusals: RefusedBatches | None = None
+        self._rejected_batches: RejectedBatches | None = None
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id
@@ -369,13 +369,13 @@ class Partition:
     def error_for_producer(self, records: memoryview, error: KafkaError) -> KafkaError:
         """Return the error for the response to `records`, after `append` raised `error`.
 
-        That is `error`, or the error of an earlier rejected batch (`refused_batches.py`).
+        That is `error`, or the error of an earlier rejected batch (`rejected_batches.py`).
         """
-        if self._refusals is None:
-            from odradek.replication.partition.refused_batches import RefusedBatches
+        if self._rejected_batches is None:
+            from odradek.replication.partition.rejected_batches import RejectedBatches
 
-            self._refusals = RefusedBatches()
-        return self._refusals.error_for_producer(records, error)
+            self._rejected_batches = RejectedBatches()
+        return self._rejected_batches.error_for_producer(records, error)
 
     def _keep_newest(self, appended: Appended) -> None:
         if appended.data is not None and appended.size_bytes <= NEWEST_BYTES_MAX:

@@ -23,7 +23,7 @@ from odradek.replication.controller.features import (
     metadata_version,
 )
 from odradek.replication.controller.image import BROKER, InvalidMetadata, MetadataImage
-from odradek.replication.controller.leader_and_isr import MIN_ISR
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 from odradek.replication.raft.metadata_log import DIRECTORY
 from odradek.replication.raft.snapshots import (
     SnapshotContents,

@@ -1,6 +1,6 @@
 """Codecs of Fetch and FetchSnapshot of the metadata log (KIP-595, 630, 853, 1166).
 
-Fetch uses the topic id, so version 13 is the oldest that can be sent. `protocol/fetch.py` encodes its
+Fetch uses the topic id, so version 13 is the oldest that can be sent. `protocol/fetch_response_writer.py` encodes its
 response; the codec returns the arguments.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError, error_code
-from odradek.protocol.fetch import (
+from odradek.protocol.fetch_response_writer import (
     TOPIC_ID_VERSION,
     FetchedPartition,
     FetchedTopic,

@@ -18,7 +18,7 @@ from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import read_response_header
-from odradek.protocol.produce import ProduceRequest, ProduceTopic
+from odradek.protocol.produce_request_reader import ProduceRequest, ProduceTopic
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.compression import ZSTD, compress
 from odradek.protocol.records.crc32c import crc32c

@@ -14,7 +14,7 @@ from odradek.broker.apis.produce import Topics, produce
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.produce import ProduceRequest, ProduceTopic
+from odradek.protocol.produce_request_reader import ProduceRequest, ProduceTopic
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.seams.network import Address

@@ -12,7 +12,7 @@ import pytest
 from odradek.broker.apis.offsets import delete_records, list_offsets, offset_for_leader_epoch
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.fetch import FetchedPartition
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from tests.broker.two_replicas import EPOCH, OTHER, Stage, stage
 
 EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -2, -1, -4, -5, -6

@@ -18,8 +18,8 @@ from odradek.broker.requests.context import RequestContext
 from odradek.broker.tiered.remote_read_service import RemoteReadService
 from odradek.protocol import apis
 from odradek.protocol.apis import Api
-from odradek.protocol.fetch import FetchedPartition
-from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.fetch_request_reader import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.protocol.records.batch import batches
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice

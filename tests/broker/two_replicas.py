@@ -14,8 +14,8 @@ from odradek.broker.apis.fetch import Response, fetch
 from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
-from odradek.protocol.fetch import FetchedPartition
-from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.fetch_request_reader import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.controller.image_records import broker_record

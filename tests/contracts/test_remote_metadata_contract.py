@@ -28,7 +28,7 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
-from tests.replication.remote.metadata_world import MetadataWorld, run
+from tests.replication.tiered.metadata_world import MetadataWorld, run
 from tests.storage.tiered.remote_segments import (
     DELETED,
     DELETING,

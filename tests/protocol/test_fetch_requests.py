@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.fetch_request import FetchRequest, read_fetch
+from odradek.protocol.fetch_request_reader import FetchRequest, read_fetch_request
 from odradek.protocol.messages import field
 
 VERSIONS = list(FETCH.versions)
@@ -110,13 +110,13 @@ def whose_read(topic: Any) -> tuple[Any, Any]:
 @given(version=st.sampled_from(VERSIONS), values=requests, before=st.binary(max_size=9))
 def test_what_was_written_is_read(version: int, values: dict[str, Any], before: bytes) -> None:
     view = memoryview(before + messages.write_request(FETCH.key, version, values))
-    same(read_fetch(view, version, len(before)), version, view, len(before))
+    same(read_fetch_request(view, version, len(before)), version, view, len(before))
 
 
 @given(version=st.sampled_from(VERSIONS), raw=st.binary(max_size=150))
 def test_any_bytes_are_a_request_or_invalid(version: int, raw: bytes) -> None:
     with suppress(InvalidFrame):
-        read_fetch(memoryview(raw), version)
+        read_fetch_request(memoryview(raw), version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -140,7 +140,7 @@ def test_what_is_damaged_is_refused_or_read_as_the_codec_does(version: int) -> N
             damaged[source.randrange(len(damaged))] = source.choice((0, 1, 0x7F, 0x80, 0xFF))
         view = memoryview(bytes(damaged))
         try:
-            request = read_fetch(view, version)
+            request = read_fetch_request(view, version)
         except InvalidFrame:
             continue
         with suppress(InvalidFrame):  # it also looks into what this reader passes over
@@ -153,4 +153,4 @@ def test_tags_beyond_all_reason_are_refused() -> None:
     raw = messages.write_request(FETCH.key, version, values)
     many = raw[:-1] + b"\x41" + b"\x63\x00" * 0x41
     with pytest.raises(InvalidFrame, match="65 tagged fields"):
-        read_fetch(memoryview(many), version)
+        read_fetch_request(memoryview(many), version)

@@ -15,14 +15,14 @@ from kio.serial import entity_reader, entity_writer
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.fetch import (
+from odradek.protocol.fetch_response_reader import OLDEST_VERSION, read_fetch_response
+from odradek.protocol.fetch_response_writer import (
     FetchedPartition,
     FetchedTopic,
     NodeEndpoint,
     Part,
     write_fetch_response,
 )
-from odradek.protocol.fetch_response import OLDEST_VERSION, read_fetch_response
 from odradek.seams.files import FileSlice
 
 VERSIONS = list(FETCH.versions)

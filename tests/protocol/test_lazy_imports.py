@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import sys
-import odradek.protocol.messages, odradek.protocol.produce, odradek.protocol.fetch
+import odradek.protocol.messages, odradek.protocol.produce_request_reader, odradek.protocol.fetch_response_writer
 import odradek.protocol.records.records, odradek.protocol.records.control
 import odradek.protocol.schemas.serde, odradek.protocol.schemas.metadata_records
 early = {name for name in sys.modules}

@@ -16,7 +16,11 @@ from odradek.protocol import messages
 from odradek.protocol.apis import PRODUCE
 from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.produce import MAX_PARTITIONS, ProduceRequest, read_produce
+from odradek.protocol.produce_request_reader import (
+    MAX_PARTITIONS,
+    ProduceRequest,
+    read_produce_request,
+)
 
 VERSIONS = list(PRODUCE.versions)
 
@@ -71,7 +75,7 @@ def as_values(request: ProduceRequest, version: int) -> dict[str, Any]:
 @given(version=st.sampled_from(VERSIONS), values=requests, before=st.binary(max_size=9))
 def test_what_was_written_is_read(version: int, values: dict[str, Any], before: bytes) -> None:
     raw = messages.write_request(PRODUCE.key, version, values)
-    request = read_produce(memoryview(before + raw), version, len(before))
+    request = read_produce_request(memoryview(before + raw), version, len(before))
     assert messages.write_request(PRODUCE.key, version, as_values(request, version)) == raw
     for topic in request.topics:
         assert (topic.name is None) == (version >= 13)
@@ -81,7 +85,7 @@ def test_what_was_written_is_read(version: int, values: dict[str, Any], before: 
 @given(version=st.sampled_from(VERSIONS), raw=st.binary(max_size=150))
 def test_any_bytes_are_a_request_or_invalid(version: int, raw: bytes) -> None:
     with suppress(InvalidFrame):
-        read_produce(memoryview(raw), version)
+        read_produce_request(memoryview(raw), version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -101,12 +105,12 @@ def test_it_accepts_what_the_codec_accepts(version: int) -> None:
     raw = messages.write_request(PRODUCE.key, version, values)
     for end in range(len(raw)):
         with pytest.raises(InvalidFrame):
-            read_produce(memoryview(raw[:end]), version)
-    read_produce(memoryview(raw + b"\0"), version)  # librdkafka sends bytes left over
+            read_produce_request(memoryview(raw[:end]), version)
+    read_produce_request(memoryview(raw + b"\0"), version)  # librdkafka sends bytes left over
     for _ in range(400):
         changed = bytearray(raw)
         changed[source.randrange(len(raw))] = source.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
-        assert accepts(read_produce, memoryview(changed), version) == accepts(
+        assert accepts(read_produce_request, memoryview(changed), version) == accepts(
             lambda view, version: messages.read_request(PRODUCE.key, version, view),
             memoryview(changed),
             version,
@@ -131,16 +135,16 @@ def test_a_string_is_no_longer_than_it_may_be(where: str) -> None:
         transactional_id, topic = (text, b"\x02t") if where == "transactional id" else (b"\0", text)
         raw = transactional_id + struct.pack(">hi", 1, 0) + b"\x02" + topic + b"\x01\0\0"
         if is_read:
-            read_produce(memoryview(raw), 9)
+            read_produce_request(memoryview(raw), 9)
         else:
             with pytest.raises(InvalidFrame, match="a string of 32768 bytes"):
-                read_produce(memoryview(raw), 9)
+                read_produce_request(memoryview(raw), 9)
 
 
 def test_records_are_slices_of_the_frame() -> None:
     values = {"topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"abc"}]}]}
     frame = bytearray(messages.write_request(PRODUCE.key, 9, values))
-    ((_, records),) = read_produce(memoryview(frame), 9).topics[0].partitions
+    ((_, records),) = read_produce_request(memoryview(frame), 9).topics[0].partitions
     assert records is not None
     records[0] = ord("z")
     assert b"zbc" in frame
@@ -151,7 +155,7 @@ def test_the_partitions_of_a_request_are_limited() -> None:
     raw = struct.pack(">hhii", -1, 1, 1, 1) + struct.pack(">hi", 0, count)
     raw += struct.pack(">ii", 0, -1) * count
     with pytest.raises(InvalidFrame, match="partitions"):
-        read_produce(memoryview(raw), 3)
+        read_produce_request(memoryview(raw), 3)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ def test_the_partitions_of_a_request_are_limited() -> None:
 )
 def test_bombs_and_nulls(version: int, raw: bytes) -> None:
     with pytest.raises(InvalidFrame):
-        read_produce(memoryview(raw), version)
+        read_produce_request(memoryview(raw), version)
 
 
 def test_tags_beyond_all_reason_are_refused() -> None:
@@ -175,4 +179,4 @@ def test_tags_beyond_all_reason_are_refused() -> None:
     raw = messages.write_request(PRODUCE.key, version, values)
     many = raw[:-1] + b"\x41" + b"\x63\x00" * 0x41
     with pytest.raises(InvalidFrame, match="65 tagged fields"):
-        read_produce(memoryview(many), version)
+        read_produce_request(memoryview(many), version)

@@ -10,7 +10,7 @@ import pytest
 from odradek.broker.tiered.remote_log_manager import Role, _Tiered
 from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
-from odradek.replication.remote.partition_remover import DeletedTopics, TopicState
+from odradek.replication.tiered.partition_remover import DeletedTopics, TopicState
 from odradek.seams.files import Buffer
 from odradek.storage.log import relocation
 from odradek.storage.log import retention as local_retention

@@ -18,7 +18,7 @@ from odradek.broker.network.connection import ClientConnection
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.fetch_request_reader import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.image import PartitionImage

@@ -17,7 +17,7 @@ from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.fetch_request import read_fetch
+from odradek.protocol.fetch_request_reader import read_fetch_request
 from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.acls import Acl
 from odradek.replication.controller.topics import delete_topics
@@ -107,7 +107,7 @@ class Stage:
             flush,
             self.authorizer,
         )
-        self.response = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
+        self.response = await fetch(read_fetch_request(memoryview(body), VERSION, 0), context)
 
     def results(self) -> dict[int, tuple[int, int, int]]:
         """Partition to (error code, bytes of records, high watermark)."""

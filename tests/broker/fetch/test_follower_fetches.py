@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.fetch import FetchedPartition
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.protocol.schemas.topic_records import ConfigRecord
 from odradek.replication.controller.image import BROKER, TOPIC
 from odradek.seams.files import FileSlice

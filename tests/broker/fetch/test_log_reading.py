@@ -19,7 +19,7 @@ from odradek.broker.fetch.log_reading import (
 )
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages
-from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.fetch_request_reader import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header
 from odradek.seams.files import FileSlice
 from odradek.seams.network import Address

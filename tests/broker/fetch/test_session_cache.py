@@ -15,7 +15,7 @@ from odradek.broker.fetch.session_cache import (
     SessionNotFound,
     SessionTopicIds,
 )
-from odradek.protocol.fetch import FetchedPartition
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.seams.entropy import SeededEntropy
 
 TOPIC = UUID(int=7)

@@ -23,7 +23,7 @@ from odradek.replication.controller.broker_fencing import (
 from odradek.replication.controller.broker_registration import register_broker, unregister_broker
 from odradek.replication.controller.features import METADATA_VERSION
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.leader_and_isr import MIN_ISR, UNCLEAN_ELECTION
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR, UNCLEAN_ELECTION
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (

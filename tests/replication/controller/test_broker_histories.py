@@ -37,7 +37,7 @@ from odradek.replication.controller.features import (
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.image_records import snapshot_records
-from odradek.replication.controller.leader_and_isr import MIN_ISR, effective_min_isr
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR, effective_min_isr
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import cluster, create, registration

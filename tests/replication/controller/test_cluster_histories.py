@@ -32,7 +32,7 @@ from odradek.replication.controller.features import (
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataDelta, MetadataImage
 from odradek.replication.controller.image_builder import ImageBuilder, apply_records
 from odradek.replication.controller.image_records import snapshot_records
-from odradek.replication.controller.leader_and_isr import MIN_ISR
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 from odradek.replication.controller.partitions import NewPartitions, create_partitions
 from odradek.replication.controller.producer_ids import allocate_producer_ids
 from odradek.replication.controller.topics import (

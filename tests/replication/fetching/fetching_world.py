@@ -24,8 +24,12 @@ from odradek.protocol.apis import (
     Api,
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
-from odradek.protocol.fetch_request import FetchRequest, read_fetch
+from odradek.protocol.fetch_request_reader import FetchRequest, read_fetch_request
+from odradek.protocol.fetch_response_writer import (
+    FetchedPartition,
+    FetchedTopic,
+    write_fetch_response,
+)
 from odradek.protocol.framing import frame_head, read_request_header, response_header
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.image import (
@@ -207,7 +211,7 @@ class LeadingBroker:
             return messages.write_response(api.key, version, {"api_keys": self._api_rows()})
         self.asked_for.append(api.title)
         if api is FETCH:
-            return await self._fetch(read_fetch(frame, version, start), version)
+            return await self._fetch(read_fetch_request(frame, version, start), version)
         handler = {
             LIST_OFFSETS: self._list_offsets,
             OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,

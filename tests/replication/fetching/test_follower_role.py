@@ -10,7 +10,7 @@ import pytest
 
 from odradek.broker.fetch.session_cache import CachedPartition
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.fetch import FetchedPartition
+from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.replication.partition.follower_role import CHUNK_BATCHES, first_chunk
 from odradek.replication.partition.follower_state import ReplicaFetchState
 from odradek.storage.errors import DiskFull

@@ -10,8 +10,8 @@ import pytest
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH, LIST_OFFSETS
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.fetch_request import read_fetch
-from odradek.protocol.fetch_response import OLDEST_VERSION
+from odradek.protocol.fetch_request_reader import read_fetch_request
+from odradek.protocol.fetch_response_reader import OLDEST_VERSION
 from odradek.replication.fetching.fetch_session_handler import FetchRequestData
 from odradek.replication.fetching.leader_requests import (
     FetchLimits,
@@ -44,7 +44,7 @@ def test_write_fetch_encodes_request_data(version: int) -> None:
         True,
     )
     body = write_fetch(version, plan, LIMITS, node_id=2, broker_epoch=99)
-    request = read_fetch(memoryview(body), version)
+    request = read_fetch_request(memoryview(body), version)
     assert (request.replica_id, request.session_id, request.session_epoch) == (2, 7, 3)
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 1000)
     assert [(each.topic_id, list(map(tuple, each.partitions))) for each in request.topics] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
-from odradek.replication.remote.auxiliary_state import history
+from odradek.replication.tiered.auxiliary_state import history
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.tiered.copy_candidates import find_highest_copied_offset

@@ -12,7 +12,7 @@ import pytest
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.fetch import write_fetch_response
+from odradek.protocol.fetch_response_writer import write_fetch_response
 from odradek.replication.raft.fetch_rpcs import UNKNOWN_HIGH_WATERMARK
 from odradek.replication.raft.kafka_network_channel import (
     RPC_CODECS,

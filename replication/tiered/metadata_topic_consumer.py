@@ -31,7 +31,7 @@ from odradek.client.consumer import (
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, Topic
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.remote.metadata_subscriptions import Lane, MetadataSubscriptions, Subject
+from odradek.replication.tiered.metadata_subscriptions import Lane, MetadataSubscriptions, Subject
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 log = logging.getLogger("odradek.tiered")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Final
 
-from odradek.replication.remote.auxiliary_state import history
+from odradek.replication.tiered.auxiliary_state import history
 from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog

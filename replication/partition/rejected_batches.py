@@ -42,7 +42,7 @@ class _Refused:
     """Further batches that the producer may have sent before it got the response."""
 
 
-class RefusedBatches:
+class RejectedBatches:
     """Rejected batches of one partition, by producer id."""
 
     def __init__(self) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.errors import NotEnoughReplicas, NotLeader
-from odradek.replication.partition.refused_batches import (
+from odradek.replication.partition.rejected_batches import (
     IN_FLIGHT_MAX,
     PRODUCERS_MAX,
-    RefusedBatches,
+    RejectedBatches,
 )
 from odradek.storage.errors import DiskFull, OutOfOrderSequence
 from tests.storage.log.log_world import batch, idempotent
@@ -23,13 +23,13 @@ def out_of_order(expected: int) -> OutOfOrderSequence:
 
 @pytest.mark.parametrize("error", [TOO_FEW, NotLeader("node 2 leads"), DiskFull("disk full")])
 def test_batch_after_rejected_one_gets_the_same_error(error: KafkaError) -> None:
-    refusals = RefusedBatches()
+    refusals = RejectedBatches()
     assert refusals.error_for_producer(idempotent(7, 10), error) is error
     assert refusals.error_for_producer(idempotent(7, 13), out_of_order(10)) is error
 
 
 def test_only_in_flight_batches_get_the_earlier_error() -> None:
-    refusals = RefusedBatches()
+    refusals = RejectedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     codes = [
         refusals.error_for_producer(idempotent(7, 11), out_of_order(10)).code
@@ -43,7 +43,7 @@ def test_only_in_flight_batches_get_the_earlier_error() -> None:
 
 
 def test_several_rejected_batches_are_matched_by_expected_sequence() -> None:
-    refusals = RefusedBatches()
+    refusals = RejectedBatches()
     for sequence in (10, 12, 15):
         refusals.error_for_producer(idempotent(7, sequence), TOO_FEW)
     assert refusals.error_for_producer(idempotent(7, 16), out_of_order(10)) is TOO_FEW
@@ -55,21 +55,21 @@ def test_several_rejected_batches_are_matched_by_expected_sequence() -> None:
     ids=["another epoch", "another producer"],
 )
 def test_batch_without_rejected_predecessor_is_out_of_order(later: memoryview) -> None:
-    refusals = RefusedBatches()
+    refusals = RejectedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     error = out_of_order(10)
     assert refusals.error_for_producer(later, error) is error
 
 
 def test_retried_batch_no_longer_explains_out_of_order() -> None:
-    refusals = RefusedBatches()
+    refusals = RejectedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     error = out_of_order(11)
     assert refusals.error_for_producer(idempotent(7, 30), error) is error
 
 
 def test_new_producer_epoch_is_remembered_separately() -> None:
-    refusals = RefusedBatches()
+    refusals = RejectedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     refusals.error_for_producer(idempotent(7, 0, producer_epoch=1), TOO_FEW)
     error = out_of_order(10)
@@ -81,11 +81,11 @@ def test_new_producer_epoch_is_remembered_separately() -> None:
 
 @pytest.mark.parametrize("records", [batch(), memoryview(b"nonsense")])
 def test_batch_without_sequence_gets_its_own_error(records: memoryview) -> None:
-    assert RefusedBatches().error_for_producer(records, TOO_FEW) is TOO_FEW
+    assert RejectedBatches().error_for_producer(records, TOO_FEW) is TOO_FEW
 
 
 def test_remembered_producers_are_limited() -> None:
-    refusals = RefusedBatches()
+    refusals = RejectedBatches()
     for producer in range(PRODUCERS_MAX + 1):
         refusals.error_for_producer(idempotent(producer, 0), TOO_FEW)
     assert refusals.error_for_producer(idempotent(1, 1), out_of_order(0)) is TOO_FEW

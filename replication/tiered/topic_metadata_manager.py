@@ -27,23 +27,23 @@ from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import Producer, open_producer
 from odradek.protocol.errors import KafkaError
-from odradek.replication.remote.metadata_manager_settings import MetadataManagerSettings
-from odradek.replication.remote.metadata_snapshots import (
+from odradek.replication.tiered.metadata_manager_settings import MetadataManagerSettings
+from odradek.replication.tiered.metadata_snapshots import (
     MetadataSnapshots,
     SubscribedPartition,
     SubscribedPartitions,
 )
-from odradek.replication.remote.metadata_subscriptions import (
+from odradek.replication.tiered.metadata_subscriptions import (
     InventoryOf,
     Lane,
     MetadataSubscriptions,
 )
-from odradek.replication.remote.metadata_topic import (
+from odradek.replication.tiered.metadata_topic import (
     UnusableMetadataTopic,
     ensure_metadata_topic,
     metadata_partition,
 )
-from odradek.replication.remote.metadata_topic_consumer import MetadataTopicConsumer
+from odradek.replication.tiered.metadata_topic_consumer import MetadataTopicConsumer
 from odradek.seams import Seams
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.errors import (

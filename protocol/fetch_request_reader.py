@@ -1,6 +1,6 @@
 """Reads Fetch requests, versions 4 to 18, without a schema, because every poll of a consumer sends one.
 
-As in `produce.py`, positions are local variables. `struct` and indexing check most bounds; code checks them where
+As in `produce_request_reader.py`, positions are local variables. `struct` and indexing check most bounds; code checks them where
 a slice would silently be too short. The tagged fields of a partition (directory id of KIP-853, high watermark
 of KIP-1166) are skipped: only the leader of the metadata log uses them.
 """
@@ -100,7 +100,7 @@ class FetchRequest:
         self.forgotten: list[ForgottenTopic] = []
 
 
-def read_fetch(body: memoryview, version: int, position: int = 0) -> FetchRequest:
+def read_fetch_request(body: memoryview, version: int, position: int = 0) -> FetchRequest:
     """Read the Fetch request at `position`. Bytes after it are ignored, as in Kafka.
 
     Raises InvalidFrame for anything malformed.

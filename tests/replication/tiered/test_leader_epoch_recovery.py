@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.replication.remote.leader_epoch_recovery import (
+from odradek.replication.tiered.leader_epoch_recovery import (
     LeaderEpochRecovery,
     lacks_leader_epochs,
 )
@@ -18,7 +18,7 @@ from odradek.storage.tiered.errors import (
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.remote.tier import Tier, leave_the_disk, partition_of
+from tests.replication.tiered.tier import Tier, leave_the_disk, partition_of
 from tests.storage.log.log_world import FOREVER, World, batch
 
 TIERED = replace(FOREVER, remote_storage_enable=True)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.replication.remote.metadata_snapshots import (
+from odradek.replication.tiered.metadata_snapshots import (
     MetadataSnapshots,
     SubscribedPartition,
     SubscribedPartitions,

@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.replication.remote.metadata_subscriptions import (
+from odradek.replication.tiered.metadata_subscriptions import (
     InventoryOf,
     Lane,
     MetadataSubscriptions,

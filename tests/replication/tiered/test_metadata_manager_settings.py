@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from odradek.replication.remote.metadata_manager_settings import read_settings
+from odradek.replication.tiered.metadata_manager_settings import read_settings
 
 
 def test_defaults_are_those_of_kafka() -> None:

@@ -8,12 +8,12 @@ import pytest
 import trio
 
 from odradek.client.producer import open_producer
-from odradek.replication.remote import metadata_topic_consumer
-from odradek.replication.remote.metadata_subscriptions import Lane
-from odradek.replication.remote.metadata_topic_consumer import MetadataTopicConsumer
+from odradek.replication.tiered import metadata_topic_consumer
+from odradek.replication.tiered.metadata_subscriptions import Lane
+from odradek.replication.tiered.metadata_topic_consumer import MetadataTopicConsumer
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC, encode
-from tests.replication.remote.metadata_world import MetadataWorld, run
-from tests.replication.remote.numbered_segments import A, B, copied, segment
+from tests.replication.tiered.metadata_world import MetadataWorld, run
+from tests.replication.tiered.numbered_segments import A, B, copied, segment
 
 
 async def made_anew_while_down(world: MetadataWorld, records: int) -> None:

@@ -14,18 +14,18 @@ import trio
 from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.replication.controller.image import MetadataDelta
-from odradek.replication.remote.metadata_manager_settings import (
+from odradek.replication.tiered.metadata_manager_settings import (
     MetadataManagerSettings,
     read_settings,
 )
-from odradek.replication.remote.metadata_snapshots import MetadataSnapshots
-from odradek.replication.remote.partition_remover import (
+from odradek.replication.tiered.metadata_snapshots import MetadataSnapshots
+from odradek.replication.tiered.partition_remover import (
     DeletedTopics,
     RemotePartitionRemover,
     RemoverSettings,
     TopicState,
 )
-from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from odradek.replication.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams.files import Buffer, Path
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition

@@ -13,7 +13,7 @@ import trio
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
-from odradek.replication.remote.auxiliary_state import READING_S, AuxiliaryState, history
+from odradek.replication.tiered.auxiliary_state import READING_S, AuxiliaryState, history
 from odradek.seams import Seams
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
@@ -26,7 +26,7 @@ from odradek.storage.tiered.errors import (
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from tests.replication.fetching.fetching_world import FOLLOWER, SMALL, Led, Stand, is_same
-from tests.replication.remote.tier import Tier, leave_the_disk, partition_of
+from tests.replication.tiered.tier import Tier, leave_the_disk, partition_of
 from tests.storage.log.log_world import idempotent
 from tests.storage.tiered.remote_segments import segment
 

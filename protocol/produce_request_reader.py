@@ -69,7 +69,7 @@ class ProduceRequest:
         self.topics = topics
 
 
-def read_produce(body: memoryview, version: int, offset: int = 0) -> ProduceRequest:
+def read_produce_request(body: memoryview, version: int, offset: int = 0) -> ProduceRequest:
     """Read the Produce request at `offset`. Its records are slices of `body`.
 
     Raises InvalidFrame if it is malformed. Bytes after the request are ignored, as in Kafka.

@@ -1,7 +1,7 @@
 """Reads Fetch responses, versions 13 to 18, one partition at a time, for followers.
 
 A response for a follower may be large. The fetcher appends it partition by partition and yields to other tasks in
-between, so partitions are decoded only when they are requested. As in `fetch_request.py`, `struct` and indexing
+between, so partitions are decoded only when they are requested. As in `fetch_request_reader.py`, `struct` and indexing
 check most bounds; code checks them where a slice would silently be too short.
 """
 

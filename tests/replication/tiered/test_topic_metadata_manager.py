@@ -19,8 +19,8 @@ from odradek.client.consumer import (
 from odradek.client.errors import TimedOut
 from odradek.client.metadata import Cluster
 from odradek.client.producer import open_producer
-from odradek.replication.remote import metadata_topic_consumer
-from odradek.replication.remote.metadata_snapshots import file_name
+from odradek.replication.tiered import metadata_topic_consumer
+from odradek.replication.tiered.metadata_snapshots import file_name
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
@@ -35,8 +35,8 @@ from odradek.storage.tiered.metadata import (
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS
 from odradek.testing.simulation.plan import DATA
-from tests.replication.remote.metadata_world import MetadataWorld, run
-from tests.replication.remote.numbered_segments import FINISHED, A, B, becomes, copied, segment
+from tests.replication.tiered.metadata_world import MetadataWorld, run
+from tests.replication.tiered.numbered_segments import FINISHED, A, B, becomes, copied, segment
 
 
 def test_what_is_published_is_known() -> None:

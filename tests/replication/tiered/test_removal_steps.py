@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from odradek.replication.remote.partition_remover import PUBLISHES, STEPS, RemovalStep, next_step
-from odradek.replication.remote.topic_metadata_manager import PartitionInventory
+from odradek.replication.tiered.partition_remover import PUBLISHES, STEPS, RemovalStep, next_step
+from odradek.replication.tiered.topic_metadata_manager import PartitionInventory
 from odradek.storage.tiered.metadata import (
     PartitionDeleteState,
     RemoteLogSegmentId,

@@ -40,7 +40,7 @@ from uuid import UUID
 import trio
 
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
-from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from odradek.replication.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.seams.values import value_class

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from odradek.replication.remote.partition_remover import RemoverSettings
+from odradek.replication.tiered.partition_remover import RemoverSettings
 from odradek.storage.tiered.errors import RemoteAccessDenied
 from odradek.storage.tiered.metadata import (
     EpochStart,
@@ -19,7 +19,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from tests.replication.remote.metadata_world import MetadataWorld, run
+from tests.replication.tiered.metadata_world import MetadataWorld, run
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.replication.remote.metadata_topic import (
+from odradek.replication.tiered.metadata_topic import (
     MetadataTopic,
     metadata_partition,
 )

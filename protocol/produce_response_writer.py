@@ -14,7 +14,7 @@ from odradek.protocol.leaders import (
     NodeEndpoint,
     node_endpoints_tags,
 )
-from odradek.protocol.produce import FLEXIBLE_VERSION, TOPIC_ID_VERSION
+from odradek.protocol.produce_request_reader import FLEXIBLE_VERSION, TOPIC_ID_VERSION
 
 LOG_START_VERSION = 5
 RECORD_ERRORS_VERSION = 8

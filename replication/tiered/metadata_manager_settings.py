@@ -14,7 +14,7 @@ from typing import Final
 from odradek.client.consumer import ReaderOptions
 from odradek.client.producer import ProducerOptions
 from odradek.protocol.records import compression
-from odradek.replication.remote.metadata_topic import MetadataTopic
+from odradek.replication.tiered.metadata_topic import MetadataTopic
 from odradek.seams.values import value_class
 
 log = logging.getLogger("odradek.tiered")
