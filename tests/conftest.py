@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from odradek.protocol import messages
-from tests.anomalies import pytest_exception_interact as pytest_exception_interact
+from tests.support.anomalies import pytest_exception_interact as pytest_exception_interact
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server

@@ -19,9 +19,9 @@ import pytest
 
 from odradek.cli import terminal
 from odradek.cli.main import main
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 DEADLINE_S = 60.0
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 Acls = Callable[..., list[dict[str, str]]]
 

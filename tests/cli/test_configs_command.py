@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import CommandLine
-from tests.interop.broker_process import deadline
+from tests.support.broker_process import deadline
 
 
 def described(

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from odradek.cli.main import main
-from tests.interop.kafka_tools import run_tool
-from tests.interop.real_kafka import start_kafka
+from tests.support.kafka_tools import run_tool
+from tests.support.real_kafka import start_kafka
 
 pytestmark = pytest.mark.interop
 

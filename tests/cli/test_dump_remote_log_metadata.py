@@ -19,7 +19,7 @@ from odradek.storage.tiered.metadata_snapshot_file import (
     encode_snapshot,
     encode_topic_id,
 )
-from tests.storage.tiered.remote_segments import FINISHED, FOO_0, becomes, segment, with_copies
+from tests.support.remote_segments import FINISHED, FOO_0, becomes, segment, with_copies
 
 COPY = replace(
     segment(2, 0, 100, [(0, 0), (3, 60)], size=1024), max_timestamp_ms=-1, event_timestamp_ms=123

@@ -12,7 +12,7 @@ from odradek.cli.terminal import write_bytes
 from odradek.protocol import apis
 from tests.broker.groups.consumer.test_like_kafka import Reader
 from tests.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 _numbers = itertools.count(1)
 

@@ -16,9 +16,9 @@ from odradek.cli.move_throttles import MOVE_RATE
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess, deadline, free_port
-from tests.interop.clients import produce, read_all
-from tests.interop.odradek_process import start_odradek
+from tests.support.broker_process import BrokerProcess, deadline, free_port
+from tests.support.librdkafka_clients import produce, read_all
+from tests.support.odradek_process import start_odradek
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 

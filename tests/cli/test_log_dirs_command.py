@@ -10,7 +10,7 @@ from odradek.cli.log_dirs_output import COLUMNS, Filter, kafka_json, kip_113_jso
 from odradek.client.log_dir_admin import LogDirectory, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess, deadline
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 

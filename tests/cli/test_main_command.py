@@ -17,7 +17,7 @@ from odradek.cli.main import COMMANDS, READER_GONE, main
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 from tests.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess, deadline
 
 ODRADEK = [sys.executable, "-m", "odradek.cli"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.odradek_process import OdradekProcess, start_odradek
+from tests.support.odradek_process import OdradekProcess, start_odradek
 
 README = Path(__file__).parents[2] / "README.md"
 SECTION = re.search(r"\n## Quickstart\n(.*?)\n## ", README.read_text(), re.DOTALL)

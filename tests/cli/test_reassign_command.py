@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import CommandLine, Ran
-from tests.interop.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess, deadline
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 

@@ -33,9 +33,9 @@ from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from odradek.storage.tiered.summary import SummaryBuilder, decode
 from tests.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.odradek_process import start_odradek
-from tests.storage.tiered.remote_segments import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.odradek_process import start_odradek
+from tests.support.remote_segments import (
     DELETED,
     DELETING,
     FINISHED,

@@ -23,7 +23,7 @@ from odradek.storage.tiered.remote_storage_settings import (
     OBJECT_STORE,
     RemoteStorageSettings,
 )
-from tests.interop.odradek_process import start_odradek
+from tests.support.odradek_process import start_odradek
 
 TOPIC = "remote.log.metadata.topic"
 

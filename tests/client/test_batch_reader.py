@@ -17,7 +17,7 @@ from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.apis import FETCH, METADATA, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import Asked, ScriptedBroker, scripted_broker
 
 T0 = TopicPartition("t", 0)
 OLD, NEW = UUID(int=1), UUID(int=2)

@@ -12,7 +12,7 @@ from odradek.client.metadata import open_cluster
 from odradek.protocol.apis import OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 
 T0 = TopicPartition("t", 0)
 

@@ -25,7 +25,7 @@ from odradek.protocol.apis import (
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 
 
 class Coordinator(ScriptedBroker):

@@ -13,7 +13,7 @@ from odradek.client.metadata import open_cluster
 from odradek.protocol.apis import FIND_COORDINATOR, LIST_GROUPS, OFFSET_DELETE
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import HANG_UP, Asked, scripted_broker
+from tests.support.scripted_broker import HANG_UP, Asked, scripted_broker
 
 
 @pytest.mark.parametrize("first", [ErrorCode.coordinator_load_in_progress, HANG_UP])

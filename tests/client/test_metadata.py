@@ -18,7 +18,7 @@ from odradek.protocol.apis import API_VERSIONS, CREATE_TOPICS, FIND_COORDINATOR,
 from odradek.protocol.errors import KafkaError
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 
 TIMEOUT_S = 2.0
 

@@ -24,7 +24,7 @@ from odradek.seams.network import Address, Connection
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing.virtual_network import WINDOW_BYTES
 from odradek.testing.virtual_world import VirtualWorld
-from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
 Response = Any
 QUICK = ProducerOptions(delivery_timeout_s=0.3, request_timeout_s=0.2)

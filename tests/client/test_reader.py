@@ -28,7 +28,7 @@ from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import (
+from tests.support.scripted_broker import (
     HANG_UP,
     SILENCE,
     Asked,

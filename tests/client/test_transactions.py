@@ -21,7 +21,7 @@ from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-from tests.client.scripted_broker import Asked, scripted_broker
+from tests.support.scripted_broker import Asked, scripted_broker
 
 WHERE = TopicPartition("t", 0)
 

@@ -31,7 +31,7 @@ from tests.conformance.librdkafka import Librdkafka
 from tests.conformance.model import Job, Outcome, Result, Suite, not_applicable
 from tests.conformance.page import page
 from tests.conformance.results import Side
-from tests.interop.kafka_dist import KafkaUnavailable
+from tests.support.kafka_dist import KafkaUnavailable
 
 SUITES: tuple[Suite, ...] = (Librdkafka(), FranzGo(), KafkaPython())
 REPEATS = 2

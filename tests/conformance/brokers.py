@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.interop.broker_process import BrokerProcess, free_port
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 TITLES = {"odradek": "Odradek", "kafka": "Apache Kafka"}
 START: Mapping[str, Callable[..., BrokerProcess]] = {

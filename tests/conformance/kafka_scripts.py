@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from tests.interop.kafka_dist import kafka_dist
-from tests.interop.kafka_tools import TOOLS
+from tests.support.kafka_dist import kafka_dist
+from tests.support.kafka_tools import TOOLS
 
 
 def write_scripts(directory: Path) -> Path:

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from tests.conformance import brokers
 from tests.conformance.model import Job, Result, Suite
 from tests.conformance.running import end_programs
-from tests.interop.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 
 def run_alike(

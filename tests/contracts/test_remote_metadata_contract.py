@@ -28,8 +28,8 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
-from tests.replication.tiered.metadata_world import MetadataWorld, run
-from tests.storage.tiered.remote_segments import (
+from tests.support.remote_log_metadata import MetadataWorld, run
+from tests.support.remote_segments import (
     DELETED,
     DELETING,
     FINISHED,

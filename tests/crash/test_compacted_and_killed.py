@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.odradek_process import start_odradek
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.odradek_process import start_odradek
 
 TOPIC = "compacted"
 CONFIG = {"log.cleaner.backoff.ms": "20"}

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from odradek.protocol import apis
-from tests.anomalies import assert_none, require
 from tests.crash.rebuilt import index_differences
 from tests.crash.test_sigkill import (
     PARTITIONS,
@@ -27,8 +26,9 @@ from tests.crash.test_sigkill import (
     set_segment_size,
     start,
 )
-from tests.interop.broker_process import free_port
-from tests.scale.raw_client import RawClient
+from tests.support.anomalies import assert_none, require
+from tests.support.broker_process import free_port
+from tests.support.raw_client import RawClient
 
 ROUNDS = 4
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.anomalies import assert_none, require
 from tests.crash.rebuilt import index_differences
-from tests.interop.broker_process import BrokerProcess, free_port
-from tests.interop.odradek_process import start_odradek
+from tests.support.anomalies import assert_none, require
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.odradek_process import start_odradek
 
 TOPIC = "under-fire"
 PARTITIONS = 3

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_dist import KafkaUnavailable, kafka_dist
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 BROKERS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
 STARTERS: dict[str, Callable[..., BrokerProcess]] = {"odradek": start_odradek, "kafka": start_kafka}

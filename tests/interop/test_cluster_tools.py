@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.cluster.blocking import Cluster
-from tests.interop.broker_process import deadline
-from tests.interop.kafka_tools import ToolRun, run_tool
+from tests.support.broker_process import deadline
+from tests.support.kafka_tools import ToolRun, run_tool
 
 pytestmark = pytest.mark.interop
 PATIENCE_S = 60

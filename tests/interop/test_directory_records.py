@@ -19,11 +19,11 @@ import pytest
 from odradek.protocol.uuids import uuid_to_text
 from odradek.replication.controller.image import UNASSIGNED
 from odradek.storage.directories import meta_properties
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import create_topic, produce
-from tests.interop.kafka_tools import run_tool
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_clients import create_topic, produce
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 PARTITIONS = 4
 PAYLOAD = re.compile(r"payload: (\{.*\})")

@@ -22,8 +22,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import (
+from tests.interop.conftest import BROKERS
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.librdkafka_clients import (
     PATIENCE_S,
     create_topic,
     poll_until,
@@ -31,9 +32,8 @@ from tests.interop.clients import (
     read_all,
     wait_for_topic,
 )
-from tests.interop.conftest import BROKERS
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 GROUP = "readers"

@@ -17,10 +17,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from odradek.cli.main import main
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.clients import PATIENCE_S, create_topic, poll_until
 from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.kafka_tools import ToolRun, run_tool
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until
 
 RECORDS = 400
 FIRST_TIMESTAMP = int(time.time() * 1000) - 10_000

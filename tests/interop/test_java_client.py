@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.clients import create_topic, produce_with_timestamps
-from tests.interop.kafka_tools import run_tool
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_clients import create_topic, produce_with_timestamps
 
 ASSIGNORS = "org.apache.kafka.clients.consumer."
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import PATIENCE_S, create_topic, wait_for_topic
 from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.kafka_tools import ToolRun, run_tool
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.librdkafka_clients import PATIENCE_S, create_topic, wait_for_topic
 
 Tool = Callable[..., ToolRun]
 

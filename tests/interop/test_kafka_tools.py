@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import (
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_tools import ToolRun, run_tool, spawn_tool
+from tests.support.librdkafka_clients import (
     PATIENCE_S,
     create_topic,
     produce,
@@ -20,7 +21,6 @@ from tests.interop.clients import (
     read_all,
     wait_for_topic,
 )
-from tests.interop.kafka_tools import ToolRun, run_tool, spawn_tool
 
 Tool = Callable[..., ToolRun]
 

@@ -29,8 +29,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import PATIENCE_S, create_topic, poll_until, produce, read_all
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until, produce, read_all
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -25,10 +25,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import PATIENCE_S, create_topic
 from tests.interop.conftest import BROKERS, STARTERS
 from tests.interop.test_kafka_admin_tools import AUTHORIZER
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.librdkafka_clients import PATIENCE_S, create_topic
 
 CONFIG = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
 

@@ -26,12 +26,12 @@ from confluent_kafka.admin import (
 )
 
 from odradek.protocol import apis
-from tests.anomalies import require
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import read_all
-from tests.interop.kafka_tools import run_tool
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
-from tests.scale.raw_client import RawClient
+from tests.support.anomalies import require
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_clients import read_all
+from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.interop
 PATIENCE_S = 30

@@ -9,11 +9,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.broker.coordination.coordinator_log import partition_for
-from tests.interop.broker_process import deadline
-from tests.interop.clients import PATIENCE_S
-from tests.interop.kafka_tools import run_tool
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company, wait_for_both
 from tests.interop.test_transactions import COMMITTED, transactional, values
+from tests.support.broker_process import deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_clients import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

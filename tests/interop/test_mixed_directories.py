@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.broker_process import deadline
-from tests.interop.clients import PATIENCE_S, produce, read_all
-from tests.interop.kafka_tools import run_tool
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.support.broker_process import deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_clients import PATIENCE_S, produce, read_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 OFTEN = {"log.roll.ms": "1000", "replica.high.watermark.checkpoint.interval.ms": "500"}

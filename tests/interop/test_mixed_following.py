@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.interop.broker_process import deadline
-from tests.interop.clients import PATIENCE_S
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.support.broker_process import deadline
+from tests.support.librdkafka_clients import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.interop.clients import PATIENCE_S, produce
-from tests.interop.kafka_tools import run_tool
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
 from tests.interop.test_transactions import COMMITTED, java, transactional, values
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_clients import PATIENCE_S, produce
 
 pytestmark = pytest.mark.interop
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import PATIENCE_S, create_topic, produce, read_all
 from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.kafka_tools import ToolRun, run_tool
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.librdkafka_clients import PATIENCE_S, create_topic, produce, read_all
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 SLOW = 400_000

@@ -38,8 +38,8 @@ from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess
+from tests.support.real_kafka import start_kafka
 
 LISTENER = "CONTROLLER"
 ME = ReplicaKey(9, UUID(int=9 << 64))

@@ -12,11 +12,11 @@ from odradek.cli.main import main
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.tiered.metadata import PartitionDeleteState, RemotePartitionDeleteMetadata
 from odradek.storage.tiered.metadata_records import encode
-from tests.interop.broker_process import deadline
-from tests.interop.clients import create_topic, produce
-from tests.interop.kafka_tools import run_tool
-from tests.interop.odradek_process import start_odradek
-from tests.storage.tiered.remote_segments import (
+from tests.support.broker_process import deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_clients import create_topic, produce
+from tests.support.odradek_process import start_odradek
+from tests.support.remote_segments import (
     DELETED,
     DELETING,
     FINISHED,

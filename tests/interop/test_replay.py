@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay
 from odradek.pipeline.jobs.replay_task import run_replay_task
-from tests.pipeline.reading import by_consumer
+from tests.support.spark_reading import by_consumer
 
 PARTITIONS = (0, 1)
 COUNT = 200

@@ -11,7 +11,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.bench.model import PeerUnavailable
-from tests.interop.spark_connector import (
+from tests.support.random_records import PARTITIONS, Ends, produce_varied
+from tests.support.spark_connector import (
     ConnectorFailed,
     Options,
     Row,
@@ -19,7 +20,6 @@ from tests.interop.spark_connector import (
     SparkConnector,
     spark_connector,
 )
-from tests.pipeline.random_records import PARTITIONS, Ends, produce_varied
 
 pytestmark = pytest.mark.slow
 

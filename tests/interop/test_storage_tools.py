@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.broker_process import free_port, properties
-from tests.interop.kafka_tools import run_tool
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import free_port, properties
+from tests.support.kafka_tools import run_tool
+from tests.support.real_kafka import start_kafka
 
 pytestmark = pytest.mark.interop
 

@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.anomalies import require
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import create_topic
 from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.kafka_dist import kafka_dist
+from tests.support.anomalies import require
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_dist import kafka_dist
+from tests.support.librdkafka_clients import create_topic
 
 PATIENCE_S = 90.0
 """A JVM's broker needs twenty seconds to be there again, where others use the machine too."""

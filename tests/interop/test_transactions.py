@@ -21,13 +21,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from odradek.protocol import apis, messages
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
-from tests.anomalies import require
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.clients import PATIENCE_S, create_topic, poll_until, produce, read_all
 from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.kafka_tools import ToolRun, run_tool
-from tests.interop.odradek_process import start_odradek
 from tests.interop.test_aiokafka import on_asyncio
+from tests.support.anomalies import require
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until, produce, read_all
+from tests.support.odradek_process import start_odradek
 
 COMMITTED = {"isolation.level": "read_committed"}
 ALL = {"isolation.level": "read_uncommitted"}

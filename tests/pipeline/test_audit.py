@@ -44,7 +44,7 @@ from odradek.storage.tiered.summary import SummaryBuilder
 from odradek.testing import Broker
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
 from tests.pipeline.tiering import QUICK, TIERED
-from tests.storage.tiered.remote_segments import segment
+from tests.support.remote_segments import segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,7 +34,7 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.testing import Broker
 from tests.pipeline.tiering import QUICK, TIERED
-from tests.storage.tiered.remote_segments import FINISHED, becomes, segment
+from tests.support.remote_segments import FINISHED, becomes, segment
 
 OLD, NEW, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 PATIENCE_SECONDS = 60.0

@@ -23,11 +23,11 @@ from odradek.pipeline.brokers import TopicPartition, brokers_at
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import PackedSlices
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
-from tests.interop.spark_connector import ConnectorFailed, Row, SparkConnector, spark_connector
 from tests.pipeline.tiering import QUICK, TIERED
+from tests.support.broker_process import BrokerProcess
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
+from tests.support.spark_connector import ConnectorFailed, Row, SparkConnector, spark_connector
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

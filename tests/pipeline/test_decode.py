@@ -15,8 +15,8 @@ pytest.importorskip("fastavro")
 
 from odradek.pipeline.jobs.decode import Decoding, decoded
 from odradek.testing import Broker
-from tests.pipeline.reading import table
 from tests.pipeline.test_schemas import FLIGHT, written
+from tests.support.spark_reading import table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from odradek.pipeline.options import parse_options
 from odradek.pipeline.reading import with_gap_column
 from odradek.pipeline.source import BatchReader, OdradekDataSource
 from odradek.testing import Broker
-from tests.pipeline.reading import table
+from tests.support.spark_reading import table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 pytest.importorskip("pyspark")
 
 from odradek.testing import Broker
-from tests.pipeline.reading import by_consumer
 from tests.pipeline.spark_cluster import environment, spark_cluster
 from tests.pipeline.tiering import QUICK, TIERED
+from tests.support.spark_reading import by_consumer
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

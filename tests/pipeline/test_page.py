@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.interop.broker_process import deadline
-from tests.interop.odradek_process import OdradekProcess, start_odradek
 from tests.pipeline.tiering import QUICK
+from tests.support.broker_process import deadline
+from tests.support.odradek_process import OdradekProcess, start_odradek
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,9 +31,9 @@ from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import RealClock
 from odradek.testing import Broker
-from tests.pipeline.random_records import PARTITIONS, Ends, produce_varied
-from tests.pipeline.reading import Row, by_consumer
 from tests.pipeline.recreated_topics import recreate_topic
+from tests.support.random_records import PARTITIONS, Ends, produce_varied
+from tests.support.spark_reading import Row, by_consumer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ from odradek.pipeline.planning import BrokerRange, flatten_ranges
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.testing import Broker
-from tests.pipeline.reading import by_consumer, by_tasks
 from tests.pipeline.tiering import QUICK, TIERED
+from tests.support.spark_reading import by_consumer, by_tasks
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server

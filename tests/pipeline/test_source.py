@@ -15,8 +15,8 @@ from odradek.pipeline.decoding.schema import SPARK_TYPES
 from odradek.pipeline.errors import PipelineError, spark_error_message
 from odradek.pipeline.table_schema import NEVER_NULL
 from odradek.testing import Broker
-from tests.pipeline.random_records import PARTITIONS, Ends, produce_varied
-from tests.pipeline.reading import by_consumer, by_spark, by_tasks, table
+from tests.support.random_records import PARTITIONS, Ends, produce_varied
+from tests.support.spark_reading import by_consumer, by_spark, by_tasks, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,8 +24,8 @@ from odradek.pipeline.source import BatchReader
 from odradek.storage.tiered.custom_metadata import is_dense
 from odradek.storage.tiered.manifest import Manifest
 from odradek.testing import Broker
-from tests.pipeline.reading import by_consumer, by_spark, by_tasks, table
 from tests.pipeline.tiering import QUICK, TIERED
+from tests.support.spark_reading import by_consumer, by_spark, by_tasks, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

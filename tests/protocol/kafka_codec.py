@@ -16,8 +16,8 @@ from typing import Any
 
 from odradek.protocol.codec.structure import record_structure
 from odradek.protocol.schemas import control_records, serde
-from tests.interop.kafka_dist import kafka_dist
 from tests.protocol.generated import draw_entity
+from tests.support.kafka_dist import kafka_dist
 
 HERE = Path(__file__).parent
 VECTORS = HERE / "kafka_vectors.json"

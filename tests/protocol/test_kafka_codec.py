@@ -14,9 +14,9 @@ from odradek.protocol.records.compression import NAMES
 from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch, decode
 from odradek.protocol.schemas import serde
-from tests.interop.kafka_dist import KafkaUnavailable
 from tests.protocol.generated import as_kafka_json, draw_entity, without_case
 from tests.protocol.kafka_codec import KafkaCodec, stored_types
+from tests.support.kafka_dist import KafkaUnavailable
 
 pytestmark = pytest.mark.interop
 

@@ -21,9 +21,9 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.records import Record, build_batch, decode
-from tests.interop.broker_process import BrokerProcess
-from tests.interop.odradek_process import start_odradek
-from tests.scale.raw_client import RawClient
+from tests.support.broker_process import BrokerProcess
+from tests.support.odradek_process import start_odradek
+from tests.support.raw_client import RawClient
 
 TOPICS, PARTITIONS, SEGMENTS = 40, 100, 10
 DESCRIPTORS = 1_024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.anomalies import AnomalyFound, note
+from tests.support.anomalies import AnomalyFound, note
 
 
 def pytest_exception_interact(

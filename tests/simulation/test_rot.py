@@ -19,7 +19,7 @@ from odradek.testing.simulation.run import simulate
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from tests.simulation import planted_bugs
-from tests.storage.log.log_world import batch
+from tests.support.partition_logs import batch
 
 DIRECTORY = Path("/data/records-0")
 SELDOM = (Rotten.PRODUCERS, Rotten.OFFSETS, Rotten.SNAPSHOT)

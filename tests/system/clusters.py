@@ -15,9 +15,9 @@ from odradek.protocol.records.control import read_end_marker
 from odradek.protocol.records.records import decode
 from odradek.seams.real import real_seams
 from odradek.testing import Cluster
-from tests.anomalies import assert_none
-from tests.interop.broker_process import deadline
-from tests.interop.kafka_dist import kafka_dist
+from tests.support.anomalies import assert_none
+from tests.support.broker_process import deadline
+from tests.support.kafka_dist import kafka_dist
 from tests.system.kafka_facts import partition
 
 KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]

@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 import threading
 
-from tests.interop.broker_process import deadline
-from tests.interop.kafka_dist import kafka_dist
+from tests.support.broker_process import deadline
+from tests.support.kafka_dist import kafka_dist
 from tests.system.ledger import Outcome
 from tests.system.load import PATIENCE_S, Load
 from tests.system.watching import Sights

@@ -13,10 +13,10 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import create_topic
-from tests.interop.odradek_process import start_odradek
-from tests.scale.raw_client import RawClient
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.librdkafka_clients import create_topic
+from tests.support.odradek_process import start_odradek
+from tests.support.raw_client import RawClient
 
 CONFIG = {
     "log.initial.task.delay.ms": "0",

@@ -21,8 +21,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.interop.broker_process import deadline
-from tests.interop.reading import read_to_end
+from tests.support.broker_process import deadline
+from tests.support.librdkafka_reading import read_to_end
 from tests.system.ledger import Ledger, Outcome, Row, Transaction
 
 PATIENCE_S = 120.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from odradek.testing import Cluster
-from tests.anomalies import assert_none
-from tests.interop.broker_process import deadline
+from tests.support.anomalies import assert_none
+from tests.support.broker_process import deadline
 from tests.system.kafka_facts import PATIENCE_S
 from tests.system.load import IdempotentLoad, read_partitions
 from tests.system.watching import Watcher

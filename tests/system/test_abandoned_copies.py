@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from odradek.testing import Cluster
-from tests.interop.broker_process import deadline
+from tests.support.broker_process import deadline
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import described, places, tool, two_directories_each
 from tests.system.kafka_facts import (

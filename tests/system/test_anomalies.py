@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.anomalies import FILE
+from tests.support.anomalies import FILE
 
 REPOSITORY = Path(__file__).parents[2]
 TESTS = """
-from tests.anomalies import assert_none, require
+from tests.support.anomalies import assert_none, require
 
 def test_nothing():
     assert_none([])
@@ -34,7 +34,17 @@ def test_stuck():
 def test_what_was_found_is_written_down(tmp_path: Path) -> None:
     tests, found = tmp_path / "test_all.py", tmp_path / "found"
     tests.write_text(TESTS)
-    words = ["-q", "-n", "0", "-p", "tests.anomalies", "-p", "no:cacheprovider", "-c", os.devnull]
+    words = [
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "tests.support.anomalies",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+    ]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *words, str(tests)],
         cwd=REPOSITORY,

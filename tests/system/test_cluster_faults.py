@@ -14,7 +14,7 @@ import pytest
 
 from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
-from tests.anomalies import assert_none
+from tests.support.anomalies import assert_none
 from tests.system.clusters import (
     CONFIGS,
     KINDS,

@@ -14,8 +14,8 @@ import pytest
 
 from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
-from tests.anomalies import assert_none
-from tests.interop.broker_process import deadline
+from tests.support.anomalies import assert_none
+from tests.support.broker_process import deadline
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (
     BAD,

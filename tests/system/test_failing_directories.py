@@ -19,9 +19,9 @@ import pytest
 from confluent_kafka import KafkaError
 
 from odradek.protocol.errors import ErrorCode
-from tests.anomalies import require
-from tests.interop.broker_process import BrokerFailed, deadline
-from tests.interop.odradek_process import start_odradek
+from tests.support.anomalies import require
+from tests.support.broker_process import BrokerFailed, deadline
+from tests.support.odradek_process import start_odradek
 from tests.system.jbod import (
     CONFIG,
     PARTITIONS,

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, Message, Producer
 from odradek.broker.local_cluster.nodes import NodeState
 from odradek.protocol import apis
 from odradek.testing import Cluster
-from tests.interop.broker_process import deadline
-from tests.scale.raw_client import RawClient
+from tests.support.broker_process import deadline
+from tests.support.raw_client import RawClient
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (
     BAD,

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from odradek.testing import Cluster
-from tests.anomalies import assert_none
-from tests.interop.broker_process import deadline
+from tests.support.anomalies import assert_none
+from tests.support.broker_process import deadline
 from tests.system.clusters import CONFIGS, KINDS, SOFTWARE, assert_replicas_equal, shown_batches
 from tests.system.directories import begin_move, is_moved
 from tests.system.faults import ring

@@ -26,8 +26,8 @@ from odradek.protocol.apis import Api
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.batch import batches
 from odradek.testing import Cluster
-from tests.interop.broker_process import deadline
-from tests.interop.clients import produce
+from tests.support.broker_process import deadline
+from tests.support.librdkafka_clients import produce
 
 pytestmark = pytest.mark.slow
 BROKERS = 3

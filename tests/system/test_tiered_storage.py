@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
 from odradek.testing import Cluster
-from tests.anomalies import assert_none
-from tests.interop.broker_process import deadline
+from tests.support.anomalies import assert_none
+from tests.support.broker_process import deadline
 from tests.system import kafka_facts
 from tests.system.clusters import KINDS
 from tests.system.directories import move, places

@@ -35,10 +35,10 @@ from confluent_kafka.admin import (
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Cluster
-from tests.interop.broker_process import deadline
-from tests.interop.kafka_tools import run_tool
-from tests.interop.reading import read_to_end
-from tests.scale.raw_client import RawClient
+from tests.support.broker_process import deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.librdkafka_reading import read_to_end
+from tests.support.raw_client import RawClient
 from tests.system import kafka_facts
 from tests.system.clusters import CONFIGS, SOFTWARE
 from tests.system.kafka_facts import PATIENCE_S

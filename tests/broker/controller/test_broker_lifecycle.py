@@ -13,8 +13,7 @@ from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle, LifeState
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import NewTopic
-from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata, TrioClock
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     create,
     directory,
@@ -22,6 +21,7 @@ from tests.replication.controller.clusters import (
     partition,
     registration,
 )
+from tests.support.controller_node import Channel, ControllerNode, FakeMetadata, TrioClock
 
 
 class Broker:
@@ -121,7 +121,7 @@ async def test_controlled_shutdown_moves_leaders_before_it_returns(
 
 def _topic(image: MetadataImage) -> Any:
     from odradek.replication.controller.topics import TopicDefaults, create_topics
-    from tests.replication.controller.clusters import any_config, entropy
+    from tests.support.cluster_images import any_config, entropy
 
     return create_topics(
         image,

@@ -12,8 +12,8 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.topics import NewTopic
-from tests.broker.controller.world import CLUSTER_ID, Channel, ControllerNode, FakeMetadata
-from tests.replication.controller.clusters import cluster, create, directory, partition
+from tests.support.cluster_images import cluster, create, directory, partition
+from tests.support.controller_node import CLUSTER_ID, Channel, ControllerNode, FakeMetadata
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import trio
 from odradek.broker.controller.controller_registration import ControllerRegistration
 from odradek.replication.controller.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from odradek.replication.controller.image import ControllerImage, Endpoint
-from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
-from tests.replication.controller.clusters import formatted
+from tests.support.cluster_images import formatted
+from tests.support.controller_node import Channel, ControllerNode, FakeMetadata
 
 
 class Follower(FakeMetadata):

@@ -14,8 +14,8 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
 from odradek.replication.partition.isr_state import CommittedIsr, IsrProposal
 from odradek.replication.partition.leader_state import AlterPartition
-from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
-from tests.replication.controller.clusters import cluster, create, partition
+from tests.support.cluster_images import cluster, create, partition
+from tests.support.controller_node import Channel, ControllerNode, FakeMetadata
 
 Responses = dict[int, list[CommittedIsr | ErrorCode]]
 

@@ -17,8 +17,8 @@ from odradek.replication.controller.features import DEFAULT_FEATURES, ELIGIBLE_L
 from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.controller.partition_update_batches import PARTITIONS_PER_BATCH
 from odradek.replication.controller.topics import NewTopic
-from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
-from tests.replication.controller.clusters import cluster, create, partition
+from tests.support.cluster_images import cluster, create, partition
+from tests.support.controller_node import Channel, ControllerNode, FakeMetadata
 
 SESSION_SECONDS = 9.0
 UNCLEAN = "unclean.leader.election.enable"

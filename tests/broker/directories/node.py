@@ -16,7 +16,7 @@ from odradek.testing import Broker
 from odradek.testing.power import Power
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.scale.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 A, B = Path("/a"), Path("/b")
 CONFIGS = {

@@ -22,8 +22,8 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import LOST, MetadataImage
 from odradek.replication.controller.topics import NewTopic
-from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
-from tests.replication.controller.clusters import cluster, create, directory
+from tests.support.cluster_images import cluster, create, directory
+from tests.support.controller_node import Channel, ControllerNode, FakeMetadata
 
 FIRST, SECOND = directory(1, 0), directory(1, 1)
 

@@ -13,7 +13,7 @@ import pytest
 from odradek.protocol.errors import ErrorCode
 from odradek.testing.virtual_disk import VirtualDisk
 from tests.broker.directories.node import A, Node, Where, partition_results, running, two_disks
-from tests.scale.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 PARTITIONS = 4
 FINE = {ErrorCode.none}

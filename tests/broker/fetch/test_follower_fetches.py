@@ -15,7 +15,7 @@ from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.protocol.schemas.topic_records import ConfigRecord
 from odradek.replication.controller.image import BROKER, TOPIC
 from odradek.seams.files import FileSlice
-from tests.broker.two_replicas import EPOCH, OTHER, SIZE, STRANGER, TIMEOUT_SECONDS, stage
+from tests.support.two_replicas import EPOCH, OTHER, SIZE, STRANGER, TIMEOUT_SECONDS, stage
 
 
 def size(response: FetchedPartition) -> int:

@@ -25,9 +25,9 @@ from odradek.seams.files import FileSlice
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
 from odradek.testing import Broker
+from tests.broker.apis.test_produce import batch, produce
 from tests.broker.network.test_invalid_requests import connect, read_frame
-from tests.broker.raw_requests import request_frame
-from tests.broker.test_produce import batch, produce
+from tests.support.raw_requests import request_frame
 
 VERSION = 12
 MAX_WAIT_MS = 20_000

@@ -10,7 +10,7 @@ from odradek.broker.fetch.session_cache import Session
 from odradek.broker.fetch.unchanged_partitions import ALL_SECONDS_MAX, UnchangedPartitions
 from odradek.protocol.fetch_response_writer import FetchedPartition
 from tests.broker.fetch.test_follower_fetches import size, waits_for
-from tests.broker.two_replicas import EPOCH, OTHER, SIZE, Stage, stage
+from tests.support.two_replicas import EPOCH, OTHER, SIZE, Stage, stage
 
 UNCHANGED = -1
 """In place of an offset: the session's are as they were."""

@@ -39,7 +39,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.seams.entropy import SeededEntropy
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.groups.memory_log import MemoryLog, NotLeader
+from tests.support.coordinator_log import MemoryLog, NotLeader
 
 TOPIC_ID = UUID(int=9)
 

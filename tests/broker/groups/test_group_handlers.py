@@ -33,8 +33,8 @@ from odradek.replication.controller.image import (
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.network import Address
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.groups.memory_log import MemoryLog
 from tests.broker.groups.stage import metadata
+from tests.support.coordinator_log import MemoryLog
 
 HANDLERS: Mapping[Api, Any] = {
     **groups.HANDLERS,

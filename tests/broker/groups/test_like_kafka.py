@@ -18,10 +18,10 @@ import pytest
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from tests.broker.groups.stage import metadata
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.kafka_tools import run_tool
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 pytestmark = pytest.mark.interop
 

@@ -15,7 +15,6 @@ from odradek.broker.transactions.partition_verification import TransactionSuppor
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.groups.memory_log import MemoryLog
 from tests.broker.groups.test_group_coordinator import (
     Asked,
     a_commit,
@@ -23,7 +22,8 @@ from tests.broker.groups.test_group_coordinator import (
     fetched,
     running,
 )
-from tests.broker.transactions.coordinator import Coordinator
+from tests.support.coordinator_log import MemoryLog
+from tests.support.transaction_coordinator import Coordinator
 
 P = 77
 PARTITION = TopicPartition("__consumer_offsets", 0)

@@ -17,7 +17,7 @@ from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.messages import LeavingMember
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.stage import GROUP, Stage
-from tests.transcripts.retelling import check, transcripts
+from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("classic_groups")
 CONFIGS = {

@@ -12,8 +12,8 @@ from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupporte
 from odradek.protocol.apis import LIST_GROUPS
 from odradek.replication.controller.image import BrokerImage
 from odradek.seams.network import Address
-from tests.broker.network.broker_connections_world import World, a_broker, asking
-from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, scripted_broker
+from tests.support.broker_connections import World, a_broker, asking
+from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, scripted_broker
 
 
 def groups(asked: Asked) -> Any:

@@ -11,7 +11,7 @@ import struct
 from odradek.protocol import apis
 from odradek.testing import Broker
 from tests.broker.network.test_invalid_requests import connect, read_frame
-from tests.broker.raw_requests import request_header
+from tests.support.raw_requests import request_header
 
 
 def ask(sock: socket.socket) -> None:

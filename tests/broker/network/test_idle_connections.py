@@ -26,8 +26,8 @@ from tests.broker.network.test_shutdown_responses import (
     wait_until_sending,
 )
 from tests.broker.quotas.test_request_throttling import limit
-from tests.broker.raw_requests import request_frame
-from tests.scale.raw_client import RawClient
+from tests.support.raw_client import RawClient
+from tests.support.raw_requests import request_frame
 
 IDLE_SECONDS = 1.0
 PAUSE_SECONDS = 0.004

@@ -16,7 +16,7 @@ from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import request_header
 from odradek.testing import Broker
-from tests.broker.sample_requests import sample_request
+from tests.support.sample_requests import sample_request
 
 RESPONSE_SECONDS = 5.0
 

@@ -15,7 +15,7 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
 from tests.broker.network.test_invalid_requests import connect
-from tests.broker.raw_requests import request_frame
+from tests.support.raw_requests import request_frame
 
 VERSION = 9
 LARGE_BYTES = 100_000

@@ -18,7 +18,7 @@ from odradek.protocol.framing import read_response_header
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.topics import delete_topics
 from odradek.testing import Broker
-from tests.broker.raw_requests import request_frame
+from tests.support.raw_requests import request_frame
 
 VALUES = 400
 VALUE_BYTES = 20_000

@@ -10,7 +10,7 @@ from odradek.broker.quotas.connection_quotas import ConnectionQuotas
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker
-from tests.scale.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 RATE = {"connection_creation_rate": 2.0}
 

@@ -22,7 +22,7 @@ from odradek.testing.virtual_network import VirtualWires
 from tests.broker.network.test_invalid_requests import connect
 from tests.broker.network.test_pipelined_requests import numbers
 from tests.broker.network.test_pipelined_requests import produce as produce_frame
-from tests.scale.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 QUOTA = 20_000.0
 """A second, and at once: of two windows of a second, one counts in full."""

@@ -22,7 +22,7 @@ from odradek.broker.apis.offsets import (
 )
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
-from tests.broker.two_replicas import EPOCH, OTHER, TIMEOUT_SECONDS, Stage, stage
+from tests.support.two_replicas import EPOCH, OTHER, TIMEOUT_SECONDS, Stage, stage
 
 CONSUMER, DEBUGGER = -1, -2
 

@@ -31,7 +31,7 @@ from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
-from tests.storage.log_manager_world import ONE, TWO, UUID, World
+from tests.support.log_managers import ONE, TWO, UUID, World
 
 NODE = 1
 

@@ -22,8 +22,8 @@ from odradek.seams.network import Address
 from odradek.seams.real import real_seams
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
+from tests.broker.controller.test_controller_listener import CONFIGS
 from tests.broker.lifecycle.test_cluster_start import CONTROLLER, Nodes, run
-from tests.broker.test_controller_listener import CONFIGS
 
 AUTHORIZED = {"authorizer.class.name": STANDARD_AUTHORIZER, ALLOW_EVERYONE: "true"}
 NO_ALTERING = Acl(

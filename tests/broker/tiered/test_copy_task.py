@@ -30,7 +30,7 @@ from tests.broker.tiered.tiered_world import (
     TIERED,
     tiered_world,
 )
-from tests.storage.log_manager_world import append
+from tests.support.log_managers import append
 
 
 async def test_closed_segments_are_copied_in_order(clock: VirtualClock) -> None:

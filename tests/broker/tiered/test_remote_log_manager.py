@@ -31,7 +31,7 @@ from tests.broker.tiered.tiered_world import (
     TieredWorld,
     tiered_world,
 )
-from tests.storage.log_manager_world import append
+from tests.support.log_managers import append
 
 TAKEN_FROM_DISK = replace(TIERED, local_retention_bytes=1)
 

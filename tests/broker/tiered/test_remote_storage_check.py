@@ -35,8 +35,8 @@ from tests.broker.tiered.tiered_world import (
     TieredWorld,
     tiered_world,
 )
-from tests.storage.log_manager_world import ONE
-from tests.storage.tiered.segments import segment
+from tests.support.finished_segments import segment
+from tests.support.log_managers import ONE
 
 LOST, KEPT = (TopicIdPartition(ONE, "orders", number) for number in range(2))
 AGAIN = "the remote store is available again"

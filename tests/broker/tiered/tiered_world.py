@@ -34,8 +34,8 @@ from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_world import VirtualWorld
-from tests.storage.log_manager_world import ONE, World, append
-from tests.storage.tiered.segments import segment
+from tests.support.finished_segments import segment
+from tests.support.log_managers import ONE, World, append
 
 TIERED = LogConfig(
     internal_segment_bytes=300,

@@ -15,8 +15,8 @@ from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTx
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
-from tests.broker.network.broker_connections_world import World, a_broker, a_topic, asking
-from tests.client.scripted_broker import HANG_UP, Asked, ScriptedBroker, scripted_broker
+from tests.support.broker_connections import World, a_broker, a_topic, asking
+from tests.support.scripted_broker import HANG_UP, Asked, ScriptedBroker, scripted_broker
 
 NONE = ErrorCode.none
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -15,8 +15,8 @@ from odradek.broker.transactions.messages import MarkerResult
 from odradek.protocol.apis import WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
-from tests.broker.network.broker_connections_world import World, a_broker, a_topic, asking
-from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.broker_connections import World, a_broker, a_topic, asking
+from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
 MINE, OTHERS, NOBODYS, OTHERS_TOO = (TopicPartition("t", index) for index in range(4))
 GONE, NEVER = TopicPartition("u", 0), TopicPartition("t", 9)

@@ -15,9 +15,9 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.control import read_end_marker
 from odradek.testing import Broker
-from tests.broker.test_produce import ask
-from tests.broker.transactions.coordinator import Coordinator
+from tests.broker.apis.test_produce import ask
 from tests.broker.transactions.test_producing import NOW_MS, batch, produce
+from tests.support.transaction_coordinator import Coordinator
 
 NONE = ErrorCode.none
 COMMITTED, UNCOMMITTED = 1, 0

@@ -22,10 +22,10 @@ from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import read_end_marker
 from odradek.protocol.records.records import Record, build_batch
 from tests.broker.groups.test_like_kafka import Connection
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.clients import create_topic
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.librdkafka_clients import create_topic
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 pytestmark = pytest.mark.interop
 

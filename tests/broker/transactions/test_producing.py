@@ -15,11 +15,11 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
+from tests.broker.apis.test_produce import ask, end_offset
 from tests.broker.network.test_invalid_requests import connect
 from tests.broker.network.test_pipelined_requests import numbers
-from tests.broker.raw_requests import request_frame
-from tests.broker.test_produce import ask, end_offset
-from tests.broker.transactions.coordinator import Coordinator
+from tests.support.raw_requests import request_frame
+from tests.support.transaction_coordinator import Coordinator
 
 NONE = ErrorCode.none
 NOW_MS = time.time_ns() // 1_000_000

@@ -30,8 +30,8 @@ from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_offload import VirtualOffload
-from tests.replication.partition.controller_stub import Controller
-from tests.storage.log.log_world import FOREVER, TOPIC_ID, World
+from tests.support.controller_stub import Controller
+from tests.support.partition_logs import FOREVER, TOPIC_ID, World
 
 ME, FOLLOWER, OTHER = 1, 2, 3
 

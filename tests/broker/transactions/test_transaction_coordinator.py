@@ -26,7 +26,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.groups.memory_log import MemoryLog
+from tests.support.coordinator_log import MemoryLog
 
 NONE = ErrorCode.none
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

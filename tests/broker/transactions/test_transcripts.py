@@ -15,7 +15,7 @@ import pytest
 from odradek.broker.transactions.messages import MarkerResult, ProducerIdAndEpoch
 from odradek.protocol.errors import ErrorCode
 from tests.broker.transactions.stage import Stage, partition, where_it_stands
-from tests.transcripts.retelling import check, transcripts
+from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("transactions")
 

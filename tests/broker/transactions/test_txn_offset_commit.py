@@ -12,7 +12,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker
-from tests.broker.test_produce import ask
+from tests.broker.apis.test_produce import ask
 
 NONE = ErrorCode.none
 OLD = 4

@@ -23,7 +23,7 @@ from odradek.replication.controller.image import (
     MetadataImage,
 )
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import any_config, cluster, create, perform
+from tests.support.cluster_images import any_config, cluster, create, perform
 
 SET, DELETE, APPEND, SUBTRACT = AlterOperation
 LISTS = {TOPIC: {"cleanup.policy": "delete", "empty.list": ""}}

@@ -26,7 +26,7 @@ from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.leader_and_isr_updates import MIN_ISR, UNCLEAN_ELECTION
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     create,

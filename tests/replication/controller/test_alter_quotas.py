@@ -15,7 +15,7 @@ from odradek.replication.controller.quotas import (
     alter_quotas,
     find_quotas,
 )
-from tests.replication.controller.clusters import formatted, perform
+from tests.support.cluster_images import formatted, perform
 
 ALICE = (("user", "alice"),)
 RATES: dict[str, float | None] = {"producer_byte_rate": 1024.0, "consumer_byte_rate": 2048.0}

@@ -9,7 +9,7 @@ from odradek.replication.controller.broker_fencing import begin_controlled_shutd
 from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import cluster, committed, create
+from tests.support.cluster_images import cluster, committed, create
 
 
 @pytest.fixture

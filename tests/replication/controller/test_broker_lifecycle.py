@@ -34,7 +34,7 @@ from odradek.replication.controller.features import (
 from odradek.replication.controller.image import LOST, UNASSIGNED, MetadataImage
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     create,

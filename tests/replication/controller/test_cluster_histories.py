@@ -41,7 +41,7 @@ from odradek.replication.controller.topics import (
     create_topics,
     delete_topics,
 )
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     any_config,
     cluster,
     create,

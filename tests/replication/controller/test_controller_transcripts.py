@@ -35,7 +35,7 @@ from odradek.replication.controller.reassignments import (
     list_reassignments,
 )
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     create,
@@ -43,7 +43,7 @@ from tests.replication.controller.clusters import (
     partition,
     registration,
 )
-from tests.transcripts.retelling import check, transcripts
+from tests.support.transcripts import check, transcripts
 
 T = TypeVar("T")
 

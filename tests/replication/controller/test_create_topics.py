@@ -12,7 +12,7 @@ from odradek.replication.controller.broker_fencing import fence_broker
 from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import TOPIC, UNASSIGNED, MetadataImage
 from odradek.replication.controller.topics import NewTopic, TopicDefaults
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     create,
@@ -46,7 +46,7 @@ def test_order_of_topic_records() -> None:
     image = cluster(1)
     _, _ = create(image, NewTopic("flights", 2, 1, configs={"a": "1"}))
     from odradek.replication.controller.topics import create_topics
-    from tests.replication.controller.clusters import any_config, entropy
+    from tests.support.cluster_images import any_config, entropy
 
     plan = create_topics(
         image,

@@ -20,7 +20,7 @@ from odradek.replication.controller.feature_updates import (
 )
 from odradek.replication.controller.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from odradek.replication.controller.image import BROKER, ControllerImage, MetadataImage
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     formatted,

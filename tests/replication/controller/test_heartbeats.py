@@ -19,7 +19,7 @@ from odradek.replication.controller.broker_heartbeats import (
 )
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     create,

@@ -30,7 +30,7 @@ from odradek.replication.controller.image import (
 from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.topics import NewTopic, delete_topics
-from tests.replication.controller.clusters import cluster, committed, create, partition
+from tests.support.cluster_images import cluster, committed, create, partition
 
 ALPHA, BETA = UUID(int=1 << 100), UUID(int=2 << 100)
 

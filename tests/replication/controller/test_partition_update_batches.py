@@ -27,7 +27,7 @@ from odradek.replication.controller.partition_update_batches import (
     update_for_previous_incarnation,
 )
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     create,

@@ -16,7 +16,7 @@ from odradek.replication.controller.reassignments import (
     list_reassignments,
 )
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.clusters import cluster, committed, create, partition, perform
+from tests.support.cluster_images import cluster, committed, create, partition, perform
 
 
 @pytest.fixture

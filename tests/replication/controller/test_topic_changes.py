@@ -26,7 +26,7 @@ from odradek.replication.controller.producer_ids import (
     allocate_producer_ids,
 )
 from odradek.replication.controller.topics import NewTopic, delete_topics
-from tests.replication.controller.clusters import (
+from tests.support.cluster_images import (
     cluster,
     committed,
     create,

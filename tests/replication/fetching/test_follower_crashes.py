@@ -17,7 +17,7 @@ from odradek.protocol.records.batch import Batch, batches
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.power import NodeCrashed
-from tests.replication.fetching.fetching_world import Stand, all_of, is_same
+from tests.support.replica_fetching import Stand, all_of, is_same
 
 A = (UUID(int=1), 0)
 POINTS = [Checkpoint.RECOVERY_POINT, Checkpoint.HIGH_WATERMARK, Checkpoint.LOG_START]

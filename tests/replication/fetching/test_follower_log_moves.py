@@ -9,7 +9,7 @@ import pytest
 
 from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
-from tests.replication.fetching.fetching_world import Stand, is_same
+from tests.support.replica_fetching import Stand, is_same
 
 KEY = (UUID(int=1), 0)
 NAME = TopicPartition("t1", 0)

@@ -16,8 +16,8 @@ from odradek.replication.partition.follower_state import ReplicaFetchState
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
-from tests.replication.fetching.fetching_world import SMALL, Led, Stand, is_same
-from tests.storage.log.log_world import batch
+from tests.support.partition_logs import batch
+from tests.support.replica_fetching import SMALL, Led, Stand, is_same
 
 A = (UUID(int=1), 0)
 

@@ -14,14 +14,14 @@ from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage
 from odradek.storage.log.partition_log import PartitionLog
-from tests.replication.fetching.fetching_world import (
+from tests.support.partition_logs import batch
+from tests.support.replica_fetching import (
     FOLLOWER,
     SMALL,
     LeadingBroker,
     Stand,
     is_same,
 )
-from tests.storage.log.log_world import batch
 
 A, B, C = ((UUID(int=number), 0) for number in (1, 2, 3))
 THROTTLED = replace(SMALL, follower_replication_throttled_replicas=(f"0:{FOLLOWER}",))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 
 from odradek.replication.partition.follower_state import Fetch
-from tests.replication.partition.controller_stub import NODES, Image
 from tests.replication.partition.world import (
     CONTROLLER,
     LAG_MAX_MS,
@@ -16,6 +15,7 @@ from tests.replication.partition.world import (
     Violation,
     World,
 )
+from tests.support.controller_stub import NODES, Image
 
 TIMEOUT_MS = 60
 STEPS = 500

@@ -23,8 +23,8 @@ from odradek.replication.partition.leader_state import (
     LeaderAction,
     LeaderState,
 )
-from tests.replication.partition.controller_stub import Controller
 from tests.replication.partition.memory_log import MemoryLog
+from tests.support.controller_stub import Controller
 
 LAG_MAX_MS = 100
 

@@ -12,7 +12,7 @@ from odradek.replication.partition.partition import NEWEST_BYTES_MAX
 from odradek.storage.errors import LogFailed, OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog
 from tests.replication.partition.test_partition import Stand, alone
-from tests.storage.log.log_world import NOW_MS, batch
+from tests.support.partition_logs import NOW_MS, batch
 
 STEPS = ("append", "append large", "follow", "truncate", "roll", "move start", "watch", "unwatch")
 

@@ -26,8 +26,8 @@ from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import Appended, PartitionLog
-from tests.replication.partition.controller_stub import Controller
-from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World, batch
+from tests.support.controller_stub import Controller
+from tests.support.partition_logs import FOREVER, NOW_MS, TOPIC_ID, World, batch
 
 SIZE = len(batch())
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.replication.partition.controller_stub import Image
 from tests.replication.partition.world import CONTROLLER, Message, World
-from tests.transcripts.retelling import check, transcripts
+from tests.support.controller_stub import Image
+from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("partition")
 TICK_MS = 60

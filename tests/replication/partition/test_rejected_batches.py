@@ -12,7 +12,7 @@ from odradek.replication.partition.rejected_batches import (
     RejectedBatches,
 )
 from odradek.storage.errors import DiskFull, OutOfOrderSequence
-from tests.storage.log.log_world import batch, idempotent
+from tests.support.partition_logs import batch, idempotent
 
 TOO_FEW = NotEnoughReplicas("1 of 2")
 

@@ -42,7 +42,7 @@ from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
-from tests.replication.raft.nodes import ROOT, configs, set_config
+from tests.support.metadata_nodes import ROOT, configs, set_config
 
 T = TypeVar("T")
 

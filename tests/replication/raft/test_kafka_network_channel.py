@@ -27,7 +27,7 @@ from odradek.replication.raft.voters import ReplicaKey, VoterEndpoint
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing.virtual_world import VirtualWorld
-from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
 LISTENER = "CONTROLLER"
 CONTROLLERS = {VOTE: (0, 2), BEGIN_QUORUM_EPOCH: (0, 1)}

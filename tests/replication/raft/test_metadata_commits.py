@@ -20,7 +20,7 @@ from odradek.storage.errors import DiskFull, LogFailed
 from odradek.testing.virtual_disk import UNLIMITED_BYTES
 from odradek.testing.virtual_files import VirtualFiles
 from odradek.testing.virtual_world import VirtualNode
-from tests.replication.raft.nodes import (
+from tests.support.metadata_nodes import (
     ROOT,
     configs,
     log_of,

@@ -21,7 +21,7 @@ from odradek.storage.errors import DiskFull, LogFailed
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
-from tests.replication.raft.nodes import (
+from tests.support.metadata_nodes import (
     LOG_DIRECTORY,
     ROOT,
     configs,

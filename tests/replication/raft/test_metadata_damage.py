@@ -17,7 +17,7 @@ from odradek.replication.raft.metadata_log import CHECKPOINT_S, MetadataLog, Met
 from odradek.replication.raft.voters import Voter
 from odradek.storage.errors import LogFailed
 from odradek.testing.virtual_world import VirtualNode
-from tests.replication.raft.nodes import (
+from tests.support.metadata_nodes import (
     FIRST_SEGMENT,
     RECOVERY_POINT,
     ROOT,

@@ -30,7 +30,7 @@ from odradek.replication.raft.voters import Voter
 from odradek.storage.errors import CorruptRecords
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
-from tests.replication.raft.nodes import (
+from tests.support.metadata_nodes import (
     DIRECTORY_ID,
     FIRST_SEGMENT,
     LOG_DIRECTORY,

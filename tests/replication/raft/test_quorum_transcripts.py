@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.replication.raft.quorum_stage import Stage, add, remove
-from tests.transcripts.retelling import check, transcripts
+from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("quorum")
 

@@ -14,7 +14,8 @@ from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.metadata_state import MetadataState
 from odradek.replication.raft.raft_log import ValidOffset, validate_offset_and_epoch
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
-from tests.replication.raft.nodes import (
+from tests.replication.raft.test_metadata_restarts import again, raw_log
+from tests.support.metadata_nodes import (
     LOG_DIRECTORY,
     configs,
     log_of,
@@ -23,7 +24,6 @@ from tests.replication.raft.nodes import (
     set_config,
     started,
 )
-from tests.replication.raft.test_metadata_restarts import again, raw_log
 
 
 async def sent() -> tuple[SnapshotId, bytes]:

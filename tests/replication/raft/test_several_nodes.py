@@ -13,8 +13,8 @@ from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.storage.errors import DiskFull, NoDescriptors
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.nodes import LOG_DIRECTORY, ROOT, configs, names, set_config
 from tests.replication.raft.quorum_of_nodes import Nodes, values
+from tests.support.metadata_nodes import LOG_DIRECTORY, ROOT, configs, names, set_config
 
 
 def play(

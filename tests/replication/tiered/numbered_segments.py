@@ -12,7 +12,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from tests.replication.tiered.metadata_world import MetadataWorld
+from tests.support.remote_log_metadata import MetadataWorld
 
 A = TopicIdPartition(UUID(int=1), "flights", 0)
 B = TopicIdPartition(UUID(int=2), "hotels", 0)

@@ -25,10 +25,10 @@ from odradek.storage.tiered.errors import (
     RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from tests.replication.fetching.fetching_world import FOLLOWER, SMALL, Led, Stand, is_same
 from tests.replication.tiered.tier import Tier, leave_the_disk, partition_of
-from tests.storage.log.log_world import idempotent
-from tests.storage.tiered.remote_segments import segment
+from tests.support.partition_logs import idempotent
+from tests.support.remote_segments import segment
+from tests.support.replica_fetching import FOLLOWER, SMALL, Led, Stand, is_same
 
 A = (UUID(int=1), 0)
 TIERED = replace(SMALL, internal_segment_bytes=1 << 20, remote_storage_enable=True)

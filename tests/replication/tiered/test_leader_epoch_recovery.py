@@ -19,7 +19,7 @@ from odradek.storage.tiered.errors import (
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_world import VirtualWorld
 from tests.replication.tiered.tier import Tier, leave_the_disk, partition_of
-from tests.storage.log.log_world import FOREVER, World, batch
+from tests.support.partition_logs import FOREVER, World, batch
 
 TIERED = replace(FOREVER, remote_storage_enable=True)
 

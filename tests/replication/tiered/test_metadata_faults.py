@@ -18,7 +18,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from tests.replication.tiered.metadata_world import MetadataWorld, run
+from tests.support.remote_log_metadata import MetadataWorld, run
 
 PARTITIONS = [TopicIdPartition(UUID(int=number), f"topic{number}", 0) for number in range(1, 5)]
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED

@@ -12,8 +12,8 @@ from odradek.replication.tiered import metadata_topic_consumer
 from odradek.replication.tiered.metadata_subscriptions import Lane
 from odradek.replication.tiered.metadata_topic_consumer import MetadataTopicConsumer
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC, encode
-from tests.replication.tiered.metadata_world import MetadataWorld, run
 from tests.replication.tiered.numbered_segments import A, B, copied, segment
+from tests.support.remote_log_metadata import MetadataWorld, run
 
 
 async def made_anew_while_down(world: MetadataWorld, records: int) -> None:

@@ -19,7 +19,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from tests.replication.tiered.metadata_world import MetadataWorld, run
+from tests.support.remote_log_metadata import MetadataWorld, run
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 

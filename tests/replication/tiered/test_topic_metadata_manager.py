@@ -35,8 +35,8 @@ from odradek.storage.tiered.metadata import (
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS
 from odradek.testing.simulation.plan import DATA
-from tests.replication.tiered.metadata_world import MetadataWorld, run
 from tests.replication.tiered.numbered_segments import FINISHED, A, B, becomes, copied, segment
+from tests.support.remote_log_metadata import MetadataWorld, run
 
 
 def test_what_is_published_is_known() -> None:

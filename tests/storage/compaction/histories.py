@@ -12,7 +12,7 @@ from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.model import Kept, Producers, kept
-from tests.storage.log.log_world import marker, read_batches
+from tests.support.partition_logs import marker, read_batches
 
 COMPACTED = LogConfig(
     cleanup_policy=("compact",),

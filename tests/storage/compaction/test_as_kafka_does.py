@@ -21,10 +21,10 @@ from odradek.storage.log_manager.log_manager import LogManager, LogServices
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_offload import VirtualOffload
 from odradek.testing.virtual_workers import VirtualWorkers
-from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
-from tests.interop.kafka_tools import run_tool
 from tests.storage.compaction.histories import COMPACTED, History, content
-from tests.storage.log_manager_world import ONE
+from tests.support.kafka_dist import KafkaUnavailable, kafka_dist
+from tests.support.kafka_tools import run_tool
+from tests.support.log_managers import ONE
 
 pytestmark = pytest.mark.interop
 

@@ -45,8 +45,8 @@ from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import Fault
 from tests.storage.compaction.histories import COMPACTED, History, content
 from tests.storage.compaction.test_survivors import check_files
-from tests.storage.log.log_world import idempotent, marker
-from tests.storage.log_manager_world import ONE, A, World, append_keyed
+from tests.support.log_managers import ONE, A, World, append_keyed
+from tests.support.partition_logs import idempotent, marker
 
 A_ = TypeVar("A_")
 T = TypeVar("T")

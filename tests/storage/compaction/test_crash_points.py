@@ -21,7 +21,7 @@ from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.compaction.histories import COMPACTED, History, content
 from tests.storage.compaction.model import Kept
 from tests.storage.compaction.test_survivors import check_files
-from tests.storage.log_manager_world import ONE, A, World
+from tests.support.log_managers import ONE, A, World
 
 
 @dataclass

@@ -13,7 +13,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
 from tests.storage.compaction.histories import content
 from tests.storage.compaction.test_survivors import latest_values
-from tests.storage.log_manager_world import append_keyed
+from tests.support.log_managers import append_keyed
 
 CONFIGS = {
     "cleanup.policy": "compact",

@@ -15,8 +15,8 @@ from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.histories import COMPACTED, History, content, last_batches
 from tests.storage.compaction.model import Kept, compacted, kept
-from tests.storage.log.log_world import expected_indexes, read_batches
-from tests.storage.log_manager_world import ONE, World, append
+from tests.support.log_managers import ONE, World, append
+from tests.support.partition_logs import expected_indexes, read_batches
 
 
 @pytest.fixture

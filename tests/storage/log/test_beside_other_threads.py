@@ -31,7 +31,7 @@ from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log.log_world import FOREVER, TOPIC_ID, World, batch, idempotent
+from tests.support.partition_logs import FOREVER, TOPIC_ID, World, batch, idempotent
 
 CONFIG = dataclasses.replace(
     FOREVER,

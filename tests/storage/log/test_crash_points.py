@@ -21,7 +21,7 @@ from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     NOW_MS,

@@ -15,7 +15,7 @@ from odradek.storage.log.file_names import METADATA
 from odradek.storage.log.partition_metadata import read_topic_id
 from odradek.storage.log.segment import Segment
 from odradek.testing.virtual_disk import VirtualDisk
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     NOW_MS,

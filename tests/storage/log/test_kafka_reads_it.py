@@ -24,9 +24,9 @@ from odradek.storage.log.partition_log import (
 from odradek.storage.log.producer_snapshots import decode_snapshot
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
-from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
-from tests.interop.kafka_tools import run_tool
-from tests.storage.log.log_world import (
+from tests.support.kafka_dist import KafkaUnavailable, kafka_dist
+from tests.support.kafka_tools import run_tool
+from tests.support.partition_logs import (
     FOREVER,
     TOPIC_ID,
     batch,

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from odradek.seams.files import Path
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     World,

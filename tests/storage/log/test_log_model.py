@@ -17,7 +17,7 @@ from odradek.protocol.records.records import Record
 from odradek.storage.errors import OutOfOrderSequence
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import LogRead
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     FOREVER,
     NOW_MS,
     World,

@@ -18,7 +18,7 @@ from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import LogFailed, NoDescriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     NOW_MS,
     World,
     batch,

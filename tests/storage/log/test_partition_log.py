@@ -34,7 +34,7 @@ from odradek.storage.log.partition_log import (
 )
 from odradek.storage.log.read import read_upper_bound
 from odradek.storage.log.transaction_index import AbortedTransaction
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     NOW_MS,

@@ -17,7 +17,7 @@ from odradek.storage.log.producer_snapshots import (
 from odradek.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStates
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log.log_world import NOW_MS, idempotent
+from tests.support.partition_logs import NOW_MS, idempotent
 
 ROOT = Path("/")
 

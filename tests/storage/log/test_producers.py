@@ -16,7 +16,7 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.producers import BatchMetadata, ProducerStates
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
-from tests.storage.log.log_world import NOW_MS, batch, idempotent, marker
+from tests.support.partition_logs import NOW_MS, batch, idempotent, marker
 
 P = 7
 LAST_SEQUENCE = 2**31 - 1

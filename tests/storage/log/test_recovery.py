@@ -14,7 +14,7 @@ from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.transaction_index import AbortedTransaction
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     NOW_MS,

@@ -13,7 +13,7 @@ from odradek.storage.log.epochs import EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import decode_snapshot
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.copy_candidates import list_candidate_segments, open_segment_to_copy
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     FOREVER,
     NOW_MS,
     World,

@@ -11,7 +11,7 @@ import pytest
 
 from odradek.storage.errors import InvalidTransactionState
 from odradek.storage.log.transaction_index import AbortedTransaction
-from tests.storage.log.log_world import FOREVER, World, batch, idempotent, marker
+from tests.support.partition_logs import FOREVER, World, batch, idempotent, marker
 
 PRODUCERS = (1, 2, 3)
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from odradek.storage.log.transaction_index import AbortedTransaction
-from tests.storage.log.log_world import FOREVER, NOW_MS, World, batch, idempotent, marker
+from tests.support.partition_logs import FOREVER, NOW_MS, World, batch, idempotent, marker
 
 CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=400, file_delete_delay_ms=0)
 

@@ -11,7 +11,7 @@ from odradek.protocol.records.batch import batches
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import LogRead
-from tests.storage.log.log_world import (
+from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     NOW_MS,

@@ -32,7 +32,7 @@ from odradek.storage.log.validation import (
     check_raft,
     check_replicated,
 )
-from tests.storage.log.log_world import NOW_MS, batch, idempotent, marker
+from tests.support.partition_logs import NOW_MS, batch, idempotent, marker
 
 CONFIG = LogConfig()
 

@@ -17,7 +17,7 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.producers import ProducerStates
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
-from tests.storage.log.log_world import World, idempotent, marker
+from tests.support.partition_logs import World, idempotent, marker
 
 P = 7
 DAY_MS = 86_400_000

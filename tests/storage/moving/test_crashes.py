@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.storage.log_manager_world import World
-from tests.storage.moving.moving_world import (
+from tests.support.log_managers import World
+from tests.support.replica_moves import (
     CountingPower,
     Promised,
     check_next_life,

@@ -13,8 +13,8 @@ from odradek.storage.errors import DiskFull, NoDescriptors, StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_disk import Fault
-from tests.storage.log_manager_world import ONE, A, B, World
-from tests.storage.moving.moving_world import (
+from tests.support.log_managers import ONE, A, B, World
+from tests.support.replica_moves import (
     NAME,
     Promised,
     check,

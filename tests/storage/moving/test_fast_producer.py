@@ -9,7 +9,7 @@ import trio
 
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
-from tests.storage.log_manager_world import ONE, A, B, World, append
+from tests.support.log_managers import ONE, A, B, World, append
 
 VALUE = "x" * (400 << 10)
 """More bytes than the first turn of the swap may copy."""

@@ -21,8 +21,8 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append, contents
-from tests.storage.moving.moving_world import QUIET, M
+from tests.support.log_managers import ONE, SMALL, A, B, World, append, contents
+from tests.support.replica_moves import QUIET, M
 
 NAME = TopicPartition("t", 0)
 C = Path("/c")

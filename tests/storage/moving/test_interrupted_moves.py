@@ -22,7 +22,7 @@ from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import LogOpener
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
+from tests.support.log_managers import ONE, TWO, A, B, World, append, contents
 
 T0 = TopicPartition("t", 0)
 M, C = Path("/m"), Path("/c")

@@ -32,7 +32,7 @@ from odradek.storage.moving.future_replica import FutureReplica
 from odradek.storage.moving.move_states import MoveState
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
-from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
+from tests.support.log_managers import ONE, TWO, A, B, World, append, contents
 
 C, M = Path("/c"), Path("/m")
 T_MS = 1_767_225_600_000

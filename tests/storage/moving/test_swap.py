@@ -25,9 +25,9 @@ from odradek.storage.moving.replica_swap import ReplicaSwap
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log.log_world import idempotent, marker
-from tests.storage.log_manager_world import ONE, T0, A, B, World, append
-from tests.storage.moving.moving_world import (
+from tests.support.log_managers import ONE, T0, A, B, World, append
+from tests.support.partition_logs import idempotent, marker
+from tests.support.replica_moves import (
     NAME,
     Promised,
     check,

@@ -11,8 +11,8 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
-from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append
-from tests.storage.moving.moving_world import (
+from tests.support.log_managers import ONE, SMALL, A, B, World, append
+from tests.support.replica_moves import (
     NAME,
     CountingPower,
     Promised,

@@ -18,7 +18,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, SUFFIXES, segment_key, summary_key
-from tests.storage.tiered.remote_segments import (
+from tests.support.remote_segments import (
     DELETED,
     DELETING,
     FINISHED,

@@ -12,7 +12,7 @@ from odradek.storage.tiered.copy_candidates import (
     find_log_start_offset,
     select_segments_to_copy,
 )
-from tests.storage.tiered.segments import epochs
+from tests.support.finished_segments import epochs
 
 
 class SegmentOffsets(NamedTuple):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.storage.tiered.leader_epoch_lineage import is_within, shared_until, with_records
-from tests.storage.tiered.segments import epochs, segment
+from tests.support.finished_segments import epochs, segment
 
 LINEAGE = epochs((0, 0), (1, 10), (3, 40), (5, 100))
 

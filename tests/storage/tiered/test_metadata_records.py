@@ -18,7 +18,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
 )
 from odradek.storage.tiered.metadata_records import UnknownRemoteRecord, decode, encode
-from tests.storage.tiered.remote_segments import FINISHED, FOO_0, becomes, segment, segments
+from tests.support.remote_segments import FINISHED, FOO_0, becomes, segment, segments
 
 VECTOR = bytes.fromhex(
     "01000004666f6f0000000000000000000000000000000100000000000000000000000000000000000000"

@@ -28,7 +28,7 @@ from odradek.storage.tiered.metadata_snapshot_file import (
     encode_topic_id,
 )
 from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
-from tests.storage.tiered.remote_segments import (
+from tests.support.remote_segments import (
     DELETED,
     DELETING,
     FINISHED,

@@ -20,8 +20,8 @@ from odradek.storage.tiered.remote_log_reader import ReadLimits
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_range_cache import ReaderLimits
 from odradek.testing.virtual_offload import VirtualOffload
-from tests.storage.log.log_world import NOW_MS, batch
-from tests.storage.tiered.read_world import Readers, Store, Tiers
+from tests.support.partition_logs import NOW_MS, batch
+from tests.support.remote_log_reads import Readers, Store, Tiers
 
 BATCHES = 120
 READERS = 5

@@ -17,8 +17,8 @@ from odradek.storage.log.append import AppendOrigin
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteSegmentNotFound
 from odradek.storage.tiered.metadata import SegmentState
 from odradek.storage.tiered.remote_log_reader import ReadLimits
-from tests.storage.log.log_world import NOW_MS, World, batch, idempotent, marker
-from tests.storage.tiered.read_world import TIERED, Tiers
+from tests.support.partition_logs import NOW_MS, World, batch, idempotent, marker
+from tests.support.remote_log_reads import TIERED, Tiers
 
 
 def append_transactions(world: World) -> None:

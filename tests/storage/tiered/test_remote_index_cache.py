@@ -15,8 +15,8 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log.log_world import NOW_MS, batch
-from tests.storage.tiered.read_world import CACHE_ROOT, Readers, Tiers
+from tests.support.partition_logs import NOW_MS, batch
+from tests.support.remote_log_reads import CACHE_ROOT, Readers, Tiers
 
 HERE = CACHE_ROOT / REMOTE_INDEX_CACHE
 KINDS = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.TRANSACTION)

@@ -23,7 +23,7 @@ from odradek.storage.tiered.metadata import (
     RemotePartitionDeleteMetadata,
 )
 from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
-from tests.storage.tiered.remote_segments import (
+from tests.support.remote_segments import (
     DELETED,
     DELETING,
     FINISHED,

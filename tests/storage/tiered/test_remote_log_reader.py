@@ -32,8 +32,8 @@ from odradek.storage.tiered.segment_range_cache import (
     RemoteFetchQuotaExceeded,
     TooManyReads,
 )
-from tests.storage.log.log_world import NOW_MS, World, batch
-from tests.storage.tiered.read_world import CACHE_ROOT, TIERED, Tiers, as_bytes
+from tests.support.partition_logs import NOW_MS, World, batch
+from tests.support.remote_log_reads import CACHE_ROOT, TIERED, Tiers, as_bytes
 
 
 def filled(count: int = 30, **more: object) -> Tiers:

@@ -16,7 +16,7 @@ from odradek.storage.tiered.remote_retention import (
     RetentionInput,
     decide_expiration,
 )
-from tests.storage.tiered.segments import epochs, segment
+from tests.support.finished_segments import epochs, segment
 
 STARTED = SegmentState.COPY_SEGMENT_STARTED
 DELETING = SegmentState.DELETE_SEGMENT_STARTED

@@ -18,8 +18,8 @@ from odradek.storage.tiered import remote_timestamp_lookup
 from odradek.storage.tiered.errors import RemoteNotReady
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from tests.storage.log.log_world import NOW_MS, World, batch
-from tests.storage.tiered.read_world import CACHE_ROOT, TIERED, Tiers
+from tests.support.partition_logs import NOW_MS, World, batch
+from tests.support.remote_log_reads import CACHE_ROOT, TIERED, Tiers
 
 TIMES = [0, 10, 5, 20, 20, 15, 30, 25, 40, 40, 60, 50, 45, 70, 65, 80, 75, 95, 90, 100, 85, 110]
 """Of the records, two to a batch: not in order, as producers have them."""

@@ -19,7 +19,7 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
 )
-from tests.storage.tiered.remote_segments import FOO_0, segments
+from tests.support.remote_segments import FOO_0, segments
 
 
 def as_kafka_writes(segment: RemoteLogSegmentMetadata) -> bytes:

@@ -19,7 +19,7 @@ from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageForma
 from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from odradek.storage.tiered.segment_verification import SegmentVerification
 from odradek.testing.virtual_objects import VirtualObjects
-from tests.storage.tiered.remote_segments import FINISHED, becomes, segment
+from tests.support.remote_segments import FINISHED, becomes, segment
 
 BATCHES = [
     bytes(build_batch([Record(-1, 5, None, bytes(500))] * 4, base_offset=first, leader_epoch=0))

@@ -16,7 +16,7 @@ import pytest
 
 from odradek.broker.groups.assignors import ASSIGNORS
 from odradek.broker.groups.assignors.spec import GroupSpec, MemberSpec, Result
-from tests.interop.kafka_tools import run_tool
+from tests.support.kafka_tools import run_tool
 
 pytestmark = pytest.mark.interop
 

@@ -26,10 +26,10 @@ from odradek.protocol.schemas.consumer_protocol import (
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from tests.broker.groups.test_like_kafka import Peer, plain
-from tests.interop.broker_process import BrokerProcess, deadline
-from tests.interop.kafka_tools import run_tool
-from tests.interop.odradek_process import start_odradek
-from tests.interop.real_kafka import start_kafka
+from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.kafka_tools import run_tool
+from tests.support.odradek_process import start_odradek
+from tests.support.real_kafka import start_kafka
 
 pytestmark = pytest.mark.interop
 

@@ -20,7 +20,7 @@ from tests.broker.groups.consumer.test_like_kafka import (
     wait_for_coordinator,
 )
 from tests.broker.groups.test_like_kafka import Connection
-from tests.interop.odradek_process import start_odradek
+from tests.support.odradek_process import start_odradek
 
 CONFIGS = {
     "offsets.topic.num.partitions": "1",

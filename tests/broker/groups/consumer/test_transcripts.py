@@ -21,7 +21,7 @@ from odradek.broker.groups.config import (
 from odradek.broker.groups.messages import LeavingMember
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.consumer.stage import ConsumerStage, Owned
-from tests.transcripts.retelling import check, transcripts
+from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("consumer_groups")
 CONFIGS: dict[str, tuple[str, Callable[[str], Any]]] = {

@@ -1,0 +1,190 @@
+"""Topics of one name, one after the other: a replica of the one has nothing of the other's."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.replication.errors import UnknownPartition, UnknownTopicId
+from odradek.seams.files import Path
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import LogFailed
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.testing.virtual_clock import VirtualClock
+from tests.broker.replicas.test_partition_table import running
+from tests.support.log_managers import ONE, THREE, TWO, A, B, World, append, contents
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+async def test_what_a_topic_left_that_was_deleted_unopened_is_not_its_successors(
+    clock: VirtualClock,
+) -> None:
+    async with running(clock) as (cluster, logs):
+        left = await logs.create("t", 0, ONE, is_new=True)
+        cluster.create("t", TWO)
+        partition = await cluster.table.get("t", None, 0)
+        assert partition.log.topic_id == partition.topic_id == TWO
+        assert partition.log is not left
+        assert logs.logs() == (partition.log,)
+
+
+async def test_a_log_that_does_not_say_whose_it_is_becomes_the_topics_that_opens_it(
+    clock: VirtualClock,
+) -> None:
+    """A crash has left it, between its directory and the file that says so; what it has from then on is
+    not the next topic's of that name."""
+    world = World(clock=clock)
+    world.files.make_directory(A / "t-0")
+    async with running(clock, world) as (cluster, logs):
+        assert [each.topic_id for each in logs.logs()] == [None]
+        cluster.create("t", ONE)
+        partition = await cluster.table.get("t", None, 0)
+        assert partition.log.topic_id == ONE
+        append(partition.log, "old")
+    async with running(clock, world.killed()) as (cluster, _):
+        cluster.create("t", ONE)
+        assert contents((await cluster.table.get("t", None, 0)).log) == ["old"]
+    async with running(clock, world.killed()) as (cluster, _):
+        cluster.create("t", TWO)
+        partition = await cluster.table.get("t", None, 0)
+        assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
+
+
+async def test_what_moves_while_it_becomes_a_topics_is_not_the_next_ones(
+    clock: VirtualClock,
+) -> None:
+    world = World(clock=clock)
+    world.files.make_directory(A / "t-0")
+    async with world.running(housekeeping=True) as logs:
+        (log,) = logs.logs()
+        await logs.mover.move(TopicPartition("t", 0), B)
+        await logs.assign_topic_id(log, ONE)
+        append(log, "old")
+        while logs.mover.moves():
+            await clock.run_for(1)
+        assert log.directory == B / "t-0"
+    async with running(clock, world.killed()) as (cluster, _):
+        cluster.create("t", TWO)
+        partition = await cluster.table.get("t", None, 0)
+        assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
+
+
+@pytest.mark.parametrize("known", [THREE, ONE, TWO], ids=["neither", "the old one", "the new one"])
+@pytest.mark.parametrize("away", [0, 1])
+async def test_a_directory_that_comes_back_with_the_old_topic_has_a_stray(
+    clock: VirtualClock, away: int, known: Any
+) -> None:
+    """Whichever is found first. It has two where the cluster has made the topic anew once more."""
+    world = World(clock=clock)
+    async with world.running() as logs:
+        log = await logs.create("t", 0, ONE, directory_id=logs.homes()[away].directory.id)
+        append(log, "old")
+    world.paths = ((B, A)[away],)
+    async with running(clock, world) as (cluster, logs):
+        cluster.create("t", TWO)
+        append((await cluster.table.get("t", None, 0)).log, "new")
+    world.paths = (A, B)
+    logs = world.manager()
+    await logs.load(lambda name, topic_id: topic_id != known)
+    assert len(logs.logs()) == 1
+    await logs.rename_stray_logs(lambda name, topic_id: topic_id != known)
+    served = {ONE: [["old"]], TWO: [["new"]], THREE: []}[known]
+    assert [contents(each) for each in logs.logs()] == served
+    strays = [name for path in (A, B) for name in world.names(path) if name.endswith("-stray")]
+    assert len(strays) == 2 - len(served)
+    assert (await logs.create("t", 0, known)).topic_id == known
+    await logs.close()
+    logs.directories.close()
+
+
+async def test_a_topic_made_anew_when_a_directory_has_failed_is_in_another(
+    clock: VirtualClock,
+) -> None:
+    async with running(clock) as (cluster, logs):
+        cluster.create("t", ONE)
+        partition = await cluster.table.get("t", None, 0)
+        logs.directory_of(partition.log).fail(OSError(errno.EIO, "gone"))
+        cluster.table.logs_failed([partition.log])
+        cluster.delete(ONE)
+        await clock.run_for(1)
+        cluster.create("t", TWO)
+        assert (await cluster.table.get("t", None, 0)).topic_id == TWO
+
+
+@pytest.mark.parametrize("copy", ["t-0", "t-0.move"])
+async def test_what_cannot_be_served_of_a_topic_is_not_in_the_way_of_the_next_one(
+    clock: VirtualClock, copy: str
+) -> None:
+    """It is in two directories; or a move's copy is all there is, while a directory is offline."""
+    world = World(clock=clock, paths=(Path("/m"), A, B))
+    async with world.running() as logs:
+        log = await logs.create("t", 0, ONE, directory_id=logs.homes()[1].directory.id)
+        append(log, "old")
+    world.killed().files.make_directory(B / copy)
+    for name in world.names(A / "t-0"):
+        world.files.write_new(B / copy / name, world.files.read(A / "t-0" / name))
+    if copy != "t-0":
+        world.disk.fail(f"{A}/*")
+    async with running(clock, world) as (cluster, logs):
+        cluster.create("t", ONE)
+        with pytest.raises(LogFailed):
+            await cluster.table.get("t", None, 0)
+        cluster.delete(ONE)
+        await clock.run_for(1)
+        cluster.create("t", TWO)
+        partition = await cluster.table.get("t", None, 0)
+        assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
+    assert [name for name in world.names(B) if name.endswith("-stray")]
+    assert copy == "t-0.move" or [name for name in world.names(A) if name.endswith("-stray")]
+
+
+async def test_what_is_damaged_where_the_new_topics_log_would_be_is_the_operators(
+    clock: VirtualClock,
+) -> None:
+    world = World(clock=clock)
+    async with world.running() as logs:
+        where = (await logs.create("t", 0, ONE)).directory
+    world.files.write_new(where / "partition.metadata", b"rubbish")
+    async with running(clock, world.killed()) as (cluster, _):
+        cluster.create("t", TWO)
+        with pytest.raises(LogFailed, match="makes no sense"):
+            await cluster.table.get("t", None, 0)
+
+
+async def test_who_asks_by_id_does_not_get_the_next_topic_of_that_name(
+    clock: VirtualClock,
+) -> None:
+    """Not even who waited for another one that opened it."""
+    async with running(clock) as (cluster, logs):
+        create, going_on, told = logs.create, trio.Event(), []
+
+        async def slow(*names: Any, **more: Any) -> PartitionLog:
+            made = await create(*names, **more)
+            await going_on.wait()
+            return made
+
+        async def ask() -> None:
+            with pytest.raises((UnknownTopicId, UnknownPartition)) as refusal:
+                await cluster.table.get(None, ONE, 0)
+            told.append(refusal.type)
+
+        logs.create = slow  # type: ignore[method-assign]
+        cluster.create("t", ONE)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.delete(ONE)
+            cluster.create("t", TWO)
+            going_on.set()
+        assert told == [UnknownPartition, UnknownTopicId]
+        assert (await cluster.table.get(None, TWO, 0)).topic_id == TWO

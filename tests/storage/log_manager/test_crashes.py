@@ -1,0 +1,353 @@
+"""The power is cut at every sync of a node's life; the next start finds what the pages promise.
+
+One scripted life on two disks: logs created, written, rolled, flushed, checkpointed, one truncated,
+one deleted and created anew, all closed. It is run again and again, each time ended a sync later,
+at the sync's beginning or after its end, and each time the next life is started on several images
+that such a cut may leave.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pytest
+import trio
+
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.log_manager import LogManager
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_files import VirtualFiles
+from tests.support.log_managers import ONE, SMALL, TWO, A, B, World, append, contents
+from tests.support.replica_moves import CountingPower
+
+MARK = ".kafka_cleanshutdown"
+IMAGES = 3
+
+
+OLD, NEW = TWO, ONE  # the ids of the two topics that are called "u", one after the other
+
+
+@dataclass
+class Promised:
+    """What must be there, and what may be; by topic, the deleted one being called `old u`."""
+
+    synced: dict[str, list[str]] = field(default_factory=dict)
+    """A log begins with these."""
+    histories: dict[str, list[list[str]]] = field(default_factory=dict)
+    """A log is a prefix of one of these; more than one after a truncation."""
+    is_deleted: bool = False
+    """Whether the deletion of `old u` is done: it must not come back under its name."""
+
+    def write(self, topic: str, log: PartitionLog, *values: str) -> None:
+        """What is being appended may be there, whatever the append says."""
+        history = self.histories.setdefault(topic, [[]])
+        history[-1].extend(values)
+        append(log, *values)
+
+    def flush(self, topic: str, log: PartitionLog) -> None:
+        log.flush()
+        self.synced[topic] = list(self.histories[topic][-1])
+
+    def truncate(self, topic: str, log: PartitionLog, offset: int) -> None:
+        kept = self.histories[topic][-1][:offset]
+        self.synced[topic] = self.synced[topic][:offset]
+        self.histories[topic].append(kept)
+        log.truncate_to(offset)
+
+
+async def life(manager: LogManager, promised: Promised) -> None:
+    """Every operation that makes something durable in more than one step."""
+    checkpoint = manager.checkpoint
+    t = await manager.create("t", 0, ONE)
+    u = await manager.create("u", 0, OLD)
+    for at in range(8):
+        promised.write("t", t, f"t{at}" + "x" * 60)
+    promised.flush("t", t)
+    await checkpoint([Checkpoint.RECOVERY_POINT, Checkpoint.HIGH_WATERMARK])
+    promised.write("old u", u, *(f"old {at}" for at in range(5)))
+    promised.flush("old u", u)
+    await checkpoint([Checkpoint.RECOVERY_POINT])
+
+    del promised.synced["old u"]
+    await manager.delete(TopicPartition("u", 0))
+    promised.is_deleted = True
+    u = await manager.create("u", 0, NEW)
+    promised.write("u", u, "new 0")
+    promised.flush("u", u)
+
+    promised.truncate("t", t, 5)
+    promised.write("t", t, "after the cut")
+    promised.flush("t", t)
+    t.advance_log_start(2, "asked to")
+    await checkpoint([Checkpoint.RECOVERY_POINT, Checkpoint.LOG_START])
+    promised.write("u", u, "new 1")
+
+
+async def crashed_life(world: World) -> Promised:
+    """One life, which ends in order or by the power cut that was set up."""
+    promised = Promised()
+    try:
+        manager = world.manager()
+        await manager.load()
+        await life(manager, promised)
+        await manager.close()
+        manager.directories.close()
+    except NodeCrashed:
+        pass
+    except BaseExceptionGroup as group:
+        if group.split(NodeCrashed)[1] is not None:
+            raise
+    return promised
+
+
+async def check_next_life(world: World, promised: Promised) -> None:
+    marked = [path for path in (A, B) if world.disk.find(path / MARK) is not None]
+    async with world.running() as manager:
+        assert not any(directory.failed for directory in manager.directories.all)
+        assert promised.synced.keys() <= {log.topic for log in manager.logs()} | {"old u"}
+        for log in manager.logs():
+            check_log(log, promised, whole=log.directory.parent in marked)
+            append(log, "life goes on")
+    async with world.running() as manager:
+        for log in manager.logs():
+            assert contents(log)[-1] == "life goes on"
+
+
+def check_log(log: PartitionLog, promised: Promised, *, whole: bool) -> None:
+    if log.topic_id is None:  # the crash came while it was made: nobody has it yet
+        assert log.end_offset == 0
+        return
+    name = "old u" if log.topic == "u" and log.topic_id == OLD else log.topic
+    assert not (name == "old u" and promised.is_deleted)
+    found, start = contents(log), log.log_start_offset
+    synced = promised.synced.get(name, [])
+    assert found[: max(0, len(synced) - start)] == synced[start:]
+    histories = promised.histories.get(name, [[]])
+    if whole:  # closed cleanly, in this life or the one before: all of that
+        assert found in (histories[-1][start:], synced[start:])
+    else:
+        assert any(found == history[start : start + len(found)] for history in histories)
+
+
+async def syncs_of_a_life() -> int:
+    world = World()
+    await crashed_life(world)
+    assert world.files.power.on
+    assert world.disk.find(A / MARK) is not None
+    return world.files.syncs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["at", "after"])
+async def test_power_cut_at_every_sync(when: str) -> None:
+    total = await syncs_of_a_life()
+    assert total > 40
+    for number in range(1, total + 1):
+        world = World()
+        if when == "at":
+            world.files.cut_power_at(number)
+        else:
+            world.files.cut_power_after(number)
+        promised = await crashed_life(world)
+        assert not world.files.power.on
+        for seed in range(IMAGES):
+            try:
+                await check_next_life(world.crashed(seed), promised)
+            except BaseException as error:
+                error.add_note(f"power cut {when} sync {number} of {total}, image {seed}")
+                raise
+
+
+async def test_no_byte_changes_after_the_cut() -> None:
+    world = World()
+    world.files.cut_power_at(60)
+    await crashed_life(world)
+    before = world.disk.fingerprint()
+    with pytest.raises(NodeCrashed):
+        world.files.write_new(A / "anything", b"")
+    assert world.disk.fingerprint() == before
+
+
+async def test_a_crash_while_loading_is_unclean() -> None:
+    """The mark is gone, durably, before the first log is opened."""
+    total = await syncs_of_a_life()
+    for number in range(1, 8):
+        world = World()
+        promised = await crashed_life(world)
+        for topic in ("t", "u"):
+            history = promised.histories[topic][-1]
+            promised.synced[topic] = list(history)
+            history.append("unsynced")
+        world.files.cut_power_at(total + number)
+        with pytest.raises((NodeCrashed, BaseExceptionGroup)):
+            await _load_and_close(world)
+        for seed in range(IMAGES):
+            await check_next_life(world.crashed(seed), promised)
+
+
+async def _load_and_close(world: World) -> None:
+    manager = world.manager()
+    await manager.load()
+    for log in manager.logs():
+        append(log, "unsynced")
+    await manager.close()
+
+
+async def start_beside_an_empty_copy(power: CountingPower) -> World:
+    """A replica's log, and what a directory that failed while one was made in it has of the other: a start that
+    removes that, until the power goes."""
+    world = World()
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "all there is")
+        await manager.create("t", 1, ONE)
+    world.files.rename(B / "t-1", B / "t-0")
+    world.files = VirtualFiles(world.disk, power)
+    with suppress(NodeCrashed, BaseExceptionGroup):
+        manager = world.manager()
+        await manager.load()
+        await manager.close()
+        manager.directories.close()
+    return world
+
+
+async def test_an_empty_copy_goes_whole_whenever_the_start_is_killed() -> None:
+    power = CountingPower()
+    await start_beside_an_empty_copy(power)
+    assert power.uses > 50
+    for at in range(1, power.uses):
+        world = await start_beside_an_empty_copy(CountingPower(at))
+        assert not world.files.power.on
+        for next_life in (world.crashed(0), world.crashed(1), world.killed()):
+            try:
+                async with next_life.running() as manager:
+                    (log,) = manager.logs()
+                    assert contents(log) == ["all there is"]
+                assert "t-0" not in next_life.names(B)
+            except BaseException as error:
+                error.add_note(f"killed at use {at} of {power.uses}")
+                raise
+
+
+async def with_a_hole() -> tuple[World, list[int]]:
+    """A node that was killed, and the end of a sealed segment is not there: nothing is torn, but the next one
+    begins too late. What is left."""
+    world = World(paths=(A,), configs={"t": replace(SMALL, cleanup_policy=("compact",))})
+    manager = world.manager()
+    await manager.load()
+    log = await manager.create("t", 0, ONE)
+    for number in range(9):
+        append(log, f"{number}" + "x" * 50, key=b"%d" % number)
+    first, second, *_ = log.segments
+    size = world.files.file_size(first.path(".log"))
+    batch_bytes = size // (second.base_offset - first.base_offset)
+    manager.directories.close()  # as a process that is killed does
+    world.killed().files.open(first.path(".log"), write=True).truncate(size - batch_bytes)
+    last = second.base_offset - 1
+    return world, [*range(last), *range(last + 1, 9)]
+
+
+async def numbers_after_a_kill(world: World) -> list[int]:
+    """In a next life that is killed, too."""
+    manager = world.manager()
+    await manager.load()
+    log = manager.get("t", 0)
+    assert log is not None
+    found = [int(value.rstrip("x")) for value in contents(log)]
+    manager.directories.close()
+    world.killed()
+    return found
+
+
+async def test_a_batch_that_was_lost_before_a_roll_is_missed() -> None:
+    """In a compacted log too: its gaps are below the recovery point."""
+    world, left = await with_a_hole()
+    before = [number for at, number in enumerate(left) if number == at]
+    assert 0 < len(before) < len(left)
+    assert await numbers_after_a_kill(world) == before
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged", "without it"])
+async def test_where_the_recovery_point_is_lost_it_may_be_a_gap(damage: str) -> None:
+    """And may be one still when the node is killed once more."""
+    world, left = await with_a_hole()
+    checkpoint = A / Checkpoint.RECOVERY_POINT.value
+    text = {"removed": "", "damaged": "0\n2\nt 0 0\n", "without it": "0\n0\n"}[damage]
+    world.files.remove(checkpoint)
+    if text:
+        world.files.write_new(checkpoint, text.encode())
+    for _ in range(3):
+        assert await numbers_after_a_kill(world) == left
+
+
+@pytest.mark.parametrize("cleaned_to", [0, 9])
+async def test_what_a_cleaner_has_come_to_may_have_gaps(cleaned_to: int) -> None:
+    """Kafka's writes down the recovery point later."""
+    world, left = await with_a_hole()
+    world.files.write_new(A / Checkpoint.CLEANER.value, f"0\n1\nt 0 {cleaned_to}\n".encode())
+    assert (await numbers_after_a_kill(world) == left) is (cleaned_to == 9)
+
+
+async def test_checkpoints_of_a_directory_that_failed_stay_as_they_are() -> None:
+    """Its logs are not served any more, and would be missing there."""
+    world = World(paths=(A, B))
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "value")
+        log.flush()
+        home = manager.home_of(log)
+        home.write_checkpoints()
+        path = home.directory.path / Checkpoint.RECOVERY_POINT.value
+        before = world.read(path)
+        home.directory.fail(OSError(errno.EIO, "bad sector"))
+        assert not home.logs
+        with pytest.raises(OSError, match="recovery-point"):
+            home.write_checkpoints()
+        assert world.read(path) == before
+
+
+async def test_a_new_log_has_nothing_of_an_unserved_one_of_its_name() -> None:
+    world = World(paths=(A,))
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        for number in range(5):
+            append(log, f"{number}")
+        log.advance_log_start(3, "asked to")
+    async with world.running() as manager:
+        (home,) = manager.homes()
+        await manager.delete(TopicPartition("t", 0))
+        home.keep_offline(TopicPartition("t", 0), "t-0")
+        home.write_checkpoints()
+        assert world.read(A / Checkpoint.LOG_START.value) == "0\n1\nt 0 3\n"
+        await manager.create("t", 0, TWO)
+        home.write_checkpoints()
+        assert world.read(A / Checkpoint.LOG_START.value) == "0\n0\n"
+
+
+async def test_not_even_where_the_node_is_killed_before_the_next_checkpoint() -> None:
+    """A directory has entries of a copy that was about to become a log there."""
+    world = World(paths=(A, B))
+    async with trio.open_nursery() as nursery:
+        manager = world.manager()
+        await manager.load()
+        await nursery.start(manager.run)
+        a, b = manager.homes()
+        old = await manager.create("t", 0, ONE, directory_id=a.directory.id)
+        for number in range(5):
+            append(old, f"{number}")
+        old.flush()
+        old.advance_log_start(3, "asked to")
+        b.incoming_logs[TopicPartition("t", 0)] = old
+        b.write_checkpoints()
+        del b.incoming_logs[TopicPartition("t", 0)]
+        await manager.delete(TopicPartition("t", 0))
+        new = await manager.create("t", 0, TWO, directory_id=b.directory.id)
+        append(new, "new")
+        new.flush()
+        nursery.cancel_scope.cancel()
+    async with world.crashed(1).running() as manager:
+        (found,) = manager.logs()
+        assert (found.topic_id, contents(found)) == (TWO, ["new"])

@@ -1,0 +1,151 @@
+"""Whatever somebody did to the files: a start serves what it can, and ends in order."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.seams.files import Path
+from odradek.storage.directories import clean_shutdown
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.errors import DirectoryError, WrongDirectory
+from odradek.storage.errors import LogFailed, StorageError
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.testing.virtual_disk import FileNode
+from tests.support.log_managers import ONE, A, B, World, append, contents
+
+
+async def one_life(world: World) -> None:
+    async with world.running() as manager:
+        for number in range(4):
+            log = await manager.create("t", number, ONE)
+            for at in range(12):
+                append(log, f"{number}:{at}" + "x" * 40)
+            log.advance_log_start(1, "asked to")
+
+
+def damage(world: World, data: st.DataObject) -> set[str]:
+    """Change, cut or remove a few files; the directories that have one of them."""
+    touched = set()
+    files = [(path, node) for path, node in world.disk.walk() if isinstance(node, FileNode)]
+    for _ in range(data.draw(st.integers(1, 4))):
+        path, node = data.draw(st.sampled_from(files))
+        touched.add(path[:2])
+        match data.draw(st.sampled_from(["flip", "cut", "grow", "remove"])):
+            case "flip" if node.content:
+                at = data.draw(st.integers(0, len(node.content) - 1))
+                node.content[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                node.resize(data.draw(st.integers(0, len(node.content))))
+            case "grow":
+                node.resize(len(node.content) + data.draw(st.integers(1, 100)))
+            case "remove":
+                world.files.remove(Path(path), missing_ok=True)
+    return touched
+
+
+async def next_life(world: World, touched: set[str]) -> None:
+    try:
+        manager = world.manager()
+    except DirectoryError:
+        return  # whose directory it is cannot be told any more
+    await manager.load()
+    for directory in manager.directories.all:
+        # What the metadata directory says of cluster and node counts, damaged or not.
+        blamed = {str(directory.path)} | ({str(A)} if is_wrong(directory) else set())
+        assert not directory.failed or blamed & touched
+    for log in manager.logs():
+        if str(log.directory.parent) not in touched:
+            wanted = [f"{log.partition}:{at}" + "x" * 40 for at in range(1, 12)]
+            assert contents(log)[: len(wanted)] == wanted
+        # Bits that rotted in what was closed cleanly are served as they are: the client checks.
+        with contextlib.suppress(StorageError):
+            log.read(log.log_start_offset, 1 << 20, limit=log.end_offset)
+            append(log, "life goes on")
+    await manager.close()
+    manager.directories.close()
+
+
+def is_wrong(directory: LogDirectory) -> bool:
+    return isinstance(directory.failure, WrongDirectory)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_a_damaged_directory_takes_nothing_else_down(data: st.DataObject) -> None:
+    world = World(paths=(A, B))
+    trio.run(one_life, world, clock=world.clock)
+    touched = damage(world, data)
+    if data.draw(st.booleans()):  # an unclean end as well: everything is scanned
+        for directory in (A, B):
+            world.files.remove(directory / clean_shutdown.FILE_NAME, missing_ok=True)
+    for _ in range(2):
+        trio.run(next_life, world, touched, clock=world.clock)
+
+
+def home_of(world: World, partition: int) -> Path:
+    return next(path for path in (A, B) if f"t-{partition}" in world.names(path))
+
+
+@pytest.mark.parametrize("name", ["odd.deleted", f"{40:020d}.log"])
+async def test_a_directory_in_the_place_of_a_file_is_one_logs_affair(name: str) -> None:
+    world = World()
+    await one_life(world)
+    path = home_of(world, 0) / "t-0" / name
+    world.files.make_directory(path)
+    async with world.running() as manager:
+        assert len(manager.homes()) == 2
+        assert {log.partition for log in manager.logs()} >= {1, 2, 3}
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
+    assert not world.failures
+
+
+def use(log: PartitionLog) -> None:
+    append(log, "new")
+    contents(log)
+    log.find_timestamp(0)
+    log.check_online()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "place"),
+    [(".log", 0), (".log", -1), (".index", 0), (".timeindex", 0), (".snapshot", -1)],
+)
+async def test_so_it_is_when_it_is_come_upon_after_a_clean_start(suffix: str, place: int) -> None:
+    world = World()
+    await one_life(world)
+    home = home_of(world, 0) / "t-0"
+    odd = home / [name for name in world.names(home) if name.endswith(suffix)][place]
+    world.files.remove(odd)
+    world.files.make_directory(odd)
+    async with world.running() as manager:
+        with pytest.raises(LogFailed):
+            use(manager.get("t", 0))
+        assert len(manager.homes()) == 2
+        for number in range(1, 4):
+            append(manager.get("t", number), "new")
+    assert not world.failures
+
+
+@pytest.mark.parametrize("name", ["odd", "t-0"])
+async def test_a_link_that_leads_in_circles_costs_no_more_than_itself(name: str) -> None:
+    world = World()
+    await one_life(world)
+    home = home_of(world, 0)
+    world.files.make_directory(home / name)
+    world.disk.fail(str(home / name), errno.ELOOP, {"stat"})
+    async with world.running() as manager:
+        assert len(manager.homes()) == 2
+        assert {log.partition for log in manager.logs()} >= {1, 2, 3}
+        if name == "odd":
+            assert manager.get("t", 0) is not None
+        else:
+            with pytest.raises(LogFailed):
+                manager.get("t", 0)
+    assert not world.failures

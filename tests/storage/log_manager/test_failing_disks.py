@@ -1,0 +1,305 @@
+"""A disk fails at the n-th operation of a kind; the other directory never notices, nothing is lost.
+
+One scripted life of a node with two directories, which an earlier one has closed cleanly, each with a plain log, a compacted one, one that is
+cut and one that is deleted and made anew, while housekeeping runs: appends, reads, rolls, flushes,
+checkpoints, retention, compaction, directory_deletion. It is run again and again, each time one operation of
+one kind on B fails at another place: once, or from then on. Then:
+
+- nothing that was asked of A was refused, and A is online;
+- what was asked of B was done, or refused by a storage error; never anything else;
+- B went offline and stays so, or (a full disk where the operation could be undone) goes on;
+- a next life, on the same disk healed, has every record that was acknowledged, and closes cleanly.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import StorageError
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.log_manager import Intervals, LogManager
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_disk import OPERATIONS, VirtualDisk
+from tests.support.log_managers import T0, UUID, A, B, World, append, append_keyed, contents
+
+SMALL = {"internal_segment_bytes": 400, "index_interval_bytes": 100, "file_delete_delay_ms": 2_000}
+PLAIN = LogConfig(**SMALL)
+SHORT = LogConfig(**SMALL, retention_bytes=1_500)
+COMPACTED = LogConfig(
+    **SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01
+)
+EVERY = Intervals(
+    initial_delay_ms=100,
+    retention_check_ms=700,
+    recovery_point_ms=500,
+    log_start_ms=600,
+    high_watermark_ms=400,
+    deleted_segments_ms=900,
+)
+ROUNDS = 6
+PLACES, MORE_PLACES = 2, 8
+"""How many of an operation's places in a life are tried, evenly; in the slow test."""
+
+
+@dataclass
+class Side:
+    """What was acknowledged in one directory."""
+
+    name: str
+    path: object
+    lives: int = 0
+    """No two values are the same in all of them."""
+    refusals: list[Exception] = field(default_factory=list)
+    acknowledged: dict[str, list[str]] = field(default_factory=dict)
+    by_key: dict[bytes, bytes] = field(default_factory=dict)
+    uncertain: dict[bytes, list[bytes]] = field(default_factory=dict)
+    """Refused since: they may be there all the same."""
+
+    def attempt(self, act: Callable[[], object]) -> bool:
+        try:
+            act()
+        except StorageError as error:
+            self.refusals.append(error)
+            return False
+        return True
+
+    def write(self, topic: str, log: PartitionLog, value: str) -> None:
+        if self.attempt(lambda: append(log, value)):
+            self.acknowledged.setdefault(topic, []).append(value)
+
+    def write_keyed(self, log: PartitionLog, key: bytes, value: bytes) -> None:
+        self.uncertain.setdefault(key, []).append(value)
+        if self.attempt(lambda: append_keyed(log, {key: value})):
+            self.by_key[key] = value
+            del self.uncertain[key]
+            self.acknowledged.setdefault("c", [])
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+CONFIGS = {"c-a": COMPACTED, "c-b": COMPACTED, "short-a": SHORT, "short-b": SHORT}
+Before = tuple[VirtualDisk, list[Side]]
+"""What an earlier life has left, and acknowledged."""
+
+
+def new_world(clock: VirtualClock, disk: VirtualDisk | None = None) -> World:
+    return World(
+        disk or VirtualDisk(), clock=clock, intervals=EVERY, configs={**CONFIGS}, default=PLAIN
+    )
+
+
+@pytest.fixture
+async def before(clock: VirtualClock) -> Before:
+    """The earlier life."""
+    world = new_world(clock)
+    world.disk.mount(B)
+    both = await run(world, sides())
+    assert [side.refusals for side in both] == [[], []]
+    return world.disk, both
+
+
+def after(clock: VirtualClock, before: Before) -> tuple[World, list[Side]]:
+    """A world to go on in: all was synced, so what a power cut leaves is a copy."""
+    disk, both = before
+    return new_world(clock, disk.crash(0)), copy.deepcopy(both)
+
+
+async def life(world: World, manager: LogManager, sides: list[Side]) -> None:
+    logs: dict[tuple[str, str], PartitionLog] = {}
+    for side in sides:
+        home = next(each for each in manager.directories.all if each.path == side.path)
+        for number, topic in enumerate(("t", "c", "short", "cut", "gone")):
+            id = UUID(int=1000 + number + 100 * (side.path == B))
+            try:
+                logs[side.name, topic] = await manager.create(
+                    f"{topic}-{side.name}",
+                    0,
+                    id,
+                    is_new=topic not in side.acknowledged,
+                    directory_id=home.id,
+                )
+            except StorageError as error:
+                side.refusals.append(error)
+    for number in range(ROUNDS):
+        for side in sides:
+            for at in range(4):
+                stamp = f"{side.lives}.{number}.{at}"
+                for topic in ("t", "short", "cut", "gone"):
+                    if (side.name, topic) in logs:
+                        side.write(topic, logs[side.name, topic], f"{stamp} {'x' * 50}")
+                if (side.name, "c") in logs:
+                    key = b"k%d" % (at % 3)
+                    side.write_keyed(logs[side.name, "c"], key, stamp.encode() + b"y" * 50)
+            await look_and_cut(manager, side, logs, number)
+        await world.clock.run_for(1.1)
+
+
+async def look_and_cut(
+    manager: LogManager, side: Side, logs: dict[tuple[str, str], PartitionLog], number: int
+) -> None:
+    for topic in ("t", "c", "short"):
+        if (side.name, topic) in logs:
+            log = logs[side.name, topic]
+            for ask in (
+                lambda log: log.last_stable_offset,
+                lambda log: log.find_timestamp(T0),
+                lambda log: log.max_timestamp(),
+                lambda log: log.aborted_transactions(log.log_start_offset, log.end_offset),
+            ):
+                side.attempt(partial(ask, log))
+            try:
+                contents(log)
+            except StorageError as error:
+                side.refusals.append(error)
+            except OSError as error:  # of a slice, which is read when it is sent
+                manager.report_at(log.directory / "x", error)
+    if number == 2 and (side.name, "cut") in logs:
+        cut = logs[side.name, "cut"]
+        offset = cut.end_offset - 3
+        side.attempt(lambda: cut.truncate_to(offset))
+        side.acknowledged["cut"] = side.acknowledged.get("cut", [])[:offset]
+    if number == 3 and (side.name, "gone") in logs:
+        del logs[side.name, "gone"]
+        side.acknowledged.pop("gone", None)
+        try:
+            await manager.delete(TopicPartition(f"gone-{side.name}", 0))
+        except StorageError as error:
+            side.refusals.append(error)
+
+
+def sides() -> list[Side]:
+    return [Side("a", A), Side("b", B)]
+
+
+async def run(world: World, both: list[Side]) -> list[Side]:
+    for side in both:
+        side.lives += 1
+    async with world.running(housekeeping=True) as manager:
+        await life(world, manager, both)
+        on_a, on_b = both
+        assert on_a.refusals == []
+        assert not manager.directories.all[0].failed
+        if any("offline" in str(refused) for refused in on_b.refusals):
+            assert manager.directories.all[1].failed
+    return both
+
+
+async def check_next_life(world: World, both: list[Side]) -> None:
+    async with world.running(housekeeping=True) as manager:
+        assert not any(directory.failed for directory in manager.directories.all)
+        for side in both:
+            for topic, values in side.acknowledged.items():
+                log = manager.get(f"{topic}-{side.name}", 0)
+                if values:
+                    assert log is not None, f"{topic}-{side.name} is gone"
+                    check_log(log, values)
+            log = manager.get(f"c-{side.name}", 0)
+            if log is not None:
+                check_compacted(log, side)
+        await world.clock.run_for(3)
+        for log in manager.logs():
+            append_keyed(log, {b"k": b"life goes on"})
+
+
+def check_log(log: PartitionLog, acknowledged: list[str]) -> None:
+    """All of it from the log's start on, and nothing between but what was refused halfway."""
+    found = contents(log)
+    if log.topic.startswith("short"):  # retention may have taken the oldest
+        kept = [value for value in found if value in acknowledged]
+        assert kept == acknowledged[len(acknowledged) - len(kept) :]
+        return
+    if log.topic.startswith("cut"):
+        found = [value for value in found if value in acknowledged]
+    assert found[: len(acknowledged)] == acknowledged
+
+
+def check_compacted(log: PartitionLog, side: Side) -> None:
+    last = dict(keyed_contents(log))
+    for key, value in side.by_key.items():
+        assert last[key] in (value, *side.uncertain.get(key, ()))
+
+
+def keyed_contents(log: PartitionLog) -> list[tuple[bytes, bytes]]:
+    from odradek.protocol.records.batch import batches
+    from odradek.protocol.records.records import decode
+
+    found = []
+    offset = log.log_start_offset
+    while offset < log.end_offset:
+        read = log.read(offset, 1 << 20, limit=log.end_offset)
+        if read.slice is None:
+            break
+        data = read.slice.read()
+        read.slice.file.unpin()
+        for batch in batches(memoryview(data)):
+            found += [(record.key or b"", record.value or b"") for record in decode(batch)]
+            offset = batch.last_offset + 1
+    return found
+
+
+async def operations_of_a_life(clock: VirtualClock, before: Before) -> dict[str, int]:
+    """How often each is done on B."""
+    world, both = after(clock, before)
+    counting = {
+        operation: world.disk.fail("/b*", operations={operation}, passes=1_000_000)
+        for operation in sorted(OPERATIONS)
+    }
+    await run(world, both)
+    return {operation: 1_000_000 - fault.passes for operation, fault in counting.items()}
+
+
+def places(total: int, most: int) -> list[int]:
+    most = min(most, total)
+    return sorted({round(n * (total - 1) / max(1, most - 1)) for n in range(most)})
+
+
+async def test_a_healthy_life_keeps_everything_and_does_all_there_is(
+    clock: VirtualClock, before: Before
+) -> None:
+    counts = await operations_of_a_life(clock, before)
+    assert {each for each, count in counts.items() if count < 5} <= {"list"}
+    world, both = after(clock, before)
+    await run(world, both)
+    assert [side.refusals for side in both] == [[], []]
+    await check_next_life(world, both)
+    assert world.failures == []
+
+
+KINDS = [(operation, errno.EIO) for operation in sorted(OPERATIONS)] + [
+    (operation, errno.ENOSPC) for operation in ("create", "rename", "sync", "write")
+]
+
+
+@pytest.mark.parametrize(("operation", "error"), KINDS)
+@pytest.mark.parametrize("most", [PLACES, pytest.param(MORE_PLACES, marks=pytest.mark.slow)])
+async def test_the_nth_operation_fails(
+    operation: str, error: int, most: int, clock: VirtualClock, before: Before
+) -> None:
+    total = (await operations_of_a_life(clock, before))[operation]
+    for number in places(total, most):
+        for times in (1, 10**9):
+            world, both = after(clock, before)
+            world.disk.fail("/b*", error, {operation}, passes=number, times=times)
+            try:
+                await one_failure(world, both)
+            except BaseException as failure:
+                failure.add_note(f"{operation} {number} of {total} fails with {error}, {times}x")
+                raise
+
+
+async def one_failure(world: World, both: list[Side]) -> None:
+    await run(world, both)
+    world.disk.heal()
+    world.failures.clear()
+    await check_next_life(world, both)
