@@ -48,8 +48,8 @@ from odradek.broker.network.listeners import (
 )
 from odradek.broker.network.server import Server
 from odradek.broker.replicas.replica_manager import ReplicaManager
-from odradek.broker.security.configured import configured_authorizer
-from odradek.broker.security.loading import follow_acls
+from odradek.broker.security.acl_loading import follow_acls
+from odradek.broker.security.authorizer_config import configured_authorizer
 from odradek.broker.services import Services
 from odradek.broker.transactions.producer_ids import ProducerIds
 from odradek.protocol.errors import KafkaError

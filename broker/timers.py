@@ -112,14 +112,14 @@ class Timers(Generic[K]):
             self._on_due(key)
 
 
-class Turn:
+class EventLoopYield:
     """Passes the event loop when work has run for STEP_SECONDS."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ends = clock.monotonic() + STEP_SECONDS
 
-    async def pass_on(self) -> None:
+    async def yield_if_due(self) -> None:
         if self._clock.monotonic() >= self._ends:
             await trio.lowlevel.checkpoint()
             self._ends = self._clock.monotonic() + STEP_SECONDS

@@ -10,7 +10,7 @@ from pathlib import Path as LocalPath
 
 import trio
 
-from odradek.broker.config.tiered import absolute_target
+from odradek.broker.config.tiered_option import absolute_target
 from odradek.broker.config.types import ConfigError
 from odradek.broker.local_cluster import control
 from odradek.broker.local_cluster.nodes import NodeFailed

@@ -190,14 +190,14 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str | None]:
 
 
 def _tiered(target: str) -> Mapping[str, str]:
-    from odradek.broker.config.tiered import absolute_target, storage_settings
+    from odradek.broker.config.tiered_option import absolute_target, storage_settings
 
     return storage_settings(absolute_target(target))
 
 
 def _tiered_defaults(given: Mapping[str, str]) -> Mapping[str, str]:
     """Configurations that --tiered sets unless the file or --set does."""
-    from odradek.broker.config.tiered import metadata_settings
+    from odradek.broker.config.tiered_option import metadata_settings
 
     listener = given.get("inter.broker.listener.name")
     return metadata_settings(

@@ -21,7 +21,7 @@ from typing import TypeVar
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.config.tiered import absolute_target, tiered_settings
+from odradek.broker.config.tiered_option import absolute_target, tiered_settings
 from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.node import Node
 from odradek.protocol.errors import ErrorCode

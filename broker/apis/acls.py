@@ -12,10 +12,10 @@ from enum import IntEnum
 from itertools import starmap
 from typing import Any
 
-from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.apis.response_encoding import written
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.timers import Turn
+from odradek.broker.timers import EventLoopYield
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.messages import Encoded, response_item_writer
@@ -56,12 +56,12 @@ async def describe_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     clock = ctx.services.seams.clock
     write = response_item_writer(ctx.api.key, ctx.api_version, "resources", "acls")
     write_resource = response_item_writer(ctx.api.key, ctx.api_version, "resources")
-    turn = Turn(clock)
+    event_loop = EventLoopYield(clock)
     for acl in operations.find_acls(ctx.services.metadata.image, wanted):
         if acl is not None:
             key = acl.resource_type, acl.resource_name, acl.pattern_type
             resources[key].append(write(_rule(acl)))
-        await turn.pass_on()
+        await event_loop.yield_if_due()
     return {
         "error_code": ErrorCode.none,
         "error_message": "",

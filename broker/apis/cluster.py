@@ -1,19 +1,37 @@
-"""DescribeCluster (KIP-700, KIP-919)."""
+"""DescribeCluster (KIP-700, KIP-919), UpdateFeatures (KIP-584) and UnregisterBroker (KIP-500).
+
+Brokers forward UpdateFeatures and UnregisterBroker to the active controller.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorized import NOT_ASKED, check_cluster, cluster_operations
+from odradek.broker.apis.authorization import NOT_ASKED, check_cluster, cluster_operations
 from odradek.broker.apis.topic_view import NO_CONTROLLER, TopicView
+from odradek.broker.controller.quorum_settings import static_voters
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.controller.features import CONTROLLER_REGISTRATION, metadata_version
+from odradek.replication.controller.broker_registration import unregister_broker
+from odradek.replication.controller.feature_updates import (
+    UPGRADE,
+    FeatureUpdate,
+    update_features,
+)
+from odradek.replication.controller.features import (
+    CONTROLLER_REGISTRATION,
+    KRAFT_VERSION,
+    metadata_version,
+)
+from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 
+RESULTS_UP_TO = 1
+"""UpdateFeatures: before this version the response has a result per feature; version 2 succeeds or fails as a
+whole."""
 _BROKERS = 1
 _CONTROLLERS = 2
 _NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}
@@ -100,4 +118,75 @@ def _controllers(ctx: RequestContext) -> dict[str, Any]:
     }
 
 
-HANDLERS = {apis.DESCRIBE_CLUSTER: describe_cluster}
+async def handle_update_features(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    updates = [
+        FeatureUpdate(each.feature, each.max_version_level, field(each, "upgrade_type", UPGRADE))
+        for each in request.feature_updates
+    ]
+    validate_only = field(request, "validate_only", False)
+    try:
+        check_cluster(ctx)
+        quorum_level = next((each.level for each in updates if each.name == KRAFT_VERSION), None)
+        if (
+            quorum_level is not None
+        ):  # kraft.version is written by the quorum, after the other features are validated
+            await _update_features(ctx, updates, validate_only=True)
+            await ctx.services.metadata.upgrade_quorum(quorum_level, validate_only=validate_only)
+        await _update_features(ctx, updates, validate_only=validate_only)
+    except KafkaError as error:
+        message = error.message
+        if error.code is ErrorCode.invalid_update_version:
+            message = (
+                "The update failed for all features since the following feature had an error: "
+                + message
+            )
+        return {"error_code": error.code, "error_message": message, "results": []}
+    results = []
+    if ctx.api_version <= RESULTS_UP_TO:
+        results = [
+            {"feature": each.name, "error_code": ErrorCode.none, "error_message": "NONE"}
+            for each in updates
+        ]
+    return {"error_code": ErrorCode.none, "error_message": None, "results": results}
+
+
+async def _update_features(
+    ctx: RequestContext, updates: Sequence[FeatureUpdate], *, validate_only: bool
+) -> None:
+    metadata = ctx.services.metadata
+    other_voters = sorted(static_voters(ctx.services.config).keys() - {ctx.services.node_id})
+    await metadata.perform(
+        lambda image: update_features(
+            image,
+            updates,
+            kraft_version=metadata.kraft_version,
+            min_insync_replicas=_static_min_isr(ctx),
+            other_voters=other_voters,
+            validate_only=validate_only,
+        )
+    )
+
+
+def _static_min_isr(ctx: RequestContext) -> int:
+    return int(ctx.services.config.layers.static.get(MIN_ISR, "1"))
+
+
+async def handle_unregister_broker(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """UnregisterBroker: remove a broker that will not return (KIP-500). A running broker gets
+    STALE_BROKER_EPOCH and registers again after a restart, as in Kafka."""
+    unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
+    try:
+        check_cluster(ctx)
+        await ctx.services.metadata.perform(
+            lambda image: unregister_broker(image, request.broker_id, unclean_election=unclean)
+        )
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message}
+    return {"error_code": ErrorCode.none, "error_message": None}
+
+
+HANDLERS = {
+    apis.DESCRIBE_CLUSTER: describe_cluster,
+    apis.UPDATE_FEATURES: handle_update_features,
+    apis.UNREGISTER_BROKER: handle_unregister_broker,
+}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from odradek.broker.apis.authorized import (
+from odradek.broker.apis.authorization import (
     ClusterDenied,
     check_cluster,
     check_group,
@@ -20,16 +20,17 @@ from odradek.broker.apis.authorized import (
     may_cluster,
 )
 from odradek.broker.apis.topic_view import check_topic_name
-from odradek.broker.config import describe, loggers
-from odradek.broker.config.describe import ConfigEntry
-from odradek.broker.config.tables import BROKER
-from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
-from odradek.broker.config.validation import (
+from odradek.broker.config import config_description as describe
+from odradek.broker.config import loggers
+from odradek.broker.config.all_configs import BROKER
+from odradek.broker.config.alteration_validation import (
     broker_id,
     list_configs,
     validate_broker,
     validate_resource_configs,
 )
+from odradek.broker.config.config_description import ConfigEntry
+from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.forwarding import forward_values
 from odradek.protocol import apis

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from odradek.broker.apis.authorized import (
+from odradek.broker.apis.authorization import (
     NOT_ASKED,
     TopicDenied,
     check_group,

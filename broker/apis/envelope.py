@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any, cast
 
-from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route
 from odradek.protocol import apis

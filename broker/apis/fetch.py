@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @value_class
-class Response:
+class FetchResponse:
     """Values of a Fetch response, for the encoder."""
 
     error_code: ErrorCode
@@ -73,7 +73,7 @@ _REFUSALS = frozenset(
 _NOT_CHOSEN = -1
 
 
-async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
+async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | None:
     """Fetch: read all partitions of the session, and wait up to `max_wait_ms` for `min_bytes`."""
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
     try:
@@ -87,7 +87,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
             is_follower=request.replica_id >= 0,
         )
     except KafkaError as error:
-        return Response(error.code, 0, ())
+        return FetchResponse(error.code, 0, ())
     limits = _limits(request, ctx)
     quiet = _leave_quiet(plan, request, ctx) if limits.is_follower else None
     found = await read_partitions(plan.wanted, ctx, limits)
@@ -146,7 +146,9 @@ def _leave_quiet(
     return unchanged
 
 
-def _respond(plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext) -> Response:
+def _respond(
+    plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext
+) -> FetchResponse:
     if found and (throttle := found[0].limits.throttle) is not None:
         throttle.sent(
             (each.partition, each.response) for each in found if each.partition is not None
@@ -159,7 +161,7 @@ def _respond(plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestCon
         lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
         if lost:
             endpoints = _set_current_leaders(lost, ctx)
-    return Response(ErrorCode.none, plan.session_id, chosen, endpoints)
+    return FetchResponse(ErrorCode.none, plan.session_id, chosen, endpoints)
 
 
 def _count(found: Sequence[LogReadResult]) -> None:
@@ -385,7 +387,7 @@ def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
     return read_fetch_request(view, version, offset)
 
 
-def write(key: int, version: int, response: Response) -> list[Buffer | FileSlice]:
+def write(key: int, version: int, response: FetchResponse) -> list[Buffer | FileSlice]:
     """Encode the response; records remain slices of files."""
     topics: dict[object, tuple[CachedPartition, list[FetchedPartition]]] = {}
     for wanted, partition in response.chosen:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from odradek.broker.apis.authorized import check_group, check_transactional_id
+from odradek.broker.apis.authorization import check_group, check_transactional_id
 from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.broker.coordination.internal_topics import (
     IntegerConfigs,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from odradek.broker.apis.authorized import (
+from odradek.broker.apis.authorization import (
     NOT_ASKED,
     GroupDenied,
     check_group,

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorized import ClusterDenied, may_cluster
+from odradek.broker.apis.authorization import ClusterDenied, may_cluster
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError

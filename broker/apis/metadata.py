@@ -14,7 +14,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.authorized import (
+from odradek.broker.apis.authorization import (
     NOT_ASKED,
     cluster_operations,
     may_cluster,

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.authorized import (
+from odradek.broker.apis.authorization import (
     TopicDenied,
     check_topic_called,
     may_transactional_id,
@@ -48,12 +48,12 @@ from odradek.storage.log.validation import ValidationTooSlow, check_produced
 if TYPE_CHECKING:
     from odradek.broker.transactions.produce_verification import VerificationResults
 
-TURN_SECONDS = 0.003
+STEP_SECONDS = 0.003
 """Time that a request appends before it passes the event loop."""
 
 
 @dataclass(slots=True)
-class Outcome(ProducedPartition):
+class ProducePartitionResult(ProducedPartition):
     """Result of one partition, and what acknowledging it requires."""
 
     last_offset: int = -1
@@ -62,7 +62,7 @@ class Outcome(ProducedPartition):
     leader_epoch: int = -1
     """Leader epoch of the append."""
 
-    def fail(self, error: KafkaError) -> Outcome:
+    def fail(self, error: KafkaError) -> ProducePartitionResult:
         """Set the error and its message."""
         self.error_code = error.code
         self.error_message = error.message or None
@@ -78,12 +78,12 @@ FLAGS_AT = 22
 FIRST_WITH_ZSTD = 7
 
 
-Topics = Sequence[tuple[str | None, UUID | None, Sequence[Outcome]]]
+Topics = Sequence[tuple[str | None, UUID | None, Sequence[ProducePartitionResult]]]
 """Topics by name or id, as in the request."""
 
 
 @dataclass(slots=True)
-class Response:
+class ProduceResponse:
     """Values of a Produce response, for the encoder."""
 
     topics: Topics
@@ -112,7 +112,7 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
         if ctx.authorizer is not None:
             _check_allowed(topic, ctx)
     except KafkaError as error:
-        outcome = Outcome(index).fail(error)
+        outcome = ProducePartitionResult(index).fail(error)
     else:
         now_ms = services.seams.clock.wall_ms()
         try:
@@ -124,11 +124,11 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
     return (
         _respond(topics_described, acks, ctx)
         if outcome.error_code or not acks
-        else Response(topics_described)
+        else ProduceResponse(topics_described)
     )
 
 
-async def produce(request: ProduceRequest, ctx: RequestContext) -> Response | None:
+async def produce(request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
     """Produce: append the batches, and respond as `acks` requires: not at all (0), at once (1), or once all
     in-sync replicas have them (-1)."""
     refused = _refusal(request, ctx)
@@ -148,8 +148,8 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Response | No
     return _respond(topics, request.acks, ctx)
 
 
-def _respond(topics: Topics, acks: int, ctx: RequestContext) -> Response | None:
-    """Response of the request; None for acks=0."""
+def _respond(topics: Topics, acks: int, ctx: RequestContext) -> ProduceResponse | None:
+    """Response to the request; None for acks=0."""
     if acks == 0:
         _close_on_error(topics)
         return None
@@ -157,8 +157,8 @@ def _respond(topics: Topics, acks: int, ctx: RequestContext) -> Response | None:
         for _, _, outcomes in topics:
             for outcome in outcomes:
                 if outcome.error_code == ErrorCode.not_leader_or_follower:
-                    return Response(topics, _set_current_leaders(topics, ctx))
-    return Response(topics)
+                    return ProduceResponse(topics, _set_current_leaders(topics, ctx))
+    return ProduceResponse(topics)
 
 
 def _set_current_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
@@ -196,7 +196,11 @@ def _is_transactional(request: ProduceRequest) -> bool:
 
 def _all_refused(request: ProduceRequest, error: KafkaError) -> Topics:
     return [
-        (topic.name, topic.topic_id, [Outcome(index).fail(error) for index, _ in topic.partitions])
+        (
+            topic.name,
+            topic.topic_id,
+            [ProducePartitionResult(index).fail(error) for index, _ in topic.partitions],
+        )
         for topic in request.topics
     ]
 
@@ -208,16 +212,16 @@ async def _append_all(
     files, and all partitions of a topic may roll together."""
     clock, partitions = ctx.services.seams.clock, ctx.services.partitions
     now_ms = clock.wall_ms()
-    turn_began = None  # only for further partitions: most requests have one
-    topics: list[tuple[str | None, UUID | None, list[Outcome]]] = []
+    step_began = None  # only for further partitions: most requests have one
+    topics: list[tuple[str | None, UUID | None, list[ProducePartitionResult]]] = []
     for topic in request.topics:
-        outcomes: list[Outcome] = []
+        outcomes: list[ProducePartitionResult] = []
         for index, records in topic.partitions:
-            if turn_began is not None and clock.monotonic() - turn_began > TURN_SECONDS:
+            if step_began is not None and clock.monotonic() - step_began > STEP_SECONDS:
                 await trio.lowlevel.checkpoint()
-                turn_began = None
-            if turn_began is None and (outcomes or topics):
-                turn_began = clock.monotonic()
+                step_began = None
+            if step_began is None and (outcomes or topics):
+                step_began = clock.monotonic()
             try:
                 if ctx.authorizer is not None:
                     _check_allowed(topic, ctx)
@@ -225,7 +229,7 @@ async def _append_all(
                 if partition is None:
                     partition = await partitions.get(topic.name, topic.topic_id, index)
             except KafkaError as error:
-                outcomes.append(Outcome(index).fail(error))
+                outcomes.append(ProducePartitionResult(index).fail(error))
             else:
                 asked = (partition, topic, records, verified, request.acks, now_ms, ctx)
                 try:
@@ -247,7 +251,7 @@ async def _check_and_append(
     acks: int,
     now_ms: int,
     ctx: RequestContext,
-) -> Outcome:
+) -> ProducePartitionResult:
     """Append a batch whose records must be checked in a thread."""
     assert records is not None
     await ctx.flush()
@@ -270,7 +274,7 @@ def _append(
     now_ms: int,
     ctx: RequestContext,
     checked: Batch | None = None,
-) -> Outcome:
+) -> ProducePartitionResult:
     """Append one batch; errors are set in the result. Raises TakesLong without any effect unless the batch is
     `checked`."""
     try:
@@ -302,7 +306,7 @@ def _append(
     except KafkaError as error:
         return _refused(partition, records, error)
     is_committed = appended.duplicate and appended.last_offset < partition.log.high_watermark
-    return Outcome(
+    return ProducePartitionResult(
         partition.index,
         ErrorCode.none,
         appended.first_offset,
@@ -317,13 +321,15 @@ def _append(
     )
 
 
-def _refused(partition: Partition, records: memoryview | None, error: KafkaError) -> Outcome:
+def _refused(
+    partition: Partition, records: memoryview | None, error: KafkaError
+) -> ProducePartitionResult:
     if records:
         error = partition.error_for_producer(records, error)
     if partition.traffic is not None:
         is_too_large = error.code == ErrorCode.message_too_large
         partition.traffic.refused(len(records or b"") if is_too_large else 0)
-    outcome = Outcome(partition.index).fail(error)
+    outcome = ProducePartitionResult(partition.index).fail(error)
     if outcome.record_errors:  # as in Kafka, only these errors have record errors
         outcome.log_start_offset = partition.log.log_start_offset
     return outcome
@@ -352,7 +358,7 @@ def _close_on_error(topics: Topics) -> None:
                 )
 
 
-def _to_flush(topics: Topics) -> list[tuple[Outcome, PartitionLog]]:
+def _to_flush(topics: Topics) -> list[tuple[ProducePartitionResult, PartitionLog]]:
     """Logs that flush.messages requires to be flushed before the acknowledgement."""
     return [
         (outcome, outcome.partition.log)
@@ -362,8 +368,10 @@ def _to_flush(topics: Topics) -> list[tuple[Outcome, PartitionLog]]:
     ]
 
 
-async def _flush(due: Iterable[tuple[Outcome, PartitionLog]], ctx: RequestContext) -> None:
-    async def flush(outcome: Outcome, log: PartitionLog) -> None:
+async def _flush(
+    due: Iterable[tuple[ProducePartitionResult, PartitionLog]], ctx: RequestContext
+) -> None:
+    async def flush(outcome: ProducePartitionResult, log: PartitionLog) -> None:
         try:
             await ctx.services.logs.flush(log, outcome.last_offset + 1)
         except KafkaError as error:
@@ -390,7 +398,7 @@ async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> N
         )
 
 
-def _pending(topics: Topics) -> list[Outcome]:
+def _pending(topics: Topics) -> list[ProducePartitionResult]:
     pending = []
     for _, _, outcomes in topics:
         for outcome in outcomes:
@@ -410,7 +418,7 @@ def read(key: int, version: int, view: memoryview, offset: int) -> ProduceReques
     return read_produce_request(view, version, offset)
 
 
-def write(key: int, version: int, response: Response) -> bytearray:
+def write(key: int, version: int, response: ProduceResponse) -> bytearray:
     return write_produce_response(
         version,
         response.topics,

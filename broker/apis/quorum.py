@@ -1,6 +1,8 @@
-"""DescribeQuorum, UpdateFeatures and UnregisterBroker, served by the active controller.
+"""DescribeQuorum, AddRaftVoter and RemoveRaftVoter, served by the active controller (KIP-595, KIP-853).
 
-Only the leader of the quorum knows the progress of voters and observers (KIP-595, KIP-836, KIP-853).
+Only the leader of the quorum knows the progress of voters and observers (KIP-836). Brokers forward these requests to
+the active controller. The response to AddRaftVoter or RemoveRaftVoter is sent when the change is committed or has
+failed; only the connection of the request waits.
 """
 
 from __future__ import annotations
@@ -8,32 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorized import ClusterDenied, check_cluster, may_cluster
-from odradek.broker.controller.quorum_settings import static_voters
+from odradek.broker.apis.authorization import ClusterDenied, may_cluster
+from odradek.broker.apis.raft import responded_by_the_quorum
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
-from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.messages import field
-from odradek.replication.controller.broker_registration import unregister_broker
-from odradek.replication.controller.feature_updates import (
-    UPGRADE,
-    FeatureUpdate,
-    update_features,
-)
-from odradek.replication.controller.features import KRAFT_VERSION
-from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.acls import AclOperation
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.replication.raft import voter_rpcs as wire_voters
 from odradek.replication.raft.quorum_info import ReplicaInfo
 from odradek.replication.raft.rpc_codec import write_endpoints
 
 Values = dict[str, Any]
-
-RESULTS_UP_TO = 1
-"""UpdateFeatures: before this version the response has a result per feature; version 2 succeeds or fails as a
-whole."""
-
-
-# DescribeQuorum
 
 
 async def describe_quorum(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -124,81 +112,8 @@ def _respond(partition: Values, nodes: Sequence[Values] = ()) -> Values:
     }
 
 
-# UpdateFeatures
-
-
-async def update(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    updates = [
-        FeatureUpdate(each.feature, each.max_version_level, field(each, "upgrade_type", UPGRADE))
-        for each in request.feature_updates
-    ]
-    validate_only = field(request, "validate_only", False)
-    try:
-        check_cluster(ctx)
-        quorum_level = next((each.level for each in updates if each.name == KRAFT_VERSION), None)
-        if (
-            quorum_level is not None
-        ):  # kraft.version is written by the quorum, after the other features are validated
-            await _update_features(ctx, updates, validate_only=True)
-            await ctx.services.metadata.upgrade_quorum(quorum_level, validate_only=validate_only)
-        await _update_features(ctx, updates, validate_only=validate_only)
-    except KafkaError as error:
-        message = error.message
-        if error.code is ErrorCode.invalid_update_version:
-            message = (
-                "The update failed for all features since the following feature had an error: "
-                + message
-            )
-        return {"error_code": error.code, "error_message": message, "results": []}
-    results = []
-    if ctx.api_version <= RESULTS_UP_TO:
-        results = [
-            {"feature": each.name, "error_code": ErrorCode.none, "error_message": "NONE"}
-            for each in updates
-        ]
-    return {"error_code": ErrorCode.none, "error_message": None, "results": results}
-
-
-async def _update_features(
-    ctx: RequestContext, updates: Sequence[FeatureUpdate], *, validate_only: bool
-) -> None:
-    metadata = ctx.services.metadata
-    other_voters = sorted(static_voters(ctx.services.config).keys() - {ctx.services.node_id})
-    await metadata.perform(
-        lambda image: update_features(
-            image,
-            updates,
-            kraft_version=metadata.kraft_version,
-            min_insync_replicas=_static_min_isr(ctx),
-            other_voters=other_voters,
-            validate_only=validate_only,
-        )
-    )
-
-
-def _static_min_isr(ctx: RequestContext) -> int:
-    return int(ctx.services.config.layers.static.get(MIN_ISR, "1"))
-
-
-# UnregisterBroker
-
-
-async def unregister(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """UnregisterBroker: remove a broker that will not return (KIP-500). A running broker gets
-    STALE_BROKER_EPOCH and registers again after a restart, as in Kafka."""
-    unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
-    try:
-        check_cluster(ctx)
-        await ctx.services.metadata.perform(
-            lambda image: unregister_broker(image, request.broker_id, unclean_election=unclean)
-        )
-    except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message}
-    return {"error_code": ErrorCode.none, "error_message": None}
-
-
 HANDLERS = {
     apis.DESCRIBE_QUORUM: describe_quorum,
-    apis.UPDATE_FEATURES: update,
-    apis.UNREGISTER_BROKER: unregister,
+    apis.ADD_RAFT_VOTER: responded_by_the_quorum(wire_voters.ADD_VOTER, AclOperation.ALTER),
+    apis.REMOVE_RAFT_VOTER: responded_by_the_quorum(wire_voters.REMOVE_VOTER, AclOperation.ALTER),
 }

@@ -2,7 +2,7 @@
 
 A handler decodes the request, calls `MetadataManager.respond` and encodes the response for the listener. Fetch
 here is of the metadata log only; topics are fetched on broker listeners. A fetch that waits blocks its
-connection only. Requests of administrators are in `voters.py` and `quorum.py`.
+connection only. Requests of administrators are in `quorum.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import Handler, Route
 from odradek.protocol import apis

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from odradek.broker.timers import Turn
+from odradek.broker.timers import EventLoopYield
 from odradek.protocol.messages import Encoded
 from odradek.seams.clock import Clock
 
@@ -17,10 +17,10 @@ from odradek.seams.clock import Clock
 async def written(items: Iterable[Any], write: Callable[[Any], bytes], clock: Clock) -> Encoded:
     """Encode the items that `items` yields with a `response_item_writer`. A None has no bytes; it only lets other
     tasks run."""
-    turn = Turn(clock)
+    event_loop = EventLoopYield(clock)
     found = Encoded()
     for item in items:
         if item is not None:
             found.append(write(item))
-        await turn.pass_on()
+        await event_loop.yield_if_due()
     return found

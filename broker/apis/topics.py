@@ -14,9 +14,8 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.authorized import TopicDenied, may_cluster, may_topic
-from odradek.broker.apis.topic_partitions import describe_topic_partitions
-from odradek.broker.config.describe import created_topic_configs
+from odradek.broker.apis.authorization import TopicDenied, may_cluster, may_topic
+from odradek.broker.config.config_description import created_topic_configs
 from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.broker.replicas.topic_creation import create_topics as create_as_controller
@@ -324,5 +323,4 @@ HANDLERS = {
     apis.CREATE_TOPICS: create_topics,
     apis.DELETE_TOPICS: delete_topics,
     apis.CREATE_PARTITIONS: create_partitions,
-    apis.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }

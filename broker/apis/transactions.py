@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorized import (
+from odradek.broker.apis.authorization import (
     TopicDenied,
     TransactionalIdDenied,
     check_cluster,

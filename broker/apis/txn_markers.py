@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorized import ClusterDenied, check_topic, may_cluster
+from odradek.broker.apis.authorization import ClusterDenied, check_topic, may_cluster
 from odradek.broker.apis.topic_view import check_topic_name
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.markers import TransactionMarker

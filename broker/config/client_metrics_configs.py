@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from odradek.broker.config.rows import (
+from odradek.broker.config.config_key import (
     INT,
     LIST,
     MEDIUM,
     Rows,
+    Scope,
     row,
 )
-from odradek.broker.config.table import Scope
 from odradek.broker.config.validators import (
     distinct,
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from odradek.broker.config.rows import (
+from odradek.broker.config.config_key import (
     BOOLEAN,
     INT,
     MEDIUM,
     STRING,
     Rows,
+    Scope,
     row,
 )
-from odradek.broker.config.table import Scope
 from odradek.broker.config.validators import (
     at_least,
     one_of,

@@ -16,7 +16,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
 
-from odradek.broker.config.layers import Layers, parse_all, refused_dynamic
+from odradek.broker.config.all_configs import BROKER, DYNAMIC_ONLY, TOPIC, broker_row, is_dynamic
+from odradek.broker.config.config_layers import Layers, parse_all, refused_dynamic
 from odradek.broker.config.listeners import (
     EVERY_ADDRESS,
     ListenerEndpoint,
@@ -28,10 +29,13 @@ from odradek.broker.config.listeners import (
     security_protocols,
 )
 from odradek.broker.config.properties import parse_properties
-from odradek.broker.config.tables import BROKER, DYNAMIC_ONLY, TOPIC, broker_row, is_dynamic
-from odradek.broker.config.topics import parse_topic, topic_defaults, validate_topic
+from odradek.broker.config.topic_config_validation import (
+    parse_topic,
+    topic_defaults,
+    validate_topic,
+)
 from odradek.broker.config.types import ConfigError, ConfigValue, Password
-from odradek.broker.security.configured import (
+from odradek.broker.security.authorizer_config import (
     ALLOW_EVERYONE,
     SUPER_USERS,
     check_authorizer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.broker.config.rows import (
+from odradek.broker.config.config_key import (
     BOOLEAN,
     DOUBLE,
     INT,
@@ -11,9 +11,9 @@ from odradek.broker.config.rows import (
     MEDIUM,
     STRING,
     Rows,
+    Scope,
     row,
 )
-from odradek.broker.config.table import Scope
 from odradek.broker.config.validators import (
     at_least,
     between,

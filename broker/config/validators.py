@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from odradek.broker.config.config_key import Validator
 from odradek.broker.config.listeners import (
     parse_address,
     parse_bootstrap_servers,
     parse_voters,
 )
-from odradek.broker.config.table import Validator
 from odradek.broker.config.types import ConfigError, ConfigValue, to_text
 
 Check = Callable[[str, ConfigValue], None]

@@ -234,12 +234,10 @@ class QuorumController:
         if failures:
             raise failures[0]
 
-    # A term
-
     def _active(self, is_active: bool) -> None:
         self._sessions = None
         self._alone = not is_active or self.is_alone
-        self._turn()
+        self._restart_tasks()
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         """Restart the sessions when the node is no longer alone."""
@@ -252,9 +250,9 @@ class QuorumController:
             alone = self.is_alone
             if alone is not self._alone:
                 self._alone, self._sessions = alone, None
-                self._turn()
+                self._restart_tasks()
 
-    def _turn(self) -> None:
+    def _restart_tasks(self) -> None:
         self._role_changed.set()
         self._role_changed = trio.Event()
 
@@ -262,16 +260,16 @@ class QuorumController:
         """Run the periodic tasks while this node is the active controller, until cancelled."""
         task_status.started()
         while True:
-            turned = self._role_changed
+            role_changed = self._role_changed
             if not self._metadata.is_active or self._alone:
-                await turned.wait()
+                await role_changed.wait()
                 continue
             async with trio.open_nursery() as term:
                 term.start_soon(self._fence_stale_brokers)
                 term.start_soon(self._elect_leaders_periodically)
                 term.start_soon(self._balance_leaders)
                 term.start_soon(self._elect_uncleanly)
-                await turned.wait()
+                await role_changed.wait()
                 term.cancel_scope.cancel()
 
     async def _fence_stale_brokers(self) -> None:

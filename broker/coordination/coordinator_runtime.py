@@ -18,7 +18,7 @@ import trio
 
 from odradek.broker.coordination.coordinator_loader import CoordinatorLoader
 from odradek.broker.coordination.coordinator_log import CoordinatorLog, partition_for
-from odradek.broker.timers import Turn, monotonic_ms
+from odradek.broker.timers import EventLoopYield, monotonic_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer
@@ -353,20 +353,20 @@ class CoordinatorRuntime(Generic[S, T]):
     async def _replay_all(
         self, context: CoordinatorContext[S, T], loader: CoordinatorLoader
     ) -> None:
-        turn = Turn(self._clock)
+        event_loop = EventLoopYield(self._clock)
         offset = self._log.start_offset(context.partition)
         while offset < self._log.end_offset(context.partition):
             data = await self._read(context, offset)
             if not len(data):
                 break
             for _ in loader.feed(data):
-                await turn.pass_on()
+                await event_loop.yield_if_due()
             offset = loader.next_offset
         for _ in loader.finish():
-            await turn.pass_on()
+            await event_loop.yield_if_due()
         context.last_offset = loader.next_offset - 1
         for _ in self._coordinator.on_replayed(context):
-            await turn.pass_on()
+            await event_loop.yield_if_due()
 
     async def _read(self, context: CoordinatorContext[S, T], offset: int) -> Buffer:
         """Read from the log; retry while no file descriptor is available. A failed load would not

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
-from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_cluster
+from odradek.broker.apis.authorization import TopicDenied, check_topic_called, may_cluster
 from odradek.broker.fetch.session_cache import CachedPartition
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -40,7 +40,7 @@ STORAGE_ERROR_VERSION = 6
 """First Fetch version with KAFKA_STORAGE_ERROR."""
 TIERED_VERSION = 14
 """First Fetch version with OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)."""
-PARTITIONS_A_TURN = 64
+PARTITIONS_PER_STEP = 64
 """Partitions read, about 10 µs each, before other tasks run."""
 WARMED_AT_ONCE_BYTES = 256 * 1024
 READ_AT_ONCE_BYTES = 64 << 10
@@ -225,7 +225,7 @@ async def read_partitions(
     size_bytes = 0
     try:
         for number, each in enumerate(wanted):
-            if (number + 1) % PARTITIONS_A_TURN == 0:
+            if (number + 1) % PARTITIONS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
             known = None
             if before and before[number].is_served_here():
@@ -251,7 +251,7 @@ def reread_from_memory(
     Returns None if there are fewer than `min_bytes`, or if a lookup, the disk, a checkpoint or an
     error response is necessary.
     """
-    if len(before) >= PARTITIONS_A_TURN:
+    if len(before) >= PARTITIONS_PER_STEP:
         return None
     found: list[LogReadResult] = []
     size_bytes = 0

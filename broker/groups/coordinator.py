@@ -63,7 +63,7 @@ from odradek.broker.groups.messages import (
 )
 from odradek.broker.groups.offset_store import NO_PRODUCER, FetchedTopic
 from odradek.broker.groups.transactional_commit import TransactionalCommit, verify_transaction
-from odradek.broker.timers import Timers, Turn, monotonic_ms
+from odradek.broker.timers import EventLoopYield, Timers, monotonic_ms
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage
@@ -488,14 +488,14 @@ class GroupCoordinator:
                 await self._expire_offsets(context)
 
     async def _expire_offsets(self, context: GroupContext) -> None:
-        turn = Turn(self._clock)
+        event_loop = EventLoopYield(self._clock)
         for group_id in list(context.shard.groups):
             if not self.runtime.is_current(context):
                 return
             self._run_operation(
                 context, group_id, partial(self._expire_group, context.shard, group_id)
             )
-            await turn.pass_on()
+            await event_loop.yield_if_due()
 
     def _expire_group(
         self, shard: GroupCoordinatorShard, group_id: str, now: EventTime

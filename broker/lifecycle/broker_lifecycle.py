@@ -1,24 +1,24 @@
 """Registration, heartbeats and controlled shutdown of a broker (KIP-631).
 
-    starting     registering, or registered and reading the metadata log up to its registration
-    recovery     caught up and fenced; the broker recovers its logs and opens its partitions
-    running      unfenced
-    stopping     the controller moves leaders away; the broker serves until it may shut down
-    gone         the controller has allowed the shutdown, or did not respond in time
+    STARTING                     registering, or registered and reading the metadata log up to its registration
+    RECOVERY                     caught up and fenced; the broker recovers its logs and opens its partitions
+    RUNNING                      unfenced
+    PENDING_CONTROLLED_SHUTDOWN  the controller moves leaders away; the broker serves until it may shut down
+    SHUTTING_DOWN                the controller has allowed the shutdown, or did not respond in time
 
 | state | heartbeat response | next state | next heartbeat after |
 |---|---|---|---|
-| starting | not caught up | starting | a moment |
-| starting | caught up | recovery | a moment |
-| recovery | fenced | recovery | an interval; a moment, once it is ready |
-| recovery | unfenced | running | an interval |
-| running | anything | running | an interval |
-| stopping | should not shut down | stopping | a moment |
-| stopping | should shut down | gone | never |
+| STARTING | not caught up | STARTING | 10 ms |
+| STARTING | caught up | RECOVERY | 10 ms |
+| RECOVERY | fenced | RECOVERY | the interval; 10 ms, once the broker is ready |
+| RECOVERY | unfenced | RUNNING | the interval |
+| RUNNING | any | RUNNING | the interval |
+| PENDING_CONTROLLED_SHUTDOWN | should not shut down | PENDING_CONTROLLED_SHUTDOWN | 50 ms |
+| PENDING_CONTROLLED_SHUTDOWN | should shut down | SHUTTING_DOWN | never |
 
-Failed requests are retried after an interval. `Life` has the states; `BrokerLifecycle` is the task that sends
-the requests. A node that is the whole cluster registers and is unfenced in one step without requests; when
-another node joins it follows the table.
+The interval is `broker.heartbeat.interval.ms`; failed requests are retried after it. `BrokerStateMachine` has the
+states, which are those of Kafka's `BrokerState`; `BrokerLifecycle` is the task that sends the requests. A node that is
+the whole cluster registers and is unfenced in one step without requests; when another node joins, it follows the table.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.lifecycle")
 
-MOMENT_MS = 10
-STOPPING_MOMENT_MS = 50
+STARTUP_HEARTBEAT_INTERVAL_MS = 10
+SHUTDOWN_HEARTBEAT_INTERVAL_MS = 50
 SHUTDOWN_SECONDS_MAX = 300.0
 """Maximum time of a controlled shutdown; followers may have to catch up."""
 
 
-class LifeState(enum.Enum):
+class BrokerState(enum.Enum):
     STARTING = "starting"
     RECOVERY = "recovery"
     RUNNING = "running"
-    STOPPING = "stopping"
-    GONE = "gone"
+    PENDING_CONTROLLED_SHUTDOWN = "pending controlled shutdown"
+    SHUTTING_DOWN = "shutting down"
 
 
-class Life:
+class BrokerStateMachine:
     """States of a broker under the controller. Times are monotonic, in ms."""
 
     def __init__(self, now_ms: int, *, interval_ms: int) -> None:
-        self.state = LifeState.STARTING
+        self.state = BrokerState.STARTING
         self.broker_epoch = -1
         self.is_registered = False
         self.is_ready = False
@@ -83,7 +83,7 @@ class Life:
     @property
     def wants_shutdown(self) -> bool:
         """Whether the broker requests its shutdown; further heartbeats do not request leadership."""
-        return self.state in (LifeState.STOPPING, LifeState.GONE)
+        return self.state in (BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN)
 
     def registered(self, epoch: int, now_ms: int) -> None:
         self.broker_epoch = epoch
@@ -103,15 +103,15 @@ class Life:
         """The broker was registered and unfenced in one step."""
         self.broker_epoch = epoch
         self.is_registered = self.is_ready = True
-        self.state = LifeState.RUNNING
+        self.state = BrokerState.RUNNING
 
     def stop(self, now_ms: int) -> None:
         """Start a controlled shutdown; a broker that is not running yet is gone at once."""
-        if self.state is LifeState.RUNNING:
-            self.state = LifeState.STOPPING
+        if self.state is BrokerState.RUNNING:
+            self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
             self.due_ms = now_ms
-        elif self.state is not LifeState.STOPPING:
-            self.state = LifeState.GONE
+        elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            self.state = BrokerState.SHUTTING_DOWN
 
     def responded(
         self, *, is_caught_up: bool, is_fenced: bool, should_shut_down: bool, now_ms: int
@@ -119,19 +119,19 @@ class Life:
         """Apply a heartbeat response to the state."""
         self.responded_ms = now_ms
         wait_ms = self._interval_ms
-        if self.state is LifeState.STARTING:
-            wait_ms = MOMENT_MS
+        if self.state is BrokerState.STARTING:
+            wait_ms = STARTUP_HEARTBEAT_INTERVAL_MS
             if is_caught_up:
-                self.state = LifeState.RECOVERY
-        elif self.state is LifeState.RECOVERY:
+                self.state = BrokerState.RECOVERY
+        elif self.state is BrokerState.RECOVERY:
             if not is_fenced:
-                self.state = LifeState.RUNNING
+                self.state = BrokerState.RUNNING
             elif self.is_ready:
-                wait_ms = MOMENT_MS
-        elif self.state is LifeState.STOPPING:
-            wait_ms = STOPPING_MOMENT_MS
+                wait_ms = STARTUP_HEARTBEAT_INTERVAL_MS
+        elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            wait_ms = SHUTDOWN_HEARTBEAT_INTERVAL_MS
             if should_shut_down:
-                self.state = LifeState.GONE
+                self.state = BrokerState.SHUTTING_DOWN
         self.due_ms = now_ms + wait_ms
 
     def failed(self, now_ms: int) -> None:
@@ -169,8 +169,8 @@ class BrokerLifecycle:
         self._registration: BrokerRegistration | None = None
         interval_ms = config.get_int("broker.heartbeat.interval.ms")
         self._timeout_s = config.get_int("broker.session.timeout.ms") / 1000
-        self._life = Life(self._now_ms(), interval_ms=interval_ms)
-        self._turn = PromptLock()
+        self._life = BrokerStateMachine(self._now_ms(), interval_ms=interval_ms)
+        self._lock = PromptLock()
         self._wake = trio.Event()
         self._gone = trio.Event()
         self._complaint: str | None = None
@@ -182,7 +182,7 @@ class BrokerLifecycle:
         return self._life.broker_epoch
 
     @property
-    def state(self) -> LifeState:
+    def state(self) -> BrokerState:
         return self._life.state
 
     @property
@@ -232,13 +232,13 @@ class BrokerLifecycle:
         """Controlled shutdown: returns when other replicas lead the partitions of this broker. A node that is
         the whole cluster returns at once; without a controller the wait ends when the session has expired."""
         if self.is_alone:
-            self._life.state = LifeState.GONE
+            self._life.state = BrokerState.SHUTTING_DOWN
             return
         self._life.stop(self._now_ms())
         self._wake.set()
         try:
             with trio.move_on_after(SHUTDOWN_SECONDS_MAX):
-                while self._life.state is not LifeState.GONE:
+                while self._life.state is not BrokerState.SHUTTING_DOWN:
                     left_s = (
                         self._life.responded_ms / 1000 + self._timeout_s - self._clock.monotonic()
                     )
@@ -250,7 +250,7 @@ class BrokerLifecycle:
                     with trio.move_on_after(left_s):
                         await self._gone.wait()
         finally:
-            self._life.state = LifeState.GONE
+            self._life.state = BrokerState.SHUTTING_DOWN
 
     # Requests
 
@@ -259,7 +259,7 @@ class BrokerLifecycle:
         task_status.started()
         begun_ms = self._now_ms()
         limit_ms = self._config.get_int("initial.broker.registration.timeout.ms")
-        while self._life.state is not LifeState.GONE:
+        while self._life.state is not BrokerState.SHUTTING_DOWN:
             self._wake = trio.Event()
             if self._registration is None or (self.is_alone and self.unfenced.is_set()):
                 await self._wake.wait()
@@ -276,7 +276,7 @@ class BrokerLifecycle:
 
     async def _ask(self) -> None:
         try:
-            async with self._turn:
+            async with self._lock:
                 if not self._life.is_registered:
                     await self._register()
                 else:
@@ -291,7 +291,7 @@ class BrokerLifecycle:
 
     async def report(self) -> None:
         """Send a heartbeat now, because its log directories have changed. Raises KafkaError."""
-        async with self._turn:
+        async with self._lock:
             if not self._life.is_registered:
                 raise KafkaError(
                     ErrorCode.broker_id_not_registered, "the broker is not registered yet"
@@ -312,7 +312,7 @@ class BrokerLifecycle:
 
     async def _heartbeat(self) -> None:
         life = self._life
-        knows_itself = life.state is not LifeState.STARTING
+        knows_itself = life.state is not BrokerState.STARTING
         response = await self._controller.request(
             apis.BROKER_HEARTBEAT,
             {
@@ -337,9 +337,9 @@ class BrokerLifecycle:
         )
         if life.state is not before:
             log.info("the broker has transitioned from %s to %s", before.value, life.state.value)
-        if life.state in (LifeState.RECOVERY, LifeState.RUNNING):
+        if life.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
             self.caught_up.set()
-        if life.state is LifeState.RUNNING:
+        if life.state is BrokerState.RUNNING:
             self.unfenced.set()
 
     def _give_up(self) -> None:

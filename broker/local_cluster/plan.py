@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from odradek.broker.config.tiered import tiered_settings
+from odradek.broker.config.tiered_option import tiered_settings
 from odradek.seams.network import Address
 
 COMBINED_CONTROLLERS_MAX = 3

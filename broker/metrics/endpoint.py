@@ -17,7 +17,7 @@ import trio
 from odradek.broker.config.listeners import parse_address
 from odradek.broker.lifecycle.errors import CannotStart
 from odradek.broker.metrics.exposition import CONTENT_TYPE, exposition
-from odradek.broker.metrics.of_node import register
+from odradek.broker.metrics.node_gauges import register
 from odradek.seams.network import Address, Connection, ConnectionLost, Listener, Network
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from odradek.broker.metrics.metric_table import Kind, MBean, Metric
 from odradek.broker.metrics.registry import Labels, Metrics, Timer, Value
-from odradek.broker.metrics.table import Kind, MBean, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PER_SECOND = "PerSec"

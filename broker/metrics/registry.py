@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from itertools import chain
 from typing import TypeVar
 
-from odradek.broker.metrics.table import Kind, Metric, by_name
+from odradek.broker.metrics.metric_table import Kind, Metric, by_name
 
 Labels = tuple[tuple[str, str], ...]
 """Label names and values, sorted by name."""
@@ -21,7 +21,7 @@ Numbers = Iterable[tuple[Labels, Value]]
 Source = Callable[[], Numbers]
 Summing = Generator[None, None, list[tuple[Labels, Value]]]
 """Yields None between steps, and returns the values."""
-NUMBERS_A_TURN = 400
+NUMBERS_PER_STEP = 400
 """Gauges per step, about half a millisecond."""
 
 
@@ -144,7 +144,7 @@ class Metrics:
             total += value
             if labels:
                 shown.append((labels, value))
-            if count % NUMBERS_A_TURN == 0:
+            if count % NUMBERS_PER_STEP == 0:
                 yield None
         shown[0] = ((), total)
         return shown if has_any else []
@@ -179,7 +179,7 @@ def _summed(metric: Metric, kept: dict[Labels, Meter | Timer | Gauge]) -> Summin
     """Sums for each combination of the row's labels."""
     shown: dict[Labels, Value] = {}
     for count, (labels, each) in enumerate(list(kept.items()), 1):
-        if count % NUMBERS_A_TURN == 0:
+        if count % NUMBERS_PER_STEP == 0:
             yield None
         assert not isinstance(each, Timer)
         value = each.count if isinstance(each, Meter) else each.value()

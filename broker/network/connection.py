@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.connection")
 
-REQUESTS_A_TURN = 64
-BYTES_A_TURN = 1024 * 1024
+REQUESTS_PER_STEP = 64
+BYTES_PER_STEP = 1024 * 1024
 UNSENT_BYTES_MAX = 256 * 1024
 JOINED_BYTES_MAX = 4096
 """Up to this size a body is copied behind its header, and responses are joined: fewer buffers to send."""
@@ -69,7 +69,7 @@ class ClientConnection:
         self._needs_no_task = False
         """Whether the last request needed no task; the next one probably does not either."""
         self._is_over = False
-        self._turn_requests = self._turn_bytes = 0
+        self._step_requests = self._step_bytes = 0
         """Requests and bytes handled in this turn; a wait does not end the turn."""
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
@@ -154,13 +154,13 @@ class ClientConnection:
     def _respond_received(self) -> Awaitable[object] | None:
         """Handle the received requests, up to one that must wait or the end of the turn. Returns the awaitable
         to continue with, or None."""
-        while self._turn_requests < REQUESTS_A_TURN and self._turn_bytes < BYTES_A_TURN:
+        while self._step_requests < REQUESTS_PER_STEP and self._step_bytes < BYTES_PER_STEP:
             frame_view = self._buffer.next_frame()
             if frame_view is None:
                 return None
             frame_bytes = len(frame_view)
-            self._turn_requests += 1
-            self._turn_bytes += frame_bytes
+            self._step_requests += 1
+            self._step_bytes += frame_bytes
             is_large = frame_bytes >= LARGE_BYTES
             rest = self._respond_large(frame_view) if is_large else self._respond(frame_view)
             self._needs_no_task = rest is None
@@ -170,13 +170,13 @@ class ClientConnection:
 
     async def _respond_large(self, frame_view: memoryview) -> None:
         await self._services.large_requests.wait_turn()
-        self._turn_requests, self._turn_bytes = 1, len(frame_view)
+        self._step_requests, self._step_bytes = 1, len(frame_view)
         rest = self._respond(frame_view)
         if rest is not None:
             await rest
 
     async def _let_others_run(self) -> None:
-        self._turn_requests = self._turn_bytes = 0
+        self._step_requests = self._step_bytes = 0
         await trio.lowlevel.checkpoint()
 
     def _respond(self, frame_view: memoryview) -> Awaitable[None] | None:

@@ -119,7 +119,7 @@ K = TypeVar("K")
 V = TypeVar("V", Rate, TokenBucket)
 
 
-class Counted(dict[K, V]):
+class ExpiringSensors(dict[K, V]):
     """State by client; removed after IDLE_MS without a request."""
 
     def __init__(self) -> None:
@@ -166,12 +166,12 @@ class ClientQuotas:
         """`samples` is quota.window.num; `burst_seconds` is the total of all windows of
         controller.quota.window.num."""
         self._burst_seconds = burst_seconds
-        self._buckets: Counted[_Key, TokenBucket] = Counted()
+        self._buckets: ExpiringSensors[_Key, TokenBucket] = ExpiringSensors()
         self._samples = samples
         self._window_ms = window_ms
         self._limits: dict[str, dict[tuple[str | None, str | None, str], float]] = {}
         self._shares: dict[tuple[str, str, str], _Share | None] = {}
-        self._rates: Counted[_Key, Rate] = Counted()
+        self._rates: ExpiringSensors[_Key, Rate] = ExpiringSensors()
 
     def update(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """Replace the quotas; recorded usage is kept."""

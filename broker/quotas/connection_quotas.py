@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from odradek.broker.quotas.client_quotas import Counted, Rate
+from odradek.broker.quotas.client_quotas import ExpiringSensors, Rate
 from odradek.broker.security.hosts import Host, host_of
 from odradek.replication.controller.image import QuotaEntity
 from odradek.replication.controller.quotas import CONNECTION_CREATION_RATE, IP
@@ -28,7 +28,7 @@ class ConnectionQuotas:
         self._window_ms = window_ms
         self._limits: dict[Host | None, float] = {}
         """Limits by host; None has the default limit."""
-        self._rates: Counted[Host, Rate] = Counted()
+        self._rates: ExpiringSensors[Host, Rate] = ExpiringSensors()
 
     def __bool__(self) -> bool:
         return bool(self._limits)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odradek.storage.errors import DiskFull
     from odradek.storage.log.partition_log import PartitionLog
 
-PARTITIONS_A_TURN = 100
+PARTITIONS_PER_STEP = 100
 """Partitions checked, about 5 µs each, before other tasks run."""
 
 
@@ -100,5 +100,5 @@ class IsrMaintenance:
             if partition.leader_role is not None:
                 look_at(partition.leader_role)
                 number += 1
-                if number % PARTITIONS_A_TURN == 0:
+                if number % PARTITIONS_PER_STEP == 0:
                     await trio.lowlevel.checkpoint()

@@ -45,7 +45,7 @@ async def create_topics(
     charge: MutationCharge = no_mutation_quota,
 ) -> list[CreatedTopic]:
     """Create topics as the active controller; one result each. Raises NotController."""
-    from odradek.broker.config.validation import validate_resource_configs
+    from odradek.broker.config.alteration_validation import validate_resource_configs
     from odradek.replication.controller.topics import TopicDefaults, create_topics
 
     defaults = TopicDefaults(

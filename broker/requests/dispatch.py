@@ -23,7 +23,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
     "acls": (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS),
     "api_versions": (apis.API_VERSIONS,),
     "client_quotas": (apis.ALTER_CLIENT_QUOTAS, apis.DESCRIBE_CLIENT_QUOTAS),
-    "cluster": (apis.DESCRIBE_CLUSTER,),
+    "cluster": (apis.DESCRIBE_CLUSTER, apis.UPDATE_FEATURES, apis.UNREGISTER_BROKER),
     "configs": (
         apis.DESCRIBE_CONFIGS,
         apis.ALTER_CONFIGS,
@@ -37,6 +37,9 @@ MODULES: Mapping[str, Sequence[Api]] = {
         apis.EXPIRE_DELEGATION_TOKEN,
         apis.DESCRIBE_DELEGATION_TOKEN,
     ),
+    "delete_records": (apis.DELETE_RECORDS,),
+    "describe_topic_partitions": (apis.DESCRIBE_TOPIC_PARTITIONS,),
+    "elect_leaders": (apis.ELECT_LEADERS,),
     "fetch": (apis.FETCH,),
     "find_coordinator": (apis.FIND_COORDINATOR,),
     "group_offsets": (apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.OFFSET_DELETE),
@@ -49,24 +52,18 @@ MODULES: Mapping[str, Sequence[Api]] = {
         apis.DESCRIBE_GROUPS,
         apis.DELETE_GROUPS,
     ),
+    "init_producer_id": (apis.INIT_PRODUCER_ID,),
+    "list_offsets": (apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH),
     "log_dirs": (apis.ALTER_REPLICA_LOG_DIRS, apis.DESCRIBE_LOG_DIRS),
     "metadata": (apis.METADATA,),
-    "offsets": (apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH, apis.DELETE_RECORDS),
-    "produce": (apis.PRODUCE,),
-    "producer_ids": (apis.INIT_PRODUCER_ID,),
-    "quorum": (apis.DESCRIBE_QUORUM, apis.UPDATE_FEATURES, apis.UNREGISTER_BROKER),
-    "reassignments": (
-        apis.ELECT_LEADERS,
+    "partition_reassignments": (
         apis.ALTER_PARTITION_REASSIGNMENTS,
         apis.LIST_PARTITION_REASSIGNMENTS,
     ),
+    "produce": (apis.PRODUCE,),
+    "quorum": (apis.DESCRIBE_QUORUM, apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER),
     "scram": (apis.DESCRIBE_USER_SCRAM_CREDENTIALS, apis.ALTER_USER_SCRAM_CREDENTIALS),
-    "topics": (
-        apis.CREATE_TOPICS,
-        apis.DELETE_TOPICS,
-        apis.CREATE_PARTITIONS,
-        apis.DESCRIBE_TOPIC_PARTITIONS,
-    ),
+    "topics": (apis.CREATE_TOPICS, apis.DELETE_TOPICS, apis.CREATE_PARTITIONS),
     "transactions": (
         apis.ADD_PARTITIONS_TO_TXN,
         apis.ADD_OFFSETS_TO_TXN,
@@ -75,12 +72,11 @@ MODULES: Mapping[str, Sequence[Api]] = {
         apis.DESCRIBE_TRANSACTIONS,
     ),
     "txn_markers": (apis.WRITE_TXN_MARKERS, apis.DESCRIBE_PRODUCERS),
-    "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
-    "voters": (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER),
+    "txn_offset_commit": (apis.TXN_OFFSET_COMMIT,),
 }
 """Modules of `broker/apis` and the APIs that each serves, known without loading them."""
 CONTROLLER_MODULES: Mapping[str, Sequence[Api]] = {
-    "controller": (
+    "node_to_controller": (
         apis.BROKER_REGISTRATION,
         apis.BROKER_HEARTBEAT,
         apis.CONTROLLER_REGISTRATION,
@@ -163,7 +159,7 @@ def find_controller_route(api_key: int) -> Route | None:
         return None
     rows = CONTROLLER_MODULES.get(module) or MODULES[module]
     route = _load(module, rows, api_key)
-    from odradek.broker.security.loading import RESPONDED_BEFORE, once_loaded
+    from odradek.broker.security.acl_loading import RESPONDED_BEFORE, once_loaded
 
     return route if apis.APIS[api_key] in RESPONDED_BEFORE else once_loaded(route)
 

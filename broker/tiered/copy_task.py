@@ -17,7 +17,7 @@ from itertools import count
 
 import trio
 
-from odradek.broker.metrics.recent import Recent
+from odradek.broker.metrics.recent_statistics import RecentStatistics
 from odradek.broker.tiered.periodic_task import TaskEnded
 from odradek.broker.tiered.segment_operations import CustomMetadataTooLarge, SegmentOperations
 from odradek.broker.tiered.settings import RemoteLogSettings
@@ -46,9 +46,9 @@ from odradek.storage.tiered.metadata import (
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.summary import SummaryBuilder
 
-TURN_SECONDS = 30.0
+RUN_SECONDS_MAX = 30.0
 """Maximum duration of a run, so that other partitions can copy."""
-HOPS_A_STEP = 100
+SEGMENTS_PER_STEP = 100
 """Segments that are looked up before other tasks run."""
 
 
@@ -58,8 +58,8 @@ class CopyQuota:
 
     def __init__(self, settings: RemoteLogSettings, clock: Clock) -> None:
         self._clock = clock
-        self._turn = trio.Lock()
-        self.throttled_ms = Recent(clock.monotonic)
+        self._lock = trio.Lock()
+        self.throttled_ms = RecentStatistics(clock.monotonic)
         self._quota = ReplicationQuota(
             lambda: settings.copy_bytes_per_second,
             samples=settings.copy_samples,
@@ -68,7 +68,7 @@ class CopyQuota:
 
     async def wait(self, size_bytes: int) -> None:
         """Wait until a segment of that size may be copied."""
-        async with self._turn:
+        async with self._lock:
             while (seconds := self._quota.seconds_left(self._clock.monotonic())) > 0:
                 self.throttled_ms.record(seconds * 1000)
                 await self._clock.sleep(seconds)
@@ -108,7 +108,7 @@ class CopyTask:
         if handed_over is not None and handed_over <= copied:
             await self._summary.copied(handed_over)
         clock = self._tools.seams.clock
-        ends_at = clock.monotonic() + TURN_SECONDS
+        ends_at = clock.monotonic() + RUN_SECONDS_MAX
         for sealed in self._candidates():
             if clock.monotonic() > ends_at:
                 return True
@@ -192,7 +192,7 @@ async def update_highest_copied_offset(
             highest = offset - 1
             break
         offset = min(last_offset + 1, partition_log.epochs.end_offset_for(epoch).end_offset)
-        if hops % HOPS_A_STEP == HOPS_A_STEP - 1:
+        if hops % SEGMENTS_PER_STEP == SEGMENTS_PER_STEP - 1:
             await trio.lowlevel.checkpoint()
     partition_log.advance_highest_copied_offset(highest)
     return highest

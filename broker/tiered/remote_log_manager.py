@@ -74,7 +74,7 @@ log = logging.getLogger("odradek.tiered")
 
 Name = tuple[str, int]
 DELETIONS_AT_ONCE = 10
-PARTITIONS_A_TURN = 50
+PARTITIONS_PER_STEP = 50
 """Partitions per step, about 10 µs each."""
 
 _Task = tuple[str, Callable[[], Awaitable[bool]], trio.CapacityLimiter]
@@ -179,7 +179,7 @@ class RemoteLogManager:
         )
         throttled_ms = self._quota.throttled_ms
         metrics.gauge("remote-copy-throttle-time-avg", lambda: throttled_ms.average)
-        metrics.gauge("remote-copy-throttle-time-max", lambda: throttled_ms.largest)
+        metrics.gauge("remote-copy-throttle-time-max", lambda: throttled_ms.maximum)
         metrics.before_looks(self._measure_lags)
 
     # Changes of the cluster
@@ -399,7 +399,7 @@ class RemoteLogManager:
         for number, each in enumerate(list(self._table.values()), 1):
             with suppress(OSError, ValueError):
                 each.lag = _lag(each)
-            if number % PARTITIONS_A_TURN == 0:
+            if number % PARTITIONS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
 
     async def _backlog(self) -> CopyBacklog:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.metrics.recent import Recent
+from odradek.broker.metrics.recent_statistics import RecentStatistics
 from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
@@ -57,7 +57,7 @@ class RemoteReadService:
             samples=config.get_int("remote.log.manager.fetch.quota.window.num"),
             sample_seconds=config.get_int("remote.log.manager.fetch.quota.window.size.seconds"),
         )
-        self._throttled_ms = Recent(seams.clock.monotonic)
+        self._throttled_ms = RecentStatistics(seams.clock.monotonic)
         self._fetch_timer = environment.metrics.timer("RemoteLogReaderFetchRateAndTimeMs")
         self.indexes = RemoteIndexCache(
             seams.files,
@@ -98,7 +98,7 @@ class RemoteReadService:
         gauge("RemoteLogReaderAvgIdlePercent", lambda: self.ranges.idle_share)
         gauge("NumDelayedOperations", lambda: self.waiting)
         gauge("remote-fetch-throttle-time-avg", lambda: self._throttled_ms.average)
-        gauge("remote-fetch-throttle-time-max", lambda: self._throttled_ms.largest)
+        gauge("remote-fetch-throttle-time-max", lambda: self._throttled_ms.maximum)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load the cached indexes of an earlier run, and serve reads until cancelled."""

@@ -70,7 +70,7 @@ class RemoteStorageCheck:
         self._metadata = metadata
         self._seams = seams
         self._settings = settings
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
         self._store = _Store.UNKNOWN
         self._missed: dict[TopicIdPartition, _Missed] = {}
         self._went_away = trio.Event()
@@ -89,7 +89,7 @@ class RemoteStorageCheck:
         is_sure = False  # objects may be deleted before this node has read the event
         try:
             while not self._may_continue(partition):
-                async with self._turn:
+                async with self._lock:
                     if self._may_continue(
                         partition
                     ):  # another partition has updated the state meanwhile
@@ -118,14 +118,14 @@ class RemoteStorageCheck:
 
     async def run(self) -> None:
         """Check the access, and check again after the store was unavailable; until cancelled."""
-        async with self._turn:
+        async with self._lock:
             await self._check_access()
         while True:
             await self._went_away.wait()
             back_off = BackOff(self._settings, self._seams.entropy)
             while self._store is _Store.AWAY or self._continuing():
                 await self._seams.clock.sleep(back_off.next())
-                async with self._turn:
+                async with self._lock:
                     await self._check_again()
             self._went_away = trio.Event()
             self._end_if_over()

@@ -26,7 +26,7 @@ from odradek.broker.coordination.coordinator_runtime import (
 )
 from odradek.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from odradek.broker.coordination.response_future import ResponseFuture
-from odradek.broker.timers import Turn
+from odradek.broker.timers import EventLoopYield
 from odradek.broker.transactions import record_serde as records
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator_shard import (
@@ -237,12 +237,12 @@ class TransactionCoordinator:
 
     async def _complete_prepared_transactions(self, context: TransactionContext) -> None:
         """Complete the transactions that were prepared when the partition was loaded."""
-        turn = Turn(self._clock)
+        event_loop = EventLoopYield(self._clock)
         for transactional_id in context.shard.take_prepared_transactions():
             if not self.runtime.is_current(context):
                 return
             self._run_operation(context, partial(context.shard.resume, transactional_id))
-            await turn.pass_on()
+            await event_loop.yield_if_due()
 
     def on_unloaded(self, context: TransactionContext) -> None:
         while context.uncommitted:
@@ -393,13 +393,13 @@ class TransactionCoordinator:
         self, act: Callable[[TransactionCoordinatorShard, str, EventContext], TransactionResult]
     ) -> None:
         """Run an operation on every transactional id led here, yielding between them."""
-        turn = Turn(self._clock)
+        event_loop = EventLoopYield(self._clock)
         for context in self.runtime:
             for transactional_id in list(context.shard.transactions):
                 if not self.runtime.is_current(context):
                     break
                 self._run_operation(context, partial(act, context.shard, transactional_id))
-                await turn.pass_on()
+                await event_loop.yield_if_due()
 
     # Metrics
 

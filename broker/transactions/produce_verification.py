@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from odradek.broker.apis.authorized import check_topic_called
+from odradek.broker.apis.authorization import check_topic_called
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.partition_verification import (
     AddPartitionsToTransaction,

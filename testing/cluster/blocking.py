@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from odradek.broker.config.tiered import absolute_target
+from odradek.broker.config.tiered_option import absolute_target
 from odradek.broker.local_cluster.nodes import NodeState, Software
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 from odradek.seams.loop_thread import LoopThread

@@ -106,7 +106,7 @@ class Channel:
         self.version: int | None = None
 
     async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float = 30) -> Any:
-        from odradek.broker.apis import controller
+        from odradek.broker.apis import node_to_controller as controller
 
         self.asked.append(api.title)
         if self.is_cut:

@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from odradek.broker.apis.fetch import fetch
-from odradek.broker.apis.offsets import list_offsets
+from odradek.broker.apis.list_offsets import list_offsets
 from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.tiered.remote_read_service import RemoteReadService

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.fetch import Response, fetch
+from odradek.broker.apis.fetch import FetchResponse, fetch
 from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
@@ -82,7 +82,7 @@ class Stage:
         epoch: int = EPOCH,
         last_epoch: int = -1,
         **more: Any,
-    ) -> Response:
+    ) -> FetchResponse:
         request = FetchRequest()
         request.max_bytes = 2**20
         request.min_bytes = 1

@@ -12,7 +12,7 @@ from odradek.broker.coordination.regular_expressions import InvalidExpression, c
 from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
 from odradek.broker.groups.consumer.topic_metadata import TopicMetadata
 from odradek.broker.groups.messages import ResolveRegularExpressions
-from odradek.broker.timers import Turn
+from odradek.broker.timers import EventLoopYield
 from odradek.seams.clock import Clock
 
 log = logging.getLogger("odradek.groups")
@@ -22,12 +22,12 @@ async def resolve_expressions(
     resolve: ResolveRegularExpressions, topics: TopicMetadata, clock: Clock
 ) -> dict[str, ResolvedRegularExpression]:
     """Resolve the expressions to topics that the client may see; empty if an expression is invalid."""
-    turn, started_ms = Turn(clock), clock.wall_ms()
+    event_loop, started_ms = EventLoopYield(clock), clock.wall_ms()
     matches: dict[str, set[str]] = {}
     try:
         for matched_so_far in match_topics(resolve.expressions, list(topics.names())):
             matches = matched_so_far
-            await turn.pass_on()
+            await event_loop.yield_if_due()
     except InvalidExpression as error:  # from a record; heartbeats are checked
         log.error("group %s has an invalid regular expression: %s", resolve.group_id, error)
         return {}
@@ -37,7 +37,7 @@ async def resolve_expressions(
             for topic in list(matched):
                 if not resolve.may_see(topic):
                     matched.discard(topic)
-                await turn.pass_on()
+                await event_loop.yield_if_due()
         resolved[expression] = ResolvedRegularExpression(
             frozenset(matched), topics.version, started_ms
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.security.configured import STANDARD_AUTHORIZER
+from odradek.broker.security.authorizer_config import STANDARD_AUTHORIZER
 from odradek.protocol import apis
 from odradek.replication.controller.acls import (
     AclOperation,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.apis.authorized import NOT_ASKED
+from odradek.broker.apis.authorization import NOT_ASKED
 from odradek.broker.security.authorizer import Authorizer
-from odradek.broker.security.configured import STANDARD_AUTHORIZER
-from odradek.broker.security.rules import RULES
+from odradek.broker.security.authorizer_config import STANDARD_AUTHORIZER
+from odradek.broker.security.required_operations import RULES
 from odradek.protocol import apis
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
 from odradek.replication.controller.acls import Acl, create_acls

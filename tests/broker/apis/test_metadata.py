@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.apis.authorized import NOT_ASKED
+from odradek.broker.apis.authorization import NOT_ASKED
 from odradek.protocol import apis
 from odradek.replication.controller.broker_fencing import fence_broker
 from odradek.storage.directories.names import TopicPartition

@@ -7,10 +7,7 @@ import logging
 import pytest
 
 from odradek.broker.config import loggers
-from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.config.table import ConfigKey
-from odradek.broker.config.types import ConfigValue, ResourceType
-from odradek.broker.config.validation import (
+from odradek.broker.config.alteration_validation import (
     broker_id,
     list_configs,
     validate_broker,
@@ -18,6 +15,9 @@ from odradek.broker.config.validation import (
     validate_group,
     validate_resource_configs,
 )
+from odradek.broker.config.config_key import ConfigKey
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.types import ConfigValue, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 CONFIG = ServerConfig.from_properties({}, test_node=True)

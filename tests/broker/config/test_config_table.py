@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.config.describe import (
+from odradek.broker.config.all_configs import BROKER, CLIENT_METRICS, GROUP, ODRADEK_CONFIGS, TOPIC
+from odradek.broker.config.config_description import (
     ConfigEntry,
     created_topic_configs,
     describe_broker,
@@ -22,11 +23,10 @@ from odradek.broker.config.describe import (
     describe_group,
     describe_topic,
 )
-from odradek.broker.config.layers import Layers
-from odradek.broker.config.page import page
+from odradek.broker.config.config_key import ConfigKey
+from odradek.broker.config.config_layers import Layers
+from odradek.broker.config.configuration_page import page
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.config.table import ConfigKey
-from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, ODRADEK_CONFIGS, TOPIC
 from odradek.broker.config.types import ConfigSource, to_text
 
 HERE = Path(__file__).parent
@@ -250,4 +250,6 @@ def test_broker_config_has_effect_of_its_topic_config() -> None:
 
 def test_the_page_is_current() -> None:
     written = REPOSITORY / "docs" / "configuration.md"
-    assert written.read_text() == page(), "run python -m odradek.broker.config.page > the page"
+    assert written.read_text() == page(), (
+        "run python -m odradek.broker.config.configuration_page > the page"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from odradek.broker.config.describe import describe_broker
+from odradek.broker.config.config_description import describe_broker
 from odradek.broker.config.listeners import ListenerEndpoint
 from odradek.broker.config.server_config import TOPIC_DEFAULTS, ServerConfig
 from odradek.broker.config.types import ConfigError, ConfigSource

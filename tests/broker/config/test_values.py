@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.broker.config.all_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from odradek.broker.config.listeners import (
     ListenerEndpoint,
     QuorumAddress,
@@ -17,7 +18,6 @@ from odradek.broker.config.listeners import (
     parse_voters,
     security_protocols,
 )
-from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from odradek.broker.config.types import (
     HIDDEN,
     ConfigError,

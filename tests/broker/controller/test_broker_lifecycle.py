@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle, LifeState
+from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle, BrokerState
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import NewTopic
@@ -111,7 +111,7 @@ async def test_controlled_shutdown_moves_leaders_before_it_returns(
     metadata = channel.node.metadata
     metadata.decide(lambda image: _topic(image))
     await brokers[0].life.shut_down()
-    assert brokers[0].life.state is LifeState.GONE
+    assert brokers[0].life.state is BrokerState.SHUTTING_DOWN
     image = metadata.image
     assert partition(image, "t").leader == 2
     assert partition(image, "t").isr == (2, 3)

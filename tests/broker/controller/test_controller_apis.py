@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.apis.controller import HANDLERS
+from odradek.broker.apis.node_to_controller import HANDLERS
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.features import SUPPORTED_FEATURES

@@ -11,7 +11,7 @@ import trio
 from odradek.broker.network.listeners import Endpoint
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_controller_route
-from odradek.broker.security.rules import RULES
+from odradek.broker.security.required_operations import RULES
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import AclOperation

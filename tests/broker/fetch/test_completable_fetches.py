@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.apis.fetch import Response, fetch
+from odradek.broker.apis.fetch import FetchResponse, fetch
 from odradek.broker.fetch import purgatory as fetch_wait
-from odradek.broker.fetch.log_reading import PARTITIONS_A_TURN
+from odradek.broker.fetch.log_reading import PARTITIONS_PER_STEP
 from odradek.broker.fetch.purgatory import COMPLETED_AT_ONCE, CompletableFetches
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.requests.context import RequestContext
@@ -50,8 +50,8 @@ class Fetches:
     def __init__(self, broker: Broker, isolation_level: int = 0) -> None:
         self.node = broker.node
         self.isolation_level = isolation_level
-        self.at_once: list[Response] = []
-        self.by_tasks: list[Response | None] = []
+        self.at_once: list[FetchResponse] = []
+        self.by_tasks: list[FetchResponse | None] = []
         self.failure: Exception | None = None
         self.asks_on = trio.Event()
 
@@ -79,7 +79,7 @@ class Fetches:
 
     async def ask_as_follower(
         self, session_id: int, session_epoch: int, topics: list[FetchTopic]
-    ) -> Response | None:
+    ) -> FetchResponse | None:
         request = FetchRequest()
         request.replica_id = OTHER
         request.session_id, request.session_epoch = session_id, session_epoch
@@ -105,7 +105,7 @@ class Fetches:
         return await self.node.partitions.get("t", None, 0)
 
 
-def records_of(response: Response) -> bytes:
+def records_of(response: FetchResponse) -> bytes:
     ((_, partition),) = response.chosen
     return b"".join(bytes(part) for part in partition.records if not isinstance(part, FileSlice))
 
@@ -327,7 +327,7 @@ async def test_role_change_during_read_is_returned() -> None:
         fetches = Fetches(broker)
         partition = await fetches.partition()
         await fetches.node.partitions.get("t", None, 1)
-        indexes = [0] * (PARTITIONS_A_TURN - 1) + [1] * (PARTITIONS_A_TURN + 1)  # three turns
+        indexes = [0] * (PARTITIONS_PER_STEP - 1) + [1] * (PARTITIONS_PER_STEP + 1)  # three turns
         with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fetches.fetch, 1, indexes)

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from odradek.broker.apis.fetch import Response, fetch
+from odradek.broker.apis.fetch import FetchResponse, fetch
 from odradek.broker.fetch.log_reading import READ_AT_ONCE_BYTES
 from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
@@ -63,7 +63,7 @@ class Stage:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.authorizer: Authorizer | None = None
-        self.response: Response | None = None
+        self.response: FetchResponse | None = None
 
     async def partition(self, index: int) -> Partition:
         return await self.broker.node.partitions.get("t", None, index)

@@ -13,7 +13,7 @@ import trio
 
 from odradek.broker.apis.fetch import fetch
 from odradek.broker.fetch.log_reading import (
-    PARTITIONS_A_TURN,
+    PARTITIONS_PER_STEP,
     WARMED_AT_ONCE_BYTES,
     read_into_page_cache,
 )
@@ -94,7 +94,7 @@ def test_fetch_of_many_partitions_runs_checkpoints(broker: Broker) -> None:
     request = FetchRequest()
     request.max_bytes = 2**20
     partitions = [
-        FetchPartition(index, -1, 0, -1, -1, 1) for index in range(turns * PARTITIONS_A_TURN)
+        FetchPartition(index, -1, 0, -1, -1, 1) for index in range(turns * PARTITIONS_PER_STEP)
     ]
     request.topics = [FetchTopic("wide", None, partitions)]
 
@@ -113,7 +113,7 @@ def test_fetch_of_many_partitions_runs_checkpoints(broker: Broker) -> None:
             await trio.lowlevel.checkpoint()
             count = 0
             response = await fetch(request, context(broker))
-            assert len(response.chosen) == turns * PARTITIONS_A_TURN
+            assert len(response.chosen) == turns * PARTITIONS_PER_STEP
             nursery.cancel_scope.cancel()
         return count
 

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from odradek.broker.metrics.exposition import exported_name, exposition
-from odradek.broker.metrics.page import page
+from odradek.broker.metrics.metric_table import by_name
+from odradek.broker.metrics.metrics_page import page
 from odradek.broker.metrics.registry import Metrics
-from odradek.broker.metrics.table import by_name
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
@@ -198,4 +198,6 @@ def test_t54_meter_is_reported_under_both_names() -> None:
 
 def test_the_page_is_current() -> None:
     written = Path(__file__).parents[3] / "docs" / "metrics.md"
-    assert written.read_text() == page(), "run python -m odradek.broker.metrics.page > the page"
+    assert written.read_text() == page(), (
+        "run python -m odradek.broker.metrics.metrics_page > the page"
+    )

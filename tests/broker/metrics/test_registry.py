@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.metrics.registry import NUMBERS_A_TURN, Labels, Metrics, Timer, Value
-from odradek.broker.metrics.table import Kind, by_name
+from odradek.broker.metrics.metric_table import Kind, by_name
+from odradek.broker.metrics.registry import NUMBERS_PER_STEP, Labels, Metrics, Timer, Value
 
 
 def numbers(metrics: Metrics, name: str) -> dict[Labels, Value | Timer]:
@@ -66,7 +66,7 @@ def test_values_of_many_partitions_are_read_in_steps() -> None:
         if each is not None and each[0].name == "RemoteCopyLagBytes":
             found = dict(each[1])
     assert sum(steps) == 3000
-    assert max(steps) <= NUMBERS_A_TURN
+    assert max(steps) <= NUMBERS_PER_STEP
     assert found[()] == 3000
     assert found[("topic", "t7"),] == 3
     for index in range(3000):

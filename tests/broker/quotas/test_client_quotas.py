@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.quotas.client_quotas import IDLE_MS, WAIT_MS_MAX, ClientQuotas, Counted, Rate
+from odradek.broker.quotas.client_quotas import (
+    IDLE_MS,
+    WAIT_MS_MAX,
+    ClientQuotas,
+    ExpiringSensors,
+    Rate,
+)
 from odradek.replication.controller.quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -126,7 +132,7 @@ def test_the_rate_is_over_all_windows_but_one_at_least(
 
 
 def test_idle_client_state_is_removed() -> None:
-    counted: Counted[str, Rate] = Counted()
+    counted: ExpiringSensors[str, Rate] = ExpiringSensors()
     for name, now_ms in (("idle", 1), ("busy", IDLE_MS), ("new", IDLE_MS + 1)):
         counted.begin(name, Rate(11, 1000), now_ms).record(1.0, now_ms)
     assert counted.keys() == {"idle", "busy", "new"}, "looked at a moment ago"

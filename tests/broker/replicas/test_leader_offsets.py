@@ -13,11 +13,11 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.apis.offsets import (
+from odradek.broker.apis.delete_records import delete_records
+from odradek.broker.apis.list_offsets import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
-    delete_records,
     list_offsets,
 )
 from odradek.protocol import apis, messages

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from odradek.broker.node import Node
-from odradek.broker.security.configured import ALLOW_EVERYONE, STANDARD_AUTHORIZER
-from odradek.broker.security.loading import TIMEOUT_SECONDS
+from odradek.broker.security.acl_loading import TIMEOUT_SECONDS
+from odradek.broker.security.authorizer_config import ALLOW_EVERYONE, STANDARD_AUTHORIZER
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
 from odradek.protocol import apis

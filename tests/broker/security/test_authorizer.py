@@ -8,7 +8,7 @@ import pytest
 
 from odradek.broker.config.types import ConfigError
 from odradek.broker.security.authorizer import Authorizer
-from odradek.broker.security.configured import check_authorizer, parse_super_users
+from odradek.broker.security.authorizer_config import check_authorizer, parse_super_users
 from odradek.replication.controller.acls import (
     Acl,
     AclOperation,

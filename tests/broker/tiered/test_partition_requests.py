@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.apis.offsets import delete_records, list_offsets, offset_for_leader_epoch
+from odradek.broker.apis.delete_records import delete_records
+from odradek.broker.apis.list_offsets import list_offsets, offset_for_leader_epoch
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_response_writer import FetchedPartition

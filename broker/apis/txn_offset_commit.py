@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorized import (
+from odradek.broker.apis.authorization import (
     GroupDenied,
     TopicDenied,
     TransactionalIdDenied,

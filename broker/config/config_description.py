@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from odradek.broker.config.layers import Synonym
-from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.config.table import ConfigKey, Table
-from odradek.broker.config.tables import (
+from odradek.broker.config.all_configs import (
     BROKER,
     CLIENT_METRICS,
     GROUP,
@@ -19,7 +16,10 @@ from odradek.broker.config.tables import (
     broker_row,
     is_dynamic,
 )
-from odradek.broker.config.topics import to_ms
+from odradek.broker.config.config_key import ConfigKey, Table
+from odradek.broker.config.config_layers import Synonym
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.topic_config_validation import to_ms
 from odradek.broker.config.types import ConfigSource, ConfigType, to_text
 from odradek.broker.java_hash import hash_map_order
 from odradek.seams.values import value_class

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from odradek.broker.apis.authorized import check_producer
+from odradek.broker.apis.authorization import check_producer
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.messages import ProducerIdAndEpoch
 from odradek.protocol import apis

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorized import may_topic, topic_operations
+from odradek.broker.apis.authorization import may_topic, topic_operations
 from odradek.broker.apis.topic_view import PartitionView, TopicView, missing_topic_error
 from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 
 Values = dict[str, Any]
@@ -125,3 +126,6 @@ def _partition(partition: PartitionView) -> Values:
         "last_known_elr": partition.last_known_elr,
         "offline_replicas": partition.offline,
     }
+
+
+HANDLERS = {apis.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions}

@@ -3,7 +3,7 @@ configs."""
 
 from __future__ import annotations
 
-from odradek.broker.config.rows import (
+from odradek.broker.config.config_key import (
     BOOLEAN,
     CLASS,
     CLUSTER_WIDE,

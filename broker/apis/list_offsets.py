@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
+"""ListOffsets: offsets by timestamp (KIP-79). OffsetForLeaderEpoch: the end offset of a leader epoch (KIP-101)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorized import check_topic, may_cluster
-from odradek.broker.coordination.internal_topics import is_coordinator_topic
+from odradek.broker.apis.authorization import check_topic, may_cluster
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.partition.partition import ChangeWatcher, Partition
-from odradek.storage.errors import OffsetOutOfRange
+from odradek.replication.partition.partition import Partition
 from odradek.storage.log.partition_log import PartitionLog, TimestampAndOffset
 
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
@@ -40,7 +38,6 @@ SPECIAL_SINCE_VERSION = {
 OFFSET_NOT_AVAILABLE_VERSION = 5
 READ_COMMITTED = 1
 CONSUMER, DEBUGGER = -1, -2
-TO_HIGH_WATERMARK = -1
 
 
 async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -269,105 +266,7 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
     }
 
 
-@dataclass(slots=True)
-class _Deletion:
-    """Deletion of records in one partition: its response, and the offset that all replicas must reach."""
-
-    index: int
-    low_watermark: int = -1
-    error_code: ErrorCode = ErrorCode.none
-    offset: int = -1
-    waits_in: Partition | None = None
-
-    def fail(self, error: KafkaError) -> None:
-        self.low_watermark, self.error_code, self.waits_in = -1, error.code, None
-
-    def look(self) -> None:
-        """Complete if the log start offset of all live replicas has reached the requested offset."""
-        if self.waits_in is None:
-            return
-        try:
-            self.waits_in.check_leader()
-        except KafkaError as error:
-            self.fail(error)
-            return
-        self.low_watermark = self.waits_in.low_watermark()
-        if self.low_watermark >= self.offset:
-            self.waits_in = None
-
-
-async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """DeleteRecords: advance the log start offset on all replicas (KIP-107). The next retention check deletes
-    the segments."""
-    topics = [
-        (topic.name, [await _delete_before(topic.name, each, ctx) for each in topic.partitions])
-        for topic in request.topics
-    ]
-    every = [each for _, deletions in topics for each in deletions]
-    with trio.move_on_after(max(0.0, request.timeout.total_seconds())):
-        while True:
-            for each in every:
-                each.look()
-            waits = [each.waits_in for each in every if each.waits_in is not None]
-            if not waits:
-                break
-            await ChangeWatcher.wait(waits)
-    for each in every:
-        if each.waits_in is not None:
-            each.error_code = ErrorCode.request_timed_out
-    return {
-        "topics": [
-            {
-                "name": name,
-                "partitions": [
-                    {
-                        "partition_index": each.index,
-                        "low_watermark": each.low_watermark,
-                        "error_code": each.error_code,
-                    }
-                    for each in deletions
-                ],
-            }
-            for name, deletions in topics
-        ]
-    }
-
-
-async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Deletion:
-    deletion = _Deletion(wanted.partition_index)
-    try:
-        check_topic(ctx, topic)
-        if is_coordinator_topic(topic):
-            raise KafkaError(
-                ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"
-            )
-        partition = await ctx.services.partitions.get(topic, None, wanted.partition_index)
-        partition.check_leader()
-        deletion.offset = _advance_log_start(partition, wanted.offset)
-        deletion.waits_in = partition
-        deletion.low_watermark = partition.low_watermark()
-    except KafkaError as error:
-        deletion.fail(error)
-    return deletion
-
-
-def _advance_log_start(partition: Partition, requested: int) -> int:
-    """Advance the log start offset and return it."""
-    log = partition.log
-    policy = log.config.cleanup_policy
-    if "compact" in policy and "delete" not in policy:
-        raise KafkaError(
-            ErrorCode.policy_violation, "the topic has cleanup.policy=compact without delete"
-        )
-    offset = log.high_watermark if requested == TO_HIGH_WATERMARK else requested
-    if not 0 <= offset <= log.high_watermark:
-        raise OffsetOutOfRange(f"offset {offset} is past the high watermark {log.high_watermark}")
-    partition.delete_before(offset, "records deleted by a client")
-    return offset
-
-
 HANDLERS = {
     apis.LIST_OFFSETS: list_offsets,
     apis.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
-    apis.DELETE_RECORDS: delete_records,
 }

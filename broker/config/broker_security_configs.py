@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.broker.config.rows import (
+from odradek.broker.config.config_key import (
     BOOLEAN,
     CLASS,
     DOUBLE,

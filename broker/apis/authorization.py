@@ -1,6 +1,6 @@
 """Authorization of requests, and the authorized operations as bit fields (KIP-430).
 
-`broker/security/rules.py` has the operation that each API needs. Without an authorizer every operation is
+`broker/security/required_operations.py` has the operation that each API needs. Without an authorizer every operation is
 allowed, at the cost of one comparison. `may_*` return a bool; `check_*` raise the KafkaError for the response.
 Both use the operation of the request's API unless another one is passed.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from odradek.broker.security.rules import RULES, Rule
+from odradek.broker.security.required_operations import RULES, Rule
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import CLUSTER_NAME, AclOperation, AclResource
 

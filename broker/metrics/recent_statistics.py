@@ -15,11 +15,11 @@ class _Sample:
     began: float
     count: int = 0
     total: float = 0.0
-    largest: float = 0.0
+    maximum: float = 0.0
 
 
-class Recent:
-    """Recorded values of the last minute. `average` and `largest` are None without any value."""
+class RecentStatistics:
+    """Recorded values of the last minute. `average` and `maximum` are None without any value."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -33,7 +33,7 @@ class Recent:
         sample = self._samples[-1]
         sample.count += 1
         sample.total += value
-        sample.largest = max(sample.largest, value)
+        sample.maximum = max(sample.maximum, value)
 
     @property
     def average(self) -> float | None:
@@ -41,8 +41,8 @@ class Recent:
         return sum(each.total for each in kept) / sum(each.count for each in kept) if kept else None
 
     @property
-    def largest(self) -> float | None:
-        return max((each.largest for each in self._kept()), default=None)
+    def maximum(self) -> float | None:
+        return max((each.maximum for each in self._kept()), default=None)
 
     def _kept(self) -> list[_Sample]:
         oldest = self._monotonic() - SAMPLES * SAMPLE_SECONDS

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.lifecycle.broker_lifecycle import MOMENT_MS, STOPPING_MOMENT_MS, Life, LifeState
+from odradek.broker.lifecycle.broker_lifecycle import (
+    SHUTDOWN_HEARTBEAT_INTERVAL_MS,
+    STARTUP_HEARTBEAT_INTERVAL_MS,
+    BrokerState,
+    BrokerStateMachine,
+)
 
 INTERVAL_MS = 2000
-STARTING, RECOVERY, RUNNING, STOPPING, GONE = LifeState
+STARTING, RECOVERY, RUNNING, STOPPING, GONE = BrokerState
 
 NOT_YET, CAUGHT_UP, SERVES, MAY_GO = (
     (False, True, False),
@@ -18,15 +23,17 @@ NOT_YET, CAUGHT_UP, SERVES, MAY_GO = (
 """Caught up, fenced, should shut down."""
 
 
-def life(state: LifeState, *, ready: bool = True) -> Life:
-    made = Life(0, interval_ms=INTERVAL_MS)
+def life(state: BrokerState, *, ready: bool = True) -> BrokerStateMachine:
+    made = BrokerStateMachine(0, interval_ms=INTERVAL_MS)
     made.registered(7, 0)
     made.state = state
     made.is_ready = ready
     return made
 
 
-def responded(made: Life, response: tuple[bool, bool, bool], now_ms: int) -> tuple[LifeState, int]:
+def responded(
+    made: BrokerStateMachine, response: tuple[bool, bool, bool], now_ms: int
+) -> tuple[BrokerState, int]:
     """The state after it, and how long the next heartbeat waits."""
     caught_up, fenced, go = response
     made.responded(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=go, now_ms=now_ms)
@@ -36,27 +43,27 @@ def responded(made: Life, response: tuple[bool, bool, bool], now_ms: int) -> tup
 @pytest.mark.parametrize(
     ("state", "ready", "response", "then", "wait_ms"),
     [
-        (STARTING, False, NOT_YET, STARTING, MOMENT_MS),
-        (STARTING, False, CAUGHT_UP, RECOVERY, MOMENT_MS),
-        (STARTING, True, SERVES, RECOVERY, MOMENT_MS),
+        (STARTING, False, NOT_YET, STARTING, STARTUP_HEARTBEAT_INTERVAL_MS),
+        (STARTING, False, CAUGHT_UP, RECOVERY, STARTUP_HEARTBEAT_INTERVAL_MS),
+        (STARTING, True, SERVES, RECOVERY, STARTUP_HEARTBEAT_INTERVAL_MS),
         (RECOVERY, False, CAUGHT_UP, RECOVERY, INTERVAL_MS),
-        (RECOVERY, True, CAUGHT_UP, RECOVERY, MOMENT_MS),
-        (RECOVERY, True, NOT_YET, RECOVERY, MOMENT_MS),
+        (RECOVERY, True, CAUGHT_UP, RECOVERY, STARTUP_HEARTBEAT_INTERVAL_MS),
+        (RECOVERY, True, NOT_YET, RECOVERY, STARTUP_HEARTBEAT_INTERVAL_MS),
         (RECOVERY, True, SERVES, RUNNING, INTERVAL_MS),
         (RUNNING, True, SERVES, RUNNING, INTERVAL_MS),
         (RUNNING, True, CAUGHT_UP, RUNNING, INTERVAL_MS),
         (RUNNING, True, NOT_YET, RUNNING, INTERVAL_MS),
         (RUNNING, True, MAY_GO, RUNNING, INTERVAL_MS),
-        (STOPPING, True, SERVES, STOPPING, STOPPING_MOMENT_MS),
-        (STOPPING, True, CAUGHT_UP, STOPPING, STOPPING_MOMENT_MS),
-        (STOPPING, True, MAY_GO, GONE, STOPPING_MOMENT_MS),
+        (STOPPING, True, SERVES, STOPPING, SHUTDOWN_HEARTBEAT_INTERVAL_MS),
+        (STOPPING, True, CAUGHT_UP, STOPPING, SHUTDOWN_HEARTBEAT_INTERVAL_MS),
+        (STOPPING, True, MAY_GO, GONE, SHUTDOWN_HEARTBEAT_INTERVAL_MS),
     ],
 )
 def test_response_changes_the_state(
-    state: LifeState,
+    state: BrokerState,
     ready: bool,
     response: tuple[bool, bool, bool],
-    then: LifeState,
+    then: BrokerState,
     wait_ms: int,
 ) -> None:
     assert responded(life(state, ready=ready), response, 500) == (then, wait_ms)
@@ -73,7 +80,7 @@ def test_response_changes_the_state(
     ],
 )
 def test_only_unfenced_broker_requests_controlled_shutdown(
-    state: LifeState, then: LifeState
+    state: BrokerState, then: BrokerState
 ) -> None:
     made = life(state)
     made.due_ms = 9999
@@ -94,7 +101,7 @@ def test_heartbeat_wants_fence_until_ready() -> None:
 
 
 def test_failed_request_is_retried_after_interval() -> None:
-    for state in LifeState:
+    for state in BrokerState:
         made = life(state)
         made.failed(800)
         assert (made.state, made.due_ms) == (state, 800 + INTERVAL_MS)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 
-from odradek.broker.config.broker_groups import GROUPS
-from odradek.broker.config.broker_kraft import KRAFT
-from odradek.broker.config.broker_logs import LOGS
-from odradek.broker.config.broker_metrics import METRICS
-from odradek.broker.config.broker_network import NETWORK
-from odradek.broker.config.broker_remote import REMOTE
-from odradek.broker.config.broker_replication import REPLICATION
-from odradek.broker.config.broker_security import SECURITY
-from odradek.broker.config.broker_share_groups import SHARE_AND_STREAMS_GROUPS
-from odradek.broker.config.broker_transactions import TRANSACTIONS
+from odradek.broker.config.broker_group_configs import GROUPS
+from odradek.broker.config.broker_kraft_configs import KRAFT
+from odradek.broker.config.broker_log_configs import LOGS
+from odradek.broker.config.broker_metrics_configs import METRICS
+from odradek.broker.config.broker_network_configs import NETWORK
+from odradek.broker.config.broker_remote_storage_configs import REMOTE
+from odradek.broker.config.broker_replication_configs import REPLICATION
+from odradek.broker.config.broker_security_configs import SECURITY
+from odradek.broker.config.broker_share_group_configs import SHARE_AND_STREAMS_GROUPS
+from odradek.broker.config.broker_transaction_configs import TRANSACTIONS
 from odradek.broker.config.client_metrics_configs import CLIENT_METRICS_ROWS
+from odradek.broker.config.config_key import ConfigKey, Table, UpdateMode, table
 from odradek.broker.config.group_configs import GROUP_ROWS
-from odradek.broker.config.table import ConfigKey, Table, UpdateMode, table
 from odradek.broker.config.topic_configs import TOPIC_ROWS
 
 BROKER: Table = table(

@@ -1,6 +1,6 @@
-"""Columns of the config table.
+"""`ConfigKey`, the definition of one config, as in Kafka's `ConfigDef`, and the function `row` that creates it.
 
-Each config is declared in one row (`broker_*.py`, `topic_configs.py`, `group_configs.py`,
+Each config is declared in one row (`broker_*_configs.py`, `topic_configs.py`, `group_configs.py`,
 `client_metrics_configs.py`). Parsing, validation, DescribeConfigs, alteration and docs/configuration.md use it.
 Names, types, defaults, validators, importance and update modes are those of Kafka 4.3; the descriptions are our
 own words.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from odradek.broker.config.types import (
-    ConfigError,
     ConfigType,
     ConfigValue,
     Importance,
@@ -88,6 +87,58 @@ class ConfigKey:
         return parse(self.name, self.default, self.type)
 
 
+BOOLEAN = ConfigType.BOOLEAN
+STRING = ConfigType.STRING
+INT = ConfigType.INT
+SHORT = ConfigType.SHORT
+LONG = ConfigType.LONG
+DOUBLE = ConfigType.DOUBLE
+LIST = ConfigType.LIST
+CLASS = ConfigType.CLASS
+PASSWORD = ConfigType.PASSWORD
+
+HIGH = Importance.HIGH
+MEDIUM = Importance.MEDIUM
+LOW = Importance.LOW
+
+Rows = tuple[ConfigKey, ...]
+
+CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
+PER_BROKER = UpdateMode.PER_BROKER
+
+
+def row(
+    name: str,
+    kind: ConfigType,
+    default: str | None,
+    importance: Importance,
+    valid: Validator | None = None,
+    mode: UpdateMode = UpdateMode.READ_ONLY,
+    *,
+    doc: str,
+    scope: Scope = Scope.BROKER,
+    required: bool = False,
+    internal: bool = False,
+    synonyms: tuple[str, ...] = (),
+    effect: bool = False,
+) -> ConfigKey:
+    """Create a row; `ConfigKey` describes the columns."""
+    return ConfigKey(
+        name,
+        kind,
+        default,
+        importance,
+        doc,
+        scope,
+        valid,
+        required,
+        internal,
+        mode,
+        synonyms,
+        effect,
+    )
+
+
 Table = Mapping[str, ConfigKey]
 
 
@@ -99,6 +150,3 @@ def table(*groups: Iterable[ConfigKey]) -> Table:
             assert row.name not in rows, f"two rows for {row.name}"
             rows[row.name] = row
     return rows
-
-
-__all__ = ["ConfigError", "ConfigKey", "Scope", "Table", "UpdateMode", "Validator", "table"]

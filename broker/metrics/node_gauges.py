@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.lifecycle.broker_lifecycle import LifeState
+from odradek.broker.lifecycle.broker_lifecycle import BrokerState
 from odradek.broker.metrics.registry import Labels, Metrics, Numbers
 from odradek.replication.controller import image as images
 from odradek.replication.partition.partition import PartitionTraffic
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from odradek.storage.log.partition_log import PartitionLog
     from odradek.storage.log_manager.log_manager import LogManager
 
-PARTITIONS_A_TURN = 100
+PARTITIONS_PER_STEP = 100
 """Partitions per step, about 5 µs each."""
 
 BY_TOPIC = {
@@ -56,11 +56,11 @@ OF_REPLICAS = (
 OF_IN_SYNC_SETS = ("IsrExpandsPerSec", "IsrShrinksPerSec", "FailedIsrUpdatesPerSec")
 OF_PARTITIONS = ("GlobalPartitionCount", "OfflinePartitionsCount", "PreferredReplicaImbalanceCount")
 STATES = {
-    LifeState.STARTING: 1,
-    LifeState.RECOVERY: 2,
-    LifeState.RUNNING: 3,
-    LifeState.STOPPING: 6,
-    LifeState.GONE: 7,
+    BrokerState.STARTING: 1,
+    BrokerState.RECOVERY: 2,
+    BrokerState.RUNNING: 3,
+    BrokerState.PENDING_CONTROLLED_SHUTDOWN: 6,
+    BrokerState.SHUTTING_DOWN: 7,
 }
 """Kafka's values of BrokerState."""
 
@@ -101,7 +101,7 @@ def _controller(services: Services) -> None:
                     found["OfflinePartitionsCount"] += 1
                 elif partition.leader != partition.replicas[0]:
                     found["PreferredReplicaImbalanceCount"] += 1
-                if number % PARTITIONS_A_TURN == 0:
+                if number % PARTITIONS_PER_STEP == 0:
                     await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
         counts.clear()
@@ -229,7 +229,7 @@ class _Replicas:
             counts["ProducerIdCount"] += producers or 0
             if partition.is_leader:
                 counts.update(self._of_leader(partition))
-            if number % PARTITIONS_A_TURN == 0:
+            if number % PARTITIONS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
         for topic, traffic in past_by_topic.items():
             by_topic.get(topic, past).add(traffic)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 
-from odradek.broker.config.tables import (
+from odradek.broker.config.all_configs import (
     BROKER,
     DYNAMIC_ONLY,
     broker_row,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from odradek.broker.config.tables import TOPIC
+from odradek.broker.config.all_configs import TOPIC
 from odradek.broker.config.types import ConfigError, ConfigValue, to_text
 
 _MS_PER_MINUTE = 60 * 1000
