@@ -37,10 +37,10 @@ class SecurityDisabled(KafkaError):
     code = ErrorCode.security_disabled
 
 
-def _check_enabled(ctx: RequestContext) -> None:
+def _check_enabled(ctx: RequestContext, error: str = "No Authorizer is configured.") -> None:
     check_cluster(ctx)
     if ctx.authorizer is None:
-        raise SecurityDisabled("No Authorizer is configured on the broker")
+        raise SecurityDisabled(error)
 
 
 # DescribeAcls
@@ -49,7 +49,7 @@ def _check_enabled(ctx: RequestContext) -> None:
 async def describe_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     wanted = _filter(request)
     try:
-        _check_enabled(ctx)
+        _check_enabled(ctx, "No Authorizer is configured on the broker")
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "resources": []}
     resources: Resources = defaultdict(Encoded)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import record, structs, wire
+from odradek.protocol.schemas.definition import StoredRecord, record, structs, wire
 
 
 @record
@@ -31,7 +31,7 @@ class BrokerFeature:
 
 
 @record
-class RegisterBrokerRecord:
+class RegisterBrokerRecord(StoredRecord):
     """Registration of a broker incarnation. `broker_epoch` is the offset of this record.
 
     `log_dirs` are the directory ids (version 3); those in `cordoned_log_dirs` get no new replicas (version 4).
@@ -39,7 +39,6 @@ class RegisterBrokerRecord:
 
     __api_key__: ClassVar[int] = 0
     __versions__: ClassVar[range] = range(5)
-    __flexible_from__: ClassVar[int] = 0
     broker_id: int = wire("int32")
     is_migrating_zk_broker: bool = wire("bool", since=2)
     incarnation_id: UUID = wire("uuid")
@@ -54,18 +53,16 @@ class RegisterBrokerRecord:
 
 
 @record
-class UnregisterBrokerRecord:
+class UnregisterBrokerRecord(StoredRecord):
     """Removal of a broker from the cluster."""
 
     __api_key__: ClassVar[int] = 1
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
 
 
 @record
-class BrokerRegistrationChangeRecord:
+class BrokerRegistrationChangeRecord(StoredRecord):
     """Change of a broker registration.
 
     `fenced` and `in_controlled_shutdown`: 1 is true, -1 is false, 0 is unchanged.
@@ -73,7 +70,6 @@ class BrokerRegistrationChangeRecord:
 
     __api_key__: ClassVar[int] = 17
     __versions__: ClassVar[range] = range(4)
-    __flexible_from__: ClassVar[int] = 0
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
     fenced: int = wire("int8", tag=0)
@@ -83,53 +79,38 @@ class BrokerRegistrationChangeRecord:
 
 
 @record
-class FenceBrokerRecord:
+class FenceBrokerRecord(StoredRecord):
     """Fencing of a broker, superseded by BrokerRegistrationChangeRecord."""
 
     __api_key__: ClassVar[int] = 7
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     id: int = wire("int32")
     epoch: int = wire("int64")
 
 
 @record
-class UnfenceBrokerRecord:
+class UnfenceBrokerRecord(StoredRecord):
     """Unfencing of a broker, superseded by BrokerRegistrationChangeRecord."""
 
     __api_key__: ClassVar[int] = 8
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     id: int = wire("int32")
     epoch: int = wire("int64")
 
 
 @record
-class ControllerEndpoint:
+class ControllerEndpoint(BrokerEndpoint):
     """Endpoint of a controller."""
 
-    name: str = wire("string")
-    host: str = wire("string")
-    port: int = wire("uint16")
-    security_protocol: int = wire("int16")
-
 
 @record
-class ControllerFeature:
+class ControllerFeature(BrokerFeature):
     """Range of levels of a feature that a controller supports, both inclusive."""
 
-    name: str = wire("string")
-    min_supported_version: int = wire("int16")
-    max_supported_version: int = wire("int16")
-
 
 @record
-class RegisterControllerRecord:
+class RegisterControllerRecord(StoredRecord):
     """Registration of a controller incarnation."""
 
     __api_key__: ClassVar[int] = 27
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     controller_id: int = wire("int32")
     incarnation_id: UUID = wire("uuid")
     zk_migration_ready: bool = wire("bool")
@@ -138,71 +119,57 @@ class RegisterControllerRecord:
 
 
 @record
-class FeatureLevelRecord:
+class FeatureLevelRecord(StoredRecord):
     """Finalized level of a feature, including `metadata.version`. Level 0 disables the feature."""
 
     __api_key__: ClassVar[int] = 12
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     name: str = wire("string")
     feature_level: int = wire("int16")
 
 
 @record
-class ProducerIdsRecord:
+class ProducerIdsRecord(StoredRecord):
     """Allocation of producer ids: all ids below `next_producer_id` have been allocated."""
 
     __api_key__: ClassVar[int] = 15
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64", -1)
     next_producer_id: int = wire("int64")
 
 
 @record
-class NoOpRecord:
+class NoOpRecord(StoredRecord):
     """Record without content, which advances the log end offset so that followers can detect a live leader."""
 
     __api_key__: ClassVar[int] = 20
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
 
 
 @record
-class BeginTransactionRecord:
+class BeginTransactionRecord(StoredRecord):
     """Start of a metadata transaction, whose records are applied together at its end (KIP-868)."""
 
     __api_key__: ClassVar[int] = 23
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     name: str | None = wire("string", None, tag=0, nullable=True)
 
 
 @record
-class EndTransactionRecord:
+class EndTransactionRecord(StoredRecord):
     """End of a metadata transaction, which applies its records."""
 
     __api_key__: ClassVar[int] = 24
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
 
 
 @record
-class AbortTransactionRecord:
+class AbortTransactionRecord(StoredRecord):
     """Abort of a metadata transaction, which discards its records."""
 
     __api_key__: ClassVar[int] = 25
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     reason: str | None = wire("string", None, tag=0, nullable=True)
 
 
 @record
-class ZkMigrationStateRecord:
+class ZkMigrationStateRecord(StoredRecord):
     """State of a migration from ZooKeeper. Kafka 4 writes only 0, which means none."""
 
     __api_key__: ClassVar[int] = 21
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     zk_migration_state: int = wire("int8")

@@ -5,38 +5,35 @@ from __future__ import annotations
 from typing import ClassVar, TypeAlias
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import NEVER, record, struct, structs, wire
+from odradek.protocol.schemas.definition import StoredRecord, record, struct, structs, wire
+from odradek.protocol.schemas.group_records import (
+    GroupIdKey,
+    GroupMemberKey,
+    TargetAssignmentMetadata,
+)
 
 
 @record
-class ConsumerGroupMetadataKey:
+class ConsumerGroupMetadataKey(GroupIdKey):
     """Key of the metadata of a consumer group (type 3)."""
 
     __api_key__: ClassVar[int] = 3
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
 
 
 @record
-class ConsumerGroupMetadataValue:
+class ConsumerGroupMetadataValue(StoredRecord):
     """Metadata of a consumer group: its epoch and metadata hash."""
 
     __api_key__: ClassVar[int] = 3
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     epoch: int = wire("int32")
     metadata_hash: int = wire("int64", tag=0)
 
 
 @record
-class ConsumerGroupPartitionMetadataKey:
+class ConsumerGroupPartitionMetadataKey(GroupIdKey):
     """Key of the partition metadata of a consumer group (type 4), which is no longer written."""
 
     __api_key__: ClassVar[int] = 4
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
 
 
 @record
@@ -54,24 +51,18 @@ class TopicMetadata:
 
 
 @record
-class ConsumerGroupPartitionMetadataValue:
+class ConsumerGroupPartitionMetadataValue(StoredRecord):
     """Partition metadata of a consumer group: its topics with their partitions."""
 
     __api_key__: ClassVar[int] = 4
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     topics: tuple[TopicMetadata, ...] = structs(TopicMetadata)
 
 
 @record
-class ConsumerGroupMemberMetadataKey:
+class ConsumerGroupMemberMetadataKey(GroupMemberKey):
     """Key of the metadata of a member of a consumer group (type 5)."""
 
     __api_key__: ClassVar[int] = 5
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-    member_id: str = wire("string")
 
 
 @record
@@ -89,15 +80,13 @@ class ClassicMemberMetadata:
 
 
 @record
-class ConsumerGroupMemberMetadataValue:
+class ConsumerGroupMemberMetadataValue(StoredRecord):
     """Metadata of a member of a consumer group, from its heartbeats.
 
     `classic_member_metadata` is None for a member that uses the consumer protocol.
     """
 
     __api_key__: ClassVar[int] = 5
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     instance_id: str | None = wire("string", nullable=True)
     rack_id: str | None = wire("string", nullable=True)
     client_id: str = wire("string")
@@ -112,35 +101,24 @@ class ConsumerGroupMemberMetadataValue:
 
 
 @record
-class ConsumerGroupTargetAssignmentMetadataKey:
+class ConsumerGroupTargetAssignmentMetadataKey(GroupIdKey):
     """Key of the metadata of a consumer group's target assignment (type 6)."""
 
     __api_key__: ClassVar[int] = 6
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
 
 
 @record
-class ConsumerGroupTargetAssignmentMetadataValue:
-    """Metadata of a target assignment: its epoch, and the time of its computation in ms."""
+class ConsumerGroupTargetAssignmentMetadataValue(TargetAssignmentMetadata):
+    """Metadata of the target assignment of a group."""
 
     __api_key__: ClassVar[int] = 6
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
-    assignment_epoch: int = wire("int32")
-    assignment_timestamp: int = wire("int64", tag=0)
 
 
 @record
-class ConsumerGroupTargetAssignmentMemberKey:
+class ConsumerGroupTargetAssignmentMemberKey(GroupMemberKey):
     """Key of the target assignment of a member (type 7)."""
 
     __api_key__: ClassVar[int] = 7
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-    member_id: str = wire("string")
 
 
 @record
@@ -150,24 +128,18 @@ class TargetTopicPartitions:
 
 
 @record
-class ConsumerGroupTargetAssignmentMemberValue:
+class ConsumerGroupTargetAssignmentMemberValue(StoredRecord):
     """Target assignment of a member."""
 
     __api_key__: ClassVar[int] = 7
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     topic_partitions: tuple[TargetTopicPartitions, ...] = structs(TargetTopicPartitions)
 
 
 @record
-class ConsumerGroupCurrentMemberAssignmentKey:
+class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """Key of the current assignment of a member (type 8)."""
 
     __api_key__: ClassVar[int] = 8
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-    member_id: str = wire("string")
 
 
 @record
@@ -178,12 +150,10 @@ class CurrentTopicPartitions:
 
 
 @record
-class ConsumerGroupCurrentMemberAssignmentValue:
+class ConsumerGroupCurrentMemberAssignmentValue(StoredRecord):
     """Current assignment of a member, and the partitions that it must still revoke."""
 
     __api_key__: ClassVar[int] = 8
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     member_epoch: int = wire("int32")
     previous_member_epoch: int = wire("int32")
     state: int = wire("int8")
@@ -194,23 +164,18 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 
 @record
-class ConsumerGroupRegularExpressionKey:
+class ConsumerGroupRegularExpressionKey(GroupIdKey):
     """Key of a regular expression that members subscribe to (type 16)."""
 
     __api_key__: ClassVar[int] = 16
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
     regular_expression: str = wire("string")
 
 
 @record
-class ConsumerGroupRegularExpressionValue:
+class ConsumerGroupRegularExpressionValue(StoredRecord):
     """Topics that match a regular expression at a version of the metadata image."""
 
     __api_key__: ClassVar[int] = 16
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     topics: tuple[str, ...] = wire("[]string")
     version: int = wire("int64")
     timestamp: int = wire("int64")

@@ -15,10 +15,10 @@ from odradek.protocol.codec.reading import compile_reader
 from odradek.protocol.codec.structure import record_structure
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.schemas import serde
-from odradek.protocol.schemas.definition import NEVER, record, structs, wire
+from odradek.protocol.schemas.definition import NEVER, StoredRecord, record, structs, wire
 from odradek.seams.files import Buffer
 
-S = TypeVar("S")
+S = TypeVar("S", bound=StoredRecord)
 _INT16 = Struct(">h")
 
 
@@ -29,7 +29,7 @@ class TopicPartitions:
 
 
 @record
-class ConsumerProtocolSubscription:
+class ConsumerProtocolSubscription(StoredRecord):
     """Subscription of a member: its topics, and its owned partitions with their generation."""
 
     __versions__: ClassVar[range] = range(4)
@@ -42,7 +42,7 @@ class ConsumerProtocolSubscription:
 
 
 @record
-class ConsumerProtocolAssignment:
+class ConsumerProtocolAssignment(StoredRecord):
     """Assignment of partitions to a member."""
 
     __versions__: ClassVar[range] = range(4)
@@ -80,8 +80,7 @@ def write(value: ConsumerProtocolSubscription | ConsumerProtocolAssignment, vers
 
 
 def _read(kind: type[S], data: Buffer) -> S:
-    versions: range = kind.__versions__  # type: ignore[attr-defined]
-    version = min(version_of(data), versions[-1])
+    version = min(version_of(data), kind.__versions__[-1])
     return cast(S, _reader(cast(Any, kind), version)(memoryview(data), _INT16.size))
 
 

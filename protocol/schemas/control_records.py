@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import NEVER, record, struct, structs, wire
+from odradek.protocol.schemas.definition import NEVER, StoredRecord, record, struct, structs, wire
 
 
 @record
-class EndTxnMarker:
+class EndTxnMarker(StoredRecord):
     """Transaction marker. The key of the record contains whether it is a commit or an abort."""
 
-    __versions__: ClassVar[range] = range(1)
     __flexible_from__: ClassVar[int] = NEVER
     coordinator_epoch: int = wire("int32")
 
@@ -27,11 +26,10 @@ class Voter:
 
 
 @record
-class LeaderChangeMessage:
+class LeaderChangeMessage(StoredRecord):
     """First record of a KRaft epoch: its leader, and the voters. Version 1 has directory ids."""
 
     __versions__: ClassVar[range] = range(2)
-    __flexible_from__: ClassVar[int] = 0
     version: int = wire("int16")
     leader_id: int = wire("int32")
     voters: tuple[Voter, ...] = structs(Voter)
@@ -39,30 +37,24 @@ class LeaderChangeMessage:
 
 
 @record
-class SnapshotHeaderRecord:
+class SnapshotHeaderRecord(StoredRecord):
     """First record of a snapshot, with the timestamp in ms of the last record that the snapshot contains."""
 
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     version: int = wire("int16")
     last_contained_log_timestamp: int = wire("int64")
 
 
 @record
-class SnapshotFooterRecord:
+class SnapshotFooterRecord(StoredRecord):
     """Last record of a snapshot."""
 
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     version: int = wire("int16")
 
 
 @record
-class KRaftVersionRecord:
+class KRaftVersionRecord(StoredRecord):
     """Value of kraft.version: 0 for static voters, 1 for voters in the log (KIP-853)."""
 
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     version: int = wire("int16")
     kraft_version: int = wire("int16")
 
@@ -89,10 +81,8 @@ class QuorumVoter:
 
 
 @record
-class VotersRecord:
+class VotersRecord(StoredRecord):
     """The set of voters of the quorum (KIP-853)."""
 
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     version: int = wire("int16")
     voters: tuple[QuorumVoter, ...] = structs(QuorumVoter)

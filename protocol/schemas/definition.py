@@ -4,14 +4,14 @@ A record is a dataclass (`@record`) whose fields have their wire type and versio
 has them (`kafka_type`, `tag`). Unlike in kio, one class represents all versions; the codec is compiled per class and
 version. Every field has Kafka's default.
 
-A class has `__api_key__` (or the type of a coordinator record), `__versions__`, and the first flexible version
-`__flexible_from__` (NEVER if there is none). A struct in a record has none of them and uses those of the record.
+A record extends StoredRecord, and the key of a coordinator record extends RecordKey. Records and structs with the same
+first fields extend a common class. A struct in a record has the versions of the record.
 """
 
 from __future__ import annotations
 
 from dataclasses import MISSING, field
-from typing import Any, Final, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 from uuid import UUID
 
 from odradek.seams.values import bare_dataclass, compared_by_fields
@@ -19,6 +19,24 @@ from odradek.seams.values import bare_dataclass, compared_by_fields
 NEVER: Final = 1 << 15
 ZERO_UUID: Final = UUID(int=0)
 T = TypeVar("T")
+
+
+class StoredRecord:
+    """Base of all records: version 0, which is flexible, unless a record specifies other versions."""
+
+    __slots__ = ()
+    __api_key__: ClassVar[int]
+    """API key of a metadata record, or type of a coordinator record. Control records have none."""
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    """First flexible version; NEVER if there is none."""
+
+
+class RecordKey(StoredRecord):
+    """Base of the keys of coordinator records, which are not flexible."""
+
+    __slots__ = ()
+    __flexible_from__: ClassVar[int] = NEVER
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

@@ -1,4 +1,4 @@
-"""Records of classic groups and of offset commits in `__consumer_offsets`.
+"""Records of classic groups and of offset commits in `__consumer_offsets`, and what all kinds of groups share.
 
 A key is a type (int16) and a body, and a value is a version (int16) and a body. A null value is a tombstone.
 """
@@ -8,23 +8,50 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import NEVER, record, structs, wire
+from odradek.protocol.schemas.definition import (
+    NEVER,
+    RecordKey,
+    StoredRecord,
+    record,
+    structs,
+    wire,
+)
 
 
 @record
-class OffsetCommitKey:
+class GroupIdKey(RecordKey):
+    """Base of keys of a group of another kind than classic."""
+
+    group_id: str = wire("string")
+
+
+@record
+class GroupMemberKey(GroupIdKey):
+    """Base of keys of a member of such a group."""
+
+    member_id: str = wire("string")
+
+
+@record
+class TargetAssignmentMetadata(StoredRecord):
+    """Base of the metadata of target assignments: the epoch, and the time of the computation in ms."""
+
+    assignment_epoch: int = wire("int32")
+    assignment_timestamp: int = wire("int64", tag=0)
+
+
+@record
+class OffsetCommitKey(RecordKey):
     """Key of a committed offset: group, topic and partition (type 1)."""
 
     __api_key__: ClassVar[int] = 1
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
     group: str = wire("string")
     topic: str = wire("string")
     partition: int = wire("int32")
 
 
 @record
-class OffsetCommitValue:
+class OffsetCommitValue(StoredRecord):
     """A committed offset; timestamps in ms.
 
     Only version 1 has `expire_timestamp`. It is written if the commit has one, otherwise version 4.
@@ -42,23 +69,20 @@ class OffsetCommitValue:
 
 
 @record
-class LegacyOffsetCommitKey:
+class LegacyOffsetCommitKey(RecordKey):
     """Key of a committed offset in the format before Kafka 0.9 (type 0), which is only read."""
 
     __api_key__: ClassVar[int] = 0
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
     group: str = wire("string")
     topic: str = wire("string")
     partition: int = wire("int32")
 
 
 @record
-class LegacyOffsetCommitValue:
+class LegacyOffsetCommitValue(StoredRecord):
     """A committed offset in the format before Kafka 0.9, which is only read."""
 
     __api_key__: ClassVar[int] = 0
-    __versions__: ClassVar[range] = range(1)
     __flexible_from__: ClassVar[int] = NEVER
     offset: int = wire("int64")
     metadata: str = wire("string")
@@ -66,12 +90,10 @@ class LegacyOffsetCommitValue:
 
 
 @record
-class GroupMetadataKey:
+class GroupMetadataKey(RecordKey):
     """Key of the metadata of a classic group (type 2)."""
 
     __api_key__: ClassVar[int] = 2
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
     group: str = wire("string")
 
 
@@ -90,7 +112,7 @@ class MemberMetadata:
 
 
 @record
-class GroupMetadataValue:
+class GroupMetadataValue(StoredRecord):
     """Metadata of a classic group after a rebalance. Kafka 4.3 writes version 3."""
 
     __api_key__: ClassVar[int] = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import record, struct, structs, wire
+from odradek.protocol.schemas.definition import StoredRecord, record, struct, structs, wire
 
 
 @record
@@ -28,12 +28,10 @@ class SegmentLeaderEpoch:
 
 
 @record
-class RemoteLogSegmentMetadataRecord:
+class RemoteLogSegmentMetadataRecord(StoredRecord):
     """Metadata of a remote log segment whose copy starts."""
 
     __api_key__: ClassVar[int] = 0
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     remote_log_segment_id: RemoteLogSegmentId = struct(RemoteLogSegmentId)
     start_offset: int = wire("int64")
     end_offset: int = wire("int64")
@@ -48,12 +46,10 @@ class RemoteLogSegmentMetadataRecord:
 
 
 @record
-class RemoteLogSegmentMetadataUpdateRecord:
+class RemoteLogSegmentMetadataUpdateRecord(StoredRecord):
     """Change of the state of a remote log segment."""
 
     __api_key__: ClassVar[int] = 1
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     remote_log_segment_id: RemoteLogSegmentId = struct(RemoteLogSegmentId)
     broker_id: int = wire("int32")
     event_timestamp_ms: int = wire("int64")
@@ -62,12 +58,10 @@ class RemoteLogSegmentMetadataUpdateRecord:
 
 
 @record
-class RemotePartitionDeleteMetadataRecord:
+class RemotePartitionDeleteMetadataRecord(StoredRecord):
     """State of the deletion of a partition from the remote tier."""
 
     __api_key__: ClassVar[int] = 2
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     topic_id_partition: TopicIdPartition = struct(TopicIdPartition)
     broker_id: int = wire("int32")
     event_timestamp_ms: int = wire("int64")
@@ -75,12 +69,10 @@ class RemotePartitionDeleteMetadataRecord:
 
 
 @record
-class RemoteLogSegmentMetadataSnapshotRecord:
+class RemoteLogSegmentMetadataSnapshotRecord(StoredRecord):
     """Metadata of a remote log segment in a snapshot of a partition."""
 
     __api_key__: ClassVar[int] = 3
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     segment_id: UUID = wire("uuid")
     start_offset: int = wire("int64")
     end_offset: int = wire("int64")

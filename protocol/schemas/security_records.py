@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import record, structs, wire
+from odradek.protocol.schemas.definition import StoredRecord, record, structs, wire
 
 
 @record
-class AccessControlEntryRecord:
+class AccessControlEntryRecord(StoredRecord):
     """Creation of an access control entry."""
 
     __api_key__: ClassVar[int] = 18
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     id: UUID = wire("uuid")
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
@@ -26,22 +24,18 @@ class AccessControlEntryRecord:
 
 
 @record
-class RemoveAccessControlEntryRecord:
+class RemoveAccessControlEntryRecord(StoredRecord):
     """Removal of an access control entry."""
 
     __api_key__: ClassVar[int] = 19
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     id: UUID = wire("uuid")
 
 
 @record
-class UserScramCredentialRecord:
+class UserScramCredentialRecord(StoredRecord):
     """SCRAM credentials of a user. Mechanism 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512."""
 
     __api_key__: ClassVar[int] = 11
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     name: str = wire("string")
     mechanism: int = wire("int8")
     salt: bytes = wire("bytes")
@@ -51,23 +45,19 @@ class UserScramCredentialRecord:
 
 
 @record
-class RemoveUserScramCredentialRecord:
+class RemoveUserScramCredentialRecord(StoredRecord):
     """Removal of the SCRAM credentials of a user."""
 
     __api_key__: ClassVar[int] = 22
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     name: str = wire("string")
     mechanism: int = wire("int8")
 
 
 @record
-class DelegationTokenRecord:
+class DelegationTokenRecord(StoredRecord):
     """A delegation token, with timestamps in ms."""
 
     __api_key__: ClassVar[int] = 10
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     owner: str = wire("string")
     requester: str = wire("string")
     renewers: tuple[str, ...] = wire("[]string")
@@ -78,12 +68,10 @@ class DelegationTokenRecord:
 
 
 @record
-class RemoveDelegationTokenRecord:
+class RemoveDelegationTokenRecord(StoredRecord):
     """Removal of a delegation token."""
 
     __api_key__: ClassVar[int] = 26
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     token_id: str = wire("string")
 
 
@@ -96,12 +84,10 @@ class ClientQuotaEntity:
 
 
 @record
-class ClientQuotaRecord:
+class ClientQuotaRecord(StoredRecord):
     """A quota of an entity, such as `producer_byte_rate` for a user and client id."""
 
     __api_key__: ClassVar[int] = 14
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     entity: tuple[ClientQuotaEntity, ...] = structs(ClientQuotaEntity)
     key: str = wire("string")
     value: float = wire("float64")

@@ -4,55 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from odradek.protocol.schemas.definition import NEVER, record, struct, structs, wire
+from odradek.protocol.schemas.definition import StoredRecord, record, struct, structs, wire
+from odradek.protocol.schemas.group_records import (
+    GroupIdKey,
+    GroupMemberKey,
+    TargetAssignmentMetadata,
+)
 
 
 @record
-class StreamsGroupMetadataKey:
+class StreamsGroupMetadataKey(GroupIdKey):
     """Key of the metadata of a streams group (type 17)."""
 
     __api_key__: ClassVar[int] = 17
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-
-
-@record
-class LastAssignmentConfig:
-    key: str = wire("string")
-    value: str = wire("string")
-
-
-@record
-class StreamsGroupMetadataValue:
-    """Metadata of a streams group: its epoch, metadata hash and validated topology epoch."""
-
-    __api_key__: ClassVar[int] = 17
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
-    epoch: int = wire("int32")
-    metadata_hash: int = wire("int64")
-    validated_topology_epoch: int = wire("int32", -1, tag=0)
-    last_assignment_configs: tuple[LastAssignmentConfig, ...] | None = structs(
-        LastAssignmentConfig, tag=1, nullable=True
-    )
-
-
-@record
-class StreamsGroupMemberMetadataKey:
-    """Key of the metadata of a member of a streams group (type 19)."""
-
-    __api_key__: ClassVar[int] = 19
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-    member_id: str = wire("string")
-
-
-@record
-class Endpoint:
-    host: str = wire("string")
-    port: int = wire("uint16")
 
 
 @record
@@ -62,12 +26,34 @@ class KeyValue:
 
 
 @record
-class StreamsGroupMemberMetadataValue:
+class StreamsGroupMetadataValue(StoredRecord):
+    """Metadata of a streams group: its epoch, metadata hash and validated topology epoch."""
+
+    __api_key__: ClassVar[int] = 17
+    epoch: int = wire("int32")
+    metadata_hash: int = wire("int64")
+    validated_topology_epoch: int = wire("int32", -1, tag=0)
+    last_assignment_configs: tuple[KeyValue, ...] | None = structs(KeyValue, tag=1, nullable=True)
+
+
+@record
+class StreamsGroupMemberMetadataKey(GroupMemberKey):
+    """Key of the metadata of a member of a streams group (type 19)."""
+
+    __api_key__: ClassVar[int] = 19
+
+
+@record
+class Endpoint:
+    host: str = wire("string")
+    port: int = wire("uint16")
+
+
+@record
+class StreamsGroupMemberMetadataValue(StoredRecord):
     """Metadata of a member of a streams group, from its heartbeats."""
 
     __api_key__: ClassVar[int] = 19
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     instance_id: str | None = wire("string", nullable=True)
     rack_id: str | None = wire("string", nullable=True)
     client_id: str = wire("string")
@@ -80,35 +66,24 @@ class StreamsGroupMemberMetadataValue:
 
 
 @record
-class StreamsGroupTargetAssignmentMetadataKey:
+class StreamsGroupTargetAssignmentMetadataKey(GroupIdKey):
     """Key of the metadata of a streams group's target assignment (type 20)."""
 
     __api_key__: ClassVar[int] = 20
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
 
 
 @record
-class StreamsGroupTargetAssignmentMetadataValue:
-    """Metadata of a target assignment: its epoch, and the time of its computation in ms."""
+class StreamsGroupTargetAssignmentMetadataValue(TargetAssignmentMetadata):
+    """Metadata of the target assignment of a group."""
 
     __api_key__: ClassVar[int] = 20
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
-    assignment_epoch: int = wire("int32")
-    assignment_timestamp: int = wire("int64", tag=0)
 
 
 @record
-class StreamsGroupTargetAssignmentMemberKey:
+class StreamsGroupTargetAssignmentMemberKey(GroupMemberKey):
     """Key of the target assignment of a member (type 21)."""
 
     __api_key__: ClassVar[int] = 21
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-    member_id: str = wire("string")
 
 
 @record
@@ -118,26 +93,20 @@ class TargetTasks:
 
 
 @record
-class StreamsGroupTargetAssignmentMemberValue:
+class StreamsGroupTargetAssignmentMemberValue(StoredRecord):
     """Target assignment of a member: its tasks."""
 
     __api_key__: ClassVar[int] = 21
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     active_tasks: tuple[TargetTasks, ...] = structs(TargetTasks)
     standby_tasks: tuple[TargetTasks, ...] = structs(TargetTasks)
     warmup_tasks: tuple[TargetTasks, ...] = structs(TargetTasks)
 
 
 @record
-class StreamsGroupCurrentMemberAssignmentKey:
+class StreamsGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """Key of the current assignment of a member (type 22)."""
 
     __api_key__: ClassVar[int] = 22
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-    member_id: str = wire("string")
 
 
 @record
@@ -148,12 +117,10 @@ class CurrentTasks:
 
 
 @record
-class StreamsGroupCurrentMemberAssignmentValue:
+class StreamsGroupCurrentMemberAssignmentValue(StoredRecord):
     """Current tasks of a member, and the tasks that it must still revoke."""
 
     __api_key__: ClassVar[int] = 22
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     member_epoch: int = wire("int32")
     previous_member_epoch: int = wire("int32")
     state: int = wire("int8")
@@ -166,19 +133,10 @@ class StreamsGroupCurrentMemberAssignmentValue:
 
 
 @record
-class StreamsGroupTopologyKey:
+class StreamsGroupTopologyKey(GroupIdKey):
     """Key of the topology of a streams group (type 23)."""
 
     __api_key__: ClassVar[int] = 23
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
-    group_id: str = wire("string")
-
-
-@record
-class TopicConfig:
-    key: str = wire("string")
-    value: str = wire("string")
 
 
 @record
@@ -186,7 +144,7 @@ class TopicInfo:
     name: str = wire("string")
     partitions: int = wire("int32")
     replication_factor: int = wire("int16")
-    topic_configs: tuple[TopicConfig, ...] = structs(TopicConfig)
+    topic_configs: tuple[KeyValue, ...] = structs(KeyValue)
 
 
 @record
@@ -208,11 +166,9 @@ class Subtopology:
 
 
 @record
-class StreamsGroupTopologyValue:
+class StreamsGroupTopologyValue(StoredRecord):
     """Topology of a streams group: its subtopologies."""
 
     __api_key__: ClassVar[int] = 23
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     epoch: int = wire("int32")
     subtopologies: tuple[Subtopology, ...] = structs(Subtopology)

@@ -9,32 +9,28 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import record, wire
+from odradek.protocol.schemas.definition import StoredRecord, record, wire
 
 
 @record
-class TopicRecord:
+class TopicRecord(StoredRecord):
     """Creation of a topic with a name and an id."""
 
     __api_key__: ClassVar[int] = 2
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     name: str = wire("string")
     topic_id: UUID = wire("uuid")
 
 
 @record
-class RemoveTopicRecord:
+class RemoveTopicRecord(StoredRecord):
     """Removal of a topic with its partitions and configs."""
 
     __api_key__: ClassVar[int] = 9
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     topic_id: UUID = wire("uuid")
 
 
 @record
-class PartitionRecord:
+class PartitionRecord(StoredRecord):
     """Complete state of a partition.
 
     `directories` are the log directory ids of the replicas, in the order of `replicas`.
@@ -42,7 +38,6 @@ class PartitionRecord:
 
     __api_key__: ClassVar[int] = 3
     __versions__: ClassVar[range] = range(3)
-    __flexible_from__: ClassVar[int] = 0
     partition_id: int = wire("int32", -1)
     topic_id: UUID = wire("uuid")
     replicas: tuple[int, ...] = wire("[]int32")
@@ -61,7 +56,7 @@ class PartitionRecord:
 
 
 @record
-class PartitionChangeRecord:
+class PartitionChangeRecord(StoredRecord):
     """Change of a partition. None, -2 for `leader` or -1 for the recovery state means unchanged.
 
     A leader of -1 means no leader. The record increases the partition epoch. It increases the leader epoch if it sets
@@ -70,7 +65,6 @@ class PartitionChangeRecord:
 
     __api_key__: ClassVar[int] = 5
     __versions__: ClassVar[range] = range(3)
-    __flexible_from__: ClassVar[int] = 0
     partition_id: int = wire("int32", -1)
     topic_id: UUID = wire("uuid")
     isr: tuple[int, ...] | None = wire("[]int32", None, tag=0, nullable=True)
@@ -87,12 +81,10 @@ class PartitionChangeRecord:
 
 
 @record
-class ConfigRecord:
+class ConfigRecord(StoredRecord):
     """Config of a resource (2 topic, 4 broker, 16 client metrics, 32 group). A value of None removes it."""
 
     __api_key__: ClassVar[int] = 4
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
     name: str = wire("string")
@@ -100,10 +92,8 @@ class ConfigRecord:
 
 
 @record
-class ClearElrRecord:
+class ClearElrRecord(StoredRecord):
     """Clears the eligible leader replicas of a topic, or of all topics if the name is empty."""
 
     __api_key__: ClassVar[int] = 28
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = 0
     topic_name: str = wire("string")

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from odradek.protocol.schemas.definition import NEVER, record, structs, wire
+from odradek.protocol.schemas.definition import RecordKey, StoredRecord, record, structs, wire
 
 
 @record
-class TransactionLogKey:
+class TransactionLogKey(RecordKey):
     """Key of the state of a transactional id (type 0)."""
 
     __api_key__: ClassVar[int] = 0
-    __versions__: ClassVar[range] = range(1)
-    __flexible_from__: ClassVar[int] = NEVER
     transactional_id: str = wire("string")
 
 
@@ -27,7 +25,7 @@ class TransactionPartitions:
 
 
 @record
-class TransactionLogValue:
+class TransactionLogValue(StoredRecord):
     """State of a transactional id, with times in ms.
 
     `transaction_status` is 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit,

@@ -74,9 +74,13 @@ class AclFilter:
     permission: int = Permission.ANY
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether a field is UNKNOWN, so that the filter matches no ACL."""
-        return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
+    def unknown_part(self) -> str | None:
+        """Part with a field that is UNKNOWN, named as in Kafka, or None. Such a filter matches no ACL."""
+        if 0 in (self.resource_type, self.pattern_type):
+            return "patternFilter"
+        if 0 in (self.operation, self.permission):
+            return "entryFilter"
+        return None
 
     @property
     def exact_name(self) -> str | None:
@@ -213,10 +217,9 @@ def delete_acls(
     to_delete: dict[UUID, None] = {}
     responses: list[DeletedAcls] = []
     for wanted in filters:
-        if wanted.is_unknown:
-            responses.append(
-                DeletedAcls(error=_invalid("The AclBindingFilter contains an UNKNOWN element."))
-            )
+        unknown = wanted.unknown_part
+        if unknown is not None:
+            responses.append(DeletedAcls(error=_invalid(f"Unknown {unknown}.")))
             continue
         found = index.find(wanted)
         to_delete.update(dict.fromkeys(acl_id for acl_id, _ in found))
@@ -229,22 +232,26 @@ def delete_acls(
 
 
 def check_new(acl: Acl) -> None:
-    """Validate a new ACL. Raises ItemRefused (INVALID_REQUEST)."""
-    if acl.resource_type <= AclResource.ANY:
-        raise _invalid("Invalid resourceType")
-    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        raise _invalid("Invalid patternType")
-    if acl.operation <= AclOperation.ANY:
-        raise _invalid("Invalid operation")
-    if acl.permission <= Permission.ANY:
-        raise _invalid("Invalid permissionType")
-    if not acl.resource_name:
-        raise _invalid("Resource name should not be empty")
+    """Validate a new ACL, as Kafka's `AclApis` and then `AclControlManager.validateNewAcl`.
+
+    Raises ItemRefused (INVALID_REQUEST).
+    """
     if acl.resource_type == AclResource.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not acl.resource_name:
+        raise _invalid("Invalid empty resource name")
+    if acl.resource_type <= AclResource.ANY:
+        raise _invalid(f"Invalid resourceType {AclResource(acl.resource_type).name}")
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise _invalid(f"Invalid patternType {PatternType(acl.pattern_type).name}")
+    if acl.operation <= AclOperation.ANY:
+        raise _invalid(f"Invalid operation {AclOperation(acl.operation).name}")
+    if acl.permission <= Permission.ANY:
+        raise _invalid(f"Invalid permissionType {Permission(acl.permission).name}")
     if ":" not in acl.principal:
         raise _invalid(
-            f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type from the principal name)"
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating "
+            "the principal type from the principal name)"
         )
 
 

@@ -60,21 +60,30 @@ def test_existing_acl_is_not_created_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "message"),
     [
-        replace(READ, resource_type=AclResource.ANY),
-        replace(READ, resource_type=0),
-        replace(READ, pattern_type=PatternType.MATCH),
-        replace(READ, operation=AclOperation.ANY),
-        replace(READ, permission=Permission.ANY),
-        replace(READ, resource_name=""),
-        replace(READ, principal="alice"),
-        replace(READ, resource_type=AclResource.CLUSTER),
+        (replace(READ, resource_type=AclResource.ANY), "Invalid resourceType ANY"),
+        (replace(READ, resource_type=0), "Invalid resourceType UNKNOWN"),
+        (replace(READ, pattern_type=PatternType.MATCH), "Invalid patternType MATCH"),
+        (replace(READ, operation=AclOperation.ANY), "Invalid operation ANY"),
+        (replace(READ, permission=Permission.ANY), "Invalid permissionType ANY"),
+        (replace(READ, resource_name=""), "Invalid empty resource name"),
+        (
+            replace(READ, principal="alice"),
+            "Could not parse principal from `alice` "
+            "(no colon is present separating the principal type from the principal name)",
+        ),
+        (
+            replace(READ, resource_type=AclResource.CLUSTER),
+            "The only valid name for the CLUSTER resource is kafka-cluster",
+        ),
     ],
 )
-def test_invalid_acl_is_rejected_alone(wrong: Acl) -> None:
+def test_invalid_acl_is_rejected_alone(wrong: Acl, message: str) -> None:
     plan = create_acls(MetadataImage(), [wrong, LITERAL], entropy=ENTROPY)
     assert [error and error.code for error in plan.result] == [ErrorCode.invalid_request, None]
+    assert plan.result[0] is not None
+    assert plan.result[0].message == message
     assert len(plan.records) == 1
 
 
@@ -97,6 +106,7 @@ def test_acl_matched_by_several_filters_is_deleted_once() -> None:
     plan = delete_acls(image, filters)
     assert [len(each.acls) for each in plan.result] == [1, 2, 0]
     assert plan.result[2].error is not None
+    assert plan.result[2].error.message == "Unknown entryFilter."
     assert len(plan.records) == 2
     assert not apply_records(image, plan.records, offset=9).image.acls
 
