@@ -35,10 +35,6 @@ from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer
 from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import (
-    RemoteLogSegmentMetadata,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.object_names import (
     MANIFEST_SUFFIX,
     SUFFIXES,
@@ -50,8 +46,12 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.partition_summary import TXN_INDEX_EMPTY, PartitionSummary, encode
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, Summary, encode
+from odradek.storage.tiered.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
 
 TOPIC, TOPIC_ID = "history", UUID(int=1)
 PARTITIONS, SEGMENTS, LATENCY_MS, CORES = 1000, 10_000, 20.0, 1000
@@ -79,7 +79,7 @@ class History:
     def write_summaries(self, directory: Path) -> None:
         for of in self.partitions:
             rows = rows_of(of.partition, self.segments)[:-BEHIND_SUMMARY]
-            data = encode(Summary(rows.tobytes(), b"", ()))
+            data = encode(PartitionSummary(rows.tobytes(), b"", ()))
             (directory / str(of.partition)).write_bytes(data)
 
 

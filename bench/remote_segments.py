@@ -21,7 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from uuid import UUID
 
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.metadata_snapshot_file import MetadataSnapshotReader, encode_snapshot
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.remote_retention import RetentionInput, decide_expiration
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -29,9 +32,6 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_snapshot_file import MetadataSnapshotReader, encode_snapshot
-from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
-from odradek.storage.tiered.remote_retention import RetentionInput, decide_expiration
 
 PARTITION = TopicIdPartition(UUID(int=1), "measured", 0)
 SIZES = (1_000, 10_000, 100_000)

@@ -32,14 +32,14 @@ from odradek.seams.object_store import (
 from odradek.seams.real_files import RealFiles
 from odradek.storage.tiered.chunks import Compression
 from odradek.storage.tiered.encryption import KeyRing
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
+from odradek.storage.tiered.remote_storage_manager import LogSegmentData
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
-from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 
 RANGES_BYTES = (1 << 20, 8 << 20)
 

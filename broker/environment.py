@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from odradek.broker.metrics.registry import Metrics
     from odradek.replication.raft.metadata_manager import MetadataManager
     from odradek.seams import Seams
-    from odradek.storage.directories.opening import Directories
+    from odradek.storage.directories.opening import LogDirectories
 
 
 @state_class
@@ -21,7 +21,7 @@ class NodeEnvironment:
 
     config: ServerConfig
     seams: Seams
-    directories: Directories
+    directories: LogDirectories
     metadata: MetadataManager
     controller_channel: ControllerChannel
     metrics: Metrics

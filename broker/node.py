@@ -57,7 +57,7 @@ from odradek.replication.controller import image as images
 from odradek.replication.controller.image import InvalidMetadata, MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.seams import Seams
-from odradek.storage.directories.opening import Directories, open_directories
+from odradek.storage.directories.opening import LogDirectories, open_directories
 from odradek.storage.log_manager.background_tasks import watch_free_space
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Node:
         finally:
             self.stopped.set()
 
-    async def _open_log_directories(self) -> Directories:
+    async def _open_log_directories(self) -> LogDirectories:
         """Lock and read the log directories; format new ones if the node is a cluster by itself."""
         from odradek.storage.directories.errors import DirectoryError
 
@@ -161,7 +161,7 @@ class Node:
             raise CannotStart(str(error)) from None
 
     async def _run_with_directories(
-        self, directories: Directories, task_status: trio.TaskStatus[None]
+        self, directories: LogDirectories, task_status: trio.TaskStatus[None]
     ) -> None:
         """Bind the controller listeners, start the metadata log, and run the rest of the node."""
         config = self.config
@@ -185,7 +185,7 @@ class Node:
             await close_listeners(listeners)
 
     def _new_environment(
-        self, directories: Directories, transport: KafkaNetworkChannel | None
+        self, directories: LogDirectories, transport: KafkaNetworkChannel | None
     ) -> NodeEnvironment:
         metadata = new_metadata(
             self.seams, self.config, directories, self.controller_endpoints, transport

@@ -16,8 +16,8 @@ from odradek.storage.directories import checkpoints, clean_shutdown, meta_proper
 from odradek.storage.directories.checkpoints import CorruptCheckpoint
 from odradek.storage.directories.meta_properties import BadMetaProperties
 from odradek.storage.log import offset_index, time_index, transaction_index
-from odradek.storage.log.epochs import CorruptEpochs
-from odradek.storage.log.epochs import parse_checkpoint as parse_epochs
+from odradek.storage.log.leader_epoch_cache import CorruptEpochs
+from odradek.storage.log.leader_epoch_cache import parse_checkpoint as parse_epochs
 from odradek.storage.log.partition_metadata import CorruptMetadata, parse_metadata
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
 

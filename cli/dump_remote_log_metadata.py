@@ -26,7 +26,7 @@ from odradek.storage.directories import names
 from odradek.storage.directories.names import NotAPartition
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     RemoteEvent,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -32,7 +32,7 @@ from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
 from odradek.seams.files import Files, Path
 from odradek.storage.log import file_names as names
-from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
+from odradek.storage.log.leader_epoch_cache import CorruptEpochs, EpochStart, parse_checkpoint
 
 Problems = Iterator[Problem]
 INT32_MAX = 2**31 - 1

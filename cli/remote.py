@@ -27,8 +27,8 @@ from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.audit import AuditFinding, RemoteStorageAudit, SegmentStatus
-from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.object_names import MANIFEST_SUFFIX
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 from odradek.storage.tiered.segment_verification import SegmentVerification, summary_problems
 
 FAILED = 1

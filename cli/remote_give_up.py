@@ -31,7 +31,7 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.store_directory import begin_instead, has_mark
 from odradek.storage.tiered.audit import RemoteStorageAudit, SegmentStatus
-from odradek.storage.tiered.metadata import SegmentState, TopicIdPartition
+from odradek.storage.tiered.segment_metadata import SegmentState, TopicIdPartition
 
 ENABLE = "remote.storage.enable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"

@@ -28,9 +28,9 @@ from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE, RemoteStorageSettings
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 T = TypeVar("T")
 

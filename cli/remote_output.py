@@ -17,7 +17,7 @@ from odradek.storage.tiered.audit import (
     SegmentStatus,
     StorageUsage,
 )
-from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 MEANINGS: Mapping[SegmentStatus, str] = {
     SegmentStatus.WHOLE: "complete",

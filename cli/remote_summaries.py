@@ -17,7 +17,6 @@ from odradek.seams import Seams
 from odradek.seams.objects import ObjectMissing, Objects
 from odradek.storage.tiered.audit import AuditFinding, SegmentStatus
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.object_names import (
     MANIFEST_SUFFIX,
     NO_LEADER,
@@ -25,7 +24,8 @@ from odradek.storage.tiered.object_names import (
     partition_directory,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.summary import SummaryBuilder
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 MANIFESTS_AT_ONCE = 16
 
@@ -68,7 +68,7 @@ class Summaries:
         try:
             segments = await self._metadata(found)
             segments.sort(key=lambda each: (each.start_offset, each.id.id.bytes))
-            data = SummaryBuilder(segments).encode()
+            data = PartitionSummaryBuilder(segments).encode()
         except ValueError as error:
             self.problems.append(f"{partition} has no summary: {error}")
             return

@@ -30,7 +30,7 @@ from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.tcp import TcpNetwork
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError

@@ -20,8 +20,8 @@ import numpy as np
 
 from odradek.pipeline.errors import UnreadableSegment
 from odradek.pipeline.segment_columns import Array, Segments, SegmentSlices
-from odradek.storage.log.epochs import EpochStart
-from odradek.storage.tiered.summary import HAS_SPANS
+from odradek.storage.log.leader_epoch_cache import EpochStart
+from odradek.storage.tiered.partition_summary import HAS_SPANS
 
 _PIECE = np.dtype([("low", "<i8"), ("high", "<i8"), ("row", "<i8")])
 _END = (1 << 63) - 1

@@ -27,7 +27,7 @@ from odradek.pipeline.segment_columns import PackedSlices, SegmentSlices
 from odradek.pipeline.store import FirstPage, Store, store_at
 from odradek.pipeline.stored_partitions import StoredPartitions
 from odradek.pipeline.stream_offsets import StreamOffsets
-from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 if TYPE_CHECKING:
     from odradek.pipeline.brokers import Brokers

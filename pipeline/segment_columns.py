@@ -1,6 +1,6 @@
 """Finished segments of a partition, and slices of them, in numpy arrays: there may be ten million.
 
-A segment is a row of a structured array, in the form of the summary (`storage/tiered/summary.py`). Operations on
+A segment is a row of a structured array, in the form of the summary (`storage/tiered/partition_summary.py`). Operations on
 many segments use numpy; an object is created only for a segment that is read.
 """
 
@@ -15,14 +15,19 @@ import numpy.typing as npt
 import zstandard
 
 from odradek.storage.tiered.custom_metadata import is_dense
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.partition_summary import (
+    TXN_INDEX_EMPTY,
+    PartitionSummary,
+    PartitionSummaryBuilder,
+    encode,
+)
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, Summary, SummaryBuilder, encode
 
 Array = npt.NDArray[np.void]
 Int64s = npt.NDArray[np.int64]
@@ -98,10 +103,10 @@ class Segments:
         cls, partition: TopicIdPartition, metadata: Iterable[RemoteLogSegmentMetadata]
     ) -> Segments:
         ordered = sorted(metadata, key=lambda each: (each.start_offset, each.id.id.bytes))
-        return cls.summarised(partition, SummaryBuilder(ordered).taken())
+        return cls.summarised(partition, PartitionSummaryBuilder(ordered).taken())
 
     @classmethod
-    def summarised(cls, partition: TopicIdPartition, summary: Summary) -> Segments:
+    def summarised(cls, partition: TopicIdPartition, summary: PartitionSummary) -> Segments:
         return cls(
             partition,
             np.frombuffer(summary.rows, ROW),
@@ -113,7 +118,7 @@ class Segments:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[RemoteLogSegmentMetadata]:
-        summary = Summary(self.rows.tobytes(), self.spans.tobytes(), self.customs)
+        summary = PartitionSummary(self.rows.tobytes(), self.spans.tobytes(), self.customs)
         return summary.segments(self.partition)
 
     def __getitem__(self, at: int) -> RemoteLogSegmentMetadata:
@@ -122,7 +127,7 @@ class Segments:
 
     def packed(self) -> bytes:
         """Encode the segments as a summary, in about 25 bytes each."""
-        return encode(Summary(self.rows.tobytes(), self.spans.tobytes(), self.customs))
+        return encode(PartitionSummary(self.rows.tobytes(), self.spans.tobytes(), self.customs))
 
     def only(self, chosen: npt.NDArray[np.integer]) -> Segments:
         """Return the segments with these ascending indexes."""

@@ -31,16 +31,16 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.index_lookup import (
+from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.remote_index_lookup import (
     check_index,
     first_time_entry_from,
     lookup_offset,
     position_behind,
     time_entry_at,
 )
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
-from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 log = logging.getLogger("odradek.pipeline")
 

@@ -23,9 +23,9 @@ from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.pipeline.segment_indexes import LogRange, SegmentIndexes
 from odradek.pipeline.store_errors import object_error
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
 from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,12 +30,10 @@ from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import ObjectDenied, ObjectInfo, ObjectMissing, Objects
 from odradek.seams.real_files import RealFiles
-from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
+from odradek.storage.log.leader_epoch_cache import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
-from odradek.storage.tiered.index_lookup import aborted_in, check_index
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.object_names import (
     MANIFEST_SUFFIX,
     ObjectName,
@@ -47,6 +45,8 @@ from odradek.storage.tiered.object_names import (
     segment_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.partition_summary import TXN_INDEX_EMPTY, decode
+from odradek.storage.tiered.remote_index_lookup import aborted_in, check_index
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 from odradek.storage.tiered.remote_storage_settings import (
     CLASS_NAME,
@@ -55,7 +55,7 @@ from odradek.storage.tiered.remote_storage_settings import (
     OWN_PREFIX,
     RemoteStorageSettings,
 )
-from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, decode
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 log = logging.getLogger("odradek.pipeline")
 

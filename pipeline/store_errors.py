@@ -12,7 +12,7 @@ from odradek.pipeline.errors import (
     error_text,
 )
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
-from odradek.storage.log.epochs import CorruptEpochs
+from odradek.storage.log.leader_epoch_cache import CorruptEpochs
 from odradek.storage.log.producer_snapshots import CorruptSnapshot
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,

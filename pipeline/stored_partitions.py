@@ -25,10 +25,10 @@ from odradek.pipeline.options import Options
 from odradek.pipeline.segment_columns import Segments, SegmentSlices
 from odradek.pipeline.store import FirstPage, Store
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.storage.log.epochs import EpochStart
-from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.object_names import parse_key
-from odradek.storage.tiered.summary import decode
+from odradek.storage.tiered.partition_summary import decode
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 if TYPE_CHECKING:
     from odradek.pipeline.brokers import Brokers

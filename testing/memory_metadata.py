@@ -11,14 +11,14 @@ from collections.abc import Iterable
 import trio.lowlevel
 
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_partition_metadata_store import RemotePartitionMetadataStore
+from odradek.storage.tiered.segment_metadata import (
     RemoteEvent,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_partition_metadata_store import RemotePartitionMetadataStore
 
 
 class MemoryMetadataTopic:

@@ -366,7 +366,7 @@ def _is_cut_short(found: Iterable[LogReadResult]) -> bool:
     """Whether a slice ends at the end of its segment and the log continues. A response has one slice per
     partition, so appends do not make it longer."""
     return any(
-        part.file.path.name != file_name(each.partition.log.tip.segment.base_offset, LOG)
+        part.file.path.name != file_name(each.partition.log.log_end.segment.base_offset, LOG)
         for each in found
         if each.partition is not None
         for part in each.response.records

@@ -17,7 +17,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import knows_cordoned
 from odradek.replication.errors import NotLeader
 from odradek.seams.files import Path
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed, ReplicaNotAvailable, StorageError
 from odradek.storage.log.partition_log import PartitionLog

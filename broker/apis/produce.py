@@ -41,9 +41,9 @@ from odradek.replication.errors import RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, ChangeWatcher, Partition
 from odradek.seams.offload import RECORDS_LANE
 from odradek.storage.errors import InvalidRecord
+from odradek.storage.log.batch_validation import ValidationTooSlow, check_produced
 from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.validation import ValidationTooSlow, check_produced
 
 if TYPE_CHECKING:
     from odradek.broker.transactions.produce_verification import VerificationResults

@@ -16,7 +16,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.producers import ProducerEntry
+from odradek.storage.log.producer_state import ProducerEntry
 
 Values = dict[str, Any]
 

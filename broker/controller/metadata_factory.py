@@ -19,7 +19,7 @@ from odradek.replication.raft.metadata_manager import MetadataManager, MetadataS
 from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.seams import Seams
 from odradek.seams.network import Address
-from odradek.storage.directories.opening import Directories
+from odradek.storage.directories.opening import LogDirectories
 
 if TYPE_CHECKING:
     from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
@@ -45,7 +45,7 @@ def new_network_channel(
 def new_metadata(
     seams: Seams,
     config: ServerConfig,
-    directories: Directories,
+    directories: LogDirectories,
     listening: Sequence[Endpoint],
     channel: KafkaNetworkChannel | None,
 ) -> MetadataManager:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.replication.raft.metadata_log import MetadataLogSettings
-from odradek.storage.compaction.settings import CleanerSettings
-from odradek.storage.log_manager.services import Intervals
+from odradek.storage.compaction.cleaner_settings import CleanerSettings
+from odradek.storage.log_manager.services import LogManagerIntervals
 from odradek.storage.moving.mover import MoverSettings
 
 
-def intervals(config: ServerConfig) -> Intervals:
-    return Intervals(
+def intervals(config: ServerConfig) -> LogManagerIntervals:
+    return LogManagerIntervals(
         initial_delay_ms=config.get_int("log.initial.task.delay.ms"),
         retention_check_ms=config.get_int("log.retention.check.interval.ms"),
         flush_check_ms=config.get_int("log.flush.scheduler.interval.ms"),

@@ -5,7 +5,7 @@ A run copies the candidate segments (`storage/tiered/copy_candidates.py`) one af
 the log's highest copied offset, on which local retention depends. The task is cancelled when
 leadership ends; `SegmentOperations` then completes or deletes the copy in progress.
 
-A summary (`summary.py`) is written before the leader's first copy, so that readers do not use one
+A summary (`partition_summary.py`) is written before the leader's first copy, so that readers do not use one
 of an earlier leader with another lineage; if nothing is copied yet, the earlier ones are only
 deleted. Afterwards it is written every few copies, with all finished segments up to the last copy.
 """
@@ -37,14 +37,14 @@ from odradek.storage.tiered.copy_candidates import (
     open_segment_to_copy,
     select_segments_to_copy,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
-from odradek.storage.tiered.summary import SummaryBuilder
 
 RUN_SECONDS_MAX = 30.0
 """Maximum duration of a run, so that other partitions can copy."""
@@ -257,9 +257,9 @@ class SummaryWriter:
             await self._work.remove_summaries(self._id)
         self._rows, self._copies_behind = len(builder), 0
 
-    async def _built(self, before_offset: int) -> SummaryBuilder:
+    async def _built(self, before_offset: int) -> PartitionSummaryBuilder:
         """Summary of the finished segments; empty if the format cannot hold one of them."""
-        builder = SummaryBuilder()
+        builder = PartitionSummaryBuilder()
         for number, segment in enumerate(self._metadata.segments(self._id), 1):
             if segment.start_offset >= before_offset:
                 break
@@ -268,7 +268,7 @@ class SummaryWriter:
                     builder.add(segment)
                 except ValueError as error:
                     log.info("%s has no summary: %s", self._id, error)
-                    return SummaryBuilder()
+                    return PartitionSummaryBuilder()
             if number % LOOKED_AT_A_STEP == 0:
                 await trio.lowlevel.checkpoint()
         return builder

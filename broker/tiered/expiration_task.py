@@ -26,11 +26,6 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.metadata import (
-    RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_retention import (
     EXPIRED_AT_ONCE,
@@ -40,6 +35,11 @@ from odradek.storage.tiered.remote_retention import (
     ExpiredSegment,
     RetentionInput,
     decide_expiration,
+)
+from odradek.storage.tiered.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
 )
 
 log = logging.getLogger("odradek.tiered")

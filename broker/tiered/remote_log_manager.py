@@ -62,13 +62,13 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 
 log = logging.getLogger("odradek.tiered")
 

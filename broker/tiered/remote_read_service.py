@@ -17,12 +17,12 @@ from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
+from odradek.storage.tiered.fetch_response_spill import FetchResponseSpill
 from odradek.storage.tiered.remote_aborted_transactions import RemoteAbortedTransactions
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
 from odradek.storage.tiered.remote_log_reader import RemoteLogReader, RemoteRead
 from odradek.storage.tiered.remote_timestamp_lookup import RemoteTimestampLookup
-from odradek.storage.tiered.response_spill import ResponseSpill
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.segment_range_cache import ReaderLimits, SegmentRangeCache
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class RemoteReadService:
             monotonic=seams.clock.monotonic,
         )
         aborted = RemoteAbortedTransactions(metadata, self.indexes, seams.offload)
-        aside = ResponseSpill(
+        aside = FetchResponseSpill(
             seams.files, environment.directories.all[0].path, seams.offload, self.ranges
         )
         self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, aside)

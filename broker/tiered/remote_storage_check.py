@@ -30,9 +30,9 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered.errors import RemoteAccessDenied, RemoteStorageError
-from odradek.storage.tiered.metadata import SegmentState, TopicIdPartition
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import SegmentState, TopicIdPartition
 
 log = logging.getLogger("odradek.tiered")
 

@@ -34,23 +34,23 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage_manager import LogSegmentData, RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_storage_manager import LogSegmentData, RemoteStorageManager
 from odradek.storage.tiered.segment_state_machine import (
     PUBLISHES,
     SegmentStateMachine,
     SegmentStep,
     StepOutcome,
 )
-from odradek.storage.tiered.summary import SummaryBuilder
 
 log = logging.getLogger("odradek.tiered")
 
@@ -195,7 +195,7 @@ class SegmentOperations:
             raise
 
     async def put_summary(
-        self, partition: TopicIdPartition, leader_epoch: int, builder: SummaryBuilder
+        self, partition: TopicIdPartition, leader_epoch: int, builder: PartitionSummaryBuilder
     ) -> None:
         """Store a summary, and delete it if the topic was deleted meanwhile. Raises KafkaError,
         which is counted as a copy error."""

@@ -38,9 +38,9 @@ from odradek.replication.tiered.partition_remover import (
 )
 from odradek.replication.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams.offload import OBJECTS_LANE
-from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.remote_storage_settings import open_remote_storage
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig

@@ -58,13 +58,13 @@ from odradek.storage.tiered.audit import (
     StorageUsage,
     StoredSegment,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import parse_directory, parse_summary, segment_key
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import parse_directory, parse_summary, segment_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

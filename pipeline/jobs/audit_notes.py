@@ -28,8 +28,8 @@ from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import File
 from odradek.seams.real_files import RealFiles
 from odradek.storage.tiered.audit import StoredSegment
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
-from odradek.storage.tiered.summary import SummaryBuilder, decode
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder, decode
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 VERSION = 1
 PIECE_BYTES = 4 << 20
@@ -178,7 +178,7 @@ def _parsed(line: bytes, stored: StoredSegment) -> SegmentReport | None:
 
 def _packed(manifest: RemoteLogSegmentMetadata) -> str:
     """Encode a manifest as a summary with one segment."""
-    return base64.b64encode(SummaryBuilder([manifest]).encode()).decode()
+    return base64.b64encode(PartitionSummaryBuilder([manifest]).encode()).decode()
 
 
 def _unpacked(text: str, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:

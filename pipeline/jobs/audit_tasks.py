@@ -30,16 +30,16 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.index_lookup import check_index
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, segment_key
+from odradek.storage.tiered.partition_summary import decode
+from odradek.storage.tiered.remote_index_lookup import check_index
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, segment_key
-from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_verification import SegmentVerification, summary_problems
-from odradek.storage.tiered.summary import decode
 
 PIECE_BYTES = 8 << 20
 

@@ -26,7 +26,7 @@ from odradek.protocol.records.batch import CRC_START
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.custom_metadata import is_dense
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 HEADERS_AT_ONCE = 1 << 14
 _CONTROL = 0x20

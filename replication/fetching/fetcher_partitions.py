@@ -33,7 +33,7 @@ from odradek.replication.partition.follower_state import (
 from odradek.replication.quota import ReplicationQuota, is_throttled
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
-from odradek.storage.log.epochs import EpochEnd
+from odradek.storage.log.leader_epoch_cache import EpochEnd
 
 CHANGING_WAIT_MS = 20
 """Maximum wait of a Fetch while a log of this fetcher is being changed: its next fetch follows

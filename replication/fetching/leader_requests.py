@@ -17,7 +17,7 @@ from odradek.protocol.errors import ErrorCode, error_code
 from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdPartition
 from odradek.replication.partition.follower_state import OffsetResult, QueryEpochEnd, QueryOffset
 from odradek.seams.values import value_class
-from odradek.storage.log.epochs import EpochEnd
+from odradek.storage.log.leader_epoch_cache import EpochEnd
 
 OffsetQueryOf = tuple[str, int, QueryOffset]
 """Topic name, partition, and query."""

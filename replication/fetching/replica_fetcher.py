@@ -51,7 +51,7 @@ from odradek.replication.quota import ReplicationQuota
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class
-from odradek.storage.log.epochs import EpochEnd
+from odradek.storage.log.leader_epoch_cache import EpochEnd
 
 log = logging.getLogger("odradek.fetching")
 

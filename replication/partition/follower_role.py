@@ -44,7 +44,7 @@ from odradek.replication.partition.truncation import Epochs
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.errors import LogFailed, StorageError, UnexpectedOffset
-from odradek.storage.log.epochs import EpochEnd
+from odradek.storage.log.leader_epoch_cache import EpochEnd
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.errors import RemoteNotReady

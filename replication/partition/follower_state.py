@@ -46,7 +46,7 @@ from typing import Protocol
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.partition.truncation import Epochs, decide_truncation
 from odradek.seams.values import value_class
-from odradek.storage.log.epochs import NO_EPOCH, EpochEnd
+from odradek.storage.log.leader_epoch_cache import NO_EPOCH, EpochEnd
 
 
 class ReplicaFetchState(enum.Enum):

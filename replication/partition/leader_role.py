@@ -59,7 +59,7 @@ class LeaderLogView:
 
     @property
     def end_offset(self) -> int:
-        return self._log.tip.end_offset
+        return self._log.log_end.end_offset
 
     @property
     def reported_end_offset(self) -> int:
@@ -130,7 +130,7 @@ class LeaderRole:
         return image.partition_epoch < self.state.isr.partition_epoch
 
     def appended(self, size_bytes: int) -> None:
-        self._uncommitted_bytes.appended(self._log.tip.end_offset, size_bytes)
+        self._uncommitted_bytes.appended(self._log.log_end.end_offset, size_bytes)
         self._do(self.state.appended(self._now_ms()))
 
     def flushed(self) -> None:

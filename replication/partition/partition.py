@@ -34,8 +34,8 @@ from odradek.replication.errors import (
 )
 from odradek.replication.partition.high_watermark import UNCOUNTED_BYTES, UncommittedBytes
 from odradek.storage.errors import DiskFull, LogFailed
-from odradek.storage.log.partition_log import Appended, AppendOrigin, PartitionLog
-from odradek.storage.log.read import Tip
+from odradek.storage.log.partition_log import AppendOrigin, AppendResult, PartitionLog
+from odradek.storage.log.read import LogEnd
 from odradek.storage.log.transaction_verification import VerificationGuard
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class Watcher(Protocol):
 class _NewestBatch(NamedTuple):
     """The last batch that a client appended."""
 
-    tip: Tip
-    """Tip of the log after the append; the batch is the last one while the tip is the same."""
+    log_end: LogEnd
+    """Log end after the append; the batch is the last one while the log end is the same."""
     first_offset: int
     data: bytes
 
@@ -309,7 +309,7 @@ class Partition:
         guard: VerificationGuard | None = None,
         checked: Batch | None = None,
         at_once: bool = False,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append as leader; offsets and leader epoch are written into `records` in place.
 
         `transaction_version`, `guard`, `checked` and `at_once` are those of
@@ -377,9 +377,11 @@ class Partition:
             self._rejected_batches = RejectedBatches()
         return self._rejected_batches.error_for_producer(records, error)
 
-    def _keep_newest(self, appended: Appended) -> None:
+    def _keep_newest(self, appended: AppendResult) -> None:
         if appended.data is not None and appended.size_bytes <= NEWEST_BYTES_MAX:
-            self._newest = _NewestBatch(self.log.tip, appended.first_offset, bytes(appended.data))
+            self._newest = _NewestBatch(
+                self.log.log_end, appended.first_offset, bytes(appended.data)
+            )
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool
@@ -534,7 +536,7 @@ class Partition:
         if newest is None or newest.first_offset != offset:
             return None  # the usual case
         log = self.log
-        is_last = log.tip is newest.tip and newest.tip.end_offset == limit
+        is_last = log.log_end is newest.log_end and newest.log_end.end_offset == limit
         is_there = offset >= log.log_start_offset and log.failure is None
         return newest.data if is_last and is_there else None
 

@@ -28,7 +28,7 @@ from typing import Protocol
 
 from odradek.seams.values import value_class
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.epochs import NO_EPOCH, NO_OFFSET, EpochEnd
+from odradek.storage.log.leader_epoch_cache import NO_EPOCH, NO_OFFSET, EpochEnd
 
 
 class Epochs(Protocol):

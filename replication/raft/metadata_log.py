@@ -35,7 +35,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint, format, parse
-from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.io_errors import takes_offline
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig

@@ -28,7 +28,7 @@ from odradek.replication.raft.voters import Voter
 from odradek.seams import Seams
 from odradek.seams.files import OutOfDescriptors
 from odradek.seams.locks import PromptLock
-from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.io_errors import takes_offline
 from odradek.storage.errors import (
     CorruptRecords,
     DiskFull,

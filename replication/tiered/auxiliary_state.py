@@ -20,10 +20,10 @@ from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
 from odradek.seams.files import Buffer
 from odradek.seams.offload import OBJECTS_LANE, Offload
-from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
+from odradek.storage.log.leader_epoch_cache import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
-from odradek.storage.log.producers import ProducerEntry
+from odradek.storage.log.producer_state import ProducerEntry
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -31,9 +31,9 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 log = logging.getLogger("odradek.fetching")
 

@@ -15,20 +15,20 @@ from typing import Final
 
 from odradek.replication.tiered.auxiliary_state import history
 from odradek.seams.offload import OBJECTS_LANE, Offload
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 
 log = logging.getLogger("odradek.tiered")
 

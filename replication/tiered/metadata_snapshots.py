@@ -29,7 +29,6 @@ from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.seams.values import value_class
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_snapshot_file import (
     COMMITTED_OFFSETS,
     TOPIC_ID,
@@ -41,6 +40,7 @@ from odradek.storage.tiered.metadata_snapshot_file import (
     encode_topic_id,
 )
 from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 log = logging.getLogger("odradek.tiered")
 

@@ -26,7 +26,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from odradek.seams.values import value_class
-from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 
 class Lane(Enum):

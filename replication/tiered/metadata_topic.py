@@ -15,8 +15,8 @@ from odradek.client.metadata import Cluster
 from odradek.client.partitioner import murmur2
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
-from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 log = logging.getLogger("odradek.tiered")
 

@@ -45,14 +45,14 @@ from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.seams.values import value_class
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 from odradek.storage.tiered.segment_state_machine import PUBLISHES as SEGMENT_PUBLISHES
 from odradek.storage.tiered.segment_state_machine import (
     SegmentStateMachine,

@@ -53,7 +53,9 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.remote_partition_metadata_store import RemotePartitionMetadataStore
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemoteEvent,
     RemoteLogSegmentMetadata,
@@ -62,8 +64,6 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.remote_partition_metadata_store import RemotePartitionMetadataStore
 
 
 class PartitionInventory:

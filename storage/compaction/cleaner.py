@@ -3,7 +3,7 @@
 1. The dirty part is read, and the last offset of every key is stored in the offset map. If the map is
    full, the dirty part ends there, and the next pass continues.
 2. All segments below are read, group by group. The remaining records are written to `.cleaned` files,
-   which are durable when the group's `Replacement` is returned; the broker swaps them in (swap.py).
+   which are durable when the group's `SegmentReplacement` is returned; the broker swaps them in (segment_swap.py).
 
 No file of the log is modified, so a worker that dies loses only its work; its `.cleaned` files are
 removed later. Memory: the map, and a page with its columns, about ten times `page_bytes`.
@@ -18,21 +18,28 @@ import numpy as np
 
 from odradek.protocol.errors import KafkaError
 from odradek.seams.files import File, Files, Path
-from odradek.storage.compaction import grouping
-from odradek.storage.compaction.grouping import Sizes
-from odradek.storage.compaction.keys import KeyHash
+from odradek.storage.compaction import segment_grouping
+from odradek.storage.compaction.cleaned_transactions import CleanedTransactions
+from odradek.storage.compaction.compaction_plan import (
+    CompactionFinished,
+    CompactionPlan,
+    CompactionProgress,
+    CompactionStatistics,
+    CompactionStep,
+    SegmentReplacement,
+)
+from odradek.storage.compaction.key_hash import KeyHash
 from odradek.storage.compaction.offset_map import SLOT_BYTES, OffsetMap
-from odradek.storage.compaction.pages import Page, read_pages
-from odradek.storage.compaction.plan import Finished, Plan, Progress, Replacement, Statistics, Step
-from odradek.storage.compaction.retention import (
+from odradek.storage.compaction.page_rewriting import Rewriting
+from odradek.storage.compaction.record_columns import BatchPage, read_pages
+from odradek.storage.compaction.record_filter import (
     ActiveProducers,
     Circumstances,
     KnownKeys,
     decided,
     judge,
 )
-from odradek.storage.compaction.rewriting import Rewriting
-from odradek.storage.compaction.transactions import TransactionsSeen
+from odradek.storage.compaction.segment_grouping import SegmentSizes
 from odradek.storage.log import offset_index
 from odradek.storage.log.batch_scan import locate
 from odradek.storage.log.file_names import (
@@ -52,16 +59,16 @@ _FULL = 64
 slots takes long."""
 
 
-def clean(files: Files, plan: Plan) -> Iterator[Step]:
+def clean(files: Files, plan: CompactionPlan) -> Iterator[CompactionStep]:
     """Run the pass that `plan` describes. Raises OSError, and KafkaError for a corrupt log."""
     return _Pass(files, plan).steps()
 
 
 class _Pass:
-    def __init__(self, files: Files, plan: Plan) -> None:
+    def __init__(self, files: Files, plan: CompactionPlan) -> None:
         self._files = files
         self._plan = plan
-        self._statistics = Statistics()
+        self._statistics = CompactionStatistics()
         self._given = Circumstances(plan.now_ms, plan.end, ActiveProducers(plan.producers))
         self._hash = KeyHash(plan.seed)
         # No more slots than the dirty part can have keys.
@@ -72,28 +79,28 @@ class _Pass:
         self._map = OffsetMap(slots)
         self._free_slots = max(1, min(int(self._map.slots * plan.map_load), self._map.slots - 1))
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[CompactionStep]:
         known = yield from self._read_keys()
         end_offset = known.last_offset + 1
-        transactions = TransactionsSeen(self._plan.aborted)
+        transactions = CleanedTransactions(self._plan.aborted)
         for group in self._groups(end_offset):
             yield from self._rewrite(group, known, transactions)
-        yield Finished(end_offset, self._statistics)
+        yield CompactionFinished(end_offset, self._statistics)
 
     # The map of keys
 
-    def _read_keys(self) -> Generator[Step, None, KnownKeys]:
+    def _read_keys(self) -> Generator[CompactionStep, None, KnownKeys]:
         """Read the dirty part into the offset map, until its end or until the map is full."""
         plan, statistics = self._plan, self._statistics
         # Without those that ended before: their markers are not read.
-        transactions = TransactionsSeen(
+        transactions = CleanedTransactions(
             each for each in plan.aborted if each.last_offset >= plan.first_dirty
         )
         last_offset = plan.end - 1
         for page in self._dirty_pages():
             full_at = self._put_keys(page, transactions)
             statistics.mapped_bytes += page.size
-            yield Progress(page.size, is_mapping=True)
+            yield CompactionProgress(page.size, is_mapping=True)
             if full_at is not None:
                 last_offset = full_at
                 break
@@ -101,7 +108,7 @@ class _Pass:
         statistics.map_filled = self._map.size / self._map.slots
         return KnownKeys(self._map, self._hash, last_offset)
 
-    def _dirty_pages(self) -> Iterator[Page]:
+    def _dirty_pages(self) -> Iterator[BatchPage]:
         plan = self._plan
         for number, (base_offset, size) in enumerate(plan.segments):
             is_last = number + 1 == len(plan.segments)
@@ -131,7 +138,7 @@ class _Pass:
         except (FileNotFoundError, KafkaError):
             return 0
 
-    def _put_keys(self, page: Page, transactions: TransactionsSeen) -> int | None:
+    def _put_keys(self, page: BatchPage, transactions: CleanedTransactions) -> int | None:
         """Store the keys of a page; if the map becomes full, returns the last offset that it covers."""
         is_void = decided(page, transactions)
         records = page.records(~is_void & ~page.is_control)
@@ -153,10 +160,10 @@ class _Pass:
 
     # Rewriting
 
-    def _groups(self, end_offset: int) -> list[list[Sizes]]:
+    def _groups(self, end_offset: int) -> list[list[SegmentSizes]]:
         plan = self._plan
         sizes = [
-            Sizes(
+            SegmentSizes(
                 base_offset,
                 size,
                 self._size_of(base_offset, OFFSET_INDEX),
@@ -165,17 +172,17 @@ class _Pass:
             for base_offset, size in plan.segments
             if base_offset < end_offset
         ]
-        return grouping.group(
+        return segment_grouping.group(
             sizes, segment_bytes=plan.segment_bytes, index_bytes=plan.index_bytes, end=plan.end
         )
 
     def _rewrite(
-        self, group: Sequence[Sizes], known: KnownKeys, transactions: TransactionsSeen
-    ) -> Iterator[Step]:
+        self, group: Sequence[SegmentSizes], known: KnownKeys, transactions: CleanedTransactions
+    ) -> Iterator[CompactionStep]:
         """Write the remaining records of a group to `.cleaned` files with their indexes, sync them,
-        and return the `Replacement`. Incomplete files are removed."""
+        and return the `SegmentReplacement`. Incomplete files are removed."""
         plan = self._plan
-        target = Target(self._files, plan, group[0].base_offset)
+        target = CleanedSegmentWriter(self._files, plan, group[0].base_offset)
         try:
             for source in group:
                 with closing(self._files.open(self._path(source.base_offset, LOG))) as file:
@@ -183,14 +190,18 @@ class _Pass:
                         yield self._rewrite_page(page, known, transactions, target)
             target.finish()
             replaced = [each.base_offset for each in group]
-            yield Replacement(replaced, target.has_transaction_index)
+            yield SegmentReplacement(replaced, target.has_transaction_index)
         except BaseException:
             target.discard()
             raise
 
     def _rewrite_page(
-        self, page: Page, known: KnownKeys, transactions: TransactionsSeen, target: Target
-    ) -> Progress:
+        self,
+        page: BatchPage,
+        known: KnownKeys,
+        transactions: CleanedTransactions,
+        target: CleanedSegmentWriter,
+    ) -> CompactionProgress:
         verdict = judge(page, known, self._given, transactions)
         written = target.append(Rewriting(page, verdict, self._plan.horizon_ms), transactions)
         statistics = self._statistics
@@ -199,7 +210,7 @@ class _Pass:
         statistics.records_read += int(page.record_count.sum())
         statistics.records_written += int(verdict.kept_count.sum())
         statistics.records_without_key += verdict.without_key
-        return Progress(page.size, written)
+        return CompactionProgress(page.size, written)
 
     # Files
 
@@ -212,14 +223,14 @@ class _Pass:
         except FileNotFoundError:
             return 0
 
-    def _pages(self, file: File, position: int, base_offset: int, size: int) -> Iterator[Page]:
+    def _pages(self, file: File, position: int, base_offset: int, size: int) -> Iterator[BatchPage]:
         return read_pages(file, position, size, self._plan.page_bytes, end_offset=base_offset)
 
 
-class Target:
+class CleanedSegmentWriter:
     """A segment's `.cleaned` files while they are written."""
 
-    def __init__(self, files: Files, plan: Plan, base_offset: int) -> None:
+    def __init__(self, files: Files, plan: CompactionPlan, base_offset: int) -> None:
         self._files = files
         self._builder = IndexBuilder(base_offset, plan.index_interval_bytes)
         self._segment = Segment.create(
@@ -233,7 +244,7 @@ class Target:
         self._unsynced_bytes = 0
         self.has_transaction_index = False
 
-    def append(self, result: Rewriting, transactions: TransactionsSeen) -> int:
+    def append(self, result: Rewriting, transactions: CleanedTransactions) -> int:
         """Append the result of a page, and the aborted transactions whose markers are kept; the
         number of bytes."""
         for each in transactions.retained:

@@ -1,6 +1,6 @@
 """Map from keys to their last offset, in a fixed amount of memory (Kafka's SkimpyOffsetMap).
 
-An open-addressing table with 24 bytes per slot, as in Kafka: 128 bits of the key (keys.py), and the
+An open-addressing table with 24 bytes per slot, as in Kafka: 128 bits of the key (key_hash.py), and the
 offset plus one, where 0 is an empty slot. The number of slots is prime and each key has its own step, so
 probing reaches every slot; at Kafka's load factor of 0.9 a key is found with three probes on average.
 Many keys are processed at once: each round probes once for every unfinished key.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from odradek.storage.compaction.varints import Bits, Ints
+from odradek.storage.compaction.varint_columns import Bits, Ints
 
 SLOT_BYTES = 24
 

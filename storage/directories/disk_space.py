@@ -1,6 +1,6 @@
 """Log lines about a full log directory.
 
-An operation that fails because the disk is full is undone and refused (`failure.py`), so clients see the error but
+An operation that fails because the disk is full is undone and refused (`io_errors.py`), so clients see the error but
 the operator does not. Therefore the broker logs an error at once, every minute while the directory is full, and a
 line when it has free space again. Free space is checked by allocating a file, because the size that the file system
 reports includes neither quotas nor a lack of inodes. There is no I/O in this module; `LogDirectory.disk_space` does

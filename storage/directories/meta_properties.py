@@ -121,7 +121,7 @@ def _unescape(text: str) -> str:
 
 
 @value_class
-class Identity:
+class NodeIdentity:
     """The ids of the node and its directories, and the files to be written."""
 
     cluster_id: str
@@ -142,7 +142,7 @@ def decide_identity(
     metadata: Path,
     draw: Callable[[], UUID],
     has_run: bool = False,
-) -> Identity:
+) -> NodeIdentity:
     """Decide the ids of the node from the properties that were found (None: no file, a new directory).
 
     The metadata directory takes precedence: directories that differ from it are excluded. Of directories with the same
@@ -177,7 +177,7 @@ def decide_identity(
             complete[path] = _completed(known or MetaProperties(), node_id, agreed, draw, taken)
     to_write = [path for path in complete if complete[path] != found[path]]
     to_write.sort(key=lambda path: path != metadata)
-    return Identity(agreed, complete, tuple(to_write), left_out)
+    return NodeIdentity(agreed, complete, tuple(to_write), left_out)
 
 
 def _cluster_of(named: Mapping[Path, MetaProperties], metadata: Path) -> str | None:

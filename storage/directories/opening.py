@@ -14,13 +14,13 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, Lock, OutOfDescriptors, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories import meta_properties, names
-from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import (
     DirectoryInUse,
     NoDirectory,
     NotFormatted,
     WrongDirectory,
 )
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.meta_properties import (
     BadMetaProperties,
     MetaProperties,
@@ -34,7 +34,7 @@ METADATA_LOG = "__cluster_metadata-0"
 
 
 @value_class
-class Directories:
+class LogDirectories:
     """Directories of a node, in the order of `log.dirs`, including offline ones."""
 
     node_id: int
@@ -85,7 +85,7 @@ def open_directories(
     cluster_id: str | None = None,
     metadata_path: Path | None = None,
     may_format: bool = True,
-) -> Directories:
+) -> LogDirectories:
     """Create and lock the directories, and check or write their `meta.properties`.
 
     `cluster_id`: the required cluster id; None uses that of the directories, or generates one at the first
@@ -117,7 +117,7 @@ def open_directories(
         for directory in opened.values():
             directory.close()
         raise
-    return Directories(
+    return LogDirectories(
         node_id, identity_cluster, tuple(opened[path] for path in paths), opened[metadata_path]
     )
 

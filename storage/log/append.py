@@ -22,7 +22,7 @@ class AppendOrigin(enum.Enum):
     """Leader of the metadata log: the batches already contain offsets and epochs."""
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Result of an append. Offsets are inclusive; `log_append_time_ms` is -1 for CreateTime.
 
     `size_bytes` is the number of bytes written. `data` is the batch as the leader wrote it: a view of

@@ -21,7 +21,7 @@ _HEADER_CHUNK_BYTES = 512
 """Bytes per read for batches that are much larger than their headers, so that less memory is touched."""
 
 
-class Located(NamedTuple):
+class BatchPosition(NamedTuple):
     """A batch in a segment: bytes [position, end), offsets [base_offset, last_offset]."""
 
     last_offset: int
@@ -32,7 +32,7 @@ class Located(NamedTuple):
 
 def locate(
     file: File, offset: int, start: int, end: int, *, nowait: bool, ends_at: int | None = None
-) -> Located | None:
+) -> BatchPosition | None:
     """First batch in [start, end) that ends at or past `offset`; `start` is the start of a batch.
 
     `ends_at` is the last offset of the batch at `start` according to an index. Raises WouldBlock (with
@@ -56,7 +56,7 @@ def locate(
                 raise CorruptRecords(f"no batch at {position + at} of {file.path}")
             if base_offset + delta >= offset:
                 begin = position + at
-                return Located(base_offset + delta, begin, begin + size, base_offset)
+                return BatchPosition(base_offset + delta, begin, begin + size, base_offset)
             at += size
             wanted = _HEADER_CHUNK_BYTES if size > _CHUNK_BYTES // 2 else _CHUNK_BYTES
         if at == 0:
@@ -67,7 +67,7 @@ def locate(
 
 def locate_by_index(
     file: File, index: OffsetIndex, offset: int, end: int, *, nowait: bool
-) -> Located | None:
+) -> BatchPosition | None:
     """`locate` from the position of an index entry; with `nowait`, raises WouldBlock if the index is
     corrupt."""
     entry_offset, start = index.lookup(offset, mapped=nowait)

@@ -20,7 +20,7 @@ def flush(log: LogState, up_to: int | None = None) -> None:
     """
     with log.flushing:
         generation = log.generation
-        end = log.tip.end_offset
+        end = log.log_end.end_offset
         target = end if up_to is None else min(up_to, end)
         if target > log.recovery_point:
             _sync(log, log.recovery_point, target)
@@ -32,7 +32,7 @@ def flush_gap(log: LogState) -> None:
     """Make a gap between two segments, which the leader's log has too, part of the durable log: below
     the recovery point, recovery does not treat it as a loss. Runs on the loop, at most once in
     2^31 offsets. Raises LogFailed."""
-    end = log.tip.end_offset
+    end = log.log_end.end_offset
     with offline_on_failure(log):
         while log.recovery_point < end:  # unless a swap came in between
             flush(log)
@@ -91,5 +91,5 @@ def close_cleanly(log: LogState) -> None:
     with log.flushing:
         log.directory_needs_sync = True
         # Includes the active segment, which was sealed, even if all of it is below the recovery point.
-        _sync(log, min(log.recovery_point, log.tip.segment.base_offset), 1 << 63)
-        log.recovery_point = log.tip.end_offset
+        _sync(log, min(log.recovery_point, log.log_end.segment.base_offset), 1 << 63)
+        log.recovery_point = log.log_end.end_offset

@@ -15,7 +15,6 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams.files import Files, Path
 from odradek.seams.values import state_class, value_class
 from odradek.storage.errors import DamagedLog
-from odradek.storage.log.epochs import CorruptEpochs, LeaderEpochCache
 from odradek.storage.log.file_names import (
     CLEANED,
     DELETED,
@@ -29,9 +28,10 @@ from odradek.storage.log.file_names import (
     file_name,
     offset_of,
 )
+from odradek.storage.log.leader_epoch_cache import CorruptEpochs, LeaderEpochCache
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
-from odradek.storage.log.producers import ProducerStates
-from odradek.storage.log.recovery import Recovery
+from odradek.storage.log.producer_state import ProducerStates
+from odradek.storage.log.recovery import LogRecovery
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
@@ -144,7 +144,7 @@ class RecoveryOptions:
     """Below this offset log recovery truncates nothing: it raises DamagedLog."""
 
 
-class Loader:
+class LogLoader:
     """Loads the segments, the epochs and the producer state of one log directory entry."""
 
     def __init__(
@@ -185,7 +185,7 @@ class Loader:
             if end is None:
                 segments = self._find_segments(names)
                 producers = self._log.new_producers()
-                recovery = Recovery(
+                recovery = LogRecovery(
                     self.files,
                     segments,
                     recovery_point,
@@ -254,7 +254,7 @@ class Loader:
         ]
 
     def _end_offset(self) -> int:
-        return self._log.tip.end_offset
+        return self._log.log_end.end_offset
 
     def _load_epochs(self) -> LeaderEpochCache:
         try:

@@ -15,7 +15,7 @@ Threads: calls are synchronous, and the event loop makes all calls that change t
 `truncate_to`, `truncate_fully`, `delete_expired`, `remove_deleted`, `close`, `rename_directory` and
 `delete` may run in a worker thread, one at a time for each log, and only `flush` concurrently with
 appends. `read`, `find_timestamp`, `max_timestamp` and `aborted_transactions` may run in a worker thread at
-any time: they use a snapshot of `tip` and of the segment list, which are replaced and never modified.
+any time: they use a snapshot of `log_end` and of the segment list, which are replaced and never modified.
 
 Operations that remove files (truncation, deletion, renaming) run within `replacing`, which makes
 `generation` odd. Readers wait until it is even, and repeat a read during which it changed. So a reader pins
@@ -43,31 +43,31 @@ from odradek.storage.errors import (
     StorageError,
 )
 from odradek.storage.log import flush, relocation, retention, state, timestamp_lookup, truncation
-from odradek.storage.log.append import Appended, AppendOrigin, update_epochs_and_producers
+from odradek.storage.log.append import AppendOrigin, AppendResult, update_epochs_and_producers
+from odradek.storage.log.batch_validation import check_produced, check_raft, check_replicated
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.epochs import EpochEnd, LeaderEpochCache
-from odradek.storage.log.loader import LoadedLog, Loader, RecoveryOptions
+from odradek.storage.log.leader_epoch_cache import EpochEnd, LeaderEpochCache
+from odradek.storage.log.loader import LoadedLog, LogLoader, RecoveryOptions
+from odradek.storage.log.log_segments import LogSegments
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.partition_metadata import ensure_topic_id
 from odradek.storage.log.producer_replay import load_producers
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
-from odradek.storage.log.producers import TRANSACTION_VERSION_2, BatchMetadata, ProducerStates
-from odradek.storage.log.read import LogRead, Tip, read_segments, read_upper_bound
+from odradek.storage.log.producer_state import TRANSACTION_VERSION_2, BatchMetadata, ProducerStates
+from odradek.storage.log.read import LogEnd, LogRead, read_segments, read_upper_bound
 from odradek.storage.log.roll import RollLimits, new_segment, roll, roll_if_full
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.segment_deletion import PendingDeletions
-from odradek.storage.log.segments import Segments
 from odradek.storage.log.state import LogEnvironment
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.log.transaction_verification import VerificationGuard
 from odradek.storage.log.truncation import EmptyLogStart
-from odradek.storage.log.validation import check_produced, check_raft, check_replicated
 
 __all__ = [
     "AbortedTransaction",
     "AppendOrigin",
-    "Appended",
+    "AppendResult",
     "EpochEnd",
     "LogEnvironment",
     "LogRead",
@@ -87,7 +87,7 @@ class PartitionLog:
     """Limits up to which an append needs no check whether the active segment is full."""
     epochs: LeaderEpochCache
     snapshots: ProducerSnapshots
-    tip: Tip
+    log_end: LogEnd
     log_start_offset: int
     """First offset of the log, local or remote; `set_log_start` changes it."""
     local_log_start_offset: int
@@ -117,7 +117,7 @@ class PartitionLog:
         yet. Retention deletes no local segment past it (T-30)."""
         self.failure: BaseException | None = None
         """Reason why the log is offline; None while it is online."""
-        self.segment_list = Segments()
+        self.segment_list = LogSegments()
         self.deletions = PendingDeletions(environment.files)
         self.generation = 0
         """Odd while files are replaced."""
@@ -142,7 +142,7 @@ class PartitionLog:
         self.on_flush_due: Callable[[int], None] | None = None
         self.on_flushed: Callable[[], None] | None = None
         self.on_appended: Callable[[memoryview], None] | None = None
-        self.on_truncated: Callable[[Segment, Segment, Tip], None] | None = None
+        self.on_truncated: Callable[[Segment, Segment, LogEnd], None] | None = None
         self.entropy = environment.entropy
         self._producer_id_expiration_ms = environment.producer_id_expiration_ms
         self._producers: ProducerStates | None = None
@@ -169,13 +169,13 @@ class PartitionLog:
             files.make_directory(directory)
             files.sync_directory(directory.parent)
         log.topic_id = ensure_topic_id(files, directory, topic_id)
-        loader = Loader(log, partial(new_segment, log), recovery)
+        loader = LogLoader(log, partial(new_segment, log), recovery)
         log._use(loader.load())
         return log
 
     def _use(self, loaded: LoadedLog) -> None:
         """Take over the loaded segments, epochs and producer state."""
-        self.segment_list = Segments(loaded.segments)
+        self.segment_list = LogSegments(loaded.segments)
         self.epochs = loaded.epochs
         self.snapshots = loaded.snapshots
         self._producers = loaded.producers
@@ -184,7 +184,7 @@ class PartitionLog:
             self.directory_needs_sync = True
             self.needs_clean_close = True
         active = self.segment_list.active
-        self.tip = Tip(loaded.end_offset, active, active.size)
+        self.log_end = LogEnd(loaded.end_offset, active, active.size)
         self.set_log_start(loaded.log_start_offset)
         self.high_watermark = self.local_log_start_offset  # copied records were replicated
         self.recovery_point = loaded.recovery_point
@@ -195,7 +195,7 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        return self.tip.end_offset
+        return self.log_end.end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -212,13 +212,13 @@ class PartitionLog:
     @property
     def is_flush_due(self) -> bool:
         """Whether at least flush.messages offsets are not durable yet."""
-        return self.tip.end_offset - self.recovery_point >= self.config.flush_messages
+        return self.log_end.end_offset - self.recovery_point >= self.config.flush_messages
 
     @property
     def reported_end_offset(self) -> int:
         """End offset that this replica reports for replication: the log end offset, or the recovery point
         while a flush that flush.messages requires is pending."""
-        return self.recovery_point if self.is_flush_due else self.tip.end_offset
+        return self.recovery_point if self.is_flush_due else self.log_end.end_offset
 
     def request_flush(self) -> None:
         """Request a flush if flush.messages requires one. Appends do this themselves."""
@@ -280,7 +280,7 @@ class PartitionLog:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Rename, truncate or close files in the block; `tip` must already exclude what is removed."""
+        """Rename, truncate or close files in the block; `log_end` must already exclude what is removed."""
         with self._replacing:
             self.generation += 1
             try:
@@ -380,7 +380,7 @@ class PartitionLog:
                     raise self._below_local_log(offset)
                 found = read_segments(
                     self.segment_list,
-                    self.tip,
+                    self.log_end,
                     offset,
                     max_bytes,
                     limit=limit,
@@ -501,21 +501,21 @@ class PartitionLog:
         guard: VerificationGuard | None = None,
         checked: Batch | None = None,
         at_once: bool = False,
-    ) -> Appended:
+    ) -> AppendResult:
         """Validate a batch, assign its offsets in place (`records` must be writable), write and index it.
 
         Only the Raft leader appends several batches. `transaction_version` (KIP-890) is that of a marker's
         coordinator; `guard` is the result of `ProducerStates.begin_verification` for the first batch of a
         transaction. With `at_once`, a batch whose validation belongs in a worker thread raises
         ValidationTooSlow before anything changes; the caller validates it there (`check_produced`) and
-        passes the result as `checked`. Raises the errors of validation.py and of `ProducerStates.check`,
+        passes the result as `checked`. Raises the errors of batch_validation.py and of `ProducerStates.check`,
         DiskFull, NoDescriptors, LogFailed.
         """
         if self.failure is not None:
             raise self.offline()
         config = self.config
         if origin is AppendOrigin.RAFT:
-            found = check_raft(records, config, leader_epoch, self.tip.end_offset)
+            found = check_raft(records, config, leader_epoch, self.log_end.end_offset)
             return self._append_given(found, records, now_ms)
         from_client = origin is AppendOrigin.CLIENT
         batch = checked
@@ -532,12 +532,12 @@ class PartitionLog:
             )
             if kept is not None:
                 return self._duplicate(kept)
-        first_offset = self.tip.end_offset
+        first_offset = self.log_end.end_offset
         batch.stamp(first_offset, leader_epoch)
         self._append((batch,), batch.view, now_ms)
         if not from_client and batch.is_control and transaction_version < TRANSACTION_VERSION_2:
             self.producers.ended_in_epoch(batch)
-        return Appended(
+        return AppendResult(
             first_offset,
             batch.last_offset,
             now_ms if config.log_append_time else -1,
@@ -547,7 +547,7 @@ class PartitionLog:
             batch.view,
         )
 
-    def find_committed_duplicate(self, records: memoryview) -> Appended | None:
+    def find_committed_duplicate(self, records: memoryview) -> AppendResult | None:
         """Result of an earlier append of the same batch, if that is below the high watermark; None if it is
         not among the producer's last batches. Raises LogFailed."""
         try:
@@ -560,14 +560,14 @@ class PartitionLog:
             return None
         return self._duplicate(kept)
 
-    def _duplicate(self, kept: BatchMetadata) -> Appended:
-        return Appended(
+    def _duplicate(self, kept: BatchMetadata) -> AppendResult:
+        return AppendResult(
             kept.first_offset, kept.last_offset, kept.timestamp, self.log_start_offset, True, 0
         )
 
     def append_as_follower(
         self, records: memoryview, *, leader_epoch: int | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         """Append the records of a leader's Fetch response unchanged, without an incomplete last batch.
 
         Batches with an epoch greater than `leader_epoch` are skipped (KAFKA-18723). Raises CorruptBatch,
@@ -577,11 +577,11 @@ class PartitionLog:
         found = check_replicated(records, self.end_offset, leader_epoch)
         return self._append_given(found, records, self.clock.wall_ms())
 
-    def _append_given(self, found: list[Batch], records: memoryview, now_ms: int) -> Appended:
+    def _append_given(self, found: list[Batch], records: memoryview, now_ms: int) -> AppendResult:
         """Append batches that have offsets: in one write if one segment can contain them."""
         start, end = self.log_start_offset, self.end_offset
         if not found:
-            return Appended(end, end - 1, -1, start, False, 0)
+            return AppendResult(end, end - 1, -1, start, False, 0)
         first, last = found[0], found[-1]
         size = last.position + last.size
         if size <= self.config.max_segment_bytes and last.last_offset - end <= RELATIVE_MAX:
@@ -592,13 +592,13 @@ class PartitionLog:
                 self._append((batch,), batch.view, now_ms)
                 if batch.last_offset - end > RELATIVE_MAX:
                     flush.flush_gap(self)
-        return Appended(first.base_offset, last.last_offset, -1, start, False, size)
+        return AppendResult(first.base_offset, last.last_offset, -1, start, False, size)
 
     def _append(self, batches: Sequence[Batch], data: memoryview, now_ms: int) -> None:
         """Write `data`, the bytes of `batches`; then update indexes, epochs, producers, and the end last."""
         last = batches[-1]
         size_bytes = len(data)
-        segment = self.tip.segment
+        segment = self.log_end.segment
         max_timestamp = last.max_timestamp
         if len(batches) > 1:
             max_timestamp = max(batch.max_timestamp for batch in batches)
@@ -606,7 +606,7 @@ class PartitionLog:
         if not (
             limits.active is segment
             and limits.config is self.config
-            and self.tip.position + size_bytes <= limits.position
+            and self.log_end.position + size_bytes <= limits.position
             and max_timestamp <= limits.max_timestamp
             and last.last_offset <= limits.last_offset
         ):
@@ -634,7 +634,7 @@ class PartitionLog:
             self.take_log_offline(error)
             raise
         end_offset = last.last_offset + 1
-        self.tip = Tip(end_offset, segment, position + size_bytes)
+        self.log_end = LogEnd(end_offset, segment, position + size_bytes)
         if self.on_appended is not None:
             self.on_appended(data)
             self.check_online()
@@ -672,8 +672,8 @@ class PartitionLog:
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raise the high watermark to `offset`, at most to the log end offset; True if it changed."""
-        if offset > self.tip.end_offset:
-            offset = self.tip.end_offset
+        if offset > self.log_end.end_offset:
+            offset = self.log_end.end_offset
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import Batch
 from odradek.storage.log.batch_scan import headers, read_batch
-from odradek.storage.log.producers import CompletedTransaction, ProducerStates
+from odradek.storage.log.producer_state import CompletedTransaction, ProducerStates
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
@@ -61,7 +61,7 @@ def apply_leniently(states: ProducerStates, batch: Batch) -> CompletedTransactio
 def load_producers(log: LogState) -> ProducerStates:
     """Producer state at the end of a cleanly closed log, from its latest snapshot. Raises OSError."""
     states = log.new_producers()
-    end = log.tip.end_offset
+    end = log.log_end.end_offset
     if log.snapshots.latest is None:
         states.reset(end)  # as in Kafka: a cleanly closed log without a snapshot had no producers
     else:

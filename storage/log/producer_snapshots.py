@@ -21,7 +21,7 @@ from struct import Struct
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import File, Files, Path
 from odradek.storage.log.file_names import DELETED, SNAPSHOT, file_name
-from odradek.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStates
+from odradek.storage.log.producer_state import BatchMetadata, ProducerEntry, ProducerStates
 
 VERSION = 1
 _HEADER = Struct(">hIi")

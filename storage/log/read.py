@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from odradek.seams.files import FileSlice
 from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.log_segments import LogSegments
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.segments import Segments
 
 
 class LogRead(NamedTuple):
@@ -28,7 +28,7 @@ class LogRead(NamedTuple):
     base_offset: int = -1
 
 
-class Tip(NamedTuple):
+class LogEnd(NamedTuple):
     """End of the log: the next offset is written at `position` of `segment`."""
 
     end_offset: int
@@ -37,8 +37,8 @@ class Tip(NamedTuple):
 
 
 def read_segments(
-    segments: Segments,
-    tip: Tip,
+    segments: LogSegments,
+    log_end: LogEnd,
     offset: int,
     max_bytes: int,
     *,
@@ -48,18 +48,18 @@ def read_segments(
 ) -> LogRead:
     """Slice for a read; see `PartitionLog.read`. Raises OffsetOutOfRange, WouldBlock (with `nowait`),
     CorruptRecords."""
-    if offset > tip.end_offset:
-        raise OffsetOutOfRange(f"offset {offset} is past the log end offset {tip.end_offset}")
-    if offset >= limit or offset == tip.end_offset:
+    if offset > log_end.end_offset:
+        raise OffsetOutOfRange(f"offset {offset} is past the log end offset {log_end.end_offset}")
+    if offset >= limit or offset == log_end.end_offset:
         return LogRead(offset)
     found = None
     for segment in segments.from_offset(offset):
         found = segment.locate(offset, nowait=nowait)
         if found is not None:
             break
-    if found is None or found.base_offset >= min(limit, tip.end_offset):
+    if found is None or found.base_offset >= min(limit, log_end.end_offset):
         return LogRead(offset)
-    end = _end_position(segment, tip, limit, nowait)
+    end = _end_position(segment, log_end, limit, nowait)
     if end <= found.position:
         return LogRead(offset)  # the limit is inside the first batch
     first_batch_size = found.end - found.position
@@ -73,10 +73,10 @@ def read_segments(
     )
 
 
-def _end_position(segment: Segment, tip: Tip, limit: int, nowait: bool) -> int:
+def _end_position(segment: Segment, log_end: LogEnd, limit: int, nowait: bool) -> int:
     """End position in `segment` of the batches below `limit`."""
-    if limit >= tip.end_offset:
-        return tip.position if segment is tip.segment else segment.size
+    if limit >= log_end.end_offset:
+        return log_end.position if segment is log_end.segment else segment.size
     found = segment.locate(limit, nowait=nowait)
     if found is None:
         return segment.size
@@ -84,7 +84,7 @@ def _end_position(segment: Segment, tip: Tip, limit: int, nowait: bool) -> int:
 
 
 def read_upper_bound(
-    segments: Segments, read: LogRead, end_offset: int, *, nowait: bool = False
+    segments: LogSegments, read: LogRead, end_offset: int, *, nowait: bool = False
 ) -> int:
     """Offset at or past the end of what was read, from the offset index; the data is not read."""
     part = read.slice

@@ -19,7 +19,7 @@ Data below the recovery point was synced before the point was written (see `flus
 | this one                                  | removed, unless the next one begins at or below       |
 |                                           | `accepted_gaps_end` or the log start offset           |
 
-Compaction leaves gaps only below the recovery point (`compaction/one_pass.py`). A gap that a follower
+Compaction leaves gaps only below the recovery point (`compaction/compaction_pass.py`). A gap that a follower
 replicates from its leader is inside a segment, because a new segment begins at the log end offset
 (`roll.py`). If no segment spans it, the recovery point is raised past it at once. So `accepted_gaps_end` is
 the recovery point, where that is known.
@@ -49,17 +49,17 @@ from odradek.protocol.records.batch import (
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Files
 from odradek.seams.values import state_class, value_class
-from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.io_errors import takes_offline
 from odradek.storage.errors import DamagedLog
 from odradek.storage.log import offset_index, time_index
 from odradek.storage.log.batch_scan import headers
-from odradek.storage.log.epochs import LeaderEpochCache
 from odradek.storage.log.file_names import LOG
 from odradek.storage.log.index_builder import IndexBuilder
+from odradek.storage.log.leader_epoch_cache import LeaderEpochCache
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.producer_replay import apply_leniently, replay
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
-from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.producer_state import ProducerStates
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 
@@ -152,7 +152,7 @@ CHUNK_BYTES = 4 << 20
 
 
 @state_class
-class Recovery:
+class LogRecovery:
     """Recovery of one log. `run` leaves the remaining segments in `segments`."""
 
     files: Files

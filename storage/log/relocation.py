@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from odradek.seams.files import Path
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
-from odradek.storage.log.read import Tip
+from odradek.storage.log.read import LogEnd
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.segment_deletion import PendingDeletions
 from odradek.storage.log.state import LogState
@@ -48,13 +48,13 @@ def switch(
     """
     with log.replacing():
         old_segments, old_snapshots, old_deletions = log.segment_list, log.snapshots, log.deletions
-        position = log.tip.position
+        position = log.log_end.position
         log.directory = directory
         log.segment_list = type(old_segments)(segments)
         log.snapshots = snapshots
         log.deletions = PendingDeletions(log.files)
         log.epochs.move_to(directory, epochs)
-        log.tip = Tip(log.tip.end_offset, log.segment_list.active, position)
+        log.log_end = LogEnd(log.log_end.end_offset, log.segment_list.active, position)
         log.recovery_point = recovery_point
         log.directory_needs_sync = log.needs_clean_close = True
         for segment in old_segments:

@@ -25,7 +25,7 @@ from odradek.storage.log.state import LogState
 _log = logging.getLogger(__name__)
 
 
-class Candidate(Protocol):
+class RetentionCandidate(Protocol):
     """A segment; sizes and timestamps are read only if needed."""
 
     @property
@@ -47,7 +47,7 @@ class ExpiredSegments:
 
 
 def find_expired(
-    segments: Sequence[Candidate],
+    segments: Sequence[RetentionCandidate],
     config: LogConfig,
     *,
     log_start_offset: int,
@@ -74,7 +74,7 @@ def find_expired(
         max_bytes, max_ms = config.local_limits
     rolls = False
 
-    def prefix_from(first: int, expired: Callable[[Candidate], bool]) -> int:
+    def prefix_from(first: int, expired: Callable[[RetentionCandidate], bool]) -> int:
         nonlocal rolls
         number = first
         while number < len(segments) and high_watermark >= ends[number]:
@@ -92,7 +92,7 @@ def find_expired(
     if max_bytes >= 0 and count < len(segments):
         excess = sum(segment.size for segment in segments[count:]) - max_bytes
 
-        def too_much(segment: Candidate) -> bool:
+        def too_much(segment: RetentionCandidate) -> bool:
             nonlocal excess
             excess -= segment.size
             return excess >= 0
@@ -103,7 +103,7 @@ def find_expired(
     return ExpiredSegments(count, rolls)
 
 
-def _age_ms(segment: Candidate, now_ms: int) -> int:
+def _age_ms(segment: RetentionCandidate, now_ms: int) -> int:
     newest_ms = segment.max_timestamp
     return now_ms - (newest_ms if newest_ms >= 0 else segment.created_ms)
 
@@ -131,14 +131,14 @@ def delete_expired(log: LogState, now_ms: int) -> int:
         log.config,
         log_start_offset=log.log_start_offset,
         high_watermark=log.high_watermark,
-        end_offset=log.tip.end_offset,
+        end_offset=log.log_end.end_offset,
         now_ms=now_ms,
         safe_to=min(copied_end, log.recovery_point) if is_copied else None,
     )
     count = expired.count
     if count == len(segments) or expired.rolls:
         try:
-            roll(log, log.tip.end_offset)
+            roll(log, log.log_end.end_offset)
         except DiskFull:
             count = min(count, len(segments) - 1)  # the other segments free space
     if count:

@@ -13,13 +13,13 @@ from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.offset_index import ENTRY as OFFSET_ENTRY
 from odradek.storage.log.offset_index import RELATIVE_MAX
-from odradek.storage.log.read import Tip
+from odradek.storage.log.read import LogEnd
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState, offline_on_failure
 from odradek.storage.log.time_index import ENTRY as TIME_ENTRY
 
 
-class Active(Protocol):
+class ActiveSegment(Protocol):
     """The active segment, as `should_roll` needs it."""
 
     base_offset: int
@@ -40,7 +40,7 @@ class Active(Protocol):
 
 
 def should_roll(
-    active: Active,
+    active: ActiveSegment,
     config: LogConfig,
     append_bytes: int,
     last_offset: int,
@@ -74,7 +74,7 @@ def should_roll(
 class RollLimits(NamedTuple):
     """Limits (inclusive) up to which an append to `active` under `config` needs no `should_roll`."""
 
-    active: Active | None = None
+    active: ActiveSegment | None = None
     config: LogConfig | None = None
     position: int = -1
     """End position of the append in the segment."""
@@ -82,7 +82,7 @@ class RollLimits(NamedTuple):
     last_offset: int = -1
 
 
-def roll_limits(active: Active, config: LogConfig) -> RollLimits:
+def roll_limits(active: ActiveSegment, config: LogConfig) -> RollLimits:
     """Limits of the active segment; none if the clock decides, or if the segment has no timestamp yet.
 
     An index gets at most one entry per `index_interval_bytes`, so its free entries determine the number
@@ -146,7 +146,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
         raise log.handle_io_error(error, undone=True) from error
     log.directory_needs_sync = True  # for the snapshot, too
     log.segment_list.add(fresh)
-    log.tip = Tip(log.tip.end_offset, fresh, 0)
+    log.log_end = LogEnd(log.log_end.end_offset, fresh, 0)
     if log.on_flush_due is not None:
         log.on_flush_due(base_offset)
     return fresh
@@ -184,7 +184,7 @@ def roll_if_full(
     the first batch: therefore log recovery treats a gap between two segments as a loss. The exception is
     a gap too wide for the relative offsets of a segment.
     """
-    segment = log.tip.segment
+    segment = log.log_end.segment
     last_offset = batches[-1].last_offset
     try:
         if not should_roll(segment, log.config, size_bytes, last_offset, max_timestamp, now_ms):
@@ -192,6 +192,6 @@ def roll_if_full(
             return segment
     except OSError as error:  # the first batch's timestamp may have to be read
         raise log.handle_io_error(error) from error
-    end_offset = log.tip.end_offset
+    end_offset = log.log_end.end_offset
     spans = last_offset - end_offset <= RELATIVE_MAX
     return roll(log, end_offset if spans else batches[0].base_offset)

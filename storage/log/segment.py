@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.seams.files import Buffer, File, Files, OutOfDescriptors, Path, WouldBlock
-from odradek.storage.log.batch_scan import Located, headers, locate, locate_by_index
+from odradek.storage.log.batch_scan import BatchPosition, headers, locate, locate_by_index
 from odradek.storage.log.file_names import (
     INDEX_FILES,
     LOG,
@@ -88,8 +88,8 @@ class Segment(SegmentHandles):
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
         self._tail: list[tuple[int, int, int, int]] = []
-        """The last batches, as `Located` has them: plain tuples are made, and kept, for less."""
-        self._found: Located | None = None
+        """The last batches, as `BatchPosition` has them: plain tuples are made, and kept, for less."""
+        self._found: BatchPosition | None = None
         """The batch that a lookup before the tail has found last."""
         self._ready = False
 
@@ -340,7 +340,7 @@ class Segment(SegmentHandles):
 
     # Reading
 
-    def locate(self, offset: int, *, nowait: bool = False) -> Located | None:
+    def locate(self, offset: int, *, nowait: bool = False) -> BatchPosition | None:
         """First batch that ends at or past `offset`; None if the segment ends before.
 
         `nowait`, for calls on the loop, raises WouldBlock if headers are not in memory, or if an index
@@ -349,7 +349,7 @@ class Segment(SegmentHandles):
         tail = self._tail
         if tail and offset >= tail[0][3]:
             slot = bisect_left(tail, (offset,))
-            return Located(*tail[slot]) if slot < len(tail) else None
+            return BatchPosition(*tail[slot]) if slot < len(tail) else None
         found = self._found
         if found is not None and found.base_offset <= offset <= found.last_offset + 1:
             if offset <= found.last_offset:

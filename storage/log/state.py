@@ -18,16 +18,16 @@ from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import value_class
-from odradek.storage.directories.failure import WRONG_FILE_TYPE_ERRNOS, takes_offline
+from odradek.storage.directories.io_errors import WRONG_FILE_TYPE_ERRNOS, takes_offline
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors, StorageError
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.epochs import LeaderEpochCache
+from odradek.storage.log.leader_epoch_cache import LeaderEpochCache
+from odradek.storage.log.log_segments import LogSegments
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
-from odradek.storage.log.producers import ProducerStates
-from odradek.storage.log.read import Tip
+from odradek.storage.log.producer_state import ProducerStates
+from odradek.storage.log.read import LogEnd
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.segment_deletion import PendingDeletions
-from odradek.storage.log.segments import Segments
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +59,9 @@ class LogState(Protocol):
     config: LogConfig
     epochs: LeaderEpochCache
     snapshots: ProducerSnapshots
-    segment_list: Segments
+    segment_list: LogSegments
     deletions: PendingDeletions
-    tip: Tip
+    log_end: LogEnd
     log_start_offset: int
     local_log_start_offset: int
     high_watermark: int
@@ -93,7 +93,7 @@ class LogState(Protocol):
     on_appended: Callable[[memoryview], None] | None
     """Called with the appended bytes after the log end offset has advanced; must not raise. If it
     takes the log offline, the append fails."""
-    on_truncated: Callable[[Segment, Segment, Tip], None] | None
+    on_truncated: Callable[[Segment, Segment, LogEnd], None] | None
     """Called by a truncation, in its thread: the old segment, its remaining part, and the log end."""
 
     @property

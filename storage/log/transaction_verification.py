@@ -25,7 +25,7 @@ VERIFICATION_DISABLED = VerificationGuard()
 """In place of a guard where `transaction.partition.verification.enable` is off."""
 
 
-class Verification:
+class VerificationState:
     """Verification state of one producer."""
 
     __slots__ = ("adds_partitions", "began_ms", "epoch", "guard", "lowest_sequence")
@@ -61,15 +61,15 @@ class Verification:
             )
 
 
-class Verifications:
+class TransactionVerifications:
     """Verification states of one log, by producer id."""
 
     __slots__ = ("pending",)
 
     def __init__(self) -> None:
-        self.pending: dict[int, Verification] = {}
+        self.pending: dict[int, VerificationState] = {}
 
-    def get(self, producer_id: int) -> Verification | None:
+    def get(self, producer_id: int) -> VerificationState | None:
         return self.pending.get(producer_id)
 
     def begin(
@@ -78,7 +78,9 @@ class Verifications:
         """The guard to append with after the coordinator has confirmed the transaction."""
         found = self.pending.get(producer_id)
         if found is None:
-            found = Verification(epoch, sequence, adds_partitions=adds_partitions, began_ms=now_ms)
+            found = VerificationState(
+                epoch, sequence, adds_partitions=adds_partitions, began_ms=now_ms
+            )
             self.pending[producer_id] = found
         else:
             found.lower(epoch, sequence)

@@ -19,11 +19,11 @@ from odradek.seams.files import File, Files
 from odradek.seams.values import value_class
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.batch_scan import headers
-from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.file_names import CLEANED, LOG
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.producer_replay import rebuild_producers_at
-from odradek.storage.log.producers import ProducerEntry
-from odradek.storage.log.read import Tip
+from odradek.storage.log.producer_state import ProducerEntry
+from odradek.storage.log.read import LogEnd
 from odradek.storage.log.roll import new_segment
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState, offline_on_failure
@@ -80,7 +80,7 @@ def truncate_to(log: LogState, offset: int) -> None:
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
     with offline_on_failure(log):
-        log.tip = Tip(offset, segment, position)
+        log.log_end = LogEnd(offset, segment, position)
         with log.replacing():
             log.high_watermark = min(log.high_watermark, offset)
             log.highest_copied_offset = min(log.highest_copied_offset, offset - 1)
@@ -93,9 +93,9 @@ def truncate_to(log: LogState, offset: int) -> None:
             if found is not None:
                 whole, segment = segment, _cut(log.files, segment, offset, position, now_ms)
                 log.segment_list.replace((*segments[:number], segment))
-                log.tip = Tip(offset, segment, position)
+                log.log_end = LogEnd(offset, segment, position)
                 if log.on_truncated is not None:
-                    log.on_truncated(whole, segment, log.tip)
+                    log.on_truncated(whole, segment, log.log_end)
         segment.sync()
         log.files.sync_directory(log.directory)
         if producers.active:
@@ -146,7 +146,7 @@ def truncate_fully(log: LogState, beginning: EmptyLogStart) -> None:
                 log.snapshots.put(offset, beginning.producers)
             fresh = new_segment(log, offset)
             log.segment_list.replace((fresh,))
-            log.tip = Tip(offset, fresh, 0)
+            log.log_end = LogEnd(offset, fresh, 0)
             log.set_log_start(beginning.log_start_offset)
             log.reset_highest_copied_offset()
             log.high_watermark = offset

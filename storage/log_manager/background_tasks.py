@@ -16,18 +16,18 @@ import trio
 from odradek.seams.clock import Clock
 from odradek.seams.offload import Offload
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.services import NEVER_MS, Intervals, LogServices
+from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals, LogServices
 
 log = logging.getLogger(__name__)
 
 
 async def run(
     services: LogServices,
-    flushing: Flushing,
+    flushing: FlushQueues,
     tasks: Iterable[Callable[[], Awaitable[None]]],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -84,7 +84,7 @@ async def watch_free_space(directory: LogDirectory, offload: Offload, clock: Clo
             await check_free_space(directory, offload, clock)
         except OSError as error:
             directory.report(error)
-        await clock.sleep(Intervals().probe_ms / 1000)
+        await clock.sleep(LogManagerIntervals().probe_ms / 1000)
 
 
 async def _repeat(
@@ -158,7 +158,7 @@ RETRY_SECONDS = 1.0
 """Delay before a flush is repeated that failed because of a full disk or a lack of file descriptors."""
 
 
-class Flushing:
+class FlushQueues:
     """Queue of requested flushes per log directory; changed only on the loop."""
 
     def __init__(self, services: LogServices) -> None:

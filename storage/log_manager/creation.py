@@ -33,7 +33,7 @@ from odradek.storage.log_manager.loading import LogOpener
 from odradek.storage.log_manager.registry import LogRegistry, offline_reason
 
 
-class Creation:
+class LogCreation:
     """Creates logs; concurrent calls for one partition wait for each other."""
 
     def __init__(

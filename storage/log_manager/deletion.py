@@ -20,12 +20,12 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
-from odradek.storage.descriptors import RETRY_SECONDS, run_retrying_descriptors
 from odradek.storage.directories import names
-from odradek.storage.directories.directory import LogDirectory
-from odradek.storage.directories.failure import DISK_FULL_ERRNOS
+from odradek.storage.directories.io_errors import DISK_FULL_ERRNOS
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed, StorageError
+from odradek.storage.file_descriptor_retry import RETRY_SECONDS, retry_without_descriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.registry import LogRegistry, offline_reason
@@ -187,7 +187,7 @@ class LogRemoval:
     async def _rename(self, home: DirectoryLogs, group: Sequence[LogRename]) -> None:
         """Rename the directories, sync, then write checkpoints without them. Raises OSError."""
         async with home.file_lock:
-            await run_retrying_descriptors(
+            await retry_without_descriptors(
                 self._clock,
                 self._offload,
                 _rename_away,

@@ -17,13 +17,13 @@ from typing import Protocol
 import trio
 
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.replica_placement import DirectoryUsage
 from odradek.storage.log.partition_log import PartitionLog
 
 
-class Checkpointed(Protocol):
+class CheckpointedOffsets(Protocol):
     """Values of a log that the checkpoints contain; implemented by logs and by future replicas during
     a swap."""
 
@@ -41,7 +41,7 @@ class Checkpointed(Protocol):
 
 # A log that starts at 0 needs no entry: that is what a missing one means. One whose recovery point is not past
 # the gaps that it was found with has none: recovery is to find them again, and let them be.
-VALUES: Mapping[Checkpoint, Callable[[Checkpointed], int | None]] = {
+VALUES: Mapping[Checkpoint, Callable[[CheckpointedOffsets], int | None]] = {
     Checkpoint.RECOVERY_POINT: lambda log: (
         log.recovery_point if log.recovery_point >= log.last_accepted_gap_end else None
     ),
@@ -61,7 +61,7 @@ class DirectoryLogs:
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.incoming_logs: dict[TopicPartition, Checkpointed] = {}
+        self.incoming_logs: dict[TopicPartition, CheckpointedOffsets] = {}
         """Future replicas that are about to become logs of this directory."""
         self.moving_in: set[PartitionLog] = set()
         self.moving_out: set[PartitionLog] = set()
@@ -142,7 +142,7 @@ class DirectoryLogs:
         value = VALUES[kind]
         at_start = self._at_start.get(kind, {})
         logs = self.logs.copy()  # by the loop
-        there: dict[TopicPartition, Checkpointed] = {**self.incoming_logs.copy(), **logs}
+        there: dict[TopicPartition, CheckpointedOffsets] = {**self.incoming_logs.copy(), **logs}
         offsets = {
             name: at_start[name]
             for name in self.offline_directories.copy()

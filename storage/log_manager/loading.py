@@ -36,14 +36,14 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import state_class, value_class
-from odradek.storage.descriptors import RETRY_SECONDS
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
-from odradek.storage.directories.directory import PROBE_NAME
-from odradek.storage.directories.failure import WRONG_FILE_TYPE_ERRNOS
+from odradek.storage.directories.io_errors import WRONG_FILE_TYPE_ERRNOS
+from odradek.storage.directories.log_directory import PROBE_NAME
 from odradek.storage.directories.names import NotAPartition, PartitionDirectoryState, TopicPartition
 from odradek.storage.errors import NoDescriptors
+from odradek.storage.file_descriptor_retry import RETRY_SECONDS
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
 from odradek.storage.log.partition_metadata import CorruptMetadata

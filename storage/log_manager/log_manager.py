@@ -6,7 +6,7 @@ It does not manage `__cluster_metadata-0`, which the Raft log opens itself in th
 The registry is changed only on the loop; slow disk operations run in worker threads, on the lane of
 their directory. Every log is in exactly one log directory:
 
-- A directory with an I/O error (`directories/failure.py`) goes offline as a whole: its logs raise
+- A directory with an I/O error (`directories/io_errors.py`) goes offline as a whole: its logs raise
   LogFailed, the others are served. If it was the last one or the metadata directory, `all_failed` is
   set, and the node must shut down.
 - A partition that is found in several directories is not served until only one log remains; an empty
@@ -35,22 +35,22 @@ import trio
 
 from odradek.seams.files import Path
 from odradek.seams.workers import Workers
-from odradek.storage.compaction.cleaners import Cleaners
-from odradek.storage.compaction.settings import CleanerSettings
-from odradek.storage.descriptors import run_retrying_descriptors
+from odradek.storage.compaction.cleaner_settings import CleanerSettings
+from odradek.storage.compaction.log_cleaner import LogCleaner
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
-from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import NoDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.file_descriptor_retry import retry_without_descriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager import background_tasks, shutdown
 from odradek.storage.log_manager import loading as log_loading
-from odradek.storage.log_manager.background_tasks import Flushing
-from odradek.storage.log_manager.creation import Creation
+from odradek.storage.log_manager.background_tasks import FlushQueues
+from odradek.storage.log_manager.creation import LogCreation
 from odradek.storage.log_manager.deletion import LogRemoval
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loaded_logs import LoadedLogs
@@ -60,13 +60,13 @@ from odradek.storage.log_manager.registry import (
     no_stray_logs,
     offline_reason,
 )
-from odradek.storage.log_manager.services import Intervals, LogServices
+from odradek.storage.log_manager.services import LogManagerIntervals, LogServices
 from odradek.storage.moving.interrupted_moves import InterruptedMoves
 from odradek.storage.moving.mover import Mover, MoverSettings
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Intervals", "LogManager", "LogServices"]
+__all__ = ["LogManagerIntervals", "LogManager", "LogServices"]
 
 
 Ts = TypeVarTuple("Ts")
@@ -114,11 +114,11 @@ class LogManager:
         """Set when the last directory or the metadata directory has failed: the node must shut down."""
         self._on_failure = on_failure
         self._on_failed_alone = on_log_failed
-        self.flushing = Flushing(services)
-        self.cleaners = (
+        self.flushing = FlushQueues(services)
+        self.log_cleaner = (
             None
             if workers is None
-            else Cleaners(services, workers, services.entropy, cleaner_settings)
+            else LogCleaner(services, workers, services.entropy, cleaner_settings)
         )
         self._opener = log_loading.LogOpener(
             LogEnvironment(
@@ -133,10 +133,10 @@ class LogManager:
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
         )
-        self.mover = Mover(services, self.cleaners, mover_settings)
+        self.mover = Mover(services, self.log_cleaner, mover_settings)
         self._marks: list[CleanShutdownFile | None] = []
         self._exhausted: Exception | None = None
-        self._creation = Creation(
+        self._creation = LogCreation(
             self.registry, self._opener, self.clock, self.offload, self.config_of
         )
         self.log_removal = LogRemoval(
@@ -256,7 +256,7 @@ class LogManager:
                 home.directory, path, self.config_of(topic).file_delete_delay_ms
             )
 
-    # Creation
+    # LogCreation
 
     async def create(
         self,
@@ -365,7 +365,7 @@ class LogManager:
             return
         write, lane = partial(home.write_checkpoints, (Checkpoint.LOG_START,)), home.directory.lane
         try:
-            await run_retrying_descriptors(self.clock, self.offload, write, lane=lane)
+            await retry_without_descriptors(self.clock, self.offload, write, lane=lane)
         except OSError as error:
             home.directory.report(error)
 
@@ -376,8 +376,8 @@ class LogManager:
         logs."""
         if topics is None:
             self.mover.settings_changed()
-            if self.cleaners is not None:
-                self.cleaners.settings_changed()
+            if self.log_cleaner is not None:
+                self.log_cleaner.settings_changed()
         wanted = None if topics is None else frozenset(topics)
         configs: dict[str, LogConfig] = {}
         for name, each in self.registry.logs.items():
@@ -443,8 +443,8 @@ class LogManager:
         """Run the background tasks until cancelled: retention, flushes, checkpoints, deletion, log
         cleaner, moves."""
         tasks = [self.mover.run]
-        if self.cleaners is not None:
-            tasks.append(self.cleaners.run)
+        if self.log_cleaner is not None:
+            tasks.append(self.log_cleaner.run)
         await background_tasks.run(self.services, self.flushing, tasks, task_status=task_status)
 
     async def close(self, *, broker_epoch: int = -1) -> None:

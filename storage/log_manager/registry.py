@@ -18,7 +18,7 @@ from uuid import UUID
 import trio
 
 from odradek.seams.files import Path
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog

@@ -14,9 +14,9 @@ from odradek.seams.files import Files, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.directory import LogDirectory
-from odradek.storage.directories.failure import WRONG_FILE_TYPE_ERRNOS
-from odradek.storage.directories.opening import Directories
+from odradek.storage.directories.io_errors import WRONG_FILE_TYPE_ERRNOS
+from odradek.storage.directories.log_directory import LogDirectory
+from odradek.storage.directories.opening import LogDirectories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.deletion import DirectoryDeletion
@@ -31,7 +31,7 @@ NO_MEMORY = frozenset({errno.ENOMEM, errno.ENOBUFS})
 
 
 @value_class
-class Intervals:
+class LogManagerIntervals:
     """Intervals of the background tasks in ms; names and defaults are those of Kafka's configs."""
 
     initial_delay_ms: int = 30_000
@@ -67,10 +67,10 @@ class LogServices:
         clock: Clock,
         entropy: Entropy,
         offload: Offload,
-        directories: Directories,
+        directories: LogDirectories,
         *,
         config_for: Callable[[str], LogConfig],
-        intervals: Callable[[], Intervals] = Intervals,
+        intervals: Callable[[], LogManagerIntervals] = LogManagerIntervals,
     ) -> None:
         """`config_for` returns the effective config of a topic, or the broker's defaults for an unknown one.
 

@@ -30,12 +30,12 @@ from contextlib import closing
 
 from odradek.seams.files import Files, Path
 from odradek.storage.errors import LogFailed, SourceFailed
-from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.log.file_names import EPOCHS, LOG, METADATA, SNAPSHOT, file_name, offset_of
+from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import format_metadata
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
-from odradek.storage.log.read import Tip
+from odradek.storage.log.read import LogEnd
 from odradek.storage.log.segment import Segment
 from odradek.storage.moving.segment_copy import SegmentCopy
 
@@ -97,7 +97,7 @@ class FutureReplica:
         """Return whether at most `limit_bytes` are left to copy, all of them in the active segment."""
         copies = self._copies
         return (
-            copies[-1].source is self.log.tip.segment
+            copies[-1].source is self.log.log_end.segment
             and all(copy.is_finished for copy in copies[:-1])
             and self.remaining_bytes <= limit_bytes
         )
@@ -182,13 +182,13 @@ class FutureReplica:
         """
         generation = self.log.settled()
         try:
-            tip = self._follow_segments()
+            log_end = self._follow_segments()
             for number, copy in enumerate(self._copies):
                 if copy.is_finished:
                     continue
                 is_last = number + 1 == len(self._copies)
                 next_base = None if is_last else self._copies[number + 1].base_offset
-                copied = copy.copy_slice(size, tip, next_base)
+                copied = copy.copy_slice(size, log_end, next_base)
                 if copied:
                     return copied
                 if not is_last and copy.copied == copy.source.size:
@@ -206,10 +206,10 @@ class FutureReplica:
         now = self.log.segments
         return [copy.source for copy in self._copies] == list(now)
 
-    def _follow_segments(self) -> Tip:
+    def _follow_segments(self) -> LogEnd:
         """Adapt the list of copies to the source's segments. Raises OSError."""
         segments = self.log.segments
-        tip = self.log.tip
+        log_end = self.log.log_end
         there = {segment.base_offset for segment in segments}
         known = {copy.base_offset: copy for copy in self._copies}
         for copy in self._copies:
@@ -227,7 +227,7 @@ class FutureReplica:
                 self._snapshots = {each for each in self._snapshots if each < segment.base_offset}
             copies.append(copy)
         self._copies = copies
-        return tip
+        return log_end
 
     def _finish(self, copy: SegmentCopy) -> None:
         copy.finish()
@@ -300,18 +300,18 @@ class FutureReplica:
         Raises OSError. After an error, the future replica is still a prefix of the log and can catch up again.
         """
         self._follow_roll()
-        self._copies[-1].write(data, self.log.tip)
+        self._copies[-1].write(data, self.log.log_end)
 
     def _follow_roll(self) -> None:
-        active = self.log.tip.segment
+        active = self.log.log_end.segment
         if active is not self._copies[-1].source:
             self._copies.append(SegmentCopy(self._files, self.directory, active))
 
-    def source_truncated(self, old: Segment, new: Segment, tip: Tip) -> None:
-        """Apply a truncation of the source from `old` to `new`, which ends at `tip`. Runs in its thread."""
+    def source_truncated(self, old: Segment, new: Segment, log_end: LogEnd) -> None:
+        """Apply a truncation of the source from `old` to `new`, which ends at `log_end`. Runs in its thread."""
         for copy in tuple(self._copies):
-            copy.source_truncated(old, new, tip)
-        self._truncated_to.append(tip.end_offset)
+            copy.source_truncated(old, new, log_end)
+        self._truncated_to.append(log_end.end_offset)
 
     def complete_indexes(self) -> None:
         """Add the index entries since `complete`, and the snapshots and segments of rolls. Raises OSError.

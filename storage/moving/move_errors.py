@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 
 from odradek.seams.files import OutOfDescriptors
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import NoDescriptors, SourceFailed
 from odradek.storage.moving.move_states import MoveEvent
 

@@ -20,7 +20,6 @@ import trio
 
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import state_class, value_class
-from odradek.storage.descriptors import RETRY_SECONDS, run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
 from odradek.storage.errors import (
@@ -33,6 +32,7 @@ from odradek.storage.errors import (
     StorageError,
     UnknownDirectory,
 )
+from odradek.storage.file_descriptor_retry import RETRY_SECONDS, retry_without_descriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.registry import offline_reason
@@ -41,7 +41,7 @@ from odradek.storage.moving.move_states import MoveAction, MoveEvent, MoveState
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
-    from odradek.storage.compaction.cleaners import Cleaners
+    from odradek.storage.compaction.log_cleaner import LogCleaner
     from odradek.storage.moving.future_replica import FutureReplica
     from odradek.storage.moving.move import Move, MoveStatus
 
@@ -85,14 +85,14 @@ class Mover:
     def __init__(
         self,
         services: LogServices,
-        cleaners: Cleaners | None,
+        log_cleaner: LogCleaner | None,
         settings: Callable[[], MoverSettings],
     ) -> None:
         self.statistics = MoverStatistics()
         self.on_moved: Callable[[PartitionLog], None] = lambda partition_log: None
         """Called with a log after it was moved to another directory."""
         self._services = services
-        self._cleaners = cleaners
+        self._log_cleaner = log_cleaner
         self._entropy = services.entropy
         self._settings = settings
         self._throttle = Throttle(services.clock, lambda: settings().bytes_per_second)
@@ -272,8 +272,8 @@ class Mover:
 
     async def _advance(self, move: Move) -> None:
         """Apply events and execute actions until the move is over."""
-        if self._cleaners is not None:
-            await self._cleaners.pause(move.partition_log)
+        if self._log_cleaner is not None:
+            await self._log_cleaner.pause(move.partition_log)
         event = MoveEvent.THREAD_FREE
         while (action := move.apply(event)) in (MoveAction.START, MoveAction.COPY, MoveAction.SWAP):
             event = await self._do(move, action)
@@ -355,8 +355,8 @@ class Mover:
         move.partition_log.on_truncated = None
         move.source.moving_out.discard(move.partition_log)
         move.destination.moving_in.discard(move.partition_log)
-        if self._cleaners is not None:
-            self._cleaners.resume(move.partition_log)
+        if self._log_cleaner is not None:
+            self._log_cleaner.resume(move.partition_log)
         del self._moves[move.name]
         move.done.set()
         self._changed.set()
@@ -393,7 +393,7 @@ class Mover:
         aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
         rename = partial(_rename_copy, services.files, copy, aside)
         try:
-            await run_retrying_descriptors(
+            await retry_without_descriptors(
                 services.clock, services.offload, rename, lane=directory.lane
             )
         except OSError as error:

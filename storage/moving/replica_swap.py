@@ -40,10 +40,10 @@ import trio
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import state_class
-from odradek.storage.descriptors import run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import SourceFailed, StorageError
+from odradek.storage.file_descriptor_retry import retry_without_descriptors
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
@@ -271,7 +271,7 @@ class ReplicaSwap:
         services, directory = self.services, home.directory
         sync = partial(services.files.sync_directory, directory.path)
         try:
-            await run_retrying_descriptors(
+            await retry_without_descriptors(
                 services.clock, services.offload, sync, lane=directory.lane
             )
         except OSError as error:

@@ -25,7 +25,7 @@ from odradek.storage.log.file_names import (
     file_name,
 )
 from odradek.storage.log.offset_index import OffsetIndex
-from odradek.storage.log.read import Tip
+from odradek.storage.log.read import LogEnd
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.segment_files import SegmentHandles
 from odradek.storage.log.time_index import TimeIndex
@@ -75,21 +75,21 @@ class SegmentCopy(SegmentHandles):
 
     # Data
 
-    def copy_slice(self, size: int, tip: Tip, next_base: int | None) -> int:
+    def copy_slice(self, size: int, log_end: LogEnd, next_base: int | None) -> int:
         """Copy, or compare, a slice of about `size` bytes. Return its bytes; 0: there are no more now.
 
-        `tip` is the end of the log. `next_base` is the base offset of the next segment; None for the last one.
+        `log_end` is the end of the log. `next_base` is the base offset of the next segment; None for the last one.
         Raises OSError of the destination, SourceFailed, and ValueError if the source was replaced.
         """
         with self._lock:
             source, start, truncations = self.source, self.copied, self._truncations
-        limit = tip.position if source is tip.segment else source.size
+        limit = log_end.position if source is log_end.segment else source.size
         if start >= limit:
             return 0
         file = source.file
         file.pin()
         try:
-            end, end_offset = self._end_of_slice(source, start, size, limit, tip, next_base)
+            end, end_offset = self._end_of_slice(source, start, size, limit, log_end, next_base)
             if not self._is_copied_already(file, start, end):
                 self._copy(file, start, end)
         finally:
@@ -106,7 +106,7 @@ class SegmentCopy(SegmentHandles):
         start: int,
         size: int,
         limit: int,
-        tip: Tip,
+        log_end: LogEnd,
         next_base: int | None,
     ) -> tuple[int, int]:
         """Return the end position and end offset of about `size` bytes of whole batches."""
@@ -117,8 +117,8 @@ class SegmentCopy(SegmentHandles):
                 if end <= start:  # the batch at `start` is larger than `size`
                     end = start + next(headers(source.file, start, limit)).size
             if not start < end < limit:
-                last = tip.end_offset if source is tip.segment else next_base
-                return limit, tip.end_offset if last is None else last
+                last = log_end.end_offset if source is log_end.segment else next_base
+                return limit, log_end.end_offset if last is None else last
             return end, next(headers(source.file, end, limit)).base_offset
         except OSError as error:
             raise SourceFailed(source.path(LOG), error) from error
@@ -165,23 +165,23 @@ class SegmentCopy(SegmentHandles):
         if before < last:
             self.file.write_out(before, last - before, wait=True)
 
-    def write(self, data: memoryview, tip: Tip) -> None:
-        """Append `data`, which was just appended to the source, whose end is `tip`. Raises OSError."""
+    def write(self, data: memoryview, log_end: LogEnd) -> None:
+        """Append `data`, which was just appended to the source, whose end is `log_end`. Raises OSError."""
         if self.file.size != self.copied:
             self.file.truncate(self.copied)
         self.file.append_v((data,))
-        self.copied, self.end_offset = tip.position, tip.end_offset
+        self.copied, self.end_offset = log_end.position, log_end.end_offset
 
     # Changes of the source
 
-    def source_truncated(self, old: Segment, new: Segment, tip: Tip) -> None:
-        """Apply a truncation that replaced `old` by `new`, the last segment, which ends at `tip`. Runs in its thread."""
+    def source_truncated(self, old: Segment, new: Segment, log_end: LogEnd) -> None:
+        """Apply a truncation that replaced `old` by `new`, the last segment, which ends at `log_end`. Runs in its thread."""
         with self._lock:
             if self.source is old:
                 self._restart(new)
-                if self.copied > tip.position:
-                    self.copied, self.end_offset = tip.position, tip.end_offset
-                self.synced_offset = min(self.synced_offset, tip.end_offset)
+                if self.copied > log_end.position:
+                    self.copied, self.end_offset = log_end.position, log_end.end_offset
+                self.synced_offset = min(self.synced_offset, log_end.end_offset)
 
     def source_replaced(self, new: Segment) -> None:
         """Continue with another source segment, from the start."""

@@ -17,7 +17,7 @@ are only counted.
 | not even the partition | any | FOREIGN: of another cluster, or the metadata is lost |
 | | not a segment's object | STRAY |
 
-The summary of a partition (`summary.py`) is DANGLING if the partition was deleted and no segment
+The summary of a partition (`partition_summary.py`) is DANGLING if the partition was deleted and no segment
 remains; otherwise it is not checked.
 
 A copy is published before its first object is put. So an object that was listed and is in no
@@ -38,13 +38,6 @@ from odradek.seams.objects import ObjectInfo
 from odradek.seams.values import value_class
 from odradek.storage.tiered.custom_metadata import needs_manifest
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import (
-    RemoteEvent,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.object_names import (
     LOG_SUFFIX,
     MANIFEST_SUFFIX,
@@ -54,6 +47,13 @@ from odradek.storage.tiered.object_names import (
 )
 from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import (
+    RemoteEvent,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 
 NEEDED = tuple(
     suffix for suffix in SUFFIXES if suffix not in (IndexType.TRANSACTION.value, MANIFEST_SUFFIX)
@@ -267,7 +267,7 @@ class RemoteStorageAudit:
         """Compare the findings again with the current metadata."""
         settled = []
         for finding in self.findings:
-            again = self._judge_again(finding)
+            again = self._classify_again(finding)
             if again is not None:
                 settled.append(again)
         self.findings = settled
@@ -296,7 +296,7 @@ class RemoteStorageAudit:
         stored = StoredSegment(name.id, name.start_offset, by_suffix)
         self.usages.setdefault(partition, StorageUsage()).add(stored)
         directory.saw(stored)
-        return judged + self._found([self._judge(stored)])
+        return judged + self._found([self._classify(stored)])
 
     def _close_summary(self, info: ObjectInfo, partition: TopicIdPartition) -> list[AuditFinding]:
         directory, left = self._enter(partition)
@@ -319,7 +319,7 @@ class RemoteStorageAudit:
         self.findings += [each for each in found if each.status is not SegmentStatus.WHOLE]
         return found
 
-    def _judge(self, stored: StoredSegment) -> AuditFinding:
+    def _classify(self, stored: StoredSegment) -> AuditFinding:
         if self._known is None:
             return AuditFinding(self._by_manifest(stored), stored)
         metadata = self._known.segment(stored.id)
@@ -376,11 +376,11 @@ class RemoteStorageAudit:
             if each.state is SegmentState.COPY_SEGMENT_FINISHED and each.id.id.bytes not in seen
         )
 
-    def _judge_again(self, finding: AuditFinding) -> AuditFinding | None:
+    def _classify_again(self, finding: AuditFinding) -> AuditFinding | None:
         if self._known is None or finding.stray is not None:
             return finding
         if finding.stored is not None:
-            again = self._judge(finding.stored)
+            again = self._classify(finding.stored)
             if finding.metadata is not None and again.metadata is None:
                 return None  # deleted since the listing; the next audit finds objects that remain
             if (

@@ -16,9 +16,9 @@ from struct import Struct
 
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
 from odradek.seams.files import Buffer
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 _HEAD = Struct(">qiib6xi")
 """Base offset, length, leader epoch, magic, last offset delta."""

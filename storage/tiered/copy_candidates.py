@@ -26,7 +26,7 @@ from odradek.seams.files import FileSlice
 from odradek.seams.values import value_class
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log import offset_index, time_index
-from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producer_replay import replay
 from odradek.storage.log.producer_snapshots import encode_snapshot

@@ -26,7 +26,7 @@ from odradek.protocol.records.batch import (
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 CHUNKED, ENCRYPTED, DENSE = 1, 2, 4
 

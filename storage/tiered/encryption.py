@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import CorruptChunk
-from odradek.storage.tiered.metadata import RemoteLogSegmentId
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId
 
 DATA_KEY_BYTES = 32
 ALGORITHM = "AES-256-GCM"

@@ -16,8 +16,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from odradek.storage.log.epochs import EpochStart
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.log.leader_epoch_cache import EpochStart
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 Lineage = tuple[EpochStart, ...]
 """Epochs that have records, ascending by epoch and offset."""

@@ -16,7 +16,7 @@ from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
 from odradek.storage.tiered.chunks import ChunkTable, Compression
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -14,7 +14,7 @@ from odradek.protocol.schemas import remote_log_records as wire
 from odradek.protocol.schemas import serde
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     PartitionDeleteState,
     RemoteEvent,

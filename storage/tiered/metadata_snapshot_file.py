@@ -39,12 +39,12 @@ from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import read_varlong
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 
 COMMITTED_OFFSETS = "_rlmm_committed_offsets"
 TOPIC_ID = "_rlmm_topic_id"

@@ -3,7 +3,7 @@
     <topic>-<partition>-<topic id>/<start offset, 20 digits>-<segment id><suffix>
 
 Ids are in base64url. `.manifest` (manifest.py) is an additional suffix. A listing of a partition's
-directory has its summaries (summary.py) first, then the segments by start offset.
+directory has its summaries (partition_summary.py) first, then the segments by start offset.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from uuid import UUID
 
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.values import value_class
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage_manager import IndexType
 
 LOG_SUFFIX = ".log"
 MANIFEST_SUFFIX = ".manifest"

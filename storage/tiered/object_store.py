@@ -48,12 +48,6 @@ from odradek.storage.tiered.errors import (
     RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.manifest import ChunkedLog, Manifest, StoredObject, WrappedKey
-from odradek.storage.tiered.metadata import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.object_names import (
     LOG_SUFFIX,
     MANIFEST_SUFFIX,
@@ -64,6 +58,12 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
+from odradek.storage.tiered.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 
 PIECE_BYTES = 1 << 20
 """Bytes per read of a log that is stored unchanged."""
@@ -107,7 +107,7 @@ class ObjectStoreStorage:
     ) -> bytes | None:
         """Copy all files of the segment. Raises OSError if the local disk fails."""
         self._forget_manifest(metadata)
-        copy = _Copy(metadata, self._form, self._entropy)
+        copy = _SegmentCopy(metadata, self._form, self._entropy)
         with _translated():
             self._objects.delete(segment_key(metadata, MANIFEST_SUFFIX))  # 1
             for kind, part in _indexes(data):  # 2
@@ -232,9 +232,9 @@ class ObjectStoreStorage:
     def close(self) -> None:
         self._closed = True
 
-    def _put(self, copy: _Copy, suffix: str, pieces: Iterable[Buffer]) -> None:
+    def _put(self, copy: _SegmentCopy, suffix: str, pieces: Iterable[Buffer]) -> None:
         key = segment_key(copy.metadata, suffix)
-        counted = _Counted(self._while_open(pieces))
+        counted = _CountedObject(self._while_open(pieces))
         self._objects.put(key, counted)
         try:
             stored_bytes: int | None = self._objects.head(key).size
@@ -306,7 +306,7 @@ class ObjectStoreStorage:
             return SegmentCipher(keys.unwrap(key.key_id, key.wrapped), segment)
 
 
-class _Copy:
+class _SegmentCopy:
     """State of one copy in progress."""
 
     def __init__(
@@ -357,7 +357,7 @@ class _Copy:
         return Manifest(finished, dict(self.objects), chunks, self._key, cluster_id)
 
 
-class _Counted:
+class _CountedObject:
     """Counts the bytes of an object that is put, and computes their CRC-32C."""
 
     def __init__(self, pieces: Iterable[Buffer]) -> None:

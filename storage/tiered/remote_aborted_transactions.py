@@ -20,12 +20,12 @@ from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
-from odradek.storage.tiered.index_lookup import aborted_in
 from odradek.storage.tiered.leader_epoch_lineage import shared_until
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
+from odradek.storage.tiered.remote_index_lookup import aborted_in
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 
 class RemoteAbortedTransactions:

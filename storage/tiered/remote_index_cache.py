@@ -37,9 +37,9 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteSegmentNotFound,
 )
-from odradek.storage.tiered.index_lookup import ENTRY_BYTES, check_index
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.remote_index_lookup import ENTRY_BYTES, check_index
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 log = logging.getLogger("odradek.remote")
 
@@ -52,7 +52,7 @@ _KINDS = {kind.value: kind for kind in ENTRY_BYTES}
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedIndexFile:
     """File of the cache."""
 
     name: str
@@ -87,7 +87,7 @@ class RemoteIndexCache:
         self._monotonic = monotonic
         self._limit_bytes = limit_bytes
         self._ttl_seconds = ttl_ms / 1000 if ttl_ms > 0 else None
-        self._files_by_key: dict[Key, _Kept] = {}  # least recently used first
+        self._files_by_key: dict[Key, _CachedIndexFile] = {}  # least recently used first
         self._calls: SharedCalls[Key, Buffer] = SharedCalls(nursery)
         self._being_deleted: dict[str, trio.Event] = {}
         """Files that are being deleted; a new file of that name waits."""
@@ -111,7 +111,7 @@ class RemoteIndexCache:
             return
         now = self._monotonic()
         for key, name, size_bytes in found:
-            self._keep(key, _Kept(name, size_bytes, now))
+            self._keep(key, _CachedIndexFile(name, size_bytes, now))
         await self._evict()
 
     def _look(self) -> list[tuple[Key, str, int]]:
@@ -162,7 +162,7 @@ class RemoteIndexCache:
         return data
 
     async def _read(
-        self, key: Key, kept: _Kept, segment: RemoteLogSegmentMetadata
+        self, key: Key, kept: _CachedIndexFile, segment: RemoteLogSegmentMetadata
     ) -> Buffer | None:
         """Index from the disk; None if the file is unusable, which is then deleted."""
         path = self._directory / kept.name
@@ -215,7 +215,7 @@ class RemoteIndexCache:
             self._disk_failed(error)
             return
         self._is_disk_writable = True
-        self._keep(key, _Kept(name, len(data), self._monotonic(), segment.id.partition))
+        self._keep(key, _CachedIndexFile(name, len(data), self._monotonic(), segment.id.partition))
         await self._evict()
 
     def _write(self, name: str, data: Buffer) -> None:
@@ -233,7 +233,7 @@ class RemoteIndexCache:
                 files.remove(temporary, missing_ok=True)
             raise
 
-    def _keep(self, key: Key, kept: _Kept) -> None:
+    def _keep(self, key: Key, kept: _CachedIndexFile) -> None:
         before = self._files_by_key.pop(key, None)
         self.total_bytes += kept.size_bytes - (0 if before is None else before.size_bytes)
         self._files_by_key[key] = kept
@@ -298,7 +298,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class _Call(Generic[T]):
+class _SharedCall(Generic[T]):
     def __init__(self) -> None:
         self.done = trio.Event()
         self.returned: list[T] = []
@@ -316,19 +316,19 @@ class SharedCalls(Generic[K, T]):
     def __init__(self, nursery: Callable[[], trio.Nursery]) -> None:
         """`nursery` is called when a call starts."""
         self._nursery = nursery
-        self._under_way: dict[K, _Call[T]] = {}
+        self._under_way: dict[K, _SharedCall[T]] = {}
 
     async def result(self, key: K, make: Callable[[], Awaitable[T]]) -> T:
         """Result of `make`, or of the call for `key` that is already in progress. All callers get
         the same exception."""
         call = self._under_way.get(key)
         if call is None:
-            call = self._under_way[key] = _Call()
+            call = self._under_way[key] = _SharedCall()
             self._nursery().start_soon(self._run, key, call, make)
         await call.done.wait()
         return call.outcome()
 
-    async def _run(self, key: K, call: _Call[T], make: Callable[[], Awaitable[T]]) -> None:
+    async def _run(self, key: K, call: _SharedCall[T], make: Callable[[], Awaitable[T]]) -> None:
         try:
             call.returned.append(await make())
             call.raised = None

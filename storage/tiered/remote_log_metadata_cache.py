@@ -1,6 +1,6 @@
 """Remote log segment metadata of one partition: KIP-405's RemoteLogMetadataCache (T-23 to T-27).
 
-The tables in `metadata.py` define the valid transitions. A repeated state changes nothing. An
+The tables in `segment_metadata.py` define the valid transitions. A repeated state changes nothing. An
 invalid event is refused and changes nothing, so a reader of the metadata topic continues with the
 next event. Lookups by offset and sizes take logarithmic time in the number of segments; a segment
 takes less than 100 bytes (`segment_table.py`).
@@ -11,12 +11,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered import segment_row
 from odradek.storage.tiered.epoch_segments import EpochSegments
 from odradek.storage.tiered.errors import InvalidRemoteState, RemoteResourceNotFound
 from odradek.storage.tiered.leader_epoch_lineage import Lineage, is_within, with_records
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     RemoteEvent,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -29,13 +29,13 @@ from odradek.storage.tiered.errors import (
     RemoteNotReady,
     RemoteResourceNotFound,
 )
-from odradek.storage.tiered.index_lookup import lookup_offset
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.fetch_response_spill import FetchResponseSpill
 from odradek.storage.tiered.remote_aborted_transactions import RemoteAbortedTransactions
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
+from odradek.storage.tiered.remote_index_lookup import lookup_offset
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from odradek.storage.tiered.response_spill import ResponseSpill
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.segment_range_cache import ContiguousRanges, SegmentRangeCache
 
 log = logging.getLogger("odradek.remote")
@@ -82,7 +82,7 @@ class ReadLimits:
 
 
 @dataclass(slots=True)
-class _Place:
+class _ReadPosition:
     """Position of a reader: a batch starts at `position` of `segment`. By the index, a batch from
     there on ends at `ends_at`, at or below the wanted offset."""
 
@@ -111,14 +111,14 @@ class RemoteLogReader:
         indexes: RemoteIndexCache,
         ranges: SegmentRangeCache,
         aborted: RemoteAbortedTransactions,
-        aside: ResponseSpill,
+        aside: FetchResponseSpill,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
         self._ranges = ranges
         self._aborted = aborted
         self._aside = aside
-        self._places: dict[tuple[TopicIdPartition, int], _Place] = {}
+        self._places: dict[tuple[TopicIdPartition, int], _ReadPosition] = {}
 
     async def read(
         self, partition_log: PartitionLog, offset: int, limits: ReadLimits, *, committed: bool
@@ -171,7 +171,7 @@ class RemoteLogReader:
         return found
 
     def _check_still_there(
-        self, partition_log: PartitionLog, place: _Place, wanted: int, offset: int
+        self, partition_log: PartitionLog, place: _ReadPosition, wanted: int, offset: int
     ) -> None:
         """Check that the segment still counts. Aborted transactions are searched by the log's
         epochs, which are removed below the log start offset, and in segments that are not being
@@ -186,7 +186,7 @@ class RemoteLogReader:
 
     # Position in a segment
 
-    async def _find(self, partition_log: PartitionLog, offset: int) -> _Place:
+    async def _find(self, partition_log: PartitionLog, offset: int) -> _ReadPosition:
         epoch = epoch_of(partition_log, offset)
         place = self._places.get((partition_of(partition_log), offset))
         if place is not None and place.epoch == epoch:
@@ -197,7 +197,7 @@ class RemoteLogReader:
             entry = await self._lookup(segment, offset)
             if entry is not None:
                 ends_at, position = entry
-        return _Place(segment, epoch, position, ends_at)
+        return _ReadPosition(segment, epoch, position, ends_at)
 
     async def _lookup(
         self, segment: RemoteLogSegmentMetadata, offset: int
@@ -224,7 +224,7 @@ class RemoteLogReader:
     # Batches
 
     async def _read_at(
-        self, partition_log: PartitionLog, place: _Place, offset: int, limits: ReadLimits
+        self, partition_log: PartitionLog, place: _ReadPosition, offset: int, limits: ReadLimits
     ) -> RemoteRead | None:
         """Batches of the segment, or None if it ends before `offset`."""
         return await self._ranges.with_free_memory(
@@ -234,7 +234,7 @@ class RemoteLogReader:
     async def _read_pieces(
         self,
         partition_log: PartitionLog,
-        place: _Place,
+        place: _ReadPosition,
         offset: int,
         limits: ReadLimits,
         may_exceed_limit: bool,
@@ -294,14 +294,14 @@ class RemoteLogReader:
     # Sequential reads and prefetch
 
     def _remember_next(
-        self, partition_log: PartitionLog, place: _Place, offset: int, walk: BatchScanner
+        self, partition_log: PartitionLog, place: _ReadPosition, offset: int, walk: BatchScanner
     ) -> None:
         """Remember where the next read starts, and prefetch for a sequential reader."""
         if walk.has_diverged:
             return
         segment, partition = place.segment, place.segment.partition
         key = partition, walk.next_offset
-        after = _Place(segment, place.epoch, walk.end)
+        after = _ReadPosition(segment, place.epoch, walk.end)
         if walk.end >= segment.size_bytes:
             following = self._following(partition_log, segment)
             if following is None:
@@ -322,7 +322,7 @@ class RemoteLogReader:
 
     def _following(
         self, partition_log: PartitionLog, segment: RemoteLogSegmentMetadata
-    ) -> _Place | None:
+    ) -> _ReadPosition | None:
         """Start of the next segment, if it exists and its records are not local."""
         start = segment.end_offset + 1
         epoch = partition_log.epochs.epoch_for(start)
@@ -334,9 +334,9 @@ class RemoteLogReader:
             return None
         if following is None or following.start_offset != start:
             return None
-        return _Place(following, epoch, 0)
+        return _ReadPosition(following, epoch, 0)
 
-    def _prefetch(self, partition_log: PartitionLog, place: _Place) -> None:
+    def _prefetch(self, partition_log: PartitionLog, place: _ReadPosition) -> None:
         step = min(max(place.ahead_bytes // 4, FETCH_BYTES), FETCH_BYTES_MAX)
         left, position, segment = place.ahead_bytes, place.position, place.segment
         for _ in range(SEGMENTS_AHEAD_MAX):

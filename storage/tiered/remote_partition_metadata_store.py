@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 import trio
 
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteResourceNotFound
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.remote_log_metadata_manager import OnSegment
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     PartitionDeleteState,
     RemoteEvent,
@@ -21,11 +23,9 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
-from odradek.storage.tiered.remote_log_metadata_manager import OnSegment
 
 
-class _Known:
+class _PartitionMetadata:
     __slots__ = ("changed", "is_ready", "metadata")
 
     def __init__(self, metadata: RemoteLogMetadataCache) -> None:
@@ -38,7 +38,7 @@ class RemotePartitionMetadataStore:
     """Queries of RemoteLogMetadataManager, with the same errors, and the updates that feed them."""
 
     def __init__(self) -> None:
-        self._known: dict[TopicIdPartition, _Known] = {}
+        self._known: dict[TopicIdPartition, _PartitionMetadata] = {}
         self._listeners: list[OnSegment] = []
 
     def on_segment(self, listener: OnSegment) -> None:
@@ -49,7 +49,7 @@ class RemotePartitionMetadataStore:
     def announce(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """Start to track a partition, if it is new. It can be queried after `ready`."""
         if partition not in self._known:
-            self._known[partition] = _Known(RemoteLogMetadataCache(partition))
+            self._known[partition] = _PartitionMetadata(RemoteLogMetadataCache(partition))
         return self._known[partition].metadata
 
     def restart(self, metadata: RemoteLogMetadataCache) -> None:

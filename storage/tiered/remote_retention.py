@@ -29,9 +29,9 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 
 from odradek.seams.values import value_class
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.leader_epoch_lineage import is_within, with_records
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
@@ -115,7 +115,7 @@ def decide_expiration(
     `in_progress`: this broker copies or deletes the segment. `is_dangling`: no broker continues the
     unfinished copy.
     """
-    decision = _Decision(retained)
+    decision = _ExpirationRun(retained)
     more = False
     for number, segment in enumerate(left_over, 1):
         if len(decision.expired) >= limit:
@@ -138,7 +138,7 @@ def decide_expiration(
     yield decision.made(more=more)
 
 
-class _Decision:
+class _ExpirationRun:
     def __init__(self, retained: RetentionInput) -> None:
         self._retained = retained
         self._lineage = with_records(retained.epochs)

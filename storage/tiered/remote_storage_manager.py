@@ -17,7 +17,7 @@ from typing import Protocol
 
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 
 class IndexType(Enum):
@@ -96,7 +96,7 @@ class RemoteStorageManager(Protocol):
         ...
 
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
-        """Store a summary of the partition's segments (`summary.py`) and replace those of this and
+        """Store a summary of the partition's segments (`partition_summary.py`) and replace those of this and
         of earlier leader epochs. NO_LEADER precedes all epochs. Not in KIP-405; brokers never
         read it."""
         ...

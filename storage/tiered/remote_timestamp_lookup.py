@@ -26,13 +26,13 @@ from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteNotReady, RemoteResourceNotFound
-from odradek.storage.tiered.index_lookup import lookup_offset, lookup_timestamp
 from odradek.storage.tiered.leader_epoch_lineage import is_within, with_records
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
+from odradek.storage.tiered.remote_index_lookup import lookup_offset, lookup_timestamp
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_log_reader import FETCH_BYTES_MAX, partition_of
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.segment_range_cache import ContiguousRanges, SegmentRangeCache
 
 log = logging.getLogger("odradek.remote")

@@ -2,7 +2,7 @@
 
 A range is the result of one ranged fetch. Like a file, it is a source of slices (`FileSlice`) for
 sockets, and it is pinned until they are sent. So the memory is known whatever consumers do;
-response_spill.py moves the responses of slow ones to disk. Unpinned ranges are evicted when memory
+fetch_response_spill.py moves the responses of slow ones to disk. Unpinned ranges are evicted when memory
 is needed: first those that were read, least recently used first, then those that were prefetched.
 
 Fetches run in their own nursery. If a reader leaves because its request timed out or its client
@@ -35,8 +35,8 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
 log = logging.getLogger("odradek.remote")
 

@@ -21,7 +21,7 @@ from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import read_uvarint
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

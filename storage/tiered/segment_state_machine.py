@@ -27,7 +27,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from odradek.storage.tiered.metadata import SegmentState
+from odradek.storage.tiered.segment_metadata import SegmentState
 
 
 class SegmentStep(enum.Enum):

@@ -21,9 +21,9 @@ from odradek.seams.objects import ObjectMissing, Objects
 from odradek.storage.tiered.audit import StoredSegment
 from odradek.storage.tiered.errors import CorruptRemoteData
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, parse_summary
-from odradek.storage.tiered.summary import decode
+from odradek.storage.tiered.partition_summary import decode
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
 PIECE_BYTES = 4 << 20
 
@@ -140,13 +140,13 @@ class SegmentVerification:
         return f"{any_key[: any_key.rindex('.')]}{suffix}"
 
 
-class Known(Protocol):
+class SegmentLookup(Protocol):
     """Interface of `KnownSegments` that is needed here."""
 
     def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None: ...
 
 
-def summary_problems(objects: Objects, key: str, known: Known | None) -> list[str]:
+def summary_problems(objects: Objects, key: str, known: SegmentLookup | None) -> list[str]:
     """Problems of a partition's summary. Raises ObjectsUnavailable. A missing summary was replaced
     and is no problem."""
     named = parse_summary(key)

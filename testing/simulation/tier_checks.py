@@ -17,13 +17,13 @@ from odradek.broker.node import Node
 from odradek.broker.tiered.segment_operations import DANGLING_MS
 from odradek.replication.partition.partition import Partition
 from odradek.storage.tiered.audit import KnownSegments, RemoteStorageAudit
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import parse_key, parse_summary, segment_key
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import parse_key, parse_summary, segment_key
-from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.testing.simulation.cluster import SimulatedCluster, host
 from odradek.testing.simulation.history import Anomaly, Seen
 from odradek.testing.simulation.tier_retention import (
@@ -151,7 +151,7 @@ class TierChecks:
             if not partition.is_leader:
                 continue
             log = partition.log
-            sealed = log.tip.segment.base_offset
+            sealed = log.log_end.segment.base_offset
             if log.highest_copied_offset < min(sealed, log.high_watermark) - 1:
                 return f"{name} is copied up to {log.highest_copied_offset}, sealed up to {sealed}"
         return None

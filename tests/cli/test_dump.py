@@ -24,7 +24,7 @@ from odradek.protocol.schemas.group_records import (
 from odradek.protocol.schemas.metadata_records import TopicRecord
 from odradek.protocol.schemas.transaction_records import TransactionLogKey, TransactionLogValue
 from odradek.storage.log.producer_snapshots import encode_snapshot
-from odradek.storage.log.producers import BatchMetadata, ProducerEntry
+from odradek.storage.log.producer_state import BatchMetadata, ProducerEntry
 
 T0 = 1_700_000_000_000
 BASE = "00000000000000000000"

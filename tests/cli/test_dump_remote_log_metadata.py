@@ -12,12 +12,15 @@ import pytest
 
 from odradek.cli.main import main
 from odradek.protocol.records.records import Record, build_batch
-from odradek.storage.tiered.metadata import PartitionDeleteState, RemotePartitionDeleteMetadata
 from odradek.storage.tiered.metadata_records import encode
 from odradek.storage.tiered.metadata_snapshot_file import (
     encode_offsets,
     encode_snapshot,
     encode_topic_id,
+)
+from odradek.storage.tiered.segment_metadata import (
+    PartitionDeleteState,
+    RemotePartitionDeleteMetadata,
 )
 from tests.support.remote_segments import FINISHED, FOO_0, becomes, segment, with_copies
 

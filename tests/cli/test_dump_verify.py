@@ -17,7 +17,7 @@ from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.log.index_builder import IndexBuilder
 from odradek.storage.log.producer_snapshots import encode_snapshot
-from odradek.storage.log.producers import BatchMetadata, ProducerEntry
+from odradek.storage.log.producer_state import BatchMetadata, ProducerEntry
 
 T0 = 1_700_000_000_000
 FIRST, SECOND = 0, 60

@@ -21,7 +21,6 @@ from odradek.seams.entropy import SeededEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
-from odradek.storage.tiered.metadata import RemoteEvent, RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.metadata_records import encode
 from odradek.storage.tiered.object_names import (
     NO_LEADER,
@@ -30,8 +29,13 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder, decode
 from odradek.storage.tiered.remote_storage_manager import LogSegmentData
-from odradek.storage.tiered.summary import SummaryBuilder, decode
+from odradek.storage.tiered.segment_metadata import (
+    RemoteEvent,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.odradek_process import start_odradek
@@ -138,10 +142,10 @@ def test_partitions_are_summarized_and_summaries_verified(
     others = TopicIdPartition(UUID(int=3), "others", 1)
     in_the_store(store, *copies, segment(9, 0, 9, partition=others, size=len(LOG)))
     of_a_leader = store / summary_key(others, 0)
-    of_a_leader.write_bytes(SummaryBuilder().encode())
+    of_a_leader.write_bytes(PartitionSummaryBuilder().encode())
     where = ("--without-metadata", "--url", str(store))
     ran = offline("remote", "summarize", *where)
-    assert decode(of_a_leader.read_bytes()) == SummaryBuilder().taken()
+    assert decode(of_a_leader.read_bytes()) == PartitionSummaryBuilder().taken()
     assert ran.lines == [
         "3 segments of 1 partitions summarized; 1 partitions have a summary written by their leader"
     ]

@@ -13,20 +13,20 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteNotReady,
     RemoteResourceNotFound,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
 from tests.support.remote_log_metadata import MetadataWorld, run
 from tests.support.remote_segments import (

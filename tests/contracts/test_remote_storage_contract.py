@@ -22,14 +22,14 @@ from odradek.storage.tiered.errors import (
     RemoteSegmentNotFound,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
-from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.testing.virtual_objects import VirtualObjects
 
 if TYPE_CHECKING:

@@ -10,8 +10,11 @@ import pytest
 
 from odradek.cli.main import main
 from odradek.protocol.records.records import Record, build_batch
-from odradek.storage.tiered.metadata import PartitionDeleteState, RemotePartitionDeleteMetadata
 from odradek.storage.tiered.metadata_records import encode
+from odradek.storage.tiered.segment_metadata import (
+    PartitionDeleteState,
+    RemotePartitionDeleteMetadata,
+)
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import create_topic, produce

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from odradek.pipeline.segment_columns import SegmentSlice
-from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
+from odradek.storage.tiered.segment_metadata import EpochStart, RemoteLogSegmentMetadata
 
 
 def select_slices(

@@ -16,9 +16,9 @@ from odradek.pipeline.decoding.selection import AbortedTransaction
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.planning import PartitionAbortedTransactions
 from odradek.storage.log.transaction_index import ENTRY, VERSION
-from odradek.storage.tiered.metadata import RemoteLogSegmentId
 from odradek.storage.tiered.object_names import segment_key
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_query import (
     COMMITTED,

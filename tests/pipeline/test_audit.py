@@ -36,11 +36,11 @@ from odradek.seams.files import Buffer
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.tiered.custom_metadata import DENSE, custom_metadata
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import parse_directory, summary_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder
 from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE
-from odradek.storage.tiered.summary import SummaryBuilder
+from odradek.storage.tiered.segment_metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.testing import Broker
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
 from tests.pipeline.tiering import QUICK, TIERED
@@ -185,19 +185,19 @@ def test_a_summary_is_held_against_the_segments(
     known = [Manifest.parse(each.read_bytes()).metadata for each in directory.glob("*.manifest")]
     known.sort(key=lambda each: each.start_offset)
     summary = copy.joinpath(directory.parent, summary_key(partition, 7))
-    summary.write_bytes(SummaryBuilder(known).encode())
+    summary.write_bytes(PartitionSummaryBuilder(known).encode())
     assert audited(copy, brokers).is_well
     wrong = replace(known[1], end_offset=known[1].end_offset + 1)
-    summary.write_bytes(SummaryBuilder([known[0], wrong, *known[2:]]).encode())
+    summary.write_bytes(PartitionSummaryBuilder([known[0], wrong, *known[2:]]).encode())
     report = audited(copy, brokers)
     assert not report.is_well
     (text,) = report.partitions[0].problems
     assert summary.name in text
     assert f"end_offset is {wrong.end_offset}, but {known[1].end_offset} in" in text
-    summary.write_bytes(SummaryBuilder([known[0], *known[2:]]).encode())
+    summary.write_bytes(PartitionSummaryBuilder([known[0], *known[2:]]).encode())
     (text,) = audited(copy, brokers).partitions[0].problems
     assert f"lacks what has offsets {known[1].start_offset} to {known[1].end_offset}," in text
-    summary.write_bytes(SummaryBuilder(known[1:]).encode()[:-1])
+    summary.write_bytes(PartitionSummaryBuilder(known[1:]).encode()[:-1])
     (text,) = audited(copy, brokers).partitions[0].problems
     assert summary.name in text
 

@@ -27,7 +27,7 @@ from odradek.pipeline.jobs import audit_tasks as auditing
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, run_audit
 from odradek.pipeline.jobs.audit_tasks import AuditSource, check_partition
 from odradek.storage.tiered.audit import KnownSegments
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,

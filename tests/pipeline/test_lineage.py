@@ -22,14 +22,14 @@ from odradek.pipeline.store import open_store
 from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.custom_metadata import DENSE as DENSE_FLAG
 from odradek.storage.tiered.custom_metadata import custom_metadata
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_storage_manager import LogSegmentData
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from tests.pipeline import covering
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED

@@ -37,8 +37,7 @@ from odradek.pipeline.source import BatchReader
 from odradek.pipeline.table_reader import ReadTask, _freeze_imports
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
-from odradek.storage.log.producers import ProducerEntry
-from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from odradek.storage.log.producer_state import ProducerEntry
 from odradek.storage.tiered.object_names import (
     LOG_SUFFIX,
     MANIFEST_SUFFIX,
@@ -46,6 +45,7 @@ from odradek.storage.tiered.object_names import (
     segment_key,
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import TOPIC_ID, VirtualLeader

@@ -32,18 +32,18 @@ from odradek.pipeline.jobs.retention import (
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.source import BatchReader
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.retention import find_expired
-from odradek.storage.tiered.metadata import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.remote_retention import (
     DeletionReason,
     RetentionInput,
     decide_expiration,
+)
+from odradek.storage.tiered.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
 )
 from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader

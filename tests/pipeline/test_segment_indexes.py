@@ -12,16 +12,16 @@ import pytest
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.log import offset_index, time_index
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
-from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 
 pytest.importorskip("pyarrow")

@@ -17,13 +17,6 @@ from odradek.pipeline.query import Query
 from odradek.pipeline.store import Store
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import (
-    EpochStart,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.object_names import (
     LOG_SUFFIX,
     MANIFEST_SUFFIX,
@@ -31,8 +24,15 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from odradek.storage.tiered.summary import SummaryBuilder
+from odradek.storage.tiered.segment_metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from odradek.testing.virtual_objects import VirtualObjects
 
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)
@@ -67,7 +67,7 @@ class World:
             self.objects.put(segment_key(each, MANIFEST_SUFFIX), [Manifest(each, {}).render()])
 
     def summarise(self, *segments: RemoteLogSegmentMetadata, epoch: int = 0) -> None:
-        self.storage.put_summary(WHERE, epoch, SummaryBuilder(segments).encode())
+        self.storage.put_summary(WHERE, epoch, PartitionSummaryBuilder(segments).encode())
 
     def requests(self, *operations: str) -> int:
         return sum(operation in operations for operation, _ in self.objects.bucket.requests)
@@ -155,7 +155,7 @@ def test_the_latest_leaders_summary_counts() -> None:
     old, new = many(5), [segment(90, 20, 29, 1), segment(91, 30, 39, 1)]
     cluster_view.has(*old, *new)
     cluster_view.summarise(*old[:2], epoch=1)
-    late = SummaryBuilder(old).encode()
+    late = PartitionSummaryBuilder(old).encode()
     cluster_view.objects.put(summary_key(WHERE, 0), [late])
     assert list(cluster_view.store.segments(WHERE)) == in_order([*old, *new])
 

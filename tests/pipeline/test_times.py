@@ -26,16 +26,16 @@ from odradek.seams.entropy import SeededEntropy
 from odradek.storage.log import offset_index
 from odradek.storage.log.time_index import ENTRY
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, segment_key
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, segment_key
-from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.virtual_reading import FULL
 

@@ -14,16 +14,16 @@ from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.offset_index import ENTRY
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
-from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
 
 pa = pytest.importorskip("pyarrow")

@@ -15,7 +15,7 @@ from odradek.client.positions import EARLIEST_LOCAL
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 
 TOPIC_ID = UUID(int=1)
 RECORDS_A_FETCH = 5

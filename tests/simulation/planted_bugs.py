@@ -21,7 +21,7 @@ from odradek.replication.partition.truncation import Truncation
 from odradek.replication.raft import inbound_requests as responding
 from odradek.replication.raft.election_state import OffsetAndEpoch
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.log import recovery
 from odradek.storage.log.partition_log import PartitionLog
 

@@ -17,9 +17,9 @@ from odradek.storage.log import retention as local_retention
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.tiered import remote_retention
 from odradek.storage.tiered.manifest import StoredObject
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import segment_key
-from odradek.storage.tiered.object_store import ObjectStoreStorage, _Counted
+from odradek.storage.tiered.object_store import ObjectStoreStorage, _CountedObject
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 
 def let_go_of_what_was_not_copied(patch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def take_the_store_at_its_word(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks whether what was put is there."""
 
     def put(self: ObjectStoreStorage, copy: Any, suffix: str, pieces: Iterable[Buffer]) -> None:
-        counted = _Counted(pieces)
+        counted = _CountedObject(pieces)
         self._objects.put(segment_key(copy.metadata, suffix), counted)
         copy.objects[suffix] = StoredObject(counted.size, counted.crc32c)
 

@@ -15,7 +15,7 @@ from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.messages import TransactionResult
 from odradek.broker.transactions.transaction import Transaction
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.producers import ProducerEntry, ProducerStates
+from odradek.storage.log.producer_state import ProducerEntry, ProducerStates
 from odradek.testing.simulation.history import Outcome, anomalies
 from tests.simulation.transactional_world import TransactionalWorld
 

@@ -8,7 +8,7 @@ from odradek.broker.groups import record_serde as records
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import batches
-from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.producer_state import ProducerStates
 from odradek.storage.log.transaction_verification import VerificationGuard
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from odradek.storage.log.epochs import EpochStart
-from odradek.storage.tiered.metadata import (
+from odradek.storage.log.leader_epoch_cache import EpochStart
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,

@@ -14,12 +14,12 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path
 from odradek.seams.threads import ThreadOffload
-from odradek.storage.compaction.settings import CleanerSettings
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.compaction.cleaner_settings import CleanerSettings
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.partition_log import Appended, PartitionLog
-from odradek.storage.log_manager.log_manager import Intervals, LogManager, LogServices
+from odradek.storage.log.partition_log import AppendResult, PartitionLog
+from odradek.storage.log_manager.log_manager import LogManager, LogManagerIntervals, LogServices
 from odradek.storage.log_manager.registry import IsStray, no_stray_logs
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
@@ -41,7 +41,7 @@ class World:
     disk: VirtualDisk = field(default_factory=VirtualDisk)
     paths: Sequence[Path] = (A, B)
     clock: VirtualClock = field(default_factory=VirtualClock)
-    intervals: Intervals = field(default_factory=Intervals)
+    intervals: LogManagerIntervals = field(default_factory=LogManagerIntervals)
     configs: dict[str, LogConfig] = field(default_factory=dict)
     default: LogConfig = SMALL
     seed: int = 1
@@ -125,7 +125,7 @@ def append(
     now_ms: int = T0,
     epoch: int = 0,
     key: bytes | None = None,
-) -> Appended:
+) -> AppendResult:
     """A batch of these values; the high watermark follows, as with one replica."""
     records = [Record(-1, now_ms, key, value.encode()) for value in values]
     appended = log.append_as_leader(
@@ -159,7 +159,7 @@ def contents(log: PartitionLog) -> list[str]:
 
 def append_keyed(
     log: PartitionLog, values: Mapping[bytes, bytes | None], *, now_ms: int = T0
-) -> Appended:
+) -> AppendResult:
     """As `append`, with keys."""
     records = [Record(-1, now_ms, key, value) for key, value in values.items()]
     appended = log.append_as_leader(memoryview(build_batch(records)), leader_epoch=0, now_ms=now_ms)

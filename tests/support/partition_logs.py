@@ -14,8 +14,8 @@ from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import (
-    Appended,
     AppendOrigin,
+    AppendResult,
     LogEnvironment,
     PartitionLog,
     RecoveryOptions,
@@ -113,7 +113,9 @@ class World:
         log.on_flush_due = self.flush_due.append
         return log
 
-    def append(self, data: memoryview | None = None, *, epoch: int = 0, **more: object) -> Appended:
+    def append(
+        self, data: memoryview | None = None, *, epoch: int = 0, **more: object
+    ) -> AppendResult:
         return self.log.append_as_leader(
             batch() if data is None else data,
             leader_epoch=epoch,
@@ -121,7 +123,7 @@ class World:
             **{"guard": VERIFICATION_DISABLED, **more},  # type: ignore[arg-type]
         )
 
-    def coordinate(self, data: memoryview, **more: object) -> Appended:
+    def coordinate(self, data: memoryview, **more: object) -> AppendResult:
         return self.append(data, origin=AppendOrigin.COORDINATOR, **more)
 
     def flush(self) -> None:

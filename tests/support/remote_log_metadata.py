@@ -28,9 +28,9 @@ from odradek.replication.tiered.partition_remover import (
 from odradek.replication.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams.files import Buffer, Path
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.testing.power import NodeCrashed
 from odradek.testing.simulation.cluster import CLIENTS, PORT, SimulatedCluster, host
 from odradek.testing.simulation.plan import DATA

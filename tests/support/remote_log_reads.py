@@ -20,12 +20,7 @@ from odradek.storage.tiered.errors import (
     RemoteSegmentNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
-)
+from odradek.storage.tiered.fetch_response_spill import FetchResponseSpill
 from odradek.storage.tiered.remote_aborted_transactions import RemoteAbortedTransactions
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
 from odradek.storage.tiered.remote_log_reader import (
@@ -36,7 +31,12 @@ from odradek.storage.tiered.remote_log_reader import (
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.storage.tiered.remote_timestamp_lookup import RemoteTimestampLookup
-from odradek.storage.tiered.response_spill import ResponseSpill
+from odradek.storage.tiered.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from odradek.storage.tiered.segment_range_cache import ReaderLimits, SegmentRangeCache
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.support.partition_logs import FOREVER, NOW_MS, World
@@ -268,7 +268,7 @@ class Readers:
         )
         metadata: object = tiers.metadata
         aborted = RemoteAbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
-        self.aside = ResponseSpill(
+        self.aside = FetchResponseSpill(
             tiers.log_world.files, CACHE_ROOT, tiers.offload, self.ranges, bytes_max=tiers.aside_max
         )
         self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, self.aside)  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -21,7 +22,6 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
     is_valid_transition,
 )
-from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 
 FOO_0 = TopicIdPartition(UUID(int=1), "foo", 0)
 STARTED, FINISHED, DELETING, DELETED = SegmentState

@@ -12,7 +12,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
-from odradek.storage.log_manager.services import NEVER_MS, Intervals
+from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_files import VirtualFiles
 from tests.support.log_managers import ONE, SMALL, A, B, World, append, contents
@@ -20,7 +20,7 @@ from tests.support.log_managers import ONE, SMALL, A, B, World, append, contents
 NAME = TopicPartition("t", 0)
 M = Path("/m")
 """Metadata directory, so that each of the others can be offline."""
-QUIET = Intervals(
+QUIET = LogManagerIntervals(
     retention_check_ms=NEVER_MS,
     recovery_point_ms=NEVER_MS,
     log_start_ms=NEVER_MS,
@@ -29,7 +29,7 @@ QUIET = Intervals(
     deleted_segments_ms=NEVER_MS,
     probe_ms=10**12,
 )
-"""Intervals without background tasks, so that only the move accesses the disk."""
+"""LogManagerIntervals without background tasks, so that only the move accesses the disk."""
 
 
 class CountingPower(Power):

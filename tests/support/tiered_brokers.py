@@ -23,12 +23,12 @@ from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.protocol.records.batch import batches
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_reader import partition_of
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
 )
-from odradek.storage.tiered.remote_log_reader import partition_of
 from odradek.testing import Broker
 from odradek.testing.memory_metadata import MemoryMetadataManager
 from tests.support.partition_logs import NOW_MS, batch

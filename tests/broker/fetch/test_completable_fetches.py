@@ -122,7 +122,7 @@ async def test_fetch_completes_before_any_task_runs(isolation_level: int) -> Non
         fetches.node.services.completable_fetches.respond()
         (response,) = fetches.at_once
         assert len(records_of(response)) == len(batch())
-        assert partition.log.tip.segment.file.pins == 0
+        assert partition.log.log_end.segment.file.pins == 0
         with trio.fail_after(TIMEOUT_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
@@ -318,7 +318,7 @@ async def test_slow_completion_is_left_to_task(what: str, has_active_connection:
                 "too little after all": ErrorCode.offset_out_of_range,
             }[what]
         )
-        assert partition.log.tip.segment.file.pins == 0
+        assert partition.log.log_end.segment.file.pins == 0
 
 
 async def test_role_change_during_read_is_returned() -> None:

@@ -237,7 +237,7 @@ async def test_small_slices_are_read_and_large_ones_stay() -> None:
             for _, response in on.response.chosen
         }
         assert kinds == {0: [FileSlice], 1: [bytes], 2: [bytes]}
-        pins = [(await on.partition(index)).log.tip.segment.file.pins for index in range(3)]
+        pins = [(await on.partition(index)).log.log_end.segment.file.pins for index in range(3)]
         assert pins == [1, 0, 0], "what was read holds no file"
         for _, response in on.response.chosen:
             release_files(response.records)

@@ -16,7 +16,7 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
 )
 from odradek.testing.virtual_clock import VirtualClock

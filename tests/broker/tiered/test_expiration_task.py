@@ -14,11 +14,11 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_retention import EXPIRED_AT_ONCE
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
-from odradek.storage.tiered.remote_retention import EXPIRED_AT_ONCE
 from odradek.testing.memory_metadata import MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (

@@ -15,8 +15,8 @@ from odradek.seams.files import Buffer
 from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_log_reader import RemoteRead
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
 from tests.support.partition_logs import NOW_MS, idempotent, marker
 from tests.support.remote_log_reads import EVERYTHING
 from tests.support.tiered_brokers import PATIENCE_SECONDS, TieredStage, tiered_stage

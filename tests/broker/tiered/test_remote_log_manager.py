@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 import trio
 
-from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.segment import Segment
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
 )
-from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (

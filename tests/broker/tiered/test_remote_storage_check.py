@@ -14,7 +14,7 @@ from odradek.broker.tiered.remote_storage_check import RemoteStorageCheck
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.errors import RemoteAccessDenied, RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.broker.tiered.copy_task import COPIES_BEHIND_MIN
 from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteStorageUnavailable
-from odradek.storage.tiered.summary import decode
+from odradek.storage.tiered.partition_summary import decode
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import FINISHED, ID, OTHER, TieredWorld, tiered_world
 

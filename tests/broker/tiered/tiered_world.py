@@ -22,7 +22,8 @@ from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteResourceNotFound
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_storage_manager import LogSegmentData
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -30,7 +31,6 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_world import VirtualWorld

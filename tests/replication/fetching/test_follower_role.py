@@ -14,7 +14,7 @@ from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.replication.partition.follower_role import CHUNK_BATCHES, first_chunk
 from odradek.replication.partition.follower_state import ReplicaFetchState
 from odradek.storage.errors import DiskFull
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
 from tests.support.partition_logs import batch
 from tests.support.replica_fetching import SMALL, Led, Stand, is_same

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odradek.storage.log.epochs import EpochStart, LeaderEpochCache
+from odradek.storage.log.leader_epoch_cache import EpochStart, LeaderEpochCache
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 

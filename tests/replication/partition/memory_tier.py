@@ -7,9 +7,9 @@ from uuid import UUID
 from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
 from odradek.replication.tiered.auxiliary_state import history
 from odradek.seams.values import value_class
-from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.tiered.copy_candidates import find_highest_copied_offset
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -22,7 +22,7 @@ from odradek.replication.partition.follower_state import (
     TruncateFullyAndStartAt,
     TruncateTo,
 )
-from odradek.storage.log.epochs import EpochEnd
+from odradek.storage.log.leader_epoch_cache import EpochEnd
 from tests.replication.partition.memory_log import MemoryLog
 
 BACK_OFF_MS = 10

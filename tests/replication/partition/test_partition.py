@@ -24,8 +24,8 @@ from odradek.replication.partition.leader_role import ClusterContext, OnAlterPar
 from odradek.replication.partition.leader_state import AlterPartition
 from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.storage.errors import DiskFull
-from odradek.storage.log.epochs import EpochStart
-from odradek.storage.log.partition_log import Appended, PartitionLog
+from odradek.storage.log.leader_epoch_cache import EpochStart
+from odradek.storage.log.partition_log import AppendResult, PartitionLog
 from tests.support.controller_stub import Controller
 from tests.support.partition_logs import FOREVER, NOW_MS, TOPIC_ID, World, batch
 
@@ -280,7 +280,7 @@ def test_committed_duplicate_under_min_isr_is_acknowledged() -> None:
     """Otherwise a producer without the first response would write the batch again in a new epoch."""
     stand = Stand(min_isr=2)
 
-    def send(sequence: int) -> Appended:
+    def send(sequence: int) -> AppendResult:
         sent = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
         return stand.partition.append(sent, acks=ACKS_ALL, now_ms=NOW_MS)
 

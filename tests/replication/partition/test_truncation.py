@@ -15,7 +15,7 @@ from odradek.replication.partition.truncation import (
     find_divergence,
 )
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.epochs import EpochEnd
+from odradek.storage.log.leader_epoch_cache import EpochEnd
 from tests.replication.partition.memory_log import MemoryLog, Record
 
 

@@ -37,7 +37,7 @@ from odradek.replication.partition.leader_state import (
 from odradek.replication.partition.truncation import find_divergence
 from odradek.seams.values import value_class
 from odradek.storage.errors import InRemoteTier, OffsetOutOfRange
-from odradek.storage.log.epochs import NO_EPOCH, EpochEnd
+from odradek.storage.log.leader_epoch_cache import NO_EPOCH, EpochEnd
 from tests.replication.partition.memory_log import MemoryLog, Record
 from tests.replication.partition.memory_tier import MemoryTier
 from tests.support.controller_stub import NODES, Controller, Image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -15,7 +15,7 @@ from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
 from odradek.replication.tiered.auxiliary_state import READING_S, AuxiliaryState, history
 from odradek.seams import Seams
-from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,

@@ -10,7 +10,7 @@ from odradek.replication.tiered.leader_epoch_recovery import (
     LeaderEpochRecovery,
     lacks_leader_epochs,
 )
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,

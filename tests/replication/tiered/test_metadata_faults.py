@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -16,7 +16,9 @@ from odradek.replication.tiered.metadata_snapshots import (
 )
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS, decode_offsets
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -25,8 +27,6 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS, decode_offsets
-from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld

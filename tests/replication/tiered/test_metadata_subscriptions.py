@@ -11,7 +11,7 @@ from odradek.replication.tiered.metadata_subscriptions import (
     MetadataSubscriptions,
     Subject,
 )
-from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 
 def partition(number: int) -> TopicIdPartition:

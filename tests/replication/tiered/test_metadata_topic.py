@@ -8,8 +8,8 @@ from odradek.replication.tiered.metadata_topic import (
     MetadataTopic,
     metadata_partition,
 )
-from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import trio
 
 from odradek.replication.tiered.partition_remover import RemoverSettings
 from odradek.storage.tiered.errors import RemoteAccessDenied
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     PartitionDeleteState,
     RemoteLogSegmentId,

@@ -7,7 +7,7 @@ import pytest
 
 from odradek.replication.tiered.partition_remover import PUBLISHES, STEPS, RemovalStep, next_step
 from odradek.replication.tiered.topic_metadata_manager import PartitionInventory
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

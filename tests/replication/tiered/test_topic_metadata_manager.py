@@ -28,12 +28,12 @@ from odradek.storage.tiered.errors import (
     RemoteNotReady,
     RemoteResourceNotFound,
 )
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS
+from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS
 from odradek.testing.simulation.plan import DATA
 from tests.replication.tiered.numbered_segments import FINISHED, A, B, becomes, copied, segment
 from tests.support.remote_log_metadata import MetadataWorld, run

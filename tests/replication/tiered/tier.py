@@ -14,14 +14,14 @@ from odradek.storage.tiered.copy_candidates import (
     open_segment_to_copy,
 )
 from odradek.storage.tiered.errors import RemoteResourceNotFound, RemoteStorageError
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
+from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.testing.memory_metadata import MemoryMetadataManager
 
 
@@ -134,7 +134,7 @@ def partition_of(log: PartitionLog) -> TopicIdPartition:
 
 def leave_the_disk(log: PartitionLog) -> None:
     """All that is copied; the active segment is empty."""
-    assert log.tip.segment.base_offset == log.end_offset
+    assert log.log_end.segment.base_offset == log.end_offset
     log.flush()
     kept = log.config
     log.update_config(replace(kept, local_retention_bytes=0))

@@ -101,8 +101,8 @@ async def test_kafkas_cleaner_leaves_the_same(
         sequences, epochs = history.sequences, history.epochs
         clock.advance(1 + again.monotonic())
         async with opened(ours, clock) as (manager, log):
-            assert manager.cleaners is not None
-            assert await manager.cleaners.clean_what_is_due() == 1
+            assert manager.log_cleaner is not None
+            assert await manager.log_cleaner.clean_due_logs() == 1
             mine = content(log)
             assert log.cleaned_to is not None
             said = kafka_compacts(theirs, first_dirty, clock.wall_ms())
@@ -120,8 +120,8 @@ async def test_kafkas_tools_and_log_read_what_is_left(clock: VirtualClock, tmp_p
         for _ in range(2):
             history.go_on(80)
             history.seal()
-            assert manager.cleaners is not None
-            assert await manager.cleaners.clean_what_is_due() == 1
+            assert manager.log_cleaner is not None
+            assert await manager.log_cleaner.clean_due_logs() == 1
         batches = content(log)
         end, producers = log.end_offset, len(log.producers.active)
     out = dumped(directory, ".log", "--deep-iteration", "--print-data-log")

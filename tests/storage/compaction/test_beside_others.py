@@ -24,11 +24,11 @@ import trio
 from odradek.protocol.records.batch import batches
 from odradek.seams.files import Files
 from odradek.seams.workers import WorkerDied
-from odradek.storage.compaction import swap
-from odradek.storage.compaction.cleaners import Cleaners
-from odradek.storage.compaction.one_pass import PRODUCERS_PER_STEP, Pass
-from odradek.storage.compaction.plan import Progress, Replacement
-from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.compaction import segment_swap
+from odradek.storage.compaction.cleaner_settings import CleanerSettings
+from odradek.storage.compaction.compaction_pass import PRODUCERS_PER_STEP, CompactionPass
+from odradek.storage.compaction.compaction_plan import CompactionProgress, SegmentReplacement
+from odradek.storage.compaction.log_cleaner import LogCleaner
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import (
     AbortedTransaction,
@@ -36,7 +36,7 @@ from odradek.storage.log.partition_log import (
     LogRead,
     PartitionLog,
 )
-from odradek.storage.log.producers import ProducerEntry
+from odradek.storage.log.producer_state import ProducerEntry
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.storage.log_manager.log_manager import LogManager
@@ -68,7 +68,7 @@ class Interruption:
 
     workers: object
     act: Callable[[], Awaitable[object]]
-    kind: type[object] = Progress
+    kind: type[object] = CompactionProgress
     skip: int = 0
     steps: list[object] = field(default_factory=list)
 
@@ -104,22 +104,22 @@ async def begun(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
 async def interrupted(
     manager: LogManager, act: Callable[[], Awaitable[object]], **where: object
 ) -> Interruption:
-    cleaners = manager.cleaners
-    assert cleaners is not None
-    interruption = Interruption(cleaners.workers, act, **where)  # type: ignore[arg-type]
-    cleaners.workers = interruption
+    log_cleaner = manager.log_cleaner
+    assert log_cleaner is not None
+    interruption = Interruption(log_cleaner.workers, act, **where)  # type: ignore[arg-type]
+    log_cleaner.workers = interruption
     try:
-        await cleaners.clean_what_is_due(passes_max=1)
+        await log_cleaner.clean_due_logs(passes_max=1)
     finally:
-        cleaners.workers = interruption.workers  # type: ignore[assignment]
+        log_cleaner.workers = interruption.workers  # type: ignore[assignment]
     return interruption
 
 
 POINTS: list[dict[str, object]] = [
-    {"kind": Progress},
-    {"kind": Progress, "skip": 4},
-    {"kind": Replacement},
-    {"kind": Replacement, "skip": 1},
+    {"kind": CompactionProgress},
+    {"kind": CompactionProgress, "skip": 4},
+    {"kind": SegmentReplacement},
+    {"kind": SegmentReplacement, "skip": 1},
 ]
 
 
@@ -132,8 +132,8 @@ async def test_a_truncation_ends_the_pass(world: World, where: dict[str, object]
             log.truncate_to(cut)
 
         await interrupted(manager, truncate, **where)
-        assert manager.cleaners is not None
-        assert manager.cleaners.statistics.given_up == 1
+        assert manager.log_cleaner is not None
+        assert manager.log_cleaner.statistics.given_up == 1
         assert log.end_offset <= cut
         assert log.cleaned_to == 0
         check_files(world, log)
@@ -141,7 +141,7 @@ async def test_a_truncation_ends_the_pass(world: World, where: dict[str, object]
         history = History(log, random.Random(5), world.clock, keys=6)
         append_keyed(log, {b"new": b"value"}, now_ms=world.clock.wall_ms())
         history.seal()
-        await manager.cleaners.clean_what_is_due()
+        await manager.log_cleaner.clean_due_logs()
         assert content(log)[-1].records[0].key == b"new"
         check_files(world, log)
 
@@ -154,15 +154,15 @@ async def test_a_deleted_topic_ends_the_pass(world: World, where: dict[str, obje
             await manager.delete(TopicPartition("t", 0))
 
         await interrupted(manager, delete, **where)
-        assert manager.cleaners is not None
-        assert manager.cleaners.statistics.given_up == 1
+        assert manager.log_cleaner is not None
+        assert manager.log_cleaner.statistics.given_up == 1
         assert not world.failures
         # Its name can be used again at once, and its successor is compacted.
         again = await manager.create("t", 0, ONE)
         history = History(again, random.Random(6), world.clock)
         history.go_on(20)
         history.seal()
-        assert await manager.cleaners.clean_what_is_due() == 1
+        assert await manager.log_cleaner.clean_due_logs() == 1
 
 
 @pytest.mark.parametrize("where", POINTS)
@@ -175,9 +175,9 @@ async def test_a_stray_that_is_set_aside_ends_the_pass(
             assert await manager.rename_stray_logs(lambda name, topic_id: True)
 
         await interrupted(manager, set_aside, **where)
-        assert manager.cleaners is not None
-        assert manager.cleaners.statistics.given_up == 1
-        assert manager.cleaners.statistics.uncleanable == 0
+        assert manager.log_cleaner is not None
+        assert manager.log_cleaner.statistics.given_up == 1
+        assert manager.log_cleaner.statistics.uncleanable == 0
         assert not world.failures
         assert len(manager.homes()) == 1
         await manager.create("t", 0, ONE)  # its name can be used again, and its directory
@@ -195,9 +195,11 @@ async def test_many_producers_are_listed_in_turns_with_others(world: World) -> N
                 await trio.lowlevel.checkpoint()
                 turns += 1
 
-        dirt = await manager.cleaners._survey(log, world.clock.wall_ms())  # type: ignore[union-attr]
+        dirt = await manager.log_cleaner._survey(log, world.clock.wall_ms())  # type: ignore[union-attr]
         assert dirt is not None
-        one = Pass(manager.services, log, dirt, CleanerSettings(), manager.cleaners._entropy)  # type: ignore[union-attr]
+        one = CompactionPass(
+            manager.services, log, dirt, CleanerSettings(), manager.log_cleaner._entropy
+        )  # type: ignore[union-attr]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count_turns)
             found = await one._last_batches()
@@ -222,11 +224,11 @@ async def test_segments_that_retention_takes_end_the_pass(
             assert log.delete_expired(world.clock.wall_ms()) > 0
 
         await interrupted(manager, retain, **where)
-        assert manager.cleaners is not None
-        assert manager.cleaners.statistics.given_up == 1
+        assert manager.log_cleaner is not None
+        assert manager.log_cleaner.statistics.given_up == 1
         log.remove_deleted(world.clock.wall_ms())
         check_files(world, log)
-        await manager.cleaners.clean_what_is_due()
+        await manager.log_cleaner.clean_due_logs()
         assert log.cleaned_to == log.segments[-1].base_offset
 
 
@@ -269,8 +271,8 @@ async def test_slices_that_are_being_sent_stay_what_they_were(world: World) -> N
         read = log.read(0, 1 << 20, limit=log.end_offset)
         assert read.slice is not None
         before = read.slice.read()
-        assert manager.cleaners is not None
-        await manager.cleaners.clean_what_is_due()
+        assert manager.log_cleaner is not None
+        await manager.log_cleaner.clean_due_logs()
         log.remove_deleted(world.clock.wall_ms() + 1)
         assert read.slice.read() == before
         assert len(list(batches(memoryview(before), check=True, allow_partial=True))) > 2
@@ -278,7 +280,9 @@ async def test_slices_that_are_being_sent_stay_what_they_were(world: World) -> N
 
 
 @asynccontextmanager
-async def with_an_aborted_transaction(world: World) -> AsyncIterator[tuple[Cleaners, PartitionLog]]:
+async def with_an_aborted_transaction(
+    world: World,
+) -> AsyncIterator[tuple[LogCleaner, PartitionLog]]:
     """Two segments, of which compaction makes one: in the second, at offset 10, what was aborted."""
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -294,9 +298,9 @@ async def with_an_aborted_transaction(world: World) -> AsyncIterator[tuple[Clean
         log.advance_high_watermark(log.end_offset)
         log.roll()
         log.flush()
-        assert manager.cleaners is not None
-        yield manager.cleaners, log
-        assert manager.cleaners.statistics.passes == 1
+        assert manager.log_cleaner is not None
+        yield manager.log_cleaner, log
+        assert manager.log_cleaner.statistics.passes == 1
         assert len(log.segments) == 2
 
 
@@ -320,10 +324,10 @@ def check_committed(log: PartitionLog, act: Callable[[], object]) -> None:
 
 
 async def test_a_pass_between_the_records_and_the_list_of_what_was_aborted(world: World) -> None:
-    async with with_an_aborted_transaction(world) as (cleaners, log):
+    async with with_an_aborted_transaction(world) as (log_cleaner, log):
 
         def compact() -> None:
-            assert trio.from_thread.run(cleaners.clean_what_is_due) == 1
+            assert trio.from_thread.run(log_cleaner.clean_due_logs) == 1
 
         await trio.to_thread.run_sync(check_committed, log, compact)
 
@@ -331,14 +335,14 @@ async def test_a_pass_between_the_records_and_the_list_of_what_was_aborted(world
 async def test_the_end_of_a_swap_between_the_records_and_the_list_of_what_was_aborted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show = swap.show
+    show = segment_swap.show
 
     def show_between(log: PartitionLog, old: Sequence[Segment], fresh: Segment) -> None:
         check_committed(log, lambda: show(log, old, fresh))
 
-    monkeypatch.setattr(swap, "show", show_between)
-    async with with_an_aborted_transaction(world) as (cleaners, _):
-        assert await cleaners.clean_what_is_due() == 1
+    monkeypatch.setattr(segment_swap, "show", show_between)
+    async with with_an_aborted_transaction(world) as (log_cleaner, _):
+        assert await log_cleaner.clean_due_logs() == 1
 
 
 async def test_a_damaged_log_is_left_alone_and_told_once(
@@ -349,13 +353,13 @@ async def test_a_damaged_log_is_left_alone_and_told_once(
         file = world.files.open(victim, write=True)
         file.write_at(100, bytes([file.read_at(100, 1)[0] ^ 1]))
         names = world.names(log.directory)
-        assert manager.cleaners is not None
+        assert manager.log_cleaner is not None
         with caplog.at_level(logging.ERROR):
-            assert await manager.cleaners.clean_what_is_due() == 1
-            assert await manager.cleaners.clean_what_is_due() == 0
+            assert await manager.log_cleaner.clean_due_logs() == 1
+            assert await manager.log_cleaner.clean_due_logs() == 0
         assert caplog.text.count("t-0 is uncleanable") == 1
         assert world.names(log.directory) == names
-        assert manager.cleaners.statistics.uncleanable == 1
+        assert manager.log_cleaner.statistics.uncleanable == 1
         assert log.failure is None
 
 
@@ -363,13 +367,13 @@ async def test_a_full_disk_leaves_the_log_and_the_directory_as_they_are(world: W
     async with begun(world) as (manager, log):
         before, names = content(log), world.names(log.directory)
         world.disk.fail("*.cleaned", errno.ENOSPC, ["write"])
-        assert manager.cleaners is not None
-        assert await manager.cleaners.clean_what_is_due() == 1  # the next round tries again
+        assert manager.log_cleaner is not None
+        assert await manager.log_cleaner.clean_due_logs() == 1  # the next round tries again
         assert content(log) == before
         assert world.names(log.directory) == names
         assert not world.failures
         world.disk.heal()
-        assert await manager.cleaners.clean_what_is_due() == 1
+        assert await manager.log_cleaner.clean_due_logs() == 1
         assert content(log) != before
 
 
@@ -406,7 +410,7 @@ async def test_a_swap_without_descriptors_is_done_or_undone_or_the_log_is_offlin
             log.flush()
             latest = latest_of(log)
             exhaustion = Exhaustion(world, passes)
-            await interrupted(manager, exhaustion.begin, kind=Replacement)
+            await interrupted(manager, exhaustion.begin, kind=SegmentReplacement)
             world.disk.heal()
             failed, passes = exhaustion.failed, passes + 1
             if log.failure is not None:
@@ -434,9 +438,9 @@ def latest_of(log: PartitionLog) -> dict[bytes | None, int]:
 async def test_a_worker_that_dies_is_replaced_in_time(world: World, clock: VirtualClock) -> None:
     world.cleaner = CleanerSettings(backoff_ms=1000)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
-        assert manager.cleaners is not None
+        assert manager.log_cleaner is not None
         world.workers.deaths = 1
-        nursery.start_soon(manager.cleaners.run)
+        nursery.start_soon(manager.log_cleaner.run)
         await clock.run_for(0.5)
         assert log.cleaned_to == 0
         assert world.workers.opened == 1
@@ -448,8 +452,8 @@ async def test_a_worker_that_dies_is_replaced_in_time(world: World, clock: Virtu
 async def test_the_settings_are_obeyed_while_it_runs(world: World, clock: VirtualClock) -> None:
     world.cleaner = CleanerSettings(backoff_ms=1000, enable=False)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
-        assert manager.cleaners is not None
-        nursery.start_soon(manager.cleaners.run)
+        assert manager.log_cleaner is not None
+        nursery.start_soon(manager.log_cleaner.run)
         await clock.run_for(10)
         assert world.workers.opened == 0
         world.cleaner = CleanerSettings(backoff_ms=1000, threads=2, io_max_bytes_per_second=5000)
@@ -463,8 +467,8 @@ async def test_the_settings_are_obeyed_while_it_runs(world: World, clock: Virtua
 async def test_a_shorter_back_off_is_not_waited_for(world: World, clock: VirtualClock) -> None:
     world.cleaner = CleanerSettings(backoff_ms=3_600_000, enable=False)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
-        assert manager.cleaners is not None
-        nursery.start_soon(manager.cleaners.run)
+        assert manager.log_cleaner is not None
+        nursery.start_soon(manager.log_cleaner.run)
         await clock.run_for(1)
         world.cleaner = CleanerSettings(backoff_ms=100)
         manager.update_configs()
@@ -481,9 +485,9 @@ async def test_a_worker_that_cannot_be_started_is_no_reason_to_stop(
             raise WorkerDied("no worker process can be started: out of memory")
 
     async with begun(world) as (manager, _), trio.open_nursery() as nursery:
-        assert manager.cleaners is not None
-        manager.cleaners.workers = Nowhere()  # type: ignore[assignment]
-        nursery.start_soon(manager.cleaners.run)
+        assert manager.log_cleaner is not None
+        manager.log_cleaner.workers = Nowhere()  # type: ignore[assignment]
+        nursery.start_soon(manager.log_cleaner.run)
         await clock.run_for(40)
         assert caplog.text.count("out of memory") >= 2
         nursery.cancel_scope.cancel()
@@ -516,7 +520,7 @@ async def test_the_dirtiest_log_comes_first_and_each_once(world: World) -> None:
                 history.seal()
                 if number < clean:
                     log.cleaned_to = log.segments[-1].base_offset
-        assert manager.cleaners is not None
+        assert manager.log_cleaner is not None
 
         async def note() -> None:
             order.append("")
@@ -526,21 +530,21 @@ async def test_the_dirtiest_log_comes_first_and_each_once(world: World) -> None:
         logs = {log.topic: log for log in manager.logs()}
         assert logs["u"].cleaned_to == logs["u"].segments[-1].base_offset
         assert logs["t"].cleaned_to != logs["t"].segments[-1].base_offset
-        assert await manager.cleaners.clean_what_is_due() == 2
+        assert await manager.log_cleaner.clean_due_logs() == 2
 
 
 async def test_how_far_a_log_is_clean_survives_a_restart(world: World) -> None:
     async with begun(world) as (manager, log):
-        assert manager.cleaners is not None
-        await manager.cleaners.clean_what_is_due()
+        assert manager.log_cleaner is not None
+        await manager.log_cleaner.clean_due_logs()
         cleaned_to = log.cleaned_to
         assert world.read(A / "cleaner-offset-checkpoint") == f"0\n1\nt 0 {cleaned_to}\n"
     async with world.running() as manager:
         again = manager.get("t", 0)
         assert again is not None
         assert again.cleaned_to == cleaned_to
-        assert manager.cleaners is not None
-        assert await manager.cleaners.clean_what_is_due() == 0
+        assert manager.log_cleaner is not None
+        assert await manager.log_cleaner.clean_due_logs() == 0
 
 
 async def test_readers_in_threads_find_whole_batches_all_the_while(
@@ -563,10 +567,10 @@ async def test_readers_in_threads_find_whole_batches_all_the_while(
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, read_on, log)
         nursery.start_soon(trio.to_thread.run_sync, read_on, log)
-        assert manager.cleaners is not None
+        assert manager.log_cleaner is not None
         for _ in range(8):
             log.cleaned_to = None
-            assert await manager.cleaners.clean_what_is_due() == 1
+            assert await manager.log_cleaner.clean_due_logs() == 1
         done = True
         check_files(world, log)
 
@@ -579,12 +583,12 @@ async def test_debris_that_cannot_be_removed_takes_nothing_offline(world: World)
         async def exhaust() -> None:
             world.disk.fail("*.cleaned", errno.EMFILE, {"rename", "remove"})
 
-        await interrupted(manager, exhaust, kind=Replacement)
+        await interrupted(manager, exhaust, kind=SegmentReplacement)
         assert log.failure is None
         assert content(log) == before
         assert [each for each in world.names(log.directory) if each.endswith(".cleaned")]
         world.disk.heal()
-        assert manager.cleaners is not None
-        await manager.cleaners.clean_what_is_due()
+        assert manager.log_cleaner is not None
+        await manager.log_cleaner.clean_due_logs()
         check_files(world, log)
     assert not world.failures

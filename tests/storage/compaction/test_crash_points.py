@@ -49,8 +49,8 @@ class Story:
 
     async def play(self, manager: LogManager) -> list[Kept]:
         log = await self.begin(manager)
-        assert manager.cleaners is not None
-        await manager.cleaners.clean_what_is_due()
+        assert manager.log_cleaner is not None
+        await manager.log_cleaner.clean_due_logs()
         return content(log)
 
 
@@ -72,9 +72,9 @@ async def crashed(cut: Callable[[VirtualFiles], None], *, is_checkpointed: bool 
     await manager.load()
     await story.begin(manager)
     cut(story.world.files)
-    assert manager.cleaners is not None
+    assert manager.log_cleaner is not None
     with suppress(NodeCrashed):
-        await manager.cleaners.clean_what_is_due()
+        await manager.log_cleaner.clean_due_logs()
     return story
 
 
@@ -90,8 +90,8 @@ async def check(story: Story, after: list[Kept], *, seeds: int = 1) -> None:
             check_files(world, log)
             assert log.end_offset == story.before[-1].last_offset + 1
             # It goes on from there, and ends where it would have.
-            assert manager.cleaners is not None
-            await manager.cleaners.clean_what_is_due()
+            assert manager.log_cleaner is not None
+            await manager.log_cleaner.clean_due_logs()
             assert survivors(content(log)) == survivors(after)
         assert not [name for name in world.names(A / "t-0") if name.endswith((".cleaned", ".swap"))]
 
@@ -192,13 +192,13 @@ async def test_a_worker_that_dies_leaves_the_log_as_it_was_and_no_file() -> None
     async with story.world.running() as manager:
         log = await story.begin(manager)
         names = story.world.names(log.directory)
-        assert manager.cleaners is not None
+        assert manager.log_cleaner is not None
         story.world.workers.deaths = 1
         with pytest.raises(WorkerDied):
-            await manager.cleaners.clean_what_is_due()
+            await manager.log_cleaner.clean_due_logs()
         assert content(log) == story.before
         assert story.world.names(log.directory) == names
-        assert await manager.cleaners.clean_what_is_due() > 0
+        assert await manager.log_cleaner.clean_due_logs() > 0
         assert content(log) != story.before
 
 
@@ -211,6 +211,6 @@ async def test_debris_of_a_worker_that_was_killed_does_not_outlive_the_next_swap
         story.world.files.open(stray, create=True).close()
         later: Path = log.directory / "00000000000000000099.index.cleaned"
         story.world.files.open(later, create=True).close()
-        assert manager.cleaners is not None
-        await manager.cleaners.clean_what_is_due()
+        assert manager.log_cleaner is not None
+        await manager.log_cleaner.clean_due_logs()
         check_files(story.world, log)

@@ -12,12 +12,12 @@ import pytest
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path
-from odradek.storage.compaction.grouping import SEGMENTS_MAX, Sizes, group
-from odradek.storage.compaction.keys import LONG, KeyHash
+from odradek.storage.compaction.dirty_range import DirtyRange, LogBounds, survey
+from odradek.storage.compaction.key_hash import LONG, KeyHash
 from odradek.storage.compaction.offset_map import OffsetMap
-from odradek.storage.compaction.pages import PAD, Page, read_pages
-from odradek.storage.compaction.scheduling import Bounds, DirtyPart, survey
-from odradek.storage.compaction.varints import encode, varints
+from odradek.storage.compaction.record_columns import PAD, BatchPage, read_pages
+from odradek.storage.compaction.segment_grouping import SEGMENTS_MAX, SegmentSizes, group
+from odradek.storage.compaction.varint_columns import encode, varints
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.testing.virtual_disk import VirtualDisk
@@ -48,11 +48,11 @@ SEGMENTS = [
     Sealed(30, 100, 1),
     Sealed(40, 7, 0),
 ]
-ALL = Bounds(start=0, last_stable=45, durable=40, end=45, cleaned_to=None)
+ALL = LogBounds(start=0, last_stable=45, durable=40, end=45, cleaned_to=None)
 CONFIG = LogConfig(cleanup_policy=("compact",))
 
 
-def dirt(bounds: Bounds = ALL, config: LogConfig = CONFIG) -> tuple[int, int, int, int]:
+def dirt(bounds: LogBounds = ALL, config: LogConfig = CONFIG) -> tuple[int, int, int, int]:
     found = survey(SEGMENTS, bounds, config, NOW_MS)
     return found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes
 
@@ -90,10 +90,10 @@ def test_min_compaction_lag_keeps_segments_with_young_records() -> None:
 
 
 def test_a_log_is_due_by_its_dirty_ratio() -> None:
-    half = DirtyPart(20, 40, clean_bytes=200, dirty_bytes=200, overdue_ms=0)
+    half = DirtyRange(20, 40, clean_bytes=200, dirty_bytes=200, overdue_ms=0)
     assert not half.is_due(CONFIG)
     assert half.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.49))
-    clean = DirtyPart(40, 40, clean_bytes=400, dirty_bytes=0, overdue_ms=9)
+    clean = DirtyRange(40, 40, clean_bytes=400, dirty_bytes=0, overdue_ms=9)
     assert not clean.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.0))
 
 
@@ -104,11 +104,13 @@ def test_max_compaction_lag_makes_it_due_whatever_the_ratio() -> None:
         assert survey(SEGMENTS, bounds, config, NOW_MS).is_due(config) == is_due
 
 
-def sizes(*logs: int, index: int = 1) -> list[Sizes]:
-    return [Sizes(10 * number, log, index, index) for number, log in enumerate(logs)]
+def sizes(*logs: int, index: int = 1) -> list[SegmentSizes]:
+    return [SegmentSizes(10 * number, log, index, index) for number, log in enumerate(logs)]
 
 
-def grouped(segments: list[Sizes], *, index_bytes: int = 1000, end: int = 1000) -> list[list[int]]:
+def grouped(
+    segments: list[SegmentSizes], *, index_bytes: int = 1000, end: int = 1000
+) -> list[list[int]]:
     groups = group(segments, segment_bytes=100, index_bytes=index_bytes, end=end)
     return [[each.base_offset // 10 for each in one] for one in groups]
 
@@ -121,7 +123,7 @@ def test_neighbours_that_fit_one_segment_become_one() -> None:
 
 
 def test_a_group_has_offsets_that_an_index_can_hold() -> None:
-    far = [Sizes(0, 1, 0, 0), Sizes(10, 1, 0, 0), Sizes(RELATIVE_MAX, 1, 0, 0)]
+    far = [SegmentSizes(0, 1, 0, 0), SegmentSizes(10, 1, 0, 0), SegmentSizes(RELATIVE_MAX, 1, 0, 0)]
     assert grouped(far, end=RELATIVE_MAX + 1) == [[0, 1, RELATIVE_MAX // 10]]
     assert grouped(far, end=RELATIVE_MAX + 2) == [[0, 1], [RELATIVE_MAX // 10]]
 
@@ -219,7 +221,7 @@ def file_of(data: bytes) -> tuple[VirtualFiles, Path]:
     return files, path
 
 
-def pages_of(data: bytes, page_bytes: int) -> list[Page]:
+def pages_of(data: bytes, page_bytes: int) -> list[BatchPage]:
     files, path = file_of(data)
     return list(read_pages(files.open(path), 0, len(data), page_bytes, end_offset=0))
 

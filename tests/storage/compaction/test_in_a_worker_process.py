@@ -39,17 +39,17 @@ async def test_a_broker_compacts(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     async with Broker(configs=configs, data=tmp_path) as broker:
         log = await filled(broker)
         latest, size_bytes = latest_values(log), log.size_bytes
-        cleaners = broker.node.logs.cleaners
-        assert cleaners is not None
+        log_cleaner = broker.node.logs.log_cleaner
+        assert log_cleaner is not None
         with caplog.at_level(logging.INFO, "odradek.storage.compaction"):
-            assert await cleaners.clean_what_is_due() == 1
+            assert await log_cleaner.clean_due_logs() == 1
         assert "compacted t-0: offsets 0 to 200" in caplog.text
         assert "200 records to 47" in caplog.text
         assert log.size_bytes < size_bytes / 2
         assert latest_values(log) == latest
         assert sum(len(batch.records) for batch in content(log)) == 47
-        assert cleaners.statistics.passes == 1
-        assert await cleaners.clean_what_is_due() == 0
+        assert log_cleaner.statistics.passes == 1
+        assert await log_cleaner.clean_due_logs() == 0
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n1\nt 0 200\n"
 
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.compaction.cleaner_settings import CleanerSettings
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
@@ -31,11 +31,11 @@ def world(clock: VirtualClock) -> World:
 
 async def compact_once(manager: LogManager, log: PartitionLog) -> list[Kept]:
     """One pass; what the model says is to be there afterwards."""
-    assert manager.cleaners is not None
+    assert manager.log_cleaner is not None
     before, first_dirty = content(log), log.cleaned_to or log.log_start_offset
     bases, producers = [segment.base_offset for segment in log.segments], last_batches(log)
     now_ms = manager.clock.wall_ms()
-    assert await manager.cleaners.clean_what_is_due(passes_max=1) == 1
+    assert await manager.log_cleaner.clean_due_logs(passes_max=1) == 1
     assert log.cleaned_to is not None
     return compacted(
         before,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from odradek.seams.files import OutOfDescriptors
 from odradek.storage.directories import clean_shutdown
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
-from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.io_errors import takes_offline
 
 
 def test_clean_shutdown_file_has_kafka_json_format() -> None:

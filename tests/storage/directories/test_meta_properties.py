@@ -16,8 +16,8 @@ from odradek.storage.directories import meta_properties
 from odradek.storage.directories.errors import WrongDirectory
 from odradek.storage.directories.meta_properties import (
     BadMetaProperties,
-    Identity,
     MetaProperties,
+    NodeIdentity,
     decide_identity,
 )
 
@@ -90,7 +90,7 @@ def test_first_start_generates_cluster_id_and_directory_ids() -> None:
         {A: None, B: None}, node_id=1, cluster_id=None, metadata=A, draw=drawing(ONE, TWO, THREE)
     )
     cluster = uuid_to_text(ONE)
-    assert identity == Identity(
+    assert identity == NodeIdentity(
         cluster,
         {A: MetaProperties(1, cluster, 1, TWO), B: MetaProperties(1, cluster, 1, THREE)},
         (A, B),

@@ -21,10 +21,10 @@ from odradek.storage.directories.errors import (
 )
 from odradek.storage.directories.formatting import format_like
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directories.opening import Directories, open_directories
+from odradek.storage.directories.opening import LogDirectories, open_directories
 
 
-def opened(*paths: RealPath, seed: int = 1, **more: object) -> Directories:
+def opened(*paths: RealPath, seed: int = 1, **more: object) -> LogDirectories:
     return open_directories(
         RealFiles(),
         SeededEntropy(random.Random(seed)),

@@ -22,7 +22,7 @@ from odradek.seams.real_files import RealFiles
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log import index_builder, partition_log, producer_replay
-from odradek.storage.log.batch_scan import Located
+from odradek.storage.log.batch_scan import BatchPosition
 from odradek.storage.log.file_names import LOG, OFFSET_INDEX, TIME_INDEX
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.partition_log import LogEnvironment, LogRead, PartitionLog, RecoveryOptions
@@ -355,7 +355,7 @@ def test_a_segment_is_renamed_while_its_index_is_being_made_anew(
     segment._files.remove(segment.path(OFFSET_INDEX))
     real, ended = index_builder.headers, []
 
-    def headers(*args: Any) -> Iterator[Located]:
+    def headers(*args: Any) -> Iterator[BatchPosition]:
         ended.append(ends_beside(lambda: segment.rename(".deleted")))
         return real(*args)
 

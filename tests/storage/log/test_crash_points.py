@@ -14,9 +14,9 @@ import pytest
 from odradek.seams.files import File, Path
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
-from odradek.storage.log.producers import BatchMetadata, ProducerEntry
+from odradek.storage.log.producer_state import BatchMetadata, ProducerEntry
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.testing.power import NodeCrashed

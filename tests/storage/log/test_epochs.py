@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.seams.files import Path
-from odradek.storage.log.epochs import (
+from odradek.storage.log.leader_epoch_cache import (
     CorruptEpochs,
     EpochEnd,
     EpochStart,

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.records import Record
 from odradek.storage.errors import OutOfOrderSequence
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import LogRead
 from tests.support.partition_logs import (
     FOREVER,

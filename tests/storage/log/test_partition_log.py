@@ -23,10 +23,10 @@ from odradek.storage.errors import (
     UnexpectedOffset,
 )
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.epochs import EpochEnd, EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochEnd, EpochStart
 from odradek.storage.log.partition_log import (
-    Appended,
     AppendOrigin,
+    AppendResult,
     LogEnvironment,
     PartitionLog,
     RecoveryOptions,
@@ -76,9 +76,9 @@ def names(world: World) -> list[str]:
 
 def test_offsets_and_epoch_are_assigned_in_place(world: World) -> None:
     data = batch(3)
-    assert world.append(data, epoch=4) == Appended(0, 2, -1, 0, False, len(data), data)
+    assert world.append(data, epoch=4) == AppendResult(0, 2, -1, 0, False, len(data), data)
     second = batch(2)
-    assert world.append(second, epoch=5) == Appended(3, 4, -1, 0, False, len(second), second)
+    assert world.append(second, epoch=5) == AppendResult(3, 4, -1, 0, False, len(second), second)
     assert world.log.end_offset == 5
     assert (Batch(data).base_offset, Batch(data).leader_epoch) == (0, 4)
     found = read_batches(world.log, 0, 5)
@@ -100,7 +100,7 @@ def test_a_duplicate_is_answered_with_its_first_offset(world: World) -> None:
     world.append()
     world.append(idempotent(7, 0, 2))
     world.append(idempotent(7, 2, 3))
-    assert world.append(idempotent(7, 0, 2)) == Appended(1, 2, NOW_MS, 0, True, 0)
+    assert world.append(idempotent(7, 0, 2)) == AppendResult(1, 2, NOW_MS, 0, True, 0)
     assert world.log.end_offset == 6
     with pytest.raises(OutOfOrderSequence):
         world.append(idempotent(7, 9))
@@ -116,12 +116,12 @@ def test_a_follower_takes_what_the_leader_has(world: World) -> None:
     whole = memoryview(bytearray(read.slice.read()))
     cut = len(whole) - 10
     size_bytes = len(whole) // 6 * 5
-    assert world.log.append_as_follower(whole[:cut]) == Appended(0, 9, -1, 0, False, size_bytes)
+    assert world.log.append_as_follower(whole[:cut]) == AppendResult(0, 9, -1, 0, False, size_bytes)
     with pytest.raises(UnexpectedOffset) as caught:
         world.log.append_as_follower(whole)
     assert (caught.value.first_offset, caught.value.last_offset) == (0, 11)
     assert world.log.append_as_follower(whole[-len(whole) // 6 :]).last_offset == 11
-    assert world.log.append_as_follower(whole[:5]) == Appended(12, 11, -1, 0, False, 0)
+    assert world.log.append_as_follower(whole[:5]) == AppendResult(12, 11, -1, 0, False, 0)
     assert records_in(world.log) == records_in(leader.log)
     assert world.log.epochs.entries == leader.log.epochs.entries
     entry = world.log.producers.get(7)

@@ -14,7 +14,7 @@ from odradek.storage.log.producer_snapshots import (
     decode_snapshot,
     encode_snapshot,
 )
-from odradek.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStates
+from odradek.storage.log.producer_state import BatchMetadata, ProducerEntry, ProducerStates
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from tests.support.partition_logs import NOW_MS, idempotent

@@ -14,7 +14,7 @@ from odradek.storage.errors import (
     InvalidTransactionState,
     OutOfOrderSequence,
 )
-from odradek.storage.log.producers import BatchMetadata, ProducerStates
+from odradek.storage.log.producer_state import BatchMetadata, ProducerStates
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
 from tests.support.partition_logs import NOW_MS, batch, idempotent, marker
 

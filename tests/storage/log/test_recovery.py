@@ -12,7 +12,7 @@ from odradek.protocol.records.batch import Batch
 from odradek.seams.files import Path, WouldBlock
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.transaction_index import AbortedTransaction
 from tests.support.partition_logs import (
     DIRECTORY,

@@ -9,7 +9,7 @@ import pytest
 
 from odradek.seams.files import FileSlice
 from odradek.storage.errors import CorruptRecords, InRemoteTier, OffsetOutOfRange
-from odradek.storage.log.epochs import EpochStart, parse_checkpoint
+from odradek.storage.log.leader_epoch_cache import EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import decode_snapshot
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.copy_candidates import list_candidate_segments, open_segment_to_copy

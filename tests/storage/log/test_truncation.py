@@ -9,7 +9,7 @@ import pytest
 
 from odradek.protocol.records.batch import batches
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import LogRead
 from tests.support.partition_logs import (
     DIRECTORY,

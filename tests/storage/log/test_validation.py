@@ -24,14 +24,13 @@ from odradek.storage.errors import (
     UnexpectedOffset,
     UnsupportedCompression,
 )
-from odradek.storage.log import validation
-from odradek.storage.log.config import LogConfig
-from odradek.storage.log.validation import (
+from odradek.storage.log.batch_validation import (
     ValidationTooSlow,
     check_produced,
     check_raft,
     check_replicated,
 )
+from odradek.storage.log.config import LogConfig
 from tests.support.partition_logs import NOW_MS, batch, idempotent, marker
 
 CONFIG = LogConfig()
@@ -323,8 +322,8 @@ def test_what_decompresses_to_too_much_is_to_be_split(
     settings: LogConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not corrupt, at which a producer would send it again as it is."""
-    little = dataclasses.replace(validation._REWRITTEN, decompressed_bytes=64 << 20)
-    monkeypatch.setattr(validation, "_REWRITTEN", little)
+    little = dataclasses.replace(batch_validation._REWRITTEN, decompressed_bytes=64 << 20)
+    monkeypatch.setattr(batch_validation, "_REWRITTEN", little)
     with pytest.raises(RecordTooLarge) as refused:
         produced(bomb("zstd", record_bytes=65 << 20), settings)
     assert "corrupt" not in str(refused.value)

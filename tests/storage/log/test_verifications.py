@@ -15,7 +15,7 @@ from odradek.storage.errors import (
     OutOfOrderSequence,
     StorageError,
 )
-from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.producer_state import ProducerStates
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
 from tests.support.partition_logs import World, idempotent, marker
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown
-from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import DirectoryError, WrongDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import LogFailed, StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_disk import FileNode

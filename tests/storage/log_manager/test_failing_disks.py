@@ -25,7 +25,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import StorageError
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.log_manager import Intervals, LogManager
+from odradek.storage.log_manager.log_manager import LogManager, LogManagerIntervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import OPERATIONS, VirtualDisk
 from tests.support.log_managers import T0, UUID, A, B, World, append, append_keyed, contents
@@ -36,7 +36,7 @@ SHORT = LogConfig(**SMALL, retention_bytes=1_500)
 COMPACTED = LogConfig(
     **SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01
 )
-EVERY = Intervals(
+EVERY = LogManagerIntervals(
     initial_delay_ms=100,
     retention_check_ms=700,
     recovery_point_ms=500,

@@ -21,7 +21,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import Adopt, DirectoryLoader, DirectoryScan, LogOpener
-from odradek.storage.log_manager.log_manager import Intervals
+from odradek.storage.log_manager.log_manager import LogManagerIntervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_files import VirtualFiles
 from tests.support.log_managers import (
@@ -970,7 +970,7 @@ async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_fi
 async def test_flush_ms_is_kept_where_the_scheduler_is_on(
     world: World, clock: VirtualClock
 ) -> None:
-    world.intervals = Intervals(flush_check_ms=1_000)
+    world.intervals = LogManagerIntervals(flush_check_ms=1_000)
     world.configs["t"] = LogConfig(flush_ms=10_000)
     async with world.running(housekeeping=True) as manager:
         run_for = clock.run_for
@@ -986,7 +986,9 @@ async def test_flush_ms_is_kept_where_the_scheduler_is_on(
 
 
 async def test_idle_producers_are_forgotten(world: World, clock: VirtualClock) -> None:
-    world.intervals = Intervals(producer_id_check_ms=10_000, producer_id_expiration_ms=90_000)
+    world.intervals = LogManagerIntervals(
+        producer_id_check_ms=10_000, producer_id_expiration_ms=90_000
+    )
     from odradek.protocol.records.records import Record, build_batch
 
     async with world.running(housekeeping=True) as manager:

@@ -22,8 +22,8 @@ from odradek.storage.errors import (
     ReplicaNotAvailable,
     UnknownDirectory,
 )
-from odradek.storage.log.partition_log import Appended, PartitionLog
-from odradek.storage.log.producers import BatchMetadata, ProducerEntry
+from odradek.storage.log.partition_log import AppendResult, PartitionLog
+from odradek.storage.log.producer_state import BatchMetadata, ProducerEntry
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager.log_manager import LogManager
@@ -518,7 +518,7 @@ async def test_partition_deleted_while_moving_is_removed(world: World) -> None:
         assert contents(again) == ["new"]
 
 
-def idempotent(log: PartitionLog, sequence: int) -> Appended:
+def idempotent(log: PartitionLog, sequence: int) -> AppendResult:
     batch = build_batch(
         [Record(-1, T_MS, None, b"idempotent")],
         producer_id=7,
@@ -636,14 +636,14 @@ async def test_j13_move_continues_after_clean_shutdown(world: World) -> None:
 
 async def test_compaction_is_paused_while_moving(world: World) -> None:
     async with running(world) as (manager, log):
-        assert manager.cleaners is not None
+        assert manager.log_cleaner is not None
         log.update_config(replace(log.config, cleanup_policy=("compact",)))
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
         await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
-        assert not manager.cleaners._is_candidate(log)
+        assert not manager.log_cleaner._is_candidate(log)
         await manager.mover.cancel(T0)
-        assert manager.cleaners._is_candidate(log)
+        assert manager.log_cleaner._is_candidate(log)
 
 
 @pytest.mark.parametrize("asked", ["what is to be copied", "how much that is"])

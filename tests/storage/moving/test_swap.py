@@ -11,12 +11,12 @@ import trio
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import (
     AbortedTransaction,
-    Appended,
     AppendOrigin,
+    AppendResult,
     PartitionLog,
 )
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
@@ -199,7 +199,7 @@ async def test_unexpected_error_in_swap_restores_source(monkeypatch: pytest.Monk
 async def test_producer_state_survives_kill_in_swap() -> None:
     """A producer that retries without a response gets the offset of the first attempt."""
 
-    def idempotent(log: PartitionLog, sequence: int) -> Appended:
+    def idempotent(log: PartitionLog, sequence: int) -> AppendResult:
         records = [Record(-1, 1_767_225_600_000, None, b"idempotent " + b"z" * 40)]
         batch = build_batch(records, producer_id=7, producer_epoch=1, base_sequence=sequence)
         return log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=1_767_225_600_000)
@@ -271,7 +271,7 @@ async def test_roll_with_refused_append_in_swap_keeps_log_usable() -> None:
         await life.move(refused)
         assert life.log.directory == B / "t-0"
         check(life.log, life.promised, at_least=life.promised.acknowledged)
-        assert life.log.tip.segment is life.log.segments[-1]
+        assert life.log.log_end.segment is life.log.segments[-1]
         life.go_on()
 
     world = new_world()

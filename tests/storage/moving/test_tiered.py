@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from tests.support.log_managers import ONE, SMALL, A, B, World, append

@@ -10,14 +10,14 @@ import pytest
 
 from odradek.seams.objects import ObjectInfo
 from odradek.storage.tiered.audit import NEEDED, KnownSegments, RemoteStorageAudit, SegmentStatus
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, SUFFIXES, segment_key, summary_key
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, SUFFIXES, segment_key, summary_key
 from tests.support.remote_segments import (
     DELETED,
     DELETING,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.storage.log.offset_index import ENTRY
-from odradek.storage.tiered.index_lookup import lookup_offset, position_behind
+from odradek.storage.tiered.remote_index_lookup import lookup_offset, position_behind
 
 BASE = 1000
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     PartitionDeleteState,
     RemoteLogSegmentId,

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from odradek.protocol.schemas import remote_log_records as wire
 from odradek.protocol.schemas import serde
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.metadata_records import UnknownRemoteRecord, decode, encode
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemotePartitionDeleteMetadata,
     SegmentState,
 )
-from odradek.storage.tiered.metadata_records import UnknownRemoteRecord, decode, encode
 from tests.support.remote_segments import FINISHED, FOO_0, becomes, segment, segments
 
 VECTOR = bytes.fromhex(

@@ -14,11 +14,6 @@ from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteResourceNotFound,
 )
-from odradek.storage.tiered.metadata import (
-    PartitionDeleteState,
-    RemotePartitionDeleteMetadata,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.metadata_snapshot_file import (
     MetadataSnapshotReader,
     decode_offsets,
@@ -28,6 +23,11 @@ from odradek.storage.tiered.metadata_snapshot_file import (
     encode_topic_id,
 )
 from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.segment_metadata import (
+    PartitionDeleteState,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
 from tests.support.remote_segments import (
     DELETED,
     DELETING,

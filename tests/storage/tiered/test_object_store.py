@@ -24,16 +24,16 @@ from odradek.storage.tiered.errors import (
     RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.object_names import ObjectName, parse_directory, parse_key
+from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import ObjectName, parse_directory, parse_key
-from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
-from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles

@@ -15,9 +15,9 @@ from odradek.seams.files import Buffer
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.tiered import remote_log_reader
 from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.remote_log_reader import ReadLimits
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.segment_range_cache import ReaderLimits
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.support.partition_logs import NOW_MS, batch

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.append import AppendOrigin
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteSegmentNotFound
-from odradek.storage.tiered.metadata import SegmentState
 from odradek.storage.tiered.remote_log_reader import ReadLimits
+from odradek.storage.tiered.segment_metadata import SegmentState
 from tests.support.partition_logs import NOW_MS, World, batch, idempotent, marker
 from tests.support.remote_log_reads import TIERED, Tiers
 

@@ -11,8 +11,8 @@ import trio
 from odradek.protocol.uuids import uuid_to_text
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
 from tests.support.partition_logs import NOW_MS, batch

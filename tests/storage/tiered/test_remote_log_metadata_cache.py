@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteResourceNotFound,
 )
 from odradek.storage.tiered.leader_epoch_lineage import is_within, with_records
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
 )
-from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 from tests.support.remote_segments import (
     DELETED,
     DELETING,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from odradek.protocol.records.batch import batches
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.offset_index import ENTRY
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered import remote_log_reader

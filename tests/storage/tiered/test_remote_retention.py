@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_retention import (
     LOOKED_AT_A_STEP,
     DeletionReason,
@@ -16,6 +15,7 @@ from odradek.storage.tiered.remote_retention import (
     RetentionInput,
     decide_expiration,
 )
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
 from tests.support.finished_segments import epochs, segment
 
 STARTED = SegmentState.COPY_SEGMENT_STARTED

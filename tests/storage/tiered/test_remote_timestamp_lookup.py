@@ -11,13 +11,13 @@ import trio
 
 from odradek.seams.files import Buffer
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.offset_index import ENTRY
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered import remote_timestamp_lookup
 from odradek.storage.tiered.errors import RemoteNotReady
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
 from tests.support.partition_logs import NOW_MS, World, batch
 from tests.support.remote_log_reads import CACHE_ROOT, TIERED, Tiers
 

@@ -14,7 +14,7 @@ from odradek.protocol.schemas import serde
 from odradek.storage.tiered import segment_row
 from odradek.storage.tiered.custom_metadata import DENSE, custom_metadata
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

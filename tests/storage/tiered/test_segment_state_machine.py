@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.storage.tiered.metadata import SegmentState, is_valid_transition
+from odradek.storage.tiered.segment_metadata import SegmentState, is_valid_transition
 from odradek.storage.tiered.segment_state_machine import (
     ENDS,
     NEXT_STEP,

@@ -13,10 +13,10 @@ from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered import segment_verification
 from odradek.storage.tiered.audit import StoredSegment
 from odradek.storage.tiered.chunks import Compression
-from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, parse_key, segment_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
 from odradek.storage.tiered.remote_storage_manager import LogSegmentData
+from odradek.storage.tiered.segment_metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.storage.tiered.segment_verification import SegmentVerification
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.support.remote_segments import FINISHED, becomes, segment

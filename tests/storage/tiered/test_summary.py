@@ -11,13 +11,6 @@ from hypothesis import strategies as st
 
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import (
-    EpochStart,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
-)
 from odradek.storage.tiered.object_names import (
     NO_LEADER,
     keys_from,
@@ -27,7 +20,14 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.summary import SummaryBuilder, decode
+from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder, decode
+from odradek.storage.tiered.segment_metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from odradek.testing.virtual_objects import VirtualObjects
 
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)
@@ -56,7 +56,7 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
 
 @given(st.lists(segments(), max_size=20))
 def test_what_is_put_into_it_comes_out(given: list[RemoteLogSegmentMetadata]) -> None:
-    assert list(decode(SummaryBuilder(given).encode()).segments(WHERE)) == given
+    assert list(decode(PartitionSummaryBuilder(given).encode()).segments(WHERE)) == given
 
 
 SOME = RemoteLogSegmentMetadata(
@@ -73,7 +73,7 @@ SOME = RemoteLogSegmentMetadata(
 
 
 def test_any_wrong_bit_is_noticed() -> None:
-    whole = SummaryBuilder([SOME]).encode()
+    whole = PartitionSummaryBuilder([SOME]).encode()
     for at in range(len(whole)):
         broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         with pytest.raises(CorruptRemoteData):
@@ -83,7 +83,7 @@ def test_any_wrong_bit_is_noticed() -> None:
 
 
 def test_a_segment_that_does_not_fit_is_refused() -> None:
-    builder = SummaryBuilder([SOME])
+    builder = PartitionSummaryBuilder([SOME])
     with pytest.raises(ValueError, match="does not fit"):
         builder.add(replace(SOME, end_offset=SOME.start_offset + (1 << 32)))
 

@@ -34,7 +34,7 @@ from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import (
+from odradek.storage.tiered.segment_metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -56,7 +56,7 @@ _LAST_MAX = 0xFFFFFFFF
 
 
 @value_class
-class Summary:
+class PartitionSummary:
     """Decoded summary: `rows` and `spans` have the formats ROW and SPAN."""
 
     rows: bytes
@@ -88,7 +88,7 @@ class Summary:
             )
 
 
-class SummaryBuilder:
+class PartitionSummaryBuilder:
     """Collects finished segments by start offset; `encode` may run in a thread."""
 
     def __init__(self, segments: Iterable[RemoteLogSegmentMetadata] = ()) -> None:
@@ -127,14 +127,14 @@ class SummaryBuilder:
             flags,
         )
 
-    def taken(self) -> Summary:
-        return Summary(bytes(self._rows), bytes(self._spans), tuple(self._customs))
+    def taken(self) -> PartitionSummary:
+        return PartitionSummary(bytes(self._rows), bytes(self._spans), tuple(self._customs))
 
     def encode(self) -> bytes:
         return encode(self.taken())
 
 
-def encode(summary: Summary) -> bytes:
+def encode(summary: PartitionSummary) -> bytes:
     counts = _COUNTS.pack(VERSION, len(summary), len(summary.spans) // SPAN.size)
     customs = b"".join(_LENGTH.pack(len(each)) + each for each in summary.customs)
     body = _transpose(summary.rows, ROW.size) + _transpose(summary.spans, SPAN.size) + customs
@@ -142,7 +142,7 @@ def encode(summary: Summary) -> bytes:
     return _HEAD.pack(_MAGIC, crc32c(rest)) + rest
 
 
-def decode(data: Buffer) -> Summary:
+def decode(data: Buffer) -> PartitionSummary:
     """Decode a summary. Raises CorruptRemoteData for invalid content or a later version."""
     view = memoryview(data)
     try:
@@ -156,7 +156,7 @@ def decode(data: Buffer) -> Summary:
         spans_at, customs_at = rows * ROW.size, rows * ROW.size + spans * SPAN.size
         if len(body) < customs_at:
             raise ValueError(f"{len(body)} bytes are not {rows} rows")
-        return Summary(
+        return PartitionSummary(
             _untranspose(body[:spans_at], ROW.size),
             _untranspose(body[spans_at:customs_at], SPAN.size),
             tuple(_customs(body, customs_at)),

@@ -47,7 +47,7 @@ from odradek.storage.errors import (
     UnsupportedCompression,
 )
 from odradek.storage.log.config import INT64_MAX, LogConfig
-from odradek.storage.log.producers import read_marker
+from odradek.storage.log.producer_state import read_marker
 
 
 class ValidationTooSlow(Exception):

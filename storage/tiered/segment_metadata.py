@@ -20,7 +20,7 @@ from uuid import UUID
 
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.values import value_class
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.leader_epoch_cache import EpochStart
 
 __all__ = [
     "EpochStart",

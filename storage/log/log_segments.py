@@ -12,7 +12,7 @@ from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 
 
-class Segments:
+class LogSegments:
     """Segment list of a log; not empty once the log is open. The last segment is active."""
 
     __slots__ = ("_all", "_sealed")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odradek.seams.files import Files
-from odradek.storage.compaction.plan import Plan, Step
+from odradek.storage.compaction.compaction_plan import CompactionPlan, CompactionStep
 
 
-def clean(files: Files, plan: Plan) -> Iterator[Step]:
+def clean(files: Files, plan: CompactionPlan) -> Iterator[CompactionStep]:
     """Run `cleaner.clean`, which is imported on the first call."""
     from odradek.storage.compaction import cleaner
 

@@ -30,8 +30,8 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.transaction_verification import (
     VERIFICATION_DISABLED,
+    TransactionVerifications,
     VerificationGuard,
-    Verifications,
 )
 
 BATCHES_KEPT = 5
@@ -58,7 +58,7 @@ class BatchMetadata(NamedTuple):
         return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
 
 
-class Marker(NamedTuple):
+class TransactionMarker(NamedTuple):
     """Content of a transaction marker."""
 
     is_commit: bool
@@ -131,7 +131,7 @@ class ProducerEntry:
         )
         self.last_timestamp = batch.max_timestamp
 
-    def end_transaction(self, epoch: int, marker: Marker) -> None:
+    def end_transaction(self, epoch: int, marker: TransactionMarker) -> None:
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
@@ -156,7 +156,7 @@ class ProducerStates:
         self._ongoing: dict[int, int] = {}
         # First offset to marker, of transactions whose marker is at or past the high watermark.
         self._unreplicated: dict[int, int] = {}
-        self._verifications = Verifications()
+        self._verifications = TransactionVerifications()
         self._unverified = self._verifications.pending  # as good as always empty
         self.map_end = 0
         """Every batch below this offset has been applied."""
@@ -405,14 +405,14 @@ class ProducerStates:
 
     def replace_with(self, other: ProducerStates) -> None:
         """Take over the state of `other`, so that readers in other threads never see a transaction
-        closed in between. Verifications are kept."""
+        closed in between. TransactionVerifications are kept."""
         self._entries = other._entries
         self._ongoing = other._ongoing
         self._unreplicated = other._unreplicated
         self.map_end = other.map_end
 
 
-def read_marker(batch: Batch) -> Marker | None:
+def read_marker(batch: Batch) -> TransactionMarker | None:
     """Marker in a control batch; None if compaction has removed its record.
 
     Raises CorruptBatch if it is not a transaction marker.
@@ -420,4 +420,4 @@ def read_marker(batch: Batch) -> Marker | None:
     if not batch.record_count:
         return None
     is_commit, coordinator_epoch = read_end_marker(batch)
-    return Marker(is_commit, coordinator_epoch, batch.max_timestamp)
+    return TransactionMarker(is_commit, coordinator_epoch, batch.max_timestamp)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.seams.files import Path
-from odradek.storage.compaction.plan import Replacement
+from odradek.storage.compaction.compaction_plan import SegmentReplacement
 from odradek.storage.log.file_names import (
     CLEANED,
     INDEX_FILES,
@@ -37,7 +37,7 @@ from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState, offline_on_failure
 
 
-def cleaned_segment(log: LogState, old: Sequence[Segment], made: Replacement) -> Segment:
+def cleaned_segment(log: LogState, old: Sequence[Segment], made: SegmentReplacement) -> Segment:
     """The new segment under its `.cleaned` names; no file is opened yet."""
     return Segment(
         log.files,

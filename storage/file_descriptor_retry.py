@@ -1,6 +1,6 @@
 """Retry of operations that need a file descriptor and must not be left incomplete.
 
-A lack of descriptors is temporary and no failure of the disk (`directories/failure.py`). So an operation
+A lack of descriptors is temporary and no failure of the disk (`directories/io_errors.py`). So an operation
 that must be completed, such as a rename and the sync of its directory, is retried. Operations that can fail without a
 change raise instead.
 """
@@ -20,7 +20,7 @@ Ts = TypeVarTuple("Ts")
 RETRY_SECONDS = 0.1
 
 
-async def run_retrying_descriptors(
+async def retry_without_descriptors(
     clock: Clock, offload: Offload, act: Callable[[*Ts], T], *args: *Ts, lane: str
 ) -> T:
     """Call `act(*args)`, which must be repeatable, in a worker thread until it does not raise

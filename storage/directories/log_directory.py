@@ -1,6 +1,6 @@
 """One log directory: its lock, id, checkpoints, clean shutdown file and state.
 
-A directory with an I/O error is offline until the process is restarted (`failure.py`). It keeps its lock, so that no
+A directory with an I/O error is offline until the process is restarted (`io_errors.py`). It keeps its lock, so that no
 other broker uses files that this one may still be writing.
 """
 
@@ -15,7 +15,7 @@ from odradek.storage.directories import checkpoints, clean_shutdown
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.disk_space import FREE_BYTES_MIN, DiskSpace, LowDiskSpace
-from odradek.storage.directories.failure import DISK_FULL_ERRNOS, takes_offline
+from odradek.storage.directories.io_errors import DISK_FULL_ERRNOS, takes_offline
 from odradek.storage.directories.names import TopicPartition, live_name
 
 log = logging.getLogger(__name__)

@@ -16,18 +16,18 @@ import trio
 from odradek.protocol.errors import KafkaError
 from odradek.seams.entropy import Entropy
 from odradek.seams.workers import Worker
-from odradek.storage.compaction import swap
-from odradek.storage.compaction.plan import (
+from odradek.storage.compaction import segment_swap
+from odradek.storage.compaction.cleaner_settings import CleanerSettings
+from odradek.storage.compaction.compaction_plan import (
     MARKER_ALONE,
-    Finished,
-    LastBatches,
-    Plan,
-    Replacement,
-    Statistics,
-    Step,
+    CompactionFinished,
+    CompactionPlan,
+    CompactionStatistics,
+    CompactionStep,
+    ProducerLastBatches,
+    SegmentReplacement,
 )
-from odradek.storage.compaction.scheduling import DirtyPart
-from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.compaction.dirty_range import DirtyRange
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
@@ -39,53 +39,53 @@ SEED_BYTES = 32
 PRODUCERS_PER_STEP = 500
 
 
-class GivenUp(Exception):
+class CleaningAborted(Exception):
     """The pass is cancelled because the log has changed after planning. The message is the reason."""
 
 
-class Pass:
+class CompactionPass:
     """One compaction pass of one log."""
 
     def __init__(
         self,
         services: LogServices,
         which: PartitionLog,
-        dirty_part: DirtyPart,
+        dirty_range: DirtyRange,
         settings: CleanerSettings,
         entropy: Entropy,
         paused: Container[PartitionLog] = (),
     ) -> None:
         self.which = which
         self._paused = paused
-        self.dirty_part = dirty_part
-        self.end_offset = dirty_part.first_dirty
+        self.dirty_range = dirty_range
+        self.end_offset = dirty_range.first_dirty
         self.map_seconds = 0.0
         self._services = services
         self._home = services.registry.home_of(which)
         self._settings = settings
         self._seed = entropy.bytes(SEED_BYTES)
         self._left: list[Segment] = [
-            segment for segment in which.segments if segment.base_offset < dirty_part.end
+            segment for segment in which.segments if segment.base_offset < dirty_range.end
         ]
         """Planned segments that are not replaced yet."""
         self._generation = -1
 
-    async def run(self, worker: Worker, throttle: Throttle) -> Statistics:
-        """Run the pass; its statistics. Raises GivenUp, WorkerDied, OSError, and any error that the
+    async def run(self, worker: Worker, throttle: Throttle) -> CompactionStatistics:
+        """Run the pass; its statistics. Raises CleaningAborted, WorkerDied, OSError, and any error that the
         content causes, such as KafkaError."""
         try:
             producers = await self._last_batches()
             lane = self._home.directory.lane
             plan = await self._services.offload.run(self._plan, producers, lane=lane)
             await self._write_checkpoints()
-            statistics = Statistics()
+            statistics = CompactionStatistics()
             started = self._services.clock.monotonic()
             async with aclosing(self._steps(worker, plan)) as steps:
                 async for step in steps:
                     self._check()
-                    if isinstance(step, Replacement):
+                    if isinstance(step, SegmentReplacement):
                         await self._swap(step)
-                    elif isinstance(step, Finished):
+                    elif isinstance(step, CompactionFinished):
                         statistics = step.statistics
                         self.end_offset = step.end_offset
                         # The log may have been truncated after the last swap.
@@ -107,7 +107,7 @@ class Pass:
         which, home = self.which, self._home
         before = which.cleaned_to
         if before is None:
-            which.cleaned_to = self.dirty_part.first_dirty
+            which.cleaned_to = self.dirty_range.first_dirty
         try:
             await self._services.offload.run(
                 home.write_checkpoints,
@@ -118,18 +118,18 @@ class Pass:
             if before is None:
                 which.cleaned_to = None
             raise
-        if self.dirty_part.end > which.recovery_point:
-            raise GivenUp("it was truncated")
+        if self.dirty_range.end > which.recovery_point:
+            raise CleaningAborted("it was truncated")
 
     @staticmethod
-    def _steps(worker: Worker, plan: Plan) -> AsyncGenerator[Step, None]:
-        from odradek.storage.compaction.work import clean
+    def _steps(worker: Worker, plan: CompactionPlan) -> AsyncGenerator[CompactionStep, None]:
+        from odradek.storage.compaction.worker_entry import clean
 
         return worker.run(clean, plan)
 
-    async def _last_batches(self) -> LastBatches:
+    async def _last_batches(self) -> ProducerLastBatches:
         """Last batch of each producer, collected on the loop in parts that let other tasks run."""
-        found = LastBatches()
+        found = ProducerLastBatches()
         for count, (producer_id, entry) in enumerate(list(self.which.producers.active.items())):
             last_offset = entry.batches[-1].last_offset if entry.batches else MARKER_ALONE
             found.add(producer_id, last_offset, entry.epoch)
@@ -137,17 +137,17 @@ class Pass:
                 await trio.lowlevel.checkpoint()
         return found
 
-    def _plan(self, producers: LastBatches) -> Plan:
+    def _plan(self, producers: ProducerLastBatches) -> CompactionPlan:
         """Create the plan, in a worker thread."""
         which, config, settings = self.which, self.which.config, self._settings
-        return Plan(
+        return CompactionPlan(
             directory=which.directory,
             segments=[(segment.base_offset, segment.size) for segment in self._left],
-            first_dirty=self.dirty_part.first_dirty,
-            end=self.dirty_part.end,
+            first_dirty=self.dirty_range.first_dirty,
+            end=self.dirty_range.end,
             now_ms=self._services.clock.wall_ms(),
             delete_retention_ms=config.delete_retention_ms,
-            aborted=which.aborted_transactions(self._left[0].base_offset, self.dirty_part.end),
+            aborted=which.aborted_transactions(self._left[0].base_offset, self.dirty_range.end),
             producers=producers,
             seed=self._seed,
             map_bytes=settings.map_bytes,
@@ -159,38 +159,38 @@ class Pass:
         )
 
     def _check(self) -> None:
-        """Raise GivenUp unless the log is still as planned."""
+        """Raise CleaningAborted unless the log is still as planned."""
         which = self.which
         if which.failure is not None:
-            raise GivenUp(f"the log is offline: {which.failure}")
+            raise CleaningAborted(f"the log is offline: {which.failure}")
         if which in self._paused:
-            raise GivenUp("it moves to another directory")
+            raise CleaningAborted("it moves to another directory")
         if not which.config.compact:
-            raise GivenUp("cleanup.policy no longer contains compact")
+            raise CleaningAborted("cleanup.policy no longer contains compact")
         if which.generation != self._generation:
             there = set(map(id, which.segments))
             if not all(id(segment) in there for segment in self._left):
-                raise GivenUp("segments were truncated or deleted")
+                raise CleaningAborted("segments were truncated or deleted")
             self._generation = which.generation
 
-    async def _swap(self, made: Replacement) -> None:
-        """Swap new segments in, in the order of swap.py; cancellation waits for the end. Raises
-        GivenUp, OSError, LogFailed."""
+    async def _swap(self, made: SegmentReplacement) -> None:
+        """Swap new segments in, in the order of segment_swap.py; cancellation waits for the end. Raises
+        CleaningAborted, OSError, LogFailed."""
         old = self._left[: len(made.replaced)]
         assert [segment.base_offset for segment in old] == list(made.replaced)
         lane, run = self._home.directory.lane, self._services.offload.run
-        fresh = swap.cleaned_segment(self.which, old, made)
+        fresh = segment_swap.cleaned_segment(self.which, old, made)
         with trio.CancelScope(shield=True):
             async with self._home.file_lock:
                 self._check()
                 try:
-                    await run(swap.announce, self.which, fresh, lane=lane)
+                    await run(segment_swap.announce, self.which, fresh, lane=lane)
                     self._check()
-                except (OSError, GivenUp):
-                    await run(swap.withdraw, self.which, fresh, lane=lane)
+                except (OSError, CleaningAborted):
+                    await run(segment_swap.withdraw, self.which, fresh, lane=lane)
                     raise
-                await run(swap.take_over, self.which, old, fresh, lane=lane)
-                swap.show(self.which, old, fresh)
+                await run(segment_swap.take_over, self.which, old, fresh, lane=lane)
+                segment_swap.show(self.which, old, fresh)
                 del self._left[: len(old)]
 
     async def tidy_up(self) -> None:
@@ -198,7 +198,7 @@ class Pass:
 
         def remove() -> None:
             for segment in self._left:
-                swap.remove_files(self.which, segment.base_offset)
+                segment_swap.remove_files(self.which, segment.base_offset)
 
         async with self._home.file_lock:
             if self.which.failure is None:
@@ -206,11 +206,11 @@ class Pass:
                     await self._services.offload.run(remove, lane=self._home.directory.lane)
 
 
-def describe(one: Pass, statistics: Statistics, seconds: float) -> str:
+def describe(one: CompactionPass, statistics: CompactionStatistics, seconds: float) -> str:
     """Log message of a finished pass."""
     read, written = statistics.bytes_read / 1e6, statistics.bytes_written / 1e6
     text = (
-        f"offsets {one.dirty_part.first_dirty} to {one.end_offset}, "
+        f"offsets {one.dirty_range.first_dirty} to {one.end_offset}, "
         f"{read:.1f} MB to {written:.1f} MB, "
         f"{statistics.records_read} records to {statistics.records_written}, "
         f"in {seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "

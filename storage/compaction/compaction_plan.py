@@ -16,7 +16,7 @@ MARKER_ALONE = -1
 
 
 @value_class
-class LastBatches:
+class ProducerLastBatches:
     """Last batch of each active producer, as columns: the last offset of a batch of records, or
     MARKER_ALONE for a marker of an epoch."""
 
@@ -31,7 +31,7 @@ class LastBatches:
 
 
 @value_class
-class Plan:
+class CompactionPlan:
     """One pass over one log; see `cleaner.clean`. Offsets are those of the log, sizes are in bytes."""
 
     directory: Path
@@ -44,7 +44,7 @@ class Plan:
     delete_retention_ms: int
     aborted: Sequence[AbortedTransaction]
     """All that were aborted and have something below `end`."""
-    producers: LastBatches
+    producers: ProducerLastBatches
     seed: bytes
     """Random and secret: for the hashes of keys."""
     map_bytes: int
@@ -62,7 +62,7 @@ class Plan:
 
 
 @value_class
-class Progress:
+class CompactionProgress:
     """Bytes read and written since the previous step. The pass may be cancelled after any step."""
 
     bytes_read: int
@@ -72,7 +72,7 @@ class Progress:
 
 
 @value_class
-class Replacement:
+class SegmentReplacement:
     """New segment that replaces these segments; its `.cleaned` files are durable, and are swapped in
     before the next step."""
 
@@ -82,7 +82,7 @@ class Replacement:
 
 
 @dataclass(slots=True)
-class Statistics:
+class CompactionStatistics:
     """Statistics of a pass; `mapped_` counts the reading for the offset map, the rest the rewriting."""
 
     mapped_bytes: int = 0
@@ -98,11 +98,11 @@ class Statistics:
 
 
 @value_class
-class Finished:
+class CompactionFinished:
     """Last step: everything below `end_offset` is clean."""
 
     end_offset: int
-    statistics: Statistics = field(default_factory=Statistics)
+    statistics: CompactionStatistics = field(default_factory=CompactionStatistics)
 
 
-Step = Progress | Replacement | Finished
+CompactionStep = CompactionProgress | SegmentReplacement | CompactionFinished

@@ -16,13 +16,13 @@ import numpy as np
 
 from odradek.protocol.records.batch import Batch
 from odradek.seams.values import value_class
-from odradek.storage.compaction.keys import KeyHash
+from odradek.storage.compaction.cleaned_transactions import CleanedTransactions
+from odradek.storage.compaction.compaction_plan import MARKER_ALONE, ProducerLastBatches
+from odradek.storage.compaction.key_hash import KeyHash
 from odradek.storage.compaction.offset_map import OffsetMap
-from odradek.storage.compaction.pages import Page, Records
-from odradek.storage.compaction.plan import MARKER_ALONE, LastBatches
-from odradek.storage.compaction.transactions import TransactionsSeen
-from odradek.storage.compaction.varints import Flags, Ints
-from odradek.storage.log.producers import read_marker
+from odradek.storage.compaction.record_columns import BatchPage, RecordColumns
+from odradek.storage.compaction.varint_columns import Flags, Ints
+from odradek.storage.log.producer_state import read_marker
 
 
 @value_class
@@ -37,14 +37,14 @@ class KnownKeys:
 class ActiveProducers:
     """Last batch or marker of each active producer."""
 
-    def __init__(self, last: LastBatches) -> None:
+    def __init__(self, last: ProducerLastBatches) -> None:
         producer_ids = np.array(last.producer_ids, np.int64)
         order = np.argsort(producer_ids)
         self._ids = producer_ids[order]
         self._last_offsets = np.array(last.last_offsets, np.int64)[order]
         self._epochs = np.array(last.epochs, np.int16)[order]
 
-    def wrote_last(self, page: Page) -> Flags:
+    def wrote_last(self, page: BatchPage) -> Flags:
         """Mask of the batches that contain the last sequence or epoch of an active producer."""
         if not len(self._ids):
             return np.zeros(len(page), np.bool_)
@@ -72,7 +72,7 @@ class Verdict:
     """Decision for one page: columns over its batches, except `kept_records`, a column over
     `records`."""
 
-    records: Records
+    records: RecordColumns
     kept_records: Flags
     kept_count: Ints
     sets_horizon: Flags
@@ -81,7 +81,7 @@ class Verdict:
     without_key: int
 
 
-def decided(page: Page, transactions: TransactionsSeen) -> Flags:
+def decided(page: BatchPage, transactions: CleanedTransactions) -> Flags:
     """Mask of the batches whose records are removed because of transactions: aborted batches, and
     markers that are no longer needed."""
     found = np.zeros(len(page), np.bool_)
@@ -96,14 +96,14 @@ def decided(page: Page, transactions: TransactionsSeen) -> Flags:
     return found
 
 
-def _commits(page: Page, number: int) -> bool | None:
+def _commits(page: BatchPage, number: int) -> bool | None:
     batch = Batch(memoryview(page.data), page.starts[number])
     marker = read_marker(batch)
     return None if marker is None else marker.is_commit
 
 
 def judge(
-    page: Page, known: KnownKeys, given: Circumstances, transactions: TransactionsSeen
+    page: BatchPage, known: KnownKeys, given: Circumstances, transactions: CleanedTransactions
 ) -> Verdict:
     """Decide which batches and records of a page are kept. Raises CorruptBatch."""
     is_void = decided(page, transactions)
@@ -125,7 +125,7 @@ def judge(
 
 
 def _kept_records(
-    page: Page, records: Records, known: KnownKeys, horizon_passed: Flags
+    page: BatchPage, records: RecordColumns, known: KnownKeys, horizon_passed: Flags
 ) -> tuple[Flags, int]:
     """Mask of the records to keep, and the number of records without a key."""
     kept = (records.offset > known.last_offset) | page.is_control[records.batch]

@@ -6,7 +6,7 @@ compacts it, and continues until no log is due; then its worker process ends, an
 `log.cleaner.backoff.ms`.
 
 A log whose content makes compaction fail is uncleanable until the next start, as in Kafka. The modules
-of a pass (one_pass.py) are loaded in a thread when a log is due for the first time.
+of a pass (compaction_pass.py) are loaded in a thread when a log is due for the first time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import state_class
 from odradek.seams.workers import Worker, WorkerDied, Workers
-from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.compaction.cleaner_settings import CleanerSettings
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.services import LogServices
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
-    from odradek.storage.compaction.plan import Statistics
-    from odradek.storage.compaction.scheduling import DirtyPart
+    from odradek.storage.compaction.compaction_plan import CompactionStatistics
+    from odradek.storage.compaction.dirty_range import DirtyRange
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class CleanerStatistics:
     """(uncleanable-partitions-count)"""
 
 
-class Cleaners:
+class LogCleaner:
     """The cleaner tasks of a node and their shared state."""
 
     def __init__(
@@ -128,14 +128,14 @@ class Cleaners:
     async def _cleaner(self, number: int) -> None:
         while number < self._threads():
             try:
-                await self.clean_what_is_due()
+                await self.clean_due_logs()
             except WorkerDied as error:
                 log.warning("compaction will be retried: %s", error)
             await self._pause()
 
     # A round
 
-    async def clean_what_is_due(self, passes_max: int | None = None) -> int:
+    async def clean_due_logs(self, passes_max: int | None = None) -> int:
         """Compact until no log is due; the number of passes. Raises WorkerDied.
 
         A log without space for its new segments waits for the next round and does not delay others.
@@ -160,25 +160,25 @@ class Cleaners:
             self._waiting -= waiting
         return passes
 
-    async def _take_dirtiest(self) -> tuple[PartitionLog, DirtyPart] | None:
+    async def _take_dirtiest(self) -> tuple[PartitionLog, DirtyRange] | None:
         """The due log with the largest ratio of dirty bytes; it is added to `_in_progress`."""
         now_ms = self._services.clock.wall_ms()
-        best: tuple[PartitionLog, DirtyPart] | None = None
+        best: tuple[PartitionLog, DirtyRange] | None = None
         dirtiest = 0.0
         self._uncleanable.intersection_update(self._services.logs())
         for which in self._services.logs():
             if not self._is_candidate(which):
                 continue
-            dirty_part = await self._survey(which, now_ms)
-            if dirty_part is None or not self._is_candidate(which):
+            dirty_range = await self._survey(which, now_ms)
+            if dirty_range is None or not self._is_candidate(which):
                 continue
-            dirtiest = max(dirtiest, dirty_part.ratio)
-            if dirty_part.is_due(which.config) and (
-                best is None or dirty_part.ratio > best[1].ratio
+            dirtiest = max(dirtiest, dirty_range.ratio)
+            if dirty_range.is_due(which.config) and (
+                best is None or dirty_range.ratio > best[1].ratio
             ):
                 if best is not None:
                     self._left(best[0])
-                best = which, dirty_part
+                best = which, dirty_range
                 self._in_progress.add(which)  # before another task chooses it
         self.statistics.max_dirty_ratio = dirtiest
         self.statistics.last_round_ms = now_ms
@@ -195,15 +195,15 @@ class Cleaners:
         is_clean = which.cleaned_to is not None and active <= which.cleaned_to <= which.end_offset
         return not is_clean and which not in self._in_progress and which not in self._uncleanable
 
-    async def _survey(self, which: PartitionLog, now_ms: int) -> DirtyPart | None:
+    async def _survey(self, which: PartitionLog, now_ms: int) -> DirtyRange | None:
         """Dirty part of a log, determined in a worker thread because sizes and timestamps may have to
         be read."""
 
-        def look() -> DirtyPart:
-            from odradek.storage.compaction import one_pass  # noqa: F401 - loaded here, in the thread
-            from odradek.storage.compaction.scheduling import Bounds, survey
+        def look() -> DirtyRange:
+            from odradek.storage.compaction import compaction_pass  # noqa: F401 - loaded in the thread
+            from odradek.storage.compaction.dirty_range import LogBounds, survey
 
-            bounds = Bounds(
+            bounds = LogBounds(
                 which.log_start_offset,
                 which.last_stable_offset,
                 which.recovery_point,
@@ -222,16 +222,22 @@ class Cleaners:
 
     # A pass
 
-    async def _clean(self, worker: Worker, which: PartitionLog, dirty_part: DirtyPart) -> bool:
+    async def _clean(self, worker: Worker, which: PartitionLog, dirty_range: DirtyRange) -> bool:
         """Run one pass; False if it must be repeated in a later round."""
-        from odradek.storage.compaction.one_pass import GivenUp, Pass, describe
+        from odradek.storage.compaction.compaction_pass import (
+            CleaningAborted,
+            CompactionPass,
+            describe,
+        )
 
         started = self._services.clock.monotonic()
-        one = Pass(self._services, which, dirty_part, self._settings(), self._entropy, self._paused)
+        one = CompactionPass(
+            self._services, which, dirty_range, self._settings(), self._entropy, self._paused
+        )
         name = f"{which.topic}-{which.partition}"
         try:
             statistics = await one.run(worker, self._throttle)
-        except GivenUp as reason:
+        except CleaningAborted as reason:
             self.statistics.given_up += 1
             log.info("compaction of %s was cancelled: %s", name, reason)
         except WorkerDied:
@@ -258,7 +264,7 @@ class Cleaners:
             log.info("compacted %s: %s", name, describe(one, statistics, seconds))
         return True
 
-    def _count(self, one: Statistics, seconds: float) -> None:
+    def _count(self, one: CompactionStatistics, seconds: float) -> None:
         total = self.statistics
         total.passes += 1
         total.bytes_read += one.bytes_read

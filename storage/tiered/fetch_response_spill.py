@@ -24,7 +24,7 @@ BYTES_MAX = 1 << 30
 """Limit for all files together."""
 
 
-class ResponseSpill:
+class FetchResponseSpill:
     """Spills responses to unlinked files. Runs on the event loop."""
 
     def __init__(

@@ -35,11 +35,11 @@ from odradek.protocol.records.header_columns import header_columns
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES, read_varint
 from odradek.seams.files import File
 from odradek.seams.values import value_class
-from odradek.storage.compaction import keys
-from odradek.storage.compaction.varints import Bits, Bytes, Flags, Ints, varints
+from odradek.storage.compaction import key_hash
+from odradek.storage.compaction.varint_columns import Bits, Bytes, Flags, Ints, varints
 from odradek.storage.errors import CorruptRecords
 
-PAD = bytes(keys.LONG + 16)
+PAD = bytes(key_hash.LONG + 16)
 """Bytes after every page, so that no column is read past its end."""
 
 MANY_BATCHES = 100
@@ -50,8 +50,8 @@ _LENGTH_AT = 8
 
 
 @value_class
-class Records:
-    """Records of some batches of a page, in order; positions are those in `Page.data`."""
+class RecordColumns:
+    """Records of some batches of a page, in order; positions are those in `BatchPage.data`."""
 
     batch: Ints
     """Number of the batch in the page, for each record."""
@@ -70,7 +70,7 @@ class Records:
         return len(self.start)
 
 
-class Page:
+class BatchPage:
     """Complete batches, from `position` in their file on; `size` is their size there."""
 
     def __init__(self, data: bytes, position: int, starts: list[int], size: int) -> None:
@@ -174,7 +174,7 @@ class Page:
 
     # Records
 
-    def records(self, wanted: Flags) -> Records:
+    def records(self, wanted: Flags) -> RecordColumns:
         """The records of the `wanted` batches. Raises CorruptBatch."""
         numbers = np.flatnonzero(wanted & (self.record_count > 0))
         counts = self.record_count[numbers]
@@ -186,7 +186,7 @@ class Page:
         body = self.bodies.get(number)
         return (self.starts[number] + HEADER_SIZE, self.ends[number]) if body is None else body
 
-    def _decoded(self, batch: Ints, start: Ints) -> Records:
+    def _decoded(self, batch: Ints, start: Ints) -> RecordColumns:
         data = self.bytes
         size, at = varints(data, start)
         end = at + size
@@ -204,7 +204,7 @@ class Page:
             raise CorruptBatch(f"an offset is outside of its batch, near {self.position}")
         if (np.diff(offset) <= 0).any():
             raise CorruptBatch(f"offsets do not go up, near {self.position}")
-        return Records(
+        return RecordColumns(
             batch=batch,
             start=start,
             end=end,
@@ -216,7 +216,9 @@ class Page:
             has_value=value_size >= 0,
         )
 
-    def key_bits(self, records: Records, rows: Ints, key_hash: keys.KeyHash) -> tuple[Bits, Bits]:
+    def key_bits(
+        self, records: RecordColumns, rows: Ints, key_hash: key_hash.KeyHash
+    ) -> tuple[Bits, Bits]:
         """Hashes of the keys of these rows; each row has a key."""
         return key_hash(self.bytes, records.key_start[rows], records.key_size[rows])
 
@@ -281,7 +283,7 @@ def _find_within(data: bytes, position: int, end: int, starts: list[int]) -> Non
 
 def read_pages(
     file: File, position: int, size: int, page_bytes: int, *, end_offset: int
-) -> Iterator[Page]:
+) -> Iterator[BatchPage]:
     """Read the batches in [position, size) of `file`, checked, in pages of about `page_bytes`.
 
     `end_offset` is the end of the preceding batches. Raises CorruptRecords, CorruptBatch.
@@ -331,7 +333,7 @@ def _one_batch(file: File, position: int, size: int, chunk: bytes) -> bytes:
 
 def _split(
     chunk: bytes, position: int, starts: list[int], end: int, page_bytes: int
-) -> Iterator[Page]:
+) -> Iterator[BatchPage]:
     """Split batches into decompressed pages that need a limited amount of memory."""
     first = 0
     bodies: list[bytes] = []
@@ -362,10 +364,10 @@ def _page(
     end: int,
     bodies: list[bytes],
     places: dict[int, tuple[int, int]],
-) -> Page:
+) -> BatchPage:
     begin = starts[0]
     size = end - begin
     data = b"".join((view[begin:end], *bodies, PAD))
-    page = Page(data, position + begin, [start - begin for start in starts], size)
+    page = BatchPage(data, position + begin, [start - begin for start in starts], size)
     page.bodies = {number: (size + start, size + stop) for number, (start, stop) in places.items()}
     return page

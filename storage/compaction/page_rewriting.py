@@ -32,16 +32,16 @@ from odradek.protocol.records.compression import NONE, compress
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
-from odradek.storage.compaction import varints
-from odradek.storage.compaction.pages import Page
-from odradek.storage.compaction.retention import Verdict
+from odradek.storage.compaction import varint_columns
+from odradek.storage.compaction.record_columns import BatchPage
+from odradek.storage.compaction.record_filter import Verdict
 
 _KEPT_WHEN_EMPTY = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 _UNCHANGED = _KEPT_WHEN_EMPTY | COMPRESSION_MASK | DELETE_HORIZON_MASK
 
 
 @value_class
-class Written:
+class RewrittenBatch:
     """One batch of the result, for the indexes."""
 
     last_offset: int
@@ -52,14 +52,14 @@ class Written:
 class Rewriting:
     """Result for one page: `parts` are its bytes, `batches` describe them."""
 
-    def __init__(self, page: Page, verdict: Verdict, horizon_ms: int) -> None:
+    def __init__(self, page: BatchPage, verdict: Verdict, horizon_ms: int) -> None:
         """`horizon_ms` is the delete horizon for those that get one now."""
         self._page = page
         self._verdict = verdict
         self._horizon_ms = horizon_ms
         self._view = memoryview(page.data)
         self.parts: list[Buffer] = []
-        self.batches: list[Written] = []
+        self.batches: list[RewrittenBatch] = []
         self._run_start = self._run_end = 0
         self._rewrite()
 
@@ -74,7 +74,7 @@ class Rewriting:
             if is_copied[number]:
                 self._copy(start, end)
                 self.batches.append(
-                    Written(last_offsets[number], max_timestamps[number], end - start)
+                    RewrittenBatch(last_offsets[number], max_timestamps[number], end - start)
                 )
             elif kept_count[number]:
                 old = Batch(self._view, start)
@@ -128,7 +128,9 @@ class Rewriting:
         header[17:21] = crc.to_bytes(4, "big")
         self._end_run()
         self.parts += (header, payload)
-        self.batches.append(Written(old.last_offset, max_timestamp, HEADER_SIZE + len(payload)))
+        self.batches.append(
+            RewrittenBatch(old.last_offset, max_timestamp, HEADER_SIZE + len(payload))
+        )
 
     def _empty(self, old: Batch) -> None:
         """Add the batch without records: offsets, producer and largest timestamp stay."""
@@ -151,7 +153,7 @@ class Rewriting:
         payload = body if codec == NONE else compress(codec, body)
         self._add(old, attributes, base_timestamp, max_timestamp, count, payload)
 
-    def _rebuilt_bodies(self, wanted: varints.Flags) -> Iterator[tuple[bytes, int]]:
+    def _rebuilt_bodies(self, wanted: varint_columns.Flags) -> Iterator[tuple[bytes, int]]:
         """Remaining records of each wanted batch, in order, and their largest timestamp, relative to
         the old base timestamp."""
         records, data = self._verdict.records, self._page.data
@@ -180,12 +182,12 @@ class Rewriting:
             else:
                 yield b"".join(pieces[bounds[which] : bounds[which + 1]]), latest[which]
 
-    def _with_horizon(self, number: int, rows: varints.Ints) -> bytes:
+    def _with_horizon(self, number: int, rows: varint_columns.Ints) -> bytes:
         """Records with timestamps relative to the delete horizon."""
         records, data = self._verdict.records, self._page.data
         shift = int(self._page.base_timestamp[number]) - self._horizon_ms
         out: list[bytes] = []
-        encode = varints.encode
+        encode = varint_columns.encode
         for delta, rest, end in zip(
             records.timestamp_delta[rows].tolist(),
             records.timestamp_end[rows].tolist(),
@@ -197,7 +199,7 @@ class Rewriting:
         return b"".join(out)
 
 
-def _starts_of_runs(differs: varints.Flags) -> varints.Ints:
+def _starts_of_runs(differs: varint_columns.Flags) -> varint_columns.Ints:
     """Start of each run of equal values; `differs` compares each element but the first with its
     predecessor."""
     return np.concatenate(([0], np.flatnonzero(differs) + 1))

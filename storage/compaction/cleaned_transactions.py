@@ -16,17 +16,17 @@ from odradek.storage.log.transaction_index import AbortedTransaction
 
 
 @dataclass(slots=True)
-class _Ongoing:
+class _AbortedInProgress:
     transaction: AbortedTransaction
     has_batches: bool = False
 
 
-class TransactionsSeen:
+class CleanedTransactions:
     """Transaction state of one pass over the log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = deque(sorted(aborted, key=lambda each: each.first_offset))
-        self._aborted: dict[int, _Ongoing] = {}
+        self._aborted: dict[int, _AbortedInProgress] = {}
         self._committed: set[int] = set()
         self.retained: list[AbortedTransaction] = []
         """Aborted transactions whose marker was just read and is kept."""
@@ -60,4 +60,4 @@ class TransactionsSeen:
     def _begin(self, offset: int) -> None:
         while self._coming and self._coming[0].first_offset <= offset:
             transaction = self._coming.popleft()
-            self._aborted.setdefault(transaction.producer_id, _Ongoing(transaction))
+            self._aborted.setdefault(transaction.producer_id, _AbortedInProgress(transaction))

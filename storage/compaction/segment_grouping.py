@@ -9,11 +9,11 @@ from odradek.seams.values import value_class
 from odradek.storage.log.offset_index import RELATIVE_MAX
 
 SEGMENTS_MAX = 32
-"""In one group: readers of the log wait while their files are renamed (swap.py)."""
+"""In one group: readers of the log wait while their files are renamed (segment_swap.py)."""
 
 
 @value_class
-class Sizes:
+class SegmentSizes:
     """Base offset and file sizes of a segment."""
 
     base_offset: int
@@ -23,14 +23,14 @@ class Sizes:
 
 
 def group(
-    segments: Sequence[Sizes], *, segment_bytes: int, index_bytes: int, end: int
-) -> list[list[Sizes]]:
+    segments: Sequence[SegmentSizes], *, segment_bytes: int, index_bytes: int, end: int
+) -> list[list[SegmentSizes]]:
     """Group adjacent segments that fit one segment even if no record is removed; `end` is the end of the
     last one.
 
     As Kafka's Cleaner.groupSegmentsBySize, with a limit of segments per group.
     """
-    groups: list[list[Sizes]] = []
+    groups: list[list[SegmentSizes]] = []
     for number, segment in enumerate(segments):
         next_offset = segments[number + 1].base_offset if number + 1 < len(segments) else end
         if groups and _fits(groups[-1], segment, next_offset, segment_bytes, index_bytes):
@@ -41,7 +41,11 @@ def group(
 
 
 def _fits(
-    those: Sequence[Sizes], one: Sizes, next_offset: int, segment_bytes: int, index_bytes: int
+    those: Sequence[SegmentSizes],
+    one: SegmentSizes,
+    next_offset: int,
+    segment_bytes: int,
+    index_bytes: int,
 ) -> bool:
     return (
         len(those) < SEGMENTS_MAX

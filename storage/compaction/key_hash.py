@@ -15,7 +15,7 @@ import hashlib
 
 import numpy as np
 
-from odradek.storage.compaction.varints import Bits, Bytes, Ints
+from odradek.storage.compaction.varint_columns import Bits, Bytes, Ints
 
 LONG = 256
 """Bytes of the longest key that is hashed as words."""

@@ -15,8 +15,8 @@ from odradek.seams.files import Buffer
 from odradek.storage.log import offset_index, time_index, transaction_index
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.tiered.errors import CorruptRemoteData
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 ENTRY_BYTES = {
     IndexType.OFFSET: offset_index.ENTRY.size,

@@ -16,7 +16,7 @@ from odradek.seams.values import value_class
 from odradek.storage.log.config import LogConfig
 
 
-class Candidate(Protocol):
+class CleanableSegment(Protocol):
     """A segment; timestamps are read only if needed."""
 
     @property
@@ -29,7 +29,7 @@ class Candidate(Protocol):
 
 
 @value_class
-class Bounds:
+class LogBounds:
     """Log start, end of the stable and durable part, and clean part of a log."""
 
     start: int
@@ -40,7 +40,7 @@ class Bounds:
 
 
 @value_class
-class DirtyPart:
+class DirtyRange:
     """Dirty part of a log: offsets [first_dirty, end); `end` is the base offset of a segment."""
 
     first_dirty: int
@@ -60,7 +60,7 @@ class DirtyPart:
         return self.overdue_ms > 0 or self.ratio > config.min_cleanable_dirty_ratio
 
 
-def first_dirty(bounds: Bounds) -> int:
+def first_dirty(bounds: LogBounds) -> int:
     """First dirty offset: the end of the clean part, or the log start offset if that is outside of
     the log."""
     cleaned_to = bounds.cleaned_to
@@ -70,8 +70,8 @@ def first_dirty(bounds: Bounds) -> int:
 
 
 def survey(
-    segments: Sequence[Candidate], bounds: Bounds, config: LogConfig, now_ms: int
-) -> DirtyPart:
+    segments: Sequence[CleanableSegment], bounds: LogBounds, config: LogConfig, now_ms: int
+) -> DirtyRange:
     """Dirty part of a log with these segments, the last of which is active."""
     first = first_dirty(bounds)
     sealed = segments[:-1]
@@ -92,10 +92,10 @@ def survey(
     clean_bytes = sum(each.size for each in sealed if each.base_offset < min(first, end))
     dirty_bytes = sum(each.size for each in dirty if each.base_offset < end)
     overdue_ms = _overdue_ms(dirty, config, now_ms)
-    return DirtyPart(first, max(end, first), clean_bytes, dirty_bytes, overdue_ms)
+    return DirtyRange(first, max(end, first), clean_bytes, dirty_bytes, overdue_ms)
 
 
-def _overdue_ms(dirty: Iterable[Candidate], config: LogConfig, now_ms: int) -> int:
+def _overdue_ms(dirty: Iterable[CleanableSegment], config: LogConfig, now_ms: int) -> int:
     """Age of the oldest dirty segment, by its first batch, beyond max.compaction.lag.ms."""
     latest_ms = now_ms - config.max_compaction_lag_ms
     if latest_ms <= 0:
