@@ -24,6 +24,7 @@ from odradek.storage.errors import (
     UnexpectedOffset,
     UnsupportedCompression,
 )
+from odradek.storage.log import batch_validation
 from odradek.storage.log.batch_validation import (
     ValidationTooSlow,
     check_produced,
