@@ -24,10 +24,9 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller.controller_channel import ControllerChannel
 from odradek.broker.controller.controller_registration import ControllerRegistration
-from odradek.broker.controller.metadata_factory import new_metadata, new_network_channel
+from odradek.broker.controller.metadata_quorum import is_alone, new_metadata, new_network_channel
 from odradek.broker.controller.quorum_availability import QuorumAvailability
 from odradek.broker.controller.quorum_controller import QuorumController
-from odradek.broker.controller.quorum_settings import is_alone
 from odradek.broker.coordination.coordinators import Coordinators
 from odradek.broker.environment import NodeEnvironment
 from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
@@ -143,7 +142,7 @@ class Node:
 
     async def _open_log_directories(self) -> LogDirectories:
         """Lock and read the log directories; format new ones if the node is a cluster by itself."""
-        from odradek.storage.directories.errors import DirectoryError
+        from odradek.storage.errors import DirectoryError
 
         config = self.config
         opening = partial(
@@ -488,7 +487,7 @@ class Node:
 
     async def _handle_locally(self, api: Api, values: Mapping[str, Any]) -> Any:
         """Handle a controller request of this node while it is the active controller itself."""
-        from odradek.broker.requests.local_requests import handle_locally
+        from odradek.broker.requests.dispatch import handle_locally
 
         return await handle_locally(self.services, api, values)
 

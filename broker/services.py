@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.fetch.purgatory import CompletableFetches, fetch_timers
-from odradek.broker.network.large_requests import LargeRequestQueue
+from odradek.broker.timers import LargeRequestQueue
 
 if TYPE_CHECKING:
     from odradek.broker.controller.quorum_controller import QuorumController

@@ -1,4 +1,4 @@
-"""Timers of many waiting operations in one task, and passes of the event loop in long work."""
+"""Timers of many waiting operations in one task, and passes of the event loop in long work and between large requests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import trio
 
 from odradek.seams.clock import Clock
+from odradek.seams.locks import PromptLock
 
 K = TypeVar("K", bound=Hashable)
 Entry = tuple[int, int]
@@ -123,3 +124,22 @@ class EventLoopYield:
         if self._clock.monotonic() >= self._ends:
             await trio.lowlevel.checkpoint()
             self._ends = self._clock.monotonic() + STEP_SECONDS
+
+
+LARGE_BYTES = 64 * 1024
+
+
+class LargeRequestQueue:
+    """Queue of the connections that have received a large request.
+
+    A request of 1 MiB occupies the event loop for milliseconds. If many producers sent such requests and each were
+    handled in every pass, a small request would wait for all of them; with this queue it waits for one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = PromptLock()
+
+    async def wait_turn(self) -> None:
+        """Wait in order of arrival; the caller handles its large request right after."""
+        async with self._lock:
+            await trio.lowlevel.checkpoint()  # other ready tasks run first

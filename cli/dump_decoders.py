@@ -196,7 +196,6 @@ def _decode_consumer_protocol(data: dict[str, Any]) -> None:
 def _consumer_protocol(name: str, data: bytes) -> Json:
     import importlib
 
-    from odradek.protocol import _kio  # noqa: F401 - before kio, and for that alone
     from odradek.protocol.codec.reading import compile_reader
     from odradek.protocol.codec.structure import kio_structure
 

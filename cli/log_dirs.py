@@ -164,8 +164,8 @@ def _rate(text: str) -> int:
 
 def format_directory(args: argparse.Namespace) -> int:
     """Format a log directory on this machine; no broker is needed."""
-    from odradek.storage.directories.errors import DirectoryError
     from odradek.storage.directories.formatting import format_like
+    from odradek.storage.errors import DirectoryError
 
     seams = real_seams()
     try:

@@ -235,7 +235,7 @@ def main(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
     """Returns the exit code: 2 for a bad environment or config, else that of `odradek`."""
     from odradek.broker.config.types import ConfigError
     from odradek.cli.main import main as odradek
-    from odradek.storage.directories.errors import DirectoryError
+    from odradek.storage.errors import DirectoryError
 
     try:
         line = command_line(

@@ -5,6 +5,19 @@ a value or raises `InvalidFrame`, `CorruptBatch` or `InvalidRecord`, and uses bo
 
 The schemas of Kafka's requests and responses are kio's. The codec is Odradek's, because kio's native reader
 trusts the count of an array and aborts the process at a count that needs 32 GiB.
+
+This package prevents kio from importing hypothesis. Where hypothesis is installed, kio's phantom types import it to
+register strategies for tests, which costs a broker 0.25 s and 60 MB at start. So every module imports this package
+before kio. A process that has already imported hypothesis is not affected.
 """
 
-import odradek.protocol._kio  # noqa: F401  (before anything imports kio)
+import sys
+
+if "hypothesis" not in sys.modules:
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # `import hypothesis` now fails
+    try:
+        import kio.static._phantom
+    finally:
+        del sys.modules["hypothesis"]
+
+import kio.static._phantom  # noqa: F401

@@ -9,6 +9,7 @@ map dropped while a view is held). A handle has one writer; other threads may re
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -256,3 +257,22 @@ class Files(Protocol):
         ...
 
     def disk_usage(self, path: Path) -> DiskUsage: ...
+
+
+IOV_MAX = max(16, os.sysconf("SC_IOV_MAX"))
+"""Maximum number of buffers of one writev or sendmsg."""
+
+
+def rest_after(parts: Sequence[Buffer], taken: int) -> list[Buffer]:
+    """Return the buffers of `parts` after the first `taken` bytes, without empty ones."""
+    rest: list[Buffer] = []
+    for part in parts:
+        size = len(part)
+        if taken >= size:
+            taken -= size
+        elif taken:
+            rest.append(memoryview(part)[taken:])
+            taken = 0
+        else:
+            rest.append(part)
+    return rest

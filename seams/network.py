@@ -1,8 +1,9 @@
-"""Network seam: connections, listeners and selectors. `tcp.py` implements it."""
+"""Network seam: connections, listeners and selectors. `tcp.py` implements it. Also yields the CPU to clients on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from odradek.seams.files import Buffer, FileSlice
@@ -186,3 +187,11 @@ class Network(Protocol):
         ...
 
     def selector(self) -> Selector: ...
+
+
+let_others_run: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+"""Yield this CPU to other runnable processes: half a microsecond without any, milliseconds if one computes.
+
+The kernel usually wakes the receiver of data on the sender's CPU, because it expects the sender to sleep soon. Without
+a yield, the receiver waits until the sender sleeps.
+"""

@@ -28,8 +28,16 @@ from functools import partial
 
 from odradek.seams import zero_copy
 from odradek.seams.descriptors import Descriptor, DescriptorPool, PoolStatistics
-from odradek.seams.files import Buffer, DiskUsage, FileSlice, OutOfDescriptors, Path, WouldBlock
-from odradek.seams.vectors import IOV_MAX, rest_after
+from odradek.seams.files import (
+    IOV_MAX,
+    Buffer,
+    DiskUsage,
+    FileSlice,
+    OutOfDescriptors,
+    Path,
+    WouldBlock,
+    rest_after,
+)
 
 WRITE_BYTES_MAX = 64 << 10
 """Bytes per write call when a large buffer is appended.

@@ -30,7 +30,7 @@ from ipaddress import ip_address
 import trio
 
 from odradek.seams.descriptors import Descriptor
-from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.files import IOV_MAX, Buffer, FileSlice, rest_after
 from odradek.seams.network import (
     DEFAULT_OPTIONS,
     Address,
@@ -41,7 +41,6 @@ from odradek.seams.network import (
     SocketOptions,
 )
 from odradek.seams.selector import EachAlone, TcpSelector
-from odradek.seams.vectors import IOV_MAX, rest_after
 
 log = logging.getLogger("odradek.network")
 

@@ -4,6 +4,8 @@ Every expected failure is a `StorageError`, which has a fixed code. After `DiskF
 consistent and usable: a retry succeeds once there is space. `LogFailed` is final: a write or a sync
 failed, or a file operation was left incomplete, so the content of the disk is unknown; every later call
 of that log raises it again.
+
+`DirectoryError`s prevent a node from starting with its log directories. They have no Kafka error code.
 """
 
 from __future__ import annotations
@@ -182,3 +184,23 @@ class SourceFailed(LogFailed):
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"{path}: {error}")
         self.error = error
+
+
+class DirectoryError(Exception):
+    """The node must not start with these directories; the message states how to correct this."""
+
+
+class DirectoryInUse(DirectoryError):
+    """Another process holds the directory's `.lock`."""
+
+
+class WrongDirectory(DirectoryError):
+    """A directory belongs to another node or cluster, or its `meta.properties` is invalid."""
+
+
+class NoDirectory(DirectoryError):
+    """None of the directories could be opened."""
+
+
+class NotFormatted(DirectoryError):
+    """The node is part of a cluster, and no directory contains the cluster id."""

@@ -19,7 +19,7 @@ import trio
 from odradek.broker.timers import Timers
 from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
-from odradek.seams.processor import let_others_run
+from odradek.seams.network import let_others_run
 
 COMPLETED_AT_ONCE = 2
 """Fetches completed before the response to the producer, about 50 µs each; their own tasks complete

@@ -474,13 +474,14 @@ class ClassicGroup:
             if is_early
             else ClassicGroupEvent.MEMBER_HEARTBEATS
         )
-        action = ACTIONS[event][self.state]
+        action = ACTIONS[event][self.rebalance.state]
         if action is ClassicGroupAction.UNKNOWN_MEMBER:
             result.reply(future, HeartbeatResponse(ErrorCode.unknown_member_id))
             return result
         member = self.members.by_id[request.member_id]
         self.rebalance.extend_session(member, now)
-        self.rebalance.complete_heartbeat(member, NO_ERROR, result)
+        if member.waiting_heartbeat is not None:
+            self.rebalance.complete_heartbeat(member, NO_ERROR, result)
         match action:
             case ClassicGroupAction.DELAY_HEARTBEAT:
                 member.waiting_heartbeat = future
@@ -492,10 +493,10 @@ class ClassicGroup:
         return result
 
     def _check_heartbeat(self, request: Heartbeat) -> ErrorCode:
-        if self.state is ClassicGroupState.DEAD:
+        if self.rebalance.state is ClassicGroupState.DEAD:
             return ErrorCode.coordinator_not_available
         error = self.members.check(request.member_id, request.instance_id)
-        if error is NO_ERROR and request.generation != self.generation:
+        if error is NO_ERROR and request.generation != self.rebalance.generation:
             return ErrorCode.illegal_generation
         return error
 

@@ -3,7 +3,7 @@
 Requests are handled one at a time, as in Kafka. While one waits (a long poll, a rebalance) the next stays in
 the socket, which limits the client. Received requests are handled before the next wait for bytes, and responses
 of `batches_responses` handlers are sent together. After a number of requests or bytes the event loop runs other
-tasks; large requests are queued (large_requests.py). Fetches that these requests complete are sent before the
+tasks; large requests are queued (`LargeRequestQueue`). Fetches that these requests complete are sent before the
 responses (purgatory.py).
 
 A request whose handler does not wait needs no task: after such a request the connection waits in the selector
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from odradek.broker.apis.api_versions import unsupported_version_response
-from odradek.broker.network.large_requests import LARGE_BYTES
 from odradek.broker.network.receive_buffer import ReceiveBuffer
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_controller_route, find_route
 from odradek.broker.requests.route import WOULD_BLOCK
+from odradek.broker.timers import LARGE_BYTES
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import parts_bytes, read_request_header, respond_head

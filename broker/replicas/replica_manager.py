@@ -27,10 +27,9 @@ from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
 from odradek.replication.partition.partition import Partition
-from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.errors import DiskFull
+from odradek.storage.errors import DiskFull, NoDirectory
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager, LogServices

@@ -5,19 +5,34 @@ Each module of `broker/apis` ends with `HANDLERS` and is loaded by the first req
 does not use kio's schemas (Produce and Fetch, whose records are not copied). The table of APIs has the
 listeners of each API: broker, controller, or both; ApiVersions reports them per listener.
 
+`handle_locally` calls the handler of a request that a node sends to its own active controller.
+
 Brokers forward the APIs in `FORWARDED` to the active controller (KIP-590); handlers do not know of it. A
 controller listener does not forward: an inactive controller returns NOT_CONTROLLER.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from odradek.broker.network.listeners import Endpoint
+from odradek.broker.requests.context import RequestContext
+from odradek.protocol import messages
+from odradek.protocol.apis import Api
+from odradek.seams.files import Buffer
+from odradek.seams.network import Address
+
+if TYPE_CHECKING:
+    from odradek.broker.services import Services
+
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 
 from odradek.broker.requests.route import Handler, Route
 from odradek.protocol import apis
-from odradek.protocol.apis import Api, Listeners
+from odradek.protocol.apis import Listeners
 
 MODULES: Mapping[str, Sequence[Api]] = {
     "acls": (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS),
@@ -173,3 +188,29 @@ def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:
     )
     row = handlers[apis.APIS[api_key]]
     return row if isinstance(row, Route) else Route(row)
+
+
+HERE: Final = Address("localhost", 0)
+IN_PROCESS: Final = Endpoint("", "PLAINTEXT", HERE, None, of_controller=True)
+
+
+async def handle_locally(services: Services, api: Api, values: Mapping[str, Any]) -> Any:
+    """Handle the request and return the response as kio's entity of the newest version.
+
+    Request and response are encoded and decoded, so the result is the same as from another node. The node is
+    authorized for all operations.
+    """
+    route = find_controller_route(api.key)
+    assert route is not None, f"{api.title} is not an API of controllers"
+    version = api.max_version
+    frame = memoryview(messages.write_request(api.key, version, values))
+    ctx = RequestContext(
+        services, api, version, 0, f"node-{services.node_id}", IN_PROCESS, HERE, _nothing_to_flush
+    )
+    response = await route.handler(route.read(api.key, version, frame, 0), ctx)
+    body = cast(Buffer, route.write(api.key, version, response))
+    return messages.read_response(api.key, version, memoryview(body))
+
+
+async def _nothing_to_flush() -> None:
+    pass

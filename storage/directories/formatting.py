@@ -10,7 +10,6 @@ from __future__ import annotations
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, Path
 from odradek.storage.directories import meta_properties
-from odradek.storage.directories.errors import WrongDirectory
 from odradek.storage.directories.meta_properties import (
     FILE_NAME,
     BadMetaProperties,
@@ -18,6 +17,7 @@ from odradek.storage.directories.meta_properties import (
     fresh_id,
 )
 from odradek.storage.directories.opening import METADATA_LOG
+from odradek.storage.errors import WrongDirectory
 
 
 def format_like(files: Files, entropy: Entropy, new: Path, like: Path) -> MetaProperties:

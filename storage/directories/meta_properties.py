@@ -20,7 +20,7 @@ from uuid import UUID
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Path
 from odradek.seams.values import value_class
-from odradek.storage.directories.errors import WrongDirectory
+from odradek.storage.errors import WrongDirectory
 
 FILE_NAME = "meta.properties"
 RESERVED_IDS = 100

@@ -14,17 +14,17 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, Lock, OutOfDescriptors, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories import meta_properties, names
-from odradek.storage.directories.errors import (
-    DirectoryInUse,
-    NoDirectory,
-    NotFormatted,
-    WrongDirectory,
-)
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.meta_properties import (
     BadMetaProperties,
     MetaProperties,
     decide_identity,
+)
+from odradek.storage.errors import (
+    DirectoryInUse,
+    NoDirectory,
+    NotFormatted,
+    WrongDirectory,
 )
 
 log = logging.getLogger(__name__)

@@ -40,9 +40,9 @@ from odradek.storage.compaction.log_cleaner import LogCleaner
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
-from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import NoDirectory
 from odradek.storage.file_descriptor_retry import retry_without_descriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog

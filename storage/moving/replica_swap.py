@@ -13,7 +13,7 @@ rename of segments runs. Reads and appends continue between the turns. Order of 
 5. In threads: the destination's log directory is synced, then both directories write checkpoints. After that,
    `.delete` may be removed (J-10).
 
-State after a crash, and the action of the next start (startup_decisions.py):
+State after a crash, and the action of the next start (interrupted_moves.py):
 
 | crash before the end of | on the disk                        | next start                                     |
 |-------------------------|------------------------------------|------------------------------------------------|

@@ -45,7 +45,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.storage.log.state", "%s is offline: "): Cause.DISK,
     ("odradek.storage.log_manager.loading", "%s is offline: "): Cause.DISK,
     ("odradek.storage.directories.log_directory", "log directory %s is offline: "): Cause.DISK,
-    ("odradek.storage.directories.disk_space", "log directory %s is full"): Cause.DISK,
+    ("odradek.storage.directories.log_directory", "log directory %s is full"): Cause.DISK,
     ("odradek.storage.log_manager.shutdown", "%s is not closed cleanly: "): Cause.DISK,
     (
         "odradek.storage.log_manager.log_manager",

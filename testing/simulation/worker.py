@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.plan import Plan, draw_plan, from_json, to_json
 from odradek.testing.simulation.run import Run, simulate
-from odradek.testing.simulation.shrink import shrink
 
 STUCK_CPU_S = 60.0
 STUCK_S = 900.0
@@ -149,3 +148,15 @@ def _say(row: Row) -> None:
 
 if __name__ == "__main__":
     _work(*sys.argv[1:])
+
+
+def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
+    """Return a failing plan that fails with no element less; `plan` fails."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in plan.smaller():
+            if fails(candidate):
+                plan, smaller = candidate, True
+                break
+    return plan

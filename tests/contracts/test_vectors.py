@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.seams.vectors import rest_after
+from odradek.seams.files import rest_after
 
 
 @given(parts=st.lists(st.binary(max_size=9)), data=st.data())

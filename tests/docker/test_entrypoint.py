@@ -178,7 +178,7 @@ def test_a_cluster_id_is_given_to_fresh_directories_and_insisted_on(tmp_path: Pa
     text = (tmp_path / "data" / "meta.properties").read_text()
     assert "cluster.id=my-cluster\n" in text
     assert "node.id=5\n" in text
-    from odradek.storage.directories.errors import WrongDirectory
+    from odradek.storage.errors import WrongDirectory
 
     with pytest.raises(WrongDirectory, match="my-cluster"):
         entrypoint.join_cluster("another", entrypoint.server_config(made))

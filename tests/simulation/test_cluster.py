@@ -30,9 +30,8 @@ from odradek.testing.simulation.plan import (
     to_json,
 )
 from odradek.testing.simulation.run import Run, simulate
-from odradek.testing.simulation.shrink import shrink
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.simulation.worker import load, row_of, save
+from odradek.testing.simulation.worker import load, row_of, save, shrink
 from odradek.testing.virtual_world import VirtualWorld
 from tests.simulation.what_was_met import assert_sound
 

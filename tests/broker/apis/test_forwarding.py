@@ -12,8 +12,13 @@ from odradek.broker.config.types import ResourceType
 from odradek.broker.network.listeners import Endpoint
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route, find_route
-from odradek.broker.requests.local_requests import IN_PROCESS, handle_locally
+from odradek.broker.requests.dispatch import (
+    FORWARDABLE,
+    IN_PROCESS,
+    find_controller_route,
+    find_route,
+    handle_locally,
+)
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError

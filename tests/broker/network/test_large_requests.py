@@ -6,7 +6,7 @@ import itertools
 
 import trio
 
-from odradek.broker.network.large_requests import LargeRequestQueue
+from odradek.broker.timers import LargeRequestQueue
 
 
 async def test_large_requests_leave_a_pass_of_the_loop_between_them() -> None:

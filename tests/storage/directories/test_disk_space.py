@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from odradek.seams.files import DiskUsage, Path
-from odradek.storage.directories.disk_space import FREE_BYTES_MIN, DiskSpace, LowDiskSpace
+from odradek.storage.directories.log_directory import FREE_BYTES_MIN, DiskSpace, LowDiskSpace
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 NONE = DiskSpace(DiskUsage(64 << 20, 1536), is_enough=False)

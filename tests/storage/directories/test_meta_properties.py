@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import Path
 from odradek.storage.directories import meta_properties
-from odradek.storage.directories.errors import WrongDirectory
 from odradek.storage.directories.meta_properties import (
     BadMetaProperties,
     MetaProperties,
     NodeIdentity,
     decide_identity,
 )
+from odradek.storage.errors import WrongDirectory
 
 ONE, TWO, THREE = (UUID(int=number << 64) for number in (1, 2, 3))
 A, B, C = Path("/a"), Path("/b"), Path("/c")

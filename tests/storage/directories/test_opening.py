@@ -13,15 +13,15 @@ from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.directories import meta_properties
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.errors import (
+from odradek.storage.directories.formatting import format_like
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directories.opening import LogDirectories, open_directories
+from odradek.storage.errors import (
     DirectoryInUse,
     NoDirectory,
     NotFormatted,
     WrongDirectory,
 )
-from odradek.storage.directories.formatting import format_like
-from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directories.opening import LogDirectories, open_directories
 
 
 def opened(*paths: RealPath, seed: int = 1, **more: object) -> LogDirectories:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown
-from odradek.storage.directories.errors import DirectoryError, WrongDirectory
 from odradek.storage.directories.log_directory import LogDirectory
-from odradek.storage.errors import LogFailed, StorageError
+from odradek.storage.errors import DirectoryError, LogFailed, StorageError, WrongDirectory
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_disk import FileNode
 from tests.support.log_managers import ONE, A, B, World, append, contents

@@ -12,9 +12,14 @@ import trio.testing
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.errors import DiskFull, InconsistentTopicId, LogFailed, NoDescriptors
+from odradek.storage.errors import (
+    DiskFull,
+    InconsistentTopicId,
+    LogFailed,
+    NoDescriptors,
+    NoDirectory,
+)
 from odradek.storage.log import partition_metadata
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog

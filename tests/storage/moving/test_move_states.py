@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from odradek.seams.files import Path
+from odradek.storage.moving.interrupted_moves import MoveLeftover, StartupAction, decide_startup
 from odradek.storage.moving.move_states import (
     MOVE_TRANSITIONS,
     InvalidMoveEvent,
@@ -15,7 +16,6 @@ from odradek.storage.moving.move_states import (
     MoveState,
     next_move_action,
 )
-from odradek.storage.moving.startup_decisions import MoveLeftover, StartupAction, decide_startup
 
 A, B, C = Path("/a"), Path("/b"), Path("/c")
 ENDINGS = {

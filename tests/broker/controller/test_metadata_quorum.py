@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.controller.quorum_settings import (
+from odradek.broker.controller.metadata_quorum import (
     bootstrap_servers,
     is_alone,
     quorum_settings,
