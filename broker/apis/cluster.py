@@ -10,7 +10,7 @@ from typing import Any
 
 from odradek.broker.apis.authorization import NOT_ASKED, check_cluster, cluster_operations
 from odradek.broker.apis.topic_view import NO_CONTROLLER, TopicView
-from odradek.broker.controller.quorum_settings import static_voters
+from odradek.broker.controller.metadata_quorum import static_voters
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
