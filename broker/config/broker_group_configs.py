@@ -24,74 +24,82 @@ from odradek.broker.config.validators import (
 # fmt: off
 GROUPS: Rows = (
     row("group.coordinator.rebalance.protocols", LIST, "classic,consumer,streams", MEDIUM, distinct("consumer", "classic", "share", "streams", empty=False), effect=True,
-        doc="Enabled rebalance protocols; `classic` is required."),
+        doc="A comma-separated list of the enabled rebalance protocols. It must include `classic`."),
     row("group.coordinator.threads", INT, "4", HIGH, at_least(1),
-        doc="Threads of the group coordinator."),
+        doc="The number of threads of the group coordinator."),
     row("group.coordinator.background.threads", INT, "2", HIGH, at_least(1),
-        doc="Threads for the group coordinator's slower work, such as expressions over topic names."),
+        doc="The number of threads for the background tasks of the group coordinator, such as resolving "
+            "regular expressions of topic names."),
     row("group.coordinator.append.linger.ms", INT, "-1", MEDIUM, at_least(-1),
-        doc="Time in ms for which the coordinator accumulates records before it writes them; -1 "
-            "adapts to the load."),
+        doc="The time in ms that the group coordinator accumulates records before it appends them to the "
+            "log. -1 adapts the time to the load."),
     row("offsets.commit.timeout.ms", INT, "5000", HIGH, at_least(1), effect=True,
-        doc="How long the write of committed offsets may wait for replicas, in ms."),
+        doc="The time in ms that an offset commit waits until all in-sync replicas have it. Then it fails."),
     row("offsets.load.buffer.size", INT, "5242880", HIGH, at_least(1), effect=True,
-        doc="Bytes read at once when a coordinator loads its groups."),
+        doc="The size in bytes of the batches that are read from `__consumer_offsets` when the group "
+            "coordinator loads groups. It is a soft limit: a larger batch is read as a whole."),
     row("offsets.topic.replication.factor", SHORT, "3", HIGH, at_least(1), effect=True,
-        doc="Replicas of `__consumer_offsets`, which is not created while there are fewer brokers."),
+        doc="The replication factor of `__consumer_offsets`. The topic is not created until there are this "
+            "many brokers."),
     row("offsets.topic.num.partitions", INT, "50", HIGH, at_least(1), effect=True,
-        doc="Partitions of `__consumer_offsets`; must not be changed after the topic was created."),
+        doc="The number of partitions of `__consumer_offsets`. It must not be changed after deployment."),
     row("offsets.topic.segment.bytes", INT, "104857600", HIGH, at_least(1), effect=True,
-        doc="Segment size of `__consumer_offsets`, in bytes; small, so that compaction and loading "
-            "are quick."),
+        doc="The segment size of `__consumer_offsets` in bytes. It should be small, so that compaction and "
+            "loading are fast."),
     row("offsets.topic.compression.codec", INT, "0", HIGH, effect=True,
-        doc="Codec of the batches in `__consumer_offsets`, by its number: 0 none, 1 gzip, 2 snappy, 3 "
-            "lz4, 4 zstd."),
+        doc="The compression codec of the batches in `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, "
+            "4 zstd."),
     row("group.coordinator.cached.buffer.max.bytes", INT, "1048588", MEDIUM, at_least(524288), CLUSTER_WIDE,
-        doc="Largest write buffer the group coordinator keeps for reuse, in bytes."),
+        doc="The maximum size in bytes of the append buffer that the group coordinator keeps for reuse. A "
+            "larger buffer is discarded after its use."),
     row("offset.metadata.max.bytes", INT, "4096", HIGH, effect=True,
-        doc="Longest text that may be committed along with an offset, in bytes."),
+        doc="The maximum size in bytes of the metadata string of an offset commit."),
     row("offsets.retention.minutes", INT, "10080", HIGH, at_least(1), effect=True,
-        doc="Time in minutes after which committed offsets are deleted if the group is empty or "
-            "no longer subscribed to the topic."),
+        doc="The time in minutes for which the committed offsets of a group are kept after the group became "
+            "empty. Offsets of a topic to which a group no longer subscribes are kept for this time after "
+            "their last commit."),
     row("offsets.retention.check.interval.ms", LONG, "600000", HIGH, at_least(1), effect=True,
-        doc="Interval in ms between checks for expired offsets."),
+        doc="The interval in ms at which expired offsets are deleted."),
     row("group.min.session.timeout.ms", INT, "6000", MEDIUM, effect=True,
-        doc="Shortest session timeout a classic member may ask for, in ms."),
+        doc="The minimum session timeout of a member of a classic group in ms. A shorter timeout detects "
+            "failures faster, and a member must send heartbeats more often."),
     row("group.max.session.timeout.ms", INT, "1800000", MEDIUM, effect=True,
-        doc="Longest session timeout a classic member may ask for, in ms."),
+        doc="The maximum session timeout of a member of a classic group in ms. With a longer timeout a "
+            "member has more time to process records, and failures are detected later."),
     row("group.initial.rebalance.delay.ms", INT, "3000", MEDIUM, effect=True,
-        doc="Time in ms for which the first rebalance of an empty group waits for more members."),
+        doc="The time in ms for which the first rebalance of an empty classic group waits for more members. "
+            "A longer delay means fewer rebalances, and a later start of processing."),
     row("group.max.size", INT, "2147483647", MEDIUM, at_least(1), effect=True,
-        doc="Most members of a classic group."),
+        doc="The maximum number of members of a classic group."),
     row("group.consumer.session.timeout.ms", INT, "45000", MEDIUM, at_least(1), effect=True,
-        doc="Session timeout in ms of members of a consumer group: a member without a heartbeat "
-            "in this time is removed."),
+        doc="The time in ms without a heartbeat after which a member of a consumer group is removed."),
     row("group.consumer.min.session.timeout.ms", INT, "45000", MEDIUM, at_least(1), effect=True,
-        doc="Shortest session timeout a consumer group may be given, in ms."),
+        doc="The minimum session timeout of consumer groups in ms."),
     row("group.consumer.max.session.timeout.ms", INT, "60000", MEDIUM, at_least(1), effect=True,
-        doc="Longest session timeout a consumer group may be given, in ms."),
+        doc="The maximum session timeout of consumer groups in ms."),
     row("group.consumer.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1), effect=True,
-        doc="Interval in ms at which members of a consumer group must send heartbeats."),
+        doc="The interval in ms at which members of a consumer group send heartbeats."),
     row("group.consumer.min.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1), effect=True,
-        doc="Shortest heartbeat interval a consumer group may be given, in ms."),
+        doc="The minimum heartbeat interval of consumer groups in ms."),
     row("group.consumer.max.heartbeat.interval.ms", INT, "15000", MEDIUM, at_least(1), effect=True,
-        doc="Longest heartbeat interval a consumer group may be given, in ms."),
+        doc="The maximum heartbeat interval of consumer groups in ms."),
     row("group.consumer.max.size", INT, "2147483647", MEDIUM, at_least(1), effect=True,
-        doc="Most members of a consumer group."),
+        doc="The maximum number of members of a consumer group."),
     row("group.consumer.assignors", LIST, "uniform,range", MEDIUM, distinct(empty=False), effect=True,
-        doc="Assignors of consumer groups, by name or class; the first is the default."),
+        doc="A comma-separated list of the server-side assignors, by name (`uniform`, `range`) or class. "
+            "The first is used by groups that do not request one."),
     row("group.consumer.migration.policy", STRING, "bidirectional", MEDIUM, one_of_any_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"), effect=True,
-        doc="Online conversions of groups that are allowed: upgrade (classic to consumer), "
-            "downgrade, bidirectional, or disabled."),
+        doc="The online migrations between classic and consumer groups that are allowed: `upgrade` (classic "
+            "to consumer), `downgrade` (consumer to classic), `bidirectional`, or `disabled`."),
     row("group.consumer.assignment.interval.ms", INT, "1000", MEDIUM, at_least(0), CLUSTER_WIDE, effect=True,
-        doc="Shortest time between two assignments of a consumer group, in ms."),
+        doc="The minimum time in ms between two assignments of a consumer group."),
     row("group.consumer.min.assignment.interval.ms", INT, "0", MEDIUM, at_least(0), effect=True,
-        doc="Shortest assignment interval a consumer group may be given, in ms."),
+        doc="The minimum assignment interval of consumer groups in ms."),
     row("group.consumer.max.assignment.interval.ms", INT, "15000", MEDIUM, at_least(0), effect=True,
-        doc="Longest assignment interval a consumer group may be given, in ms."),
+        doc="The maximum assignment interval of consumer groups in ms."),
     row("group.consumer.regex.refresh.interval.ms", INT, "600000", MEDIUM, at_least(10000),
         internal=True, effect=True,
-        doc="How often topics are matched again with the expressions consumer groups subscribe to, in "
-            "ms. For tests."),
+        doc="The interval in ms at which the regular expressions of consumer groups are resolved again. For "
+            "tests."),
 )
 # fmt: on

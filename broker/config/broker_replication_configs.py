@@ -22,65 +22,73 @@ from odradek.broker.config.validators import (
 # fmt: off
 REPLICATION: Rows = (
     row("controller.socket.timeout.ms", INT, "30000", MEDIUM,
-        doc="Socket timeout of requests to the controller, in ms."),
+        doc="The socket timeout in ms of requests to the controller."),
     row("default.replication.factor", INT, "1", MEDIUM, effect=True,
-        doc="Replicas of a topic that is created without a number, as the controller has it; of one "
-            "created automatically as the asked broker has it, where that sets it."),
+        doc="The default replication factor of a topic. For CreateTopics, the value of the controller is "
+            "used; for automatically created topics, the value of the broker if it is set."),
     row("replica.lag.time.max.ms", LONG, "30000", HIGH, effect=True,
-        doc="How long a follower may lag behind the end of the log before it leaves the in-sync set, "
-            "in ms."),
+        doc="The time in ms after which the leader removes a follower from the ISR, if the follower has not "
+            "fetched up to the log end offset since."),
     row("replica.socket.timeout.ms", INT, "30000", HIGH, effect=True,
-        doc="Socket timeout of a follower's requests, in ms; at least `replica.fetch.wait.max.ms`."),
+        doc="The socket timeout in ms of the requests of followers. It must be at least "
+            "`replica.fetch.wait.max.ms`."),
     row("replica.socket.receive.buffer.bytes", INT, "65536", HIGH,
-        doc="Socket receive buffer of a follower, in bytes."),
+        doc="The socket receive buffer in bytes of the connections over which followers fetch."),
     row("replica.fetch.max.bytes", INT, "1048576", MEDIUM, at_least(0), effect=True,
-        doc="Bytes a follower asks for of one partition; a larger first batch comes whole."),
+        doc="The number of bytes that a follower fetches for each partition. The first batch is returned "
+            "even if it is larger, so that replication can make progress."),
     row("replica.fetch.wait.max.ms", INT, "500", HIGH, effect=True,
-        doc="How long a leader may hold back a follower's fetch for lack of data, in ms; at most "
-            "`replica.lag.time.max.ms`."),
+        doc="The maximum time in ms that a fetch of a follower waits for `replica.fetch.min.bytes`. It "
+            "should be less than `replica.lag.time.max.ms`, so that the ISR of a topic with little traffic "
+            "does not shrink."),
     row("replica.fetch.backoff.ms", INT, "1000", MEDIUM, at_least(0), effect=True,
-        doc="How long a follower waits before it fetches again a partition that failed, in ms."),
+        doc="The time in ms that a follower waits after an error before it fetches the partition again."),
     row("replica.fetch.min.bytes", INT, "1", HIGH, effect=True,
-        doc="Minimum bytes for a Fetch response to a follower."),
+        doc="The minimum number of bytes in a Fetch response to a follower. With fewer, the request waits "
+            "up to `replica.fetch.wait.max.ms`."),
     row("replica.fetch.response.max.bytes", INT, "10485760", MEDIUM, at_least(0), effect=True,
-        doc="Maximum bytes in a Fetch response to a follower."),
+        doc="The maximum number of bytes in a Fetch response to a follower. The first batch is returned "
+            "even if it is larger."),
     row("num.replica.fetchers", INT, "1", HIGH, at_least(1), CLUSTER_WIDE, effect=True,
-        doc="Fetchers a follower runs against each leader's broker."),
+        doc="The number of fetchers for each broker from which this broker replicates. More fetchers "
+            "increase the parallelism of replication."),
     row("replica.high.watermark.checkpoint.interval.ms", LONG, "5000", HIGH, effect=True,
-        doc="How often high watermarks are written to disk, in ms."),
+        doc="The interval in ms at which the high watermarks of all partitions are checkpointed."),
     row("fetch.purgatory.purge.interval.requests", INT, "1000", MEDIUM,
-        doc="Requests after which finished ones are swept out of those waiting in Fetch."),
+        doc="The number of requests after which completed requests are removed from the Fetch purgatory."),
     row("producer.purgatory.purge.interval.requests", INT, "1000", MEDIUM,
-        doc="Requests after which finished ones are swept out of those waiting in Produce."),
+        doc="The number of requests after which completed requests are removed from the Produce purgatory."),
     row("delete.records.purgatory.purge.interval.requests", INT, "1", MEDIUM,
-        doc="Requests after which finished ones are swept out of those waiting in DeleteRecords."),
+        doc="The number of requests after which completed requests are removed from the DeleteRecords "
+            "purgatory."),
     row("auto.leader.rebalance.enable", BOOLEAN, "true", HIGH, effect=True,
-        doc="Give leadership back to the preferred replicas by itself."),
+        doc="Whether the controller moves leadership back to the preferred leaders. It checks the balance "
+            "of the leaders at intervals of `leader.imbalance.check.interval.seconds`."),
     row("leader.imbalance.check.interval.seconds", LONG, "300", HIGH, at_least(1), effect=True,
-        doc="How often the spread of leaders is looked at, in seconds."),
+        doc="The interval in seconds at which the controller checks the balance of the leaders."),
     row("unclean.leader.election.interval.ms", LONG, "300000", MEDIUM, at_least(1), internal=True, effect=True,
-        doc="How often partitions without a leader are looked at for an unclean election, in ms. For "
-            "tests."),
+        doc="The interval in ms at which the controller checks for unclean leader elections of partitions "
+            "without a leader. For tests."),
     row("unclean.leader.election.enable", BOOLEAN, "false", HIGH, mode=CLUSTER_WIDE, effect=True,
-        doc="Let a replica outside the in-sync set lead when there is no other, at the price of "
-            "records."),
+        doc="Whether a replica outside the ISR may be elected leader as a last resort. Records that it "
+            "lacks are lost."),
     row("security.inter.broker.protocol", STRING, "PLAINTEXT", MEDIUM, one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), effect=True,
-        doc="Security protocol between brokers, where `inter.broker.listener.name` is not set."),
+        doc="The security protocol between brokers. Used only if `inter.broker.listener.name` is not set."),
     row("inter.broker.listener.name", STRING, None, MEDIUM, effect=True,
-        doc="Name of the listener other brokers use. Unset: the one named for "
-            "`security.inter.broker.protocol`. Only one of the two may be set."),
+        doc="The name of the listener for communication between brokers. If not set, the listener is chosen "
+            "by `security.inter.broker.protocol`. Only one of the two may be set."),
     row("replica.selector.class", STRING, None, MEDIUM, effect=True,
-        doc="Unset: consumers read from the leader. "
-            "`org.apache.kafka.common.replica.RackAwareReplicaSelector`: from the replica in their "
-            "`client.rack`."),
+        doc="The class that selects the replica from which a consumer fetches. If not set, the leader. "
+            "`org.apache.kafka.common.replica.RackAwareReplicaSelector` selects a replica in the rack of "
+            "the consumer's `client.rack` (KIP-392)."),
     row("follower.fetch.last.tiered.offset.enable", BOOLEAN, "false", MEDIUM, mode=CLUSTER_WIDE,
-        doc="Let an empty follower start after the last tiered offset in place of the earliest local "
-            "one."),
+        doc="Whether an empty follower starts to replicate after the last offset that is in the remote "
+            "tier, instead of at the local log start offset of the leader (KIP-1023)."),
     row("num.replica.alter.log.dirs.threads", INT, None, HIGH,
-        doc="Threads that move replicas between log directories. Unset: as many as there are "
-            "directories.", effect=True),
+        doc="The number of threads that move replicas between log directories. If not set, the number of "
+            "log directories.", effect=True),
     row("num.replica.move.threads", INT, None, HIGH, at_least(1, null=True), CLUSTER_WIDE,
-        doc="KIP-113's name of `num.replica.alter.log.dirs.threads`, before which it counts; it can be "
-            "changed while the broker runs.", internal=True, effect=True),
+        doc="The name of `num.replica.alter.log.dirs.threads` in KIP-113. It takes precedence and can be "
+            "updated dynamically.", internal=True, effect=True),
 )
 # fmt: on

@@ -18,12 +18,14 @@ from odradek.broker.config.validators import (
 # fmt: off
 CLIENT_METRICS_ROWS: Rows = (
     row("metrics", LIST, "", MEDIUM, distinct(), scope=Scope.CLIENT_METRICS,
-        doc="Prefixes of the names of metrics that clients push; empty pushes none, `*` all."),
+        doc="A comma-separated list of the prefixes of the names of the metrics that clients push. `*` "
+            "matches all metrics; an empty list none."),
     row("interval.ms", INT, "300000", MEDIUM, scope=Scope.CLIENT_METRICS,
-        doc="How often clients push, in ms, from 100 to 3600000."),
+        doc="The interval in ms at which clients push metrics, 100 to 3600000."),
     row("match", LIST, "", MEDIUM, distinct(), scope=Scope.CLIENT_METRICS,
-        doc="Which clients push, as name=expression pairs over client_instance_id, client_id, "
-            "client_software_name, client_software_version, client_source_address and "
-            "client_source_port; empty is all."),
+        doc="The clients that the subscription applies to, as a comma-separated list of attribute=regular "
+            "expression pairs. The attributes are client_instance_id, client_id, client_software_name, "
+            "client_software_version, client_source_address and client_source_port. An empty list matches "
+            "all clients."),
 )
 # fmt: on
