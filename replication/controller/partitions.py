@@ -23,12 +23,12 @@ from odradek.replication.controller.image import (
 from odradek.replication.controller.partition_registration import partition_record
 from odradek.replication.controller.replica_assignment import (
     ALL_FENCED,
+    StripedReplicaPlacer,
     cannot_replicate,
     check_manual_assignment,
     initial_partition,
     no_active_replica,
 )
-from odradek.replication.controller.striped_replica_placer import StripedReplicaPlacer
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import value_class
 

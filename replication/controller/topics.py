@@ -27,14 +27,12 @@ from odradek.replication.controller.image import TOPIC, MetadataImage, Partition
 from odradek.replication.controller.partition_registration import partition_record
 from odradek.replication.controller.replica_assignment import (
     ALL_FENCED,
+    InvalidReplicationFactor,
+    StripedReplicaPlacer,
     cannot_replicate,
     check_manual_assignment,
     initial_partition,
     no_active_replica,
-)
-from odradek.replication.controller.striped_replica_placer import (
-    InvalidReplicationFactor,
-    StripedReplicaPlacer,
 )
 from odradek.replication.controller.topic_names import CLUSTER_METADATA, collision_key, name_error
 from odradek.seams.entropy import Entropy
