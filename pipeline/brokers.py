@@ -48,9 +48,12 @@ DENIED = frozenset(
         ErrorCode.transactional_id_authorization_failed,
     )
 )
-ACL_HINT = "ACLs have to allow that to User:ANONYMOUS, which clients over PLAINTEXT are"
-REACHABILITY_HINT = "Spark's driver and workers have to reach the brokers there, and at the addresses they advertise"
-RETRY_HINT = "run it again once all partitions have a leader that responds"
+ACL_HINT = "the ACLs must allow it for User:ANONYMOUS, the principal of clients over PLAINTEXT"
+REACHABILITY_HINT = (
+    "Spark's driver and workers must be able to connect to these brokers and to their advertised"
+    " listeners"
+)
+RETRY_HINT = "run it again when all partitions have a leader that responds"
 
 T = TypeVar("T")
 
@@ -220,8 +223,9 @@ class RemoteMetadata:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
             raise PipelineError(
-                f"the cluster has no {METADATA_TOPIC}: it has no tiered topics; name the brokers of the cluster"
-                " that uses the store, or none to use the manifests in the store"
+                f"the cluster has no topic {METADATA_TOPIC}, so it has no tiered topics: give"
+                " the brokers of the cluster that uses this store, or no brokers to use the"
+                " manifests in the store"
             ) from None
         for where, start in self._topic.begins_late:
             raise PipelineError(

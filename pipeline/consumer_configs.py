@@ -53,15 +53,15 @@ PASSED_OVER = frozenset(
 )
 
 REFUSED = {
-    "auto.offset.reset": "startingOffsets says where to begin",
-    "enable.auto.commit": "brokers are told of no offsets",
-    "key.deserializer": "keys are bytes, to be cast in the query",
-    "value.deserializer": "values are bytes, to be cast in the query, or valueFormat=json",
-    "interceptor.classes": "what is read is what is there",
-    "config.providers": "values are what they say",
-    "exclude.internal.topics": "a subscribePattern means no internal topics, subscribe names them",
-    "security.protocol": "brokers are spoken to in PLAINTEXT",
-    "security.providers": "brokers are spoken to in PLAINTEXT",
+    "auto.offset.reset": "use startingOffsets",
+    "enable.auto.commit": "no offsets are committed",
+    "key.deserializer": "keys are binary; cast them in the query",
+    "value.deserializer": "values are binary; cast them in the query, or use valueFormat=json",
+    "interceptor.classes": "interceptors are not supported",
+    "config.providers": "config providers are not supported",
+    "exclude.internal.topics": "subscribePattern never matches internal topics; name them with subscribe",
+    "security.protocol": "only PLAINTEXT is supported",
+    "security.providers": "only PLAINTEXT is supported",
 }
 """Refused configs by name, with the reason. Spark's Kafka source refuses the first five, too."""
 

@@ -139,20 +139,23 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     read = _Read(options, streaming)
     topics = [name for name in _TOPIC_OPTIONS if name in options]
     if len(topics) != 1:
-        raise BadOption("one of subscribe, subscribePattern and assign must be given, and no other")
+        raise BadOption("exactly one of subscribe, subscribePattern and assign must be set")
     bootstrap = read.checked("kafka.bootstrap.servers", _bootstrap)
     url = read.checked("tiered.url", store_url)
     if bootstrap is None and url is None:
         raise BadOption(
-            "kafka.bootstrap.servers names the brokers to read from, tiered.url the store of tiered"
-            " segments: at least one of them must be given"
+            "at least one of kafka.bootstrap.servers (the brokers) and tiered.url (the remote"
+            " storage) must be set"
         )
     settings = read.below("tiered.")
     if url is None and settings:
         names = ", ".join(f"tiered.{name}" for name in sorted(settings))
-        raise BadOption(f"{names} says something of a store, and tiered.url names none")
+        raise BadOption(f"{names} requires tiered.url")
     if bootstrap is None and streaming:
-        raise BadOption("a stream needs kafka.bootstrap.servers: new records come from there")
+        raise BadOption(
+            "a stream requires kafka.bootstrap.servers, because new records are read from the"
+            " brokers"
+        )
     delay_ms = read.checked("maxtriggerdelay", duration_ms)
     made = Options(
         bootstrap=bootstrap,
@@ -190,11 +193,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     read.refuse_the_rest()
     if (made.min_offsets_per_trigger or 0) > (made.max_offsets_per_trigger or 1 << 62):
         raise BadOption(
-            f"minOffsetsPerTrigger={made.min_offsets_per_trigger} is more than maxOffsetsPerTrigger="
-            f"{made.max_offsets_per_trigger}: no batch may have so many, so give at most that"
+            f"minOffsetsPerTrigger={made.min_offsets_per_trigger} must not exceed"
+            f" maxOffsetsPerTrigger={made.max_offsets_per_trigger}"
         )
     if made.value_format == JSON and made.rows == BATCHES:
-        raise BadOption(f"valueFormat={JSON} is about records, and rows={BATCHES} has none")
+        raise BadOption(f"valueFormat={JSON} is not allowed with rows={BATCHES}")
     return made
 
 
@@ -289,12 +292,12 @@ class _Read:
         if offsets.lower() == "latest":
             if end is None and not self._streaming:
                 raise BadOption(
-                    "startingOffsets=latest: a batch query ends there: earliest, or JSON"
+                    "startingOffsets=latest is not allowed in a batch query: use earliest, or JSON"
                 )
             return Position(everywhere=LATEST)
         if offsets.lower() == "earliest":
             if end is not None:
-                raise BadOption("endingOffsets=earliest: nothing is before that: latest, or JSON")
+                raise BadOption("endingOffsets=earliest is not allowed: use latest, or JSON")
             return Position(everywhere=EARLIEST)
         least = EARLIEST if end is None else LATEST
         found: Position = self.checked(f"{which}offsets", partial(_offsets, least=least))
@@ -308,16 +311,16 @@ class _Read:
             if is_passed_over(of_kafka, value):
                 continue
             if name in _OF_BATCHES:  # known for batch queries only
-                raise BadOption(f"{_SPELT[name]} is of batch queries, and this is a stream")
+                raise BadOption(f"{_SPELT[name]} is only allowed in batch queries, not in a stream")
             if (why := why_refused(of_kafka)) is not None:
-                raise BadOption(f"{name} is not for this source: {why}")
+                raise BadOption(f"{name} is not supported by this source: {why}")
             raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")
 
 
 def store_url(text: str) -> str:
     """Return an absolute path or a URL, because tasks have other working directories than the driver."""
     if not text.strip():
-        raise ValueError("names no store")
+        raise ValueError("is empty")
     return text if "://" in text else str(Path(text).absolute())
 
 
@@ -331,7 +334,7 @@ def _bootstrap(text: str) -> str:
 def _names(text: str) -> tuple[str, ...]:
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:
-        raise ValueError("names no topic")
+        raise ValueError("has no topic")
     return found
 
 
@@ -339,7 +342,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
     return text
 
 
@@ -350,7 +353,7 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
             for topic, partitions in json.loads(text).items()
         }
     if not found or not all(found.values()):
-        raise ValueError("names no partition")
+        raise ValueError("has no partition")
     return found
 
 
@@ -382,7 +385,7 @@ def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str,
     for topic, partitions in found.items():
         for partition, value in partitions.items():
             if _int64(value) < least:
-                raise ValueError(f"{value} of {topic}-{partition} means nothing there")
+                raise ValueError(f"{value} of {topic}-{partition} is not a valid value")
     return found
 
 
@@ -412,7 +415,7 @@ def duration_ms(text: str) -> int:
     """Parse a duration such as `1h` to ms; a number without a unit is in ms. Raises ValueError."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     if found is None or (found[2] or "ms") not in _UNITS_MS:
-        raise ValueError("a duration is a number and a unit (ms, s, m, h, d)")
+        raise ValueError("must be a duration: a number and a unit (ms, s, m, h, d)")
     return _int64(int(found[1]) * _UNITS_MS[found[2] or "ms"])
 
 
@@ -424,5 +427,5 @@ def _int64(number: int) -> int:
 def _within(bits: int, number: int) -> int:
     """Check that a number fits into a signed integer of `bits` bits. Raises ValueError."""
     if number >= 1 << bits - 1:
-        raise ValueError(f"{number} is beyond {bits} bits")
+        raise ValueError(f"{number} does not fit into {bits} bits")
     return number

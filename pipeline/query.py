@@ -118,7 +118,9 @@ class Query:
         if options.assign:
             asked = {TopicPartition(name, n) for name, all in options.assign.items() for n in all}
             if asked - found.keys():
-                raise BadOption(f"there is no {_listed(asked - found.keys())} {self._looked_in}")
+                raise BadOption(
+                    f"there is no partition {_listed(asked - found.keys())} {self._looked_in}"
+                )
             found = {where: found[where] for where in asked}
         return dict(sorted(found.items()))
 
@@ -127,7 +129,7 @@ class Query:
         """Return where a topic was not found, and what to do."""
         options = self._options
         if options.bootstrap is not None:
-            return f"at {options.bootstrap}: create it, or name another one (subscribe, assign)"
+            return f"at {options.bootstrap}: create it, or give another one (subscribe, assign)"
         return (
             f"with a finished segment in {options.tiered_url}: set kafka.bootstrap.servers to read records that are"
             " not tiered yet, or name other topics (subscribe, assign)"
@@ -173,7 +175,7 @@ class Query:
         for where, end in self._log_ends(behind).items():
             if starts[where] <= end:  # beyond a named end or the last stable offset only
                 continue
-            text = f"{_ends_at(where, end, False)}, and the query begins at {starts[where]}"
+            text = f"{_ends_at(where, end, False)}, and the query starts at {starts[where]}"
             if self._options.fail_on_data_loss:
                 raise DataLoss(f"{text} (failOnDataLoss=false reads nothing)")
             log.error("%s: the partition is not read", text)
@@ -191,8 +193,8 @@ class Query:
         for where, (low, high) in asked.items():
             first = min(earliest[where], high)
             if low < first:
-                begins = f"{where} begins at offset {earliest[where]} now"
-                self.record_loss(where, low, first, f"{begins}, and the query begins at {low}")
+                begins = f"{where} now starts at offset {earliest[where]}"
+                self.record_loss(where, low, first, f"{begins}, and the query starts at {low}")
             found[where] = (max(low, first), high)
         return found
 
@@ -242,8 +244,8 @@ class Query:
                 continue
             if not is_end and not self._options.missing_timestamp_is_latest:
                 raise BadOption(
-                    f"{where} has no record as late as {wanted[where]}"
-                    " (startingOffsetsByTimestampStrategy=latest begins at its end)"
+                    f"{where} has no record with timestamp {wanted[where]} or later"
+                    " (startingOffsetsByTimestampStrategy=latest starts at its end)"
                 )
             found[where] = latest[where]
         return found
@@ -477,7 +479,7 @@ class Query:
         for start, error in self._stored.unreadable(where):
             if start < high and (start >= low or not len(covered(where, start, low))):
                 return LostOffsets(*where, low, high, str(error), error.key)
-        text = f"the store lacks offsets {low} to {high - 1} of {where}"
+        text = f"the store has no segment with offsets {low} to {high - 1} of {where}"
         if self._options.read_committed:
             text += ", or the outcome of their transactions"
         return LostOffsets(*where, low, high, text)
@@ -486,7 +488,7 @@ class Query:
 def _ends_at(where: TopicPartition, limit: int, committed: bool) -> str:
     """Describe the last readable offset."""
     if not committed:
-        return f"{where} ends at offset {limit} now"
+        return f"{where} now ends at offset {limit}"
     return f"the last stable offset of {where} is {limit}"
 
 

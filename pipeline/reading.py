@@ -108,11 +108,11 @@ def _left_out(
     offsets = f"offsets {low} to {high - 1} of {topic}-{partition}"
     if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
         if low < high:
-            error.args = (f"{offsets} can't be read: {error}",)
+            error.args = (f"{offsets} cannot be read: {error}",)
         raise with_skip_hint(error)
     if low >= high:
         return
-    log.error("%s are left out: %s", offsets, error)
+    log.error("%s are skipped: %s", offsets, error)
     if reading.unreadable == REPORT:
         yield _gap(reading, piece, low, high, error)
 
@@ -193,7 +193,8 @@ def _read_store(
         if not _is_gone(reading, piece):
             raise
         loss = DataLoss(
-            f"retention took them, or their topic went, since the query was planned: {error}"
+            "retention deleted them, or their topic was deleted, after the query was planned:"
+            f" {error}"
         )
         loss.key, loss.unread_from = error.key, error.unread_from
         raise loss from None
@@ -224,7 +225,7 @@ def _lost(piece: LostOffsets) -> OffsetsUnreadable:
 
 def _gone(piece: BrokerRange, offset: int, why: str | None = None) -> DataLoss:
     """Return the error for lost offsets from `offset` to the end of the range."""
-    text = f"offsets {offset} to {piece.high - 1} of {piece.topic}-{piece.partition} are gone"
+    text = f"offsets {offset} to {piece.high - 1} of {piece.topic}-{piece.partition} were lost"
     loss = DataLoss(text if why is None else f"{text}: {why}")
     loss.unread_from = offset
     return loss
@@ -287,17 +288,17 @@ def _read_broker(
             raise
         if epoch is not None:
             text = (
-                f"they were cut off the log, which has others there of leader epoch {epoch} (the query was"
-                f" planned in epoch {piece.leader_epoch})"
+                "the log was truncated and now has other records there, of leader epoch"
+                f" {epoch} (the query was planned in epoch {piece.leader_epoch})"
             )
             raise _gone(piece, decoder.next_offset, text)
         idle = idle + 1 if decoder.next_offset == offset else 0
         if idle > IDLE_FETCHES_MAX:
             end = brokers.offsets({where: LATEST})[where]
             if end <= offset:
-                raise _gone(piece, offset, f"the log ends at offset {end} now")
+                raise _gone(piece, offset, f"the log now ends at offset {end}")
             raise BrokersUnavailable(
-                f"{reading.bootstrap} gave nothing of {where} from offset {offset} on, asked {idle} times:"
-                f" {RETRY_HINT}"
+                f"{reading.bootstrap} returned no records of {where} from offset {offset} on"
+                f" in {idle} fetches: {RETRY_HINT}"
             )
         offset = decoder.next_offset

@@ -121,9 +121,7 @@ class SegmentIndexes:
         before = lookup_offset(index, segment.start_offset, low - 1)
         ends_at, start = before or (None, 0)
         if before is not None and not 0 < start < segment.size_bytes:
-            self._is_of_no_use(
-                IndexType.OFFSET, f"it says that offset {ends_at} is at byte {start}"
-            )
+            self._is_of_no_use(IndexType.OFFSET, f"its entry has offset {ends_at} at byte {start}")
             return self.whole
         end = position_behind(index, segment.start_offset, high - 1)
         if end is None or not start < end < segment.size_bytes:
@@ -149,7 +147,7 @@ class SegmentIndexes:
             index = self._storage.fetch_index(self._segment, IndexType.TIMESTAMP)
             check_index(index, IndexType.TIMESTAMP, self._segment)
         except RemoteStorageError as error:
-            log.debug("without a time index: %s", error)
+            log.debug("reading without a time index: %s", error)
             return None
         entries = np.frombuffer(index, _TIME_ENTRY)
         before, after = entries[:-1], entries[1:]
@@ -157,7 +155,7 @@ class SegmentIndexes:
         if not grows.all():
             number = int(grows.argmin())
             one, other = (entries[at].tolist() for at in (number, number + 1))
-            text = f"its entries (ms, relative offset) do not grow from {one} to {other}"
+            text = f"its entries (ms, relative offset) do not increase from {one} to {other}"
             self._is_of_no_use(IndexType.TIMESTAMP, text)
             return None
         return index
@@ -167,14 +165,12 @@ class SegmentIndexes:
         try:
             found = self._batch_with(offset)
         except (RemoteStorageError, CorruptBatch) as error:
-            log.debug("without a time index: %s", error)
+            log.debug("reading without a time index: %s", error)
             return None
         if found is not None and found.max_timestamp == timestamp:
             return found
-        has = "has no batch there" if found is None else f"has {found.max_timestamp} ms"
-        text = (
-            f"it says that the batch with offset {offset} is of {timestamp} ms, and the log {has}"
-        )
+        has = "has no batch at that offset" if found is None else f"has {found.max_timestamp} ms"
+        text = f"its entry has {timestamp} ms for the batch with offset {offset}, the log {has}"
         self._is_of_no_use(IndexType.TIMESTAMP, text)
         return None
 

@@ -142,7 +142,7 @@ def _pieces(
         piece = memory[number % len(memory)][: ROOM_BYTES + wanted]
         found = storage.fetch_segment_into(segment, position, piece[ROOM_BYTES:])
         if found != wanted:
-            raise CorruptRemoteData(f"{found} bytes from {position} on, not {wanted}")
+            raise CorruptRemoteData(f"{found} bytes from position {position}, not {wanted}")
         return piece
 
     with ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="odradek-ahead") as pool:

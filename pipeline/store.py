@@ -343,7 +343,7 @@ def _manifests(page: Sequence[str]) -> list[str]:
 
 def _name(manifest: str) -> ObjectName:
     name = parse_key(manifest)
-    assert name is not None, "it was listed as one"
+    assert name is not None, "it was listed as existing"
     return name
 
 
@@ -386,8 +386,8 @@ def _check_directory(target: str, url: str) -> None:
     directory = Path(unquote(urlsplit(url).path))
     if url.startswith("file:") and not directory.is_dir():
         raise BadOption(
-            f"tiered.url is {target}, and {directory} is not a directory: name the directory of the"
-            " remote tier as mounted on this machine"
+            f"tiered.url is {target}, and {directory} is not a directory: give the directory"
+            " at which the remote storage is mounted on this machine"
         )
 
 

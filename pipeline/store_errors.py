@@ -25,7 +25,7 @@ from odradek.storage.tiered.errors import (
 BROKEN = (CorruptRemoteData, CorruptEpochs, CorruptSnapshot, ValueError)
 """Errors of corrupt content."""
 STORE_ERRORS = (ObjectMissing, ObjectsUnavailable, RemoteStorageError, *BROKEN)
-CREDENTIALS_HINT = "give Spark's driver and workers credentials that may list and read the store"
+CREDENTIALS_HINT = "give Spark's driver and workers credentials that can list and read the store"
 RETRY_HINT = "run it again when the store responds (tiered.retries and tiered.request.timeout.ms can be increased)"
 
 
@@ -37,7 +37,8 @@ def object_error(key: str, error: Exception, done: str = "read") -> PipelineErro
         found = MissingSegment(f"{key} is missing in the store")
     elif isinstance(error, (ObjectDenied, RemoteAccessDenied)):
         found = DeniedSegment(
-            f"{key} may not be {done}: {CREDENTIALS_HINT}; the store responded: {text}"
+            f"access to {key} was denied, so it could not be {done}: {CREDENTIALS_HINT}; the"
+            f" store responded: {text}"
         )
     elif isinstance(error, BROKEN):
         found = CorruptSegment(f"{key} is corrupt: {text}")

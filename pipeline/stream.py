@@ -122,8 +122,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.includes_partition(*where):
             return f"{where} was deleted while it was read"
         return (
-            f"the stream has read {where}, which its options do not name any more (subscribe, assign):"
-            " name it again, or begin with a checkpoint of its own"
+            f"the stream has read {where}, which is no longer part of its options (subscribe,"
+            " assign): add it again, or use a new checkpoint"
         )
 
     def _begin(self, start: OffsetsJson, begun: StreamOffsets, until: StreamOffsets) -> Offsets:
@@ -143,10 +143,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         again = known.recreated_topics(now)
         if again and self._options.fail_on_data_loss:
             raise DataLoss(
-                f"{'; '.join(again.values())} (failOnDataLoss=false reads that one from its beginning)"
+                f"{'; '.join(again.values())} (failOnDataLoss=false reads the new topic from"
+                " its beginning)"
             )
         for text in again.values():
-            log.error("%s; that one is read from its beginning", text)
+            log.error("%s; the new topic is read from its beginning", text)
         return again
 
     def _new_partition_starts(
@@ -173,12 +174,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end >= begin:
             return
         text = (
-            f"{where} ended at offset {end}, and the stream was at {begin}: it was made again, or has"
-            " lost what it had"
+            f"{where} ends at offset {end}, and the stream was at {begin}: it was recreated or"
+            " truncated"
         )
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text} (failOnDataLoss=false goes back to where it ended)")
-        log.error("%s; it is read from where it ended on", text)
+            raise DataLoss(f"{text} (failOnDataLoss=false continues at its end)")
+        log.error("%s; the stream continues at its end", text)
 
     def _is_below_min_offsets(self, count: int) -> bool:
         """Whether a batch of `count` offsets is delayed (minOffsetsPerTrigger), as in Spark's source."""

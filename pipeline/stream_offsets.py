@@ -65,8 +65,11 @@ class StreamOffsets:
     def recreated_topics(self, now: Mapping[str, UUID]) -> dict[str, str]:
         """Return the topics with another id in `now`, with a description for each."""
         return {
-            topic: f"{topic} was deleted and made again: offsets of the topic with id"
-            f" {uuid_to_text(id)} are no offsets of the one with id {uuid_to_text(now[topic])}"
+            topic: (
+                f"{topic} was deleted and recreated: offsets of the topic with id"
+                f" {uuid_to_text(id)} are not valid for the topic with id"
+                f" {uuid_to_text(now[topic])}"
+            )
             for topic, id in sorted(self.topic_ids.items())
             if now.get(topic, id) != id
         }

@@ -53,9 +53,9 @@ def usual_schema(given: Mapping[str, str]) -> str:
     is_batches = given.get("rows", "").lower() == BATCHES
     if given.get("valueFormat", "").lower() == JSON and not is_batches:
         raise BadOption(
-            f"valueFormat={JSON} goes with .schema(…), which says what the values have, and what"
-            " of a record is read: 'value struct<user: string, page: int>, timestamp timestamp'"
-            " (in odradek pipeline export it is --value json --schema …)"
+            f"valueFormat={JSON} requires .schema(…) with the fields of the values and the"
+            " columns to read: 'value struct<user: string, page: int>, timestamp timestamp'"
+            " (in odradek pipeline export: --value json --schema …)"
         )
     types = BATCH_SPARK_TYPES if is_batches else SPARK_TYPES
     left_out = set()
@@ -75,9 +75,13 @@ def check_schema(schema: StructType, options: Options) -> None:
     for field in schema.fields:
         expected, given = types.get(field.name), field.dataType.simpleString()
         is_struct = isinstance(field.dataType, StructType)
-        hint = f"valueFormat={JSON} has one" if field.name == VALUE_ERROR else ", ".join(types)
+        hint = (
+            f"it exists only with valueFormat={JSON}"
+            if field.name == VALUE_ERROR
+            else f"the columns are {', '.join(types)}"
+        )
         if expected is None:
-            raise BadOption(f"there is no column {field.name}, but {hint}")
+            raise BadOption(f"there is no column {field.name}: {hint}")
         if field.name == VALUE and is_struct != is_json:
             also = "without" if is_struct else "with"
             raise BadOption(f"column {VALUE} is {expected} {also} valueFormat={JSON}, not {given}")
@@ -88,30 +92,28 @@ def check_schema(schema: StructType, options: Options) -> None:
         _check_nulls(field, is_report=options.corrupt_segments == REPORT)
     if is_json and VALUE not in schema.fieldNames():
         raise BadOption(
-            f"with valueFormat={JSON} the schema has a column {VALUE} of the fields that are wanted,"
-            " such as 'value struct<user: string, page: int>'"
+            f"with valueFormat={JSON} the schema needs a column {VALUE} with the fields to"
+            " read, such as 'value struct<user: string, page: int>'"
         )
     if options.corrupt_segments == REPORT and GAP not in schema.fieldNames():
-        raise BadOption(
-            f"onCorruptSegment={REPORT} makes rows with the column {GAP}, which the schema has not"
-        )
+        raise BadOption(f"onCorruptSegment={REPORT} requires the column {GAP} in the schema")
 
 
 def _check_fields(kind: DataType, where: str) -> None:
     if isinstance(kind, StructType):
         names = kind.fieldNames()
         if not names:
-            raise BadOption(f"{where} has no fields: name those that are wanted")
+            raise BadOption(f"{where} has no fields: give the fields to read")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise BadOption(f"{where} has more than one field {', '.join(twice)}")
+            raise BadOption(f"{where} has duplicate fields: {', '.join(twice)}")
         for field in kind.fields:
             _check_fields(field.dataType, f"{where}.{field.name}")
     elif isinstance(kind, ArrayType):
         _check_fields(kind.elementType, where)
     elif type(kind) not in _JSON_TYPES:
         raise BadOption(
-            f"{where} is {kind.simpleString()}, which is not made of JSON here: take it as string,"
-            " and make it of that in the query (cast, from_json)"
+            f"{where} is {kind.simpleString()}, which is not supported for JSON values: read"
+            " it as string, and convert it in the query (cast, from_json)"
         )
 
 
@@ -119,8 +121,8 @@ def _check_nulls(field: StructField, *, is_report: bool) -> None:
     """Check that nullable columns are not NOT NULL: Spark then ignores nulls, and would use undefined data."""
     if not field.nullable and is_report:
         raise BadOption(
-            f"{field.name} is NOT NULL, and with onCorruptSegment={REPORT} there are rows of no record:"
-            " leave that out"
+            f"{field.name} must not be NOT NULL, because onCorruptSegment={REPORT} returns"
+            " rows without records"
         )
     if not field.nullable and field.name not in NEVER_NULL:
         raise BadOption(_not_null(field.name))
@@ -135,12 +137,14 @@ def _check_nulls_within(kind: DataType, where: str) -> None:
             _check_nulls_within(field.dataType, f"{where}.{field.name}")
     elif isinstance(kind, ArrayType):
         if not kind.containsNull:
-            raise BadOption(f"{where} is an array without nulls, and nobody knows: leave that out")
+            raise BadOption(
+                f"{where} must not be an array without nulls, because any value can be null"
+            )
         _check_nulls_within(kind.elementType, where)
 
 
 def _not_null(where: str) -> str:
-    return f"{where} is NOT NULL, and a record need not have it: leave that out"
+    return f"{where} must not be NOT NULL, because any value can be null"
 
 
 def decoded_columns(schema: StructType) -> list[str]:

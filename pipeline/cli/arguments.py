@@ -18,14 +18,19 @@ def add_source_arguments(
 ) -> None:
     """Add the arguments that name the brokers, the remote tier and further options of the source."""
     add = parser.add_argument
-    add("--bootstrap", required=bootstrap_required, metavar="HOST:PORT", help="the brokers")
-    add("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    add(
+        "--bootstrap",
+        required=bootstrap_required,
+        metavar="HOST:PORT",
+        help="bootstrap servers of the cluster",
+    )
+    add("--tiered", metavar="DIR|URL", help="the remote storage: a directory or a URL")
     add(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a further one of the source, such as tiered.aws_region; may be repeated",
+        help="further option of the source, such as tiered.aws_region; may be repeated",
     )
 
 
@@ -47,7 +52,7 @@ def source_of(args: argparse.Namespace) -> dict[str, str]:
     for name in source:
         argument = _ARGUMENTS.get(name.lower())
         if argument is not None and hasattr(args, argument):
-            raise BadOption(f"--option {name}: --{argument} says that")
+            raise BadOption(f"--option {name} is not allowed: use --{argument}")
     if args.bootstrap is not None:
         source["kafka.bootstrap.servers"] = args.bootstrap
     if args.tiered is not None:
@@ -58,15 +63,15 @@ def source_of(args: argparse.Namespace) -> dict[str, str]:
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that all jobs share: the Spark master, Spark settings and the output format."""
     add = parser.add_argument
-    add("--master", default="local[*]", help="of Spark (local[*])")
+    add("--master", default="local[*]", help="Spark master (local[*])")
     add(
         "--conf",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of Spark's, such as spark.executor.memory; may be repeated",
+        help="Spark property, such as spark.executor.memory; may be repeated",
     )
-    add("--json", action="store_true", help="all that is told as JSON, one object a line")
+    add("--json", action="store_true", help="print JSON, one object per line")
 
 
 def session_of(args: argparse.Namespace, name: str) -> AbstractContextManager[SparkSession]:
@@ -82,6 +87,6 @@ def named_values(option: str, given: Sequence[str]) -> dict[str, str]:
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name:
-            raise BadOption(f"{option} {each}: it has to be NAME=VALUE")
+            raise BadOption(f"{option} {each}: the format is NAME=VALUE")
         found[name] = value
     return found

@@ -14,39 +14,63 @@ if TYPE_CHECKING:
     from odradek.pipeline.jobs.audit import AuditReport, DeletedPartition
     from odradek.storage.tiered.audit import AuditFinding
 
-LINE = "every remote segment against its metadata: sizes, CRCs, offsets, epochs, gaps, orphans"
+LINE = (
+    "check every remote log segment against its metadata: sizes, CRCs, offsets, epochs, gaps,"
+    " orphans"
+)
 FAILED = 1
 _HEAD = ("TOPIC", "PARTITION", "SEGMENTS", "BYTES", "RECORDS", "OFFSETS", "GAPS", "DEAD", "TWICE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tiered", required=True, metavar="DIR|URL", help="the store")
+    parser.add_argument(
+        "--tiered",
+        required=True,
+        metavar="DIR|URL",
+        help="the remote storage: a directory or a URL",
+    )
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the store: prefix, aws_region, encryption.key.file, …",
+        help=(
+            "option of the remote storage: prefix, aws_region, encryption.key.file, …; may be"
+            " repeated"
+        ),
     )
     parser.add_argument(
         "--bootstrap",
         metavar="HOST:PORT",
-        help="the brokers, whose metadata counts; without, the manifests in the store do",
+        help=(
+            "bootstrap servers of the cluster, whose metadata is used; by default the manifests"
+            " in the store are used"
+        ),
     )
     parser.add_argument(
-        "--topic", "-t", action="append", default=[], dest="topics", help="only this topic"
+        "--topic",
+        "-t",
+        action="append",
+        default=[],
+        dest="topics",
+        help="check only this topic; may be repeated",
     )
     parser.add_argument(
         "--older-than",
         type=float,
         metavar="SECONDS",
-        help="what belongs to nothing and is younger may be of a copy under way (3600; 86400"
-        " without --bootstrap)",
+        help=(
+            "minimum age of objects without a segment that are reported as orphans; younger ones"
+            " may belong to a copy in progress (3600; 86400 without --bootstrap)"
+        ),
     )
     parser.add_argument(
         "--resume",
         metavar="FILE",
-        help="notes there what was read, and goes on from there if a run was killed; it is removed at the end",
+        help=(
+            "file with the results so far, with which an interrupted audit continues; it is"
+            " removed at the end"
+        ),
     )
     add_spark_arguments(parser)
 
@@ -75,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _ms(seconds: float) -> int:
     if not 0 <= seconds < math.inf:
-        raise BadOption(f"--older-than {seconds}: it is a number of seconds")
+        raise BadOption(f"--older-than {seconds}: must be a number of seconds")
     return round(seconds * 1000)
 
 
@@ -124,9 +148,9 @@ def as_text(report: AuditReport) -> Iterator[str]:
     for each in report.partitions:
         where = f"{each.partition.topic}-{each.partition.partition}"
         for low, high in each.gaps:
-            yield f"GAP: the store lacks offsets {low} to {high - 1} of {where}"
+            yield f"GAP: the store has no segment with offsets {low} to {high - 1} of {where}"
         for name in each.dead:
-            yield f"dead: no offset is read from {name}"
+            yield f"DEAD: no offset of {name} is read"
         yield from (f"WRONG: {text}" for text in each.problems)
     yield from (f"WRONG: {text}" for text in report.problems)
     yield from (f"deleted: {_left_of(each)}" for each in report.deleted)
@@ -134,7 +158,9 @@ def as_text(report: AuditReport) -> Iterator[str]:
         word = finding.status.value
         is_bad = finding.status.is_loss or finding.status.is_garbage
         lacks = ", ".join(_lacks(finding))
-        yield f"{word.upper() if is_bad else word}: {_name(finding)}{lacks and f' lacks {lacks}'}"
+        yield (
+            f"{word.upper() if is_bad else word}: {_name(finding)}{lacks and f', missing: {lacks}'}"
+        )
     yield "no problems found" if report.is_well else "problems found"
 
 
@@ -144,12 +170,17 @@ def _left_of(deleted: DeletedPartition) -> str:
     partition, count = deleted.partition, deleted.segments
     text = f"{partition.topic}-{partition.partition} of topic {uuid_to_text(partition.topic_id)}:"
     if deleted.is_marked:
-        return f"{text} the cluster is removing it, and has {count} segments of it left"
+        return f"{text} the cluster is deleting it; {count} of its segments remain"
     now = deleted.followed_by
     why = (
-        "brokers know no such topic" if now is None else f"the name is that of {uuid_to_text(now)}"
+        "the cluster has no such topic"
+        if now is None
+        else f"the topic with this name now has id {uuid_to_text(now)}"
     )
-    return f"{text} {why}, and {count} segments are to be deleted; they are orphans where nobody does that"
+    return (
+        f"{text} {why}; {count} segments are to be deleted. They are orphans if the cluster does"
+        " not delete them"
+    )
 
 
 def _rows(report: AuditReport) -> Iterator[Sequence[str]]:

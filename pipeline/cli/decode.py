@@ -23,21 +23,27 @@ if TYPE_CHECKING:
 
 LIMIT_MAX = (1 << 31) - 1
 """Spark's maximum for a limit."""
-LINE = "records whose values are Avro, Protobuf or JSON by a schema registry, as typed columns"
+LINE = "decode Avro, Protobuf or JSON values with a schema registry, and print typed columns"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", "-t", required=True, help="what is decoded")
+    parser.add_argument(
+        "--topic", "-t", required=True, help="topic to decode; several are separated by commas"
+    )
     add_source_arguments(parser)
     add_registry_arguments(parser)
     parser.add_argument(
         "--where",
         metavar="SQL",
-        help="of which records: partition = 0 and value.carrier = 'AA'",
+        help="SQL condition on the records, such as partition = 0 and value.carrier = 'AA'",
     )
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="so many (20)")
-    parser.add_argument("--fail", action="store_true", help="end at the first that is broken")
-    parser.add_argument("--columns", action="store_true", help="only say which columns there are")
+    parser.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="maximum number of records (20)"
+    )
+    parser.add_argument(
+        "--fail", action="store_true", help="fail at the first value that cannot be decoded"
+    )
+    parser.add_argument("--columns", action="store_true", help="print only the columns")
     add_spark_arguments(parser)
 
 
@@ -45,23 +51,33 @@ def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--registry",
         metavar="URL|DIR",
-        help="the schema registry, http://user:password@host:port, or a directory with"
-        " ID.avsc, ID.proto and ID.json",
+        help=(
+            "schema registry, http://user:password@host:port, or a directory with ID.avsc,"
+            " ID.proto and ID.json"
+        ),
     )
     parser.add_argument(
         "--subject",
         action="append",
         default=[],
-        help="of which all versions are read (TOPIC-value)",
+        help="subject whose versions are all read (TOPIC-value); may be repeated",
     )
     parser.add_argument(
-        "--id", action="append", default=[], type=int, dest="ids", help="of a further schema"
+        "--id",
+        action="append",
+        default=[],
+        type=int,
+        dest="ids",
+        help="id of a further schema; may be repeated",
     )
     parser.add_argument(
-        "--reader", type=int, metavar="ID", help="of the schema whose columns all records get"
+        "--reader", type=int, metavar="ID", help="id of the schema whose columns all records get"
     )
     parser.add_argument(
-        "--message", action="append", default=[], help="of Protobuf, instead of a schema's first"
+        "--message",
+        action="append",
+        default=[],
+        help="Protobuf message type, instead of the first one of a schema; may be repeated",
     )
 
 
@@ -71,7 +87,9 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
     from odradek.pipeline.jobs.decode import Decoding
 
     if args.registry is None:
-        raise BadOption("--registry says where the schemas are")
+        raise BadOption(
+            "--registry is required: the URL of a schema registry, or a directory with schemas"
+        )
     topics = [each for each in args.topic.split(",") if each.strip()]
     return Decoding(
         registry=args.registry,
@@ -89,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.jobs.progress import report_spark_tasks
 
     if not 0 <= args.limit <= LIMIT_MAX:
-        raise BadOption(f"--limit {args.limit}: it is a number of records, at most {LIMIT_MAX}")
+        raise BadOption(f"--limit {args.limit}: must be a number of records, at most {LIMIT_MAX}")
     decoding = decoding_of(args)
     decoder = decoding.decoder()  # reports its errors before Spark starts
     if args.columns:
@@ -143,5 +161,5 @@ def _line(row: dict[str, Any], *, as_json: bool) -> str:
     at = short_time(row["timestamp"], "seconds")
     where = f"{row['topic']}-{row['partition']} {row['offset']} {at}"
     if row[ERROR] is not None:
-        return f"{where}  BROKEN: {row[ERROR]}"
+        return f"{where}  NOT DECODED: {row[ERROR]}"
     return f"{where}  {json.dumps(row['value'], ensure_ascii=False)}"

@@ -17,30 +17,41 @@ from odradek.pipeline.cli.progress import ProgressReporter
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.export import ExportBatch, ExportJob
 
-LINE = "a topic to Parquet or Delta, each record exactly once over any number of restarts"
+LINE = (
+    "export a topic to Parquet or Delta; each record is written exactly once, also after restarts"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--topic", "-t", required=True, help="what is exported")
-    add("--out", required=True, metavar="DIR|URL", help="where to")
-    add("--format", default="parquet", help="parquet or delta (parquet)")
+    add("--topic", "-t", required=True, help="topic to export")
+    add("--out", required=True, metavar="DIR|URL", help="directory or URL of the table")
+    add("--format", default="parquet", help="table format: parquet or delta (parquet)")
     add_source_arguments(parser, bootstrap_required=True)
-    add("--by", default="date", help="directories below a topic's: none, date or hour (date)")
-    add("--value", default="binary", help="values are binary, string, json or registry")
-    add("--schema", metavar="DDL", help="the columns of json values")
+    add("--by", default="date", help="partition columns after the topic: none, date or hour (date)")
+    add("--value", default="binary", help="value format: binary, string, json or registry (binary)")
+    add("--schema", metavar="DDL", help="columns of JSON values")
     add_registry_arguments(parser)
-    add("--headers", action="store_true", help="with a column of the records' headers")
-    add("--isolation", default="read_uncommitted", help="read_uncommitted or read_committed")
+    add("--headers", action="store_true", help="include the column headers")
+    add(
+        "--isolation",
+        default="read_uncommitted",
+        help="isolation level: read_uncommitted or read_committed (read_uncommitted)",
+    )
     add(
         "--unreadable",
         default="fail",
         metavar="WHAT",
-        help="what the store has broken or lost: fail, or dead-letters (fail)",
+        help=(
+            "handling of offsets that are corrupt or missing in the store: fail, or dead-letters"
+            " (fail)"
+        ),
     )
-    add("--checkpoint", metavar="DIR|URL", help="how far it is (OUT/_checkpoint)")
-    add("--dead-letters", metavar="DIR|URL", help="where to (OUT/_dead_letters)")
-    add("--offsets-a-batch", type=int, metavar="N", help="so many records are written at once")
+    add("--checkpoint", metavar="DIR|URL", help="location of the checkpoint (OUT/_checkpoint)")
+    add(
+        "--dead-letters", metavar="DIR|URL", help="location of the dead letters (OUT/_dead_letters)"
+    )
+    add("--offsets-a-batch", type=int, metavar="N", help="maximum number of offsets per batch")
     add_spark_arguments(parser)
 
 
@@ -56,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     dead = sum(batch.dead_letters for batch in batches)
     gaps = sum(batch.gaps for batch in batches)
     reporter.row({"records": records, "deadLetters": dead, "gaps": gaps, "batches": len(batches)})
-    lost = f" and {gaps} stretches of offsets that can't be read" if gaps else ""
+    lost = f" and {gaps} ranges of unreadable offsets" if gaps else ""
     to = f" to {job.dead_letters_path}" if dead or gaps else ""
     reporter.result(f"{records} records to {job.out}, {dead} dead letters{lost}{to}")
     return 0
@@ -98,5 +109,5 @@ def _tell(reporter: ProgressReporter, batch: ExportBatch) -> None:
         }
     )
     also = f", {batch.dead_letters} dead letters" if batch.dead_letters else ""
-    lost = f", {batch.gaps} stretches that can't be read" if batch.gaps else ""
+    lost = f", {batch.gaps} unreadable ranges" if batch.gaps else ""
     reporter.line(f"batch {batch.number}: {batch.records} records{also}{lost}")

@@ -35,8 +35,8 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "pipeline",
-        help="topics as tables: jobs on Spark",
-        description="Jobs on topics as tables, on Spark; tiered history is read from its store.",
+        help="Spark jobs on topics",
+        description="Spark jobs on topics. Tiered records are read from the remote storage.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,13 +50,13 @@ def add_parser(
 
 def run(args: argparse.Namespace) -> int:
     if args.chosen_job is None:
-        raise WrongUsage(f"pipeline what? {', '.join(JOBS)}; see odradek pipeline --help")
+        raise WrongUsage(f"give the job: {', '.join(JOBS)}; see odradek pipeline --help")
     try:
         return _run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "odradek":
             raise
-        raise CommandFailed(f"the pipeline needs {error.name}: {EXTRA}") from None
+        raise CommandFailed(f"the pipeline requires {error.name}: {EXTRA}") from None
     except BadOption as error:
         raise WrongUsage(str(error)) from None
     except PipelineError as error:

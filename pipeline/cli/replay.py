@@ -19,40 +19,72 @@ from odradek.pipeline.errors import BadOption
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.replay import ReplayJob
 
-LINE = "a range of a topic back into a topic, each record once over any number of restarts"
+LINE = (
+    "write a range of a topic to another topic; each record is written exactly once, also after"
+    " restarts"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", "-t", required=True, help="what is replayed")
+    parser.add_argument("--topic", "-t", required=True, help="topic to replay")
     add_source_arguments(parser)
-    parser.add_argument("--to", required=True, metavar="TOPIC", help="where to; it has to be there")
     parser.add_argument(
-        "--to-bootstrap", metavar="HOST:PORT", help="the brokers of that topic (--bootstrap)"
+        "--to", required=True, metavar="TOPIC", help="target topic, which must exist"
     )
     parser.add_argument(
-        "--since", metavar="TIME", help="from the first record as late as that: ISO 8601, or ms"
+        "--to-bootstrap",
+        metavar="HOST:PORT",
+        help="bootstrap servers of the target topic's cluster (--bootstrap)",
     )
     parser.add_argument(
-        "--until", metavar="TIME", help="to before the first record as late as that"
+        "--since",
+        metavar="TIME",
+        help=(
+            "start at the first record with this timestamp or a later one: ISO 8601, or ms since"
+            " 1970"
+        ),
+    )
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        help="end before the first record with this timestamp or a later one",
     )
     parser.add_argument(
         "--offsets",
         action="append",
         default=[],
         metavar="P:FROM:TO",
-        help="of partition P alone the offsets from FROM on, before TO; may be repeated",
+        help="only the offsets FROM <= offset < TO of partition P; may be repeated",
     )
     parser.add_argument(
-        "--by", default="partition", help="records stay in their partition, or go by key"
+        "--by",
+        default="partition",
+        help=(
+            "how records are assigned to partitions: partition (the same partition) or key"
+            " (partition)"
+        ),
     )
-    parser.add_argument("--job", metavar="NAME", help="so named, the range is replayed once more")
     parser.add_argument(
-        "--records-per-second", type=float, metavar="N", help="of all tasks together"
+        "--job",
+        metavar="NAME",
+        help="name of the job; with a new name, the range is replayed again",
     )
-    parser.add_argument("--bytes-per-second", type=float, metavar="N", help="before compression")
-    parser.add_argument("--compression", default="lz4", help="of what is written (lz4)")
     parser.add_argument(
-        "--isolation", default="read_committed", help="read_uncommitted or read_committed"
+        "--records-per-second", type=float, metavar="N", help="maximum rate of all tasks together"
+    )
+    parser.add_argument(
+        "--bytes-per-second",
+        type=float,
+        metavar="N",
+        help="maximum rate of all tasks together, before compression",
+    )
+    parser.add_argument(
+        "--compression", default="lz4", help="compression of the written batches (lz4)"
+    )
+    parser.add_argument(
+        "--isolation",
+        default="read_committed",
+        help="isolation level: read_uncommitted or read_committed (read_committed)",
     )
     add_spark_arguments(parser)
 
@@ -76,7 +108,10 @@ def run(args: argparse.Namespace) -> int:
         )
     tell.row({"job": result.job, "records": result.records, "bytes": result.size_bytes})
     size = result.size_bytes / 1e6
-    tell.result(f"{result.records} records ({size:.1f} MB) to {args.to}; job {result.job} is done")
+    tell.result(
+        f"{result.records} records ({size:.1f} MB) written to {args.to}; job {result.job} is"
+        " complete"
+    )
     return 0
 
 
@@ -85,7 +120,7 @@ def job_of(args: argparse.Namespace) -> ReplayJob:
 
     to = args.to_bootstrap or args.bootstrap
     if to is None:
-        raise BadOption("whose topic is it? Give --to-bootstrap, or --bootstrap")
+        raise BadOption("give the brokers of the target topic with --to-bootstrap or --bootstrap")
     return ReplayJob(
         source={"kafka.isolation.level": args.isolation, **source_of(args), **_range(args)},
         topic=args.to,
@@ -110,7 +145,7 @@ def _range(args: argparse.Namespace) -> dict[str, str]:
             raise BadOption(f"--since {args.since} is later than --until {args.until}")
         return {"subscribe": args.topic, **{name: str(at_ms) for name, at_ms in times.items()}}
     if args.since is not None or args.until is not None:
-        raise BadOption("a range is one of times, or of --offsets")
+        raise BadOption("--since and --until cannot be used with --offsets")
     ranges = parse_ranges(args.offsets)
     return {
         "assign": json.dumps({args.topic: sorted(ranges)}),
@@ -126,7 +161,9 @@ def parse_time_ms(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise BadOption(f"{text} is no time, such as 2013-02-08T06:00 or 1360303200000") from None
+        raise BadOption(
+            f"{text} is not a time, such as 2013-02-08T06:00 or 1360303200000"
+        ) from None
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -136,9 +173,9 @@ def parse_ranges(texts: Sequence[str]) -> dict[int, tuple[int, int]]:
     for text in texts:
         parts = text.split(":")
         if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-            raise BadOption(f"{text} is no P:FROM:TO, such as 0:1000:2000")
+            raise BadOption(f"{text} is not P:FROM:TO, such as 0:1000:2000")
         partition, low, high = map(int, parts)
         if low > high or partition in found:
-            raise BadOption(f"{text}: each partition has one range, that begins before it ends")
+            raise BadOption(f"{text}: give one range per partition, with FROM less than TO")
         found[partition] = low, high
     return found

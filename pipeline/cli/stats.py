@@ -20,39 +20,60 @@ if TYPE_CHECKING:
     from odradek.pipeline.jobs.retention import RetentionOutcome, RetentionRule
 
 RULES = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes")
-LINE = "bytes, records, compression, keys and late records; what other retention would delete"
+LINE = (
+    "bytes, records, compression, keys and late records of topics; effect of other retention"
+    " settings"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", "-t", required=True, metavar="NAME,…", help="of which topics")
+    parser.add_argument(
+        "--topic", "-t", required=True, metavar="NAME,…", help="topics, separated by commas"
+    )
     add_source_arguments(parser)
     parser.add_argument(
-        "--by", default="partition", help="a row for each topic, partition or hour (partition)"
+        "--by", default="partition", help="one row per topic, partition or hour (partition)"
     )
     parser.add_argument(
         "--headers-only",
         action="store_true",
-        help="by batch headers: much less work; no keys, late records and compression ratio",
+        help=(
+            "use only batch headers, which takes much less time; without keys, late records and"
+            " compression ratio"
+        ),
     )
     parser.add_argument(
-        "--top", type=int, default=5, metavar="N", help="so many of the most frequent keys (5)"
+        "--top",
+        type=int,
+        default=5,
+        metavar="N",
+        help="number of the most frequent keys to print (5)",
     )
     parser.add_argument(
         "--late-after",
         default="1h",
         metavar="DURATION",
-        help="a record so far behind those before it is late (1h; ms, s, m, h, d)",
+        help=(
+            "a record is late if it is older by more than this than an earlier record of its"
+            " partition (1h; ms, s, m, h, d)"
+        ),
     )
     parser.add_argument(
         "--what-if",
         action="append",
         default=[],
         metavar="retention.ms=7d,retention.bytes=10GiB",
-        help="what that would delete and keep of each partition, by metadata alone; instead of the rest;"
-        " also local.retention.ms and local.retention.bytes, of leaders' disks (-1 no limit, -2 as retention)",
+        help=(
+            "print only what these retention settings would delete and keep of each partition,"
+            " computed from metadata; local.retention.ms and local.retention.bytes apply to the"
+            " leaders' local logs (-1: no limit, -2: as retention)"
+        ),
     )
     parser.add_argument(
-        "--price", type=float, metavar="P", help="of a GiB a month, for what is kept"
+        "--price",
+        type=float,
+        metavar="P",
+        help="price of a GiB per month, for the bytes that are kept",
     )
     add_spark_arguments(parser)
 
@@ -88,9 +109,9 @@ def _check_price(price: float | None, rules: Sequence[RetentionRule]) -> None:
     from odradek.pipeline.errors import BadOption
 
     if price is not None and not rules:
-        raise BadOption("--price is of what retention would keep: it goes with --what-if")
+        raise BadOption("--price requires --what-if")
     if price is not None and not 0 <= price < math.inf:
-        raise BadOption(f"--price {price}: it is a number, of a GiB a month")
+        raise BadOption(f"--price {price}: must be a price of a GiB per month")
 
 
 def _what_if(
@@ -192,9 +213,9 @@ def parsed_rule(text: str) -> RetentionRule:
         name, _, value = (each.strip() for each in part.partition("="))
         field = name.replace(".", "_")
         if name not in RULES:
-            raise BadOption(f"--what-if {text}: it is about {', '.join(RULES)}")
+            raise BadOption(f"--what-if {text}: the configs are {', '.join(RULES)}")
         if field in given:
-            raise BadOption(f"--what-if {text}: {name} stands there twice")
+            raise BadOption(f"--what-if {text}: {name} is given twice")
         parse = duration_ms if name.endswith(".ms") else _size
         is_special = value in ("-1", "-2")
         given[field] = int(value) if is_special else _given(name, value, parse)
@@ -225,9 +246,9 @@ def _size(text: str) -> int:
     except ValueError:
         size = -1
     if not size >= 0:
-        raise ValueError(f"a size is a number, of bytes or with a unit ({', '.join(UNITS)})")
+        raise ValueError(f"must be a size in bytes, or with a unit ({', '.join(UNITS)})")
     if size >= 1 << 63:
-        raise ValueError("no log is so large")
+        raise ValueError("is larger than any log can be")
     return int(size)
 
 
@@ -260,9 +281,9 @@ def outcomes_as_text(outcomes: Sequence[RetentionOutcome], price: float | None) 
 
     for rule in dict.fromkeys(each.rule for each in outcomes):
         ours = [each for each in outcomes if each.rule == rule]
-        head = ["TOPIC", "PARTITION", "DELETES", "OF SEGMENTS", "OFFSETS", "KEEPS", "BEGINS AT"]
-        head += ["OFF DISK", "ON DISK", "THERE FROM"] if rule.is_local else []
-        head += [] if price is None else ["A MONTH"]
+        head = ["TOPIC", "PARTITION", "DELETES", "SEGMENTS", "OFFSETS", "KEEPS", "START OFFSET"]
+        head += ["LOCAL DELETES", "LOCAL KEEPS", "LOCAL START"] if rule.is_local else []
+        head += [] if price is None else ["PER MONTH"]
         rows: list[list[object]] = [
             [
                 each.topic,

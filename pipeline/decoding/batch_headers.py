@@ -57,10 +57,10 @@ def find_batches(view: memoryview, start: int, at_most: int) -> tuple[Any, int, 
     while len(positions) < at_most and size - position >= HEADER_SIZE:
         length, magic = unpack(view, position + _LENGTH_AT)
         if magic != MAGIC:
-            wrong = "no record batch of Kafka 0.11 or later begins there"
+            wrong = "no record batch with magic 2 (Kafka 0.11 or later) starts there"
             break
         if length < HEADER_SIZE - LOG_OVERHEAD:
-            wrong = "the batch's length is none"
+            wrong = "the batch's length is invalid"
             break
         if size - position < length + LOG_OVERHEAD:
             break

@@ -69,7 +69,7 @@ _CRC_START = 21
 MS_MAX = INT64_MAX // 1000
 """Latest timestamp (ms) of a column in microseconds; later timestamps are replaced by it."""
 
-_WRONG_OFFSETS = "the batch's offsets are not where they should be"
+_WRONG_OFFSETS = "the batch's offsets are not in the expected range"
 
 
 class Decoder:
@@ -168,7 +168,7 @@ class Decoder:
         if whole and not self.is_done:
             yield from self._feed(memoryview(whole))
         if self._rest and not self.is_done:
-            raise self._corrupt("the last batch is cut short", 0)
+            raise self._corrupt("the last batch is incomplete", 0)
 
     def _feed(self, view: memoryview) -> Iterator[pa.RecordBatch]:
         data = np.frombuffer(view, dtype=np.uint8)

@@ -25,11 +25,11 @@ LEFT_OVER = 4
 BAD_HEADER = 5
 
 WRONG = {
-    BAD_COUNT: "the batch cannot have so many records",
-    BAD_RECORD: "a record's lengths do not add up",
-    BAD_OFFSET: "offsets do not rise within the batch",
-    LEFT_OVER: "bytes are left after the last record",
-    BAD_HEADER: "a record's headers do not add up",
+    BAD_COUNT: "the batch's record count is invalid",
+    BAD_RECORD: "a record's length is invalid",
+    BAD_OFFSET: "offsets do not increase within the batch",
+    LEFT_OVER: "there are bytes after the last record",
+    BAD_HEADER: "the lengths of a record's headers are invalid",
 }
 
 _RECORD_MIN_BYTES = 7

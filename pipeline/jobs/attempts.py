@@ -158,7 +158,8 @@ class BatchAttempts:
     def _move(self, staged: StagedFile) -> None:
         if not self._files.move(staged.file, f"{self._out}/{staged.directory}"):
             raise FilesUnavailable(
-                f"{staged.file}, which was written for {self._out}, is gone: only one run may write to it"
+                f"{staged.file}, which was written for {self._out}, does not exist: only one"
+                " run may write to this table"
             )
 
     def _placed(self, batch: BatchKey) -> list[str]:

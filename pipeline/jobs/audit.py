@@ -254,10 +254,11 @@ def _check_there(
     )
     missing = sorted(set(job.topics) - known)
     if missing:
-        raise BadOption(f"{job.tiered_url} has nothing of a topic {', '.join(missing)}")
+        raise BadOption(f"{job.tiered_url} has no objects of topic {', '.join(missing)}")
     if cluster_view is None and not listed.usages:
         raise BadOption(
-            f"{job.tiered_url} has no remote segments: is it what the brokers were given?"
+            f"{job.tiered_url} has no remote log segments: check that it is the location that"
+            " the brokers use"
         )
 
 
@@ -422,7 +423,7 @@ def _partition_checks(
     summaries: dict[TopicIdPartition, list[str]] = defaultdict(list)
     for each in listed.summaries:
         named = parse_summary(each.key)
-        assert named is not None, "it was listed as one"
+        assert named is not None, "it was listed as existing"
         summaries[named[0]].append(each.key)
     if cluster_view is None:
         return [
@@ -466,4 +467,4 @@ def _on_spark(spark: SparkSession, act: Callable[[T], R], items: Sequence[T]) ->
     try:
         return spark.sparkContext.parallelize(items, len(items)).map(act).collect()
     except (PySparkException, Py4JJavaError) as error:
-        raise PipelineError(f"the audit ended: {spark_error_message(error)}") from error
+        raise PipelineError(f"the audit failed: {spark_error_message(error)}") from error

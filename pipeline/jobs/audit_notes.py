@@ -82,15 +82,15 @@ class AuditNotes:
         for line in self._lines():
             if at == 0 and line != head:
                 raise BadOption(
-                    f"{self._file.path} is no file of this audit: it begins with {_shown(line)}, not"
-                    f" {_shown(head)}; give another one, or remove it"
+                    f"{self._file.path} belongs to another audit: it begins with"
+                    f" {_shown(line)}, not {_shown(head)}; give another file, or remove it"
                 )
             digest = _hex(line)
             if at and digest is not None:
                 found.append((digest, at, len(line)))
             at += len(line)
         if at == 0 and not head.startswith(self._file.read_at(0, self._file.size)):
-            raise BadOption(f"{self._file.path} is no file of an audit: give another one")
+            raise BadOption(f"{self._file.path} is not a file of an audit: give another file")
         self._file.truncate(at)
         if at == 0:
             self._file.append_v([head])
@@ -114,7 +114,7 @@ def opened_notes(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditN
     try:
         lock = files.lock(at)
     except BlockingIOError:
-        raise BadOption(f"another audit goes on with {path}: wait until it has ended") from None
+        raise BadOption(f"{path} is in use by another audit: wait until it has ended") from None
     except OSError as error:
         raise BadOption(f"{path} cannot be written: {error}") from None
     file = files.open(at, write=True)

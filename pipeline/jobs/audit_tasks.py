@@ -222,7 +222,10 @@ def check_partition(
         if len(seen) < len(known):
             left = select_slices(Segments.of(partition, seen), lineage, 0, 1 << 62)
             problems += [
-                f"{max(summaries)} lacks what has offsets {begin} to {end - 1}, and readers go by it"
+                (
+                    f"{max(summaries)} lacks the segment with offsets {begin} to {end - 1}, which"
+                    " readers of the summary would not find"
+                )
                 for begin, end in sorted({*_gaps(left, low, high)}.difference(gaps))
             ]
     used = {each.segment.id.id for each in slices}

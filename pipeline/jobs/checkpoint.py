@@ -132,13 +132,13 @@ class Checkpoint:
             found = dict(json.loads(self._files.read(where)))
         except ValueError:
             raise BadOption(
-                f"{where} is cut short: remove it, and run the export that {self.path} is of"
+                f"{where} is incomplete: remove it, and run the export that {self.path} belongs to"
             ) from None
         for name, value in job.items():
             if found.get(name, value) != value:
                 raise BadOption(
-                    f"{self.path} is of an export with {name} {found[name] or 'unset'}, not"
-                    f" {value or 'unset'}: go on as it began, or begin anew elsewhere"
+                    f"{self.path} belongs to an export with {name} {found[name] or 'unset'},"
+                    f" not {value or 'unset'}: use the same {name}, or another checkpoint"
                 )
 
     def has_dead_letters_at(self, place: str) -> None:
@@ -151,8 +151,9 @@ class Checkpoint:
             return
         if last and self.unfinished():
             raise BadOption(
-                f"the last run of the export with {self.path} ended within a batch, and may have left dead letters"
-                f" of it in {last}: run it with that place once more, then with {place}"
+                f"the last run of the export with {self.path} failed within a batch, and may"
+                f" have written dead letters of this batch to {last}: run it once with that"
+                f" location, then with {place}"
             )
         self._files.put(where, place)
 

@@ -61,8 +61,8 @@ def decoded(
 
     if twice := [name for name in frame.columns if name.lower() in (DECODED, ERROR, _MADE)]:
         raise BadOption(
-            f"the frame has columns already that are called {', '.join(twice)}: rename them before"
-            " (withColumnRenamed)"
+            f"the frame already has columns with the names {', '.join(twice)}: rename them"
+            " first (withColumnRenamed)"
         )
     decoder = decoding.decoder()
     made = pa.schema([(DECODED, decoder.kind), (ERROR, pa.string())])

@@ -69,8 +69,9 @@ class DirectExport:
             names = {each.file: Path(each.file).name for each in written}
             if missing := set(names.values()).difference(self._files.below(directory)):
                 raise FilesUnavailable(
-                    f"{directory}/{min(missing)}, which a task has written, is not there: driver and tasks"
-                    " have to share the directory, and only one run may write to it"
+                    f"{directory}/{min(missing)}, which a task has written, does not exist:"
+                    " the driver and all tasks must share the directory, and only one run may"
+                    " write to it"
                 )
             self._attempts.place(
                 StagedFile(

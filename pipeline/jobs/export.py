@@ -57,7 +57,9 @@ DEAD_LETTERS = "_dead_letters"
 OFFSETS_A_BATCH = 10_000_000
 PROGRESS_SECONDS = 1.0
 UNREADABLE = ("fail", "dead-letters")
-OR_AS_DEAD_LETTERS = "--unreadable dead-letters notes it there, and goes on"
+OR_AS_DEAD_LETTERS = (
+    "--unreadable dead-letters writes such offsets to the dead letters and continues"
+)
 
 
 @value_class
@@ -88,15 +90,15 @@ class ExportJob:
     def check(self) -> None:
         """Check the options, except the values' schema; this uses the schema registry. Raises PipelineError."""
         if self.format not in FORMATS:
-            raise BadOption(f"tables are {', '.join(FORMATS)}, not {self.format}")
+            raise BadOption(f"the table format is {' or '.join(FORMATS)}, not {self.format}")
         if self.by not in PARTITIONINGS:
-            raise BadOption(f"directories are by {', '.join(PARTITIONINGS)}, not by {self.by}")
+            raise BadOption(f"the partition columns are {', '.join(PARTITIONINGS)}, not {self.by}")
         if self.unreadable not in UNREADABLE:
-            raise BadOption(f"what can't be read: {' or '.join(UNREADABLE)}, not {self.unreadable}")
+            raise BadOption(f"--unreadable is {' or '.join(UNREADABLE)}, not {self.unreadable}")
         if any(name.lower() == "oncorruptsegment" for name in self.source):
             raise BadOption(
-                "onCorruptSegment is not for an export, of which each offset has to be somewhere: --unreadable"
-                f" {' or '.join(UNREADABLE)} (ExportJob.unreadable) says what becomes of what can't be read"
+                "onCorruptSegment is not allowed for an export, which accounts for each"
+                f" offset: use --unreadable {' or '.join(UNREADABLE)} (ExportJob.unreadable)"
             )
         parse_options(self.options(), streaming=True)
         self.values.check()
@@ -242,8 +244,9 @@ def _check_begins(table: Table, options: Options, job: ExportJob, checkpoint: Ch
     has_some = table.read().where(f.col("topic").isin(topics)).limit(1).count()
     if has_some and not checkpoint.exists:  # another run of this export may have started meanwhile
         raise BadOption(
-            f"{job.out} has records of these topics already, and {job.checkpoint_path} does not say"
-            " how far they go: name the checkpoint they were exported with, or another place"
+            f"{job.out} already has records of these topics, and {job.checkpoint_path} does"
+            " not have their offsets: give the checkpoint of the export that wrote them, or"
+            " another table"
         )
 
 
@@ -289,8 +292,8 @@ class _ExportCourse:
         """
         if again := known.recreated_topics(now):
             raise DataLoss(
-                f"{'; '.join(again.values())}: leave {self._checkpoint.path} with what it has exported,"
-                " and export that one to another place"
+                f"{'; '.join(again.values())}: keep {self._checkpoint.path} for the old topic,"
+                " and export the new one to another location"
             )
 
     def options(self, given: Mapping[str, str]) -> dict[str, str]:

@@ -79,7 +79,8 @@ class BatchWriter:
 
         if self._pending is not None and number > self._pending:
             raise PipelineError(
-                f"batch {self._pending} was noted as done by a run that had lost its turn, and is not: run it again"
+                f"batch {self._pending} was committed by a run that no longer had the lease,"
+                " and is incomplete: run the export again"
             )
         self._pending = None
         self._checkpoint.is_begun(number)

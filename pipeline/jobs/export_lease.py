@@ -194,8 +194,9 @@ class ExportLease:
     def _look(self) -> None:
         if not self._is_own():
             raise PipelineError(
-                f"another run of this export has taken over {self._checkpoint}, for nothing was heard of"
-                f" this one for {EXPIRE_SECONDS:.0f} s: leave it to that one, or run it again later"
+                f"another run of this export has taken over {self._checkpoint}, because this"
+                f" run did not renew its lease for {EXPIRE_SECONDS:.0f} s: let the other run"
+                " finish, or run this one again later"
             )
 
     def _is_own(self) -> bool:
@@ -250,8 +251,8 @@ class ExportLease:
         driver = _driver(text)
         by = "" if driver is None else f" (process {driver.pid} on {driver.host})"
         return (
-            f"another run of the export with {self._checkpoint} goes on{by}: wait until it has ended, or"
-            " end it, and run this one again"
+            f"another run of the export with {self._checkpoint} is in progress{by}: wait until"
+            " it has ended, or stop it, and run this one again"
         )
 
     def _path(self, number: int) -> str:

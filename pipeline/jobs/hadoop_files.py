@@ -21,8 +21,9 @@ REMOVALS_MAX = 5
 """Maximum number of attempts, since others may create or remove files in the directory meanwhile."""
 _LOCAL = RealFiles()
 HELP = (
-    "Spark's driver has to be able to read and write there (what the place needs is set by --conf"
-    " spark.hadoop.NAME=VALUE, and a package for s3a:// and the like by --conf spark.jars.packages=…)"
+    "Spark's driver needs read and write access to it (set the options of its file system"
+    " with --conf spark.hadoop.NAME=VALUE, and add the package of a file system such as"
+    " s3a:// with --conf spark.jars.packages=…)"
 )
 
 
@@ -72,7 +73,7 @@ class HadoopFiles:
             _, begun = self._at(f"{path}.new")
             _fill(files.create(begun, True), text)
             if files.exists(at) or not files.rename(begun, at):
-                raise OSError(f"{path} could not be written: somebody else has written it")
+                raise OSError(f"{path} could not be written: another process has written it")
 
     def create(self, path: str, text: str) -> bool:
         """Create a file; return False if it exists. Of concurrent calls only one succeeds. The contents may appear
@@ -108,7 +109,7 @@ class HadoopFiles:
         with _told(directory, "made"):
             files, at = self._at(directory)
             if not files.mkdirs(at):
-                raise FilesUnavailable(f"{directory} could not be made: {HELP}")
+                raise FilesUnavailable(f"{directory} could not be created: {HELP}")
 
     def move(self, file: str, directory: str) -> bool:
         """Move a file into an existing directory without a file of that name; return False if the file does not

@@ -87,17 +87,22 @@ class ReplayJob:
     def check(self) -> None:
         """Check the job's settings. Raises BadOption."""
         if self.by not in BY:
-            raise BadOption(f"records are replayed by {' or by '.join(BY)}, not by {self.by}")
+            raise BadOption(
+                f"records are assigned to partitions by {' or by '.join(BY)}, not by {self.by}"
+            )
         if self.compression not in NAMES:
-            raise BadOption(f"there is no compression {self.compression}, but {', '.join(NAMES)}")
+            raise BadOption(f"the compression is one of {', '.join(NAMES)}, not {self.compression}")
         for rate in (self.records_per_s, self.bytes_per_s):
             if rate is not None and not 0 < rate < math.inf:
-                raise BadOption(f"a rate is a number above 0, not {rate}")
+                raise BadOption(f"a rate must be above 0, not {rate}")
         if self.tasks is not None and self.tasks < 1:
-            raise BadOption(f"there is at least one task, not {self.tasks}")
+            raise BadOption(f"the number of tasks must be at least 1, not {self.tasks}")
         options = parse_options(self.options(), streaming=False)
         if options.rows != RECORDS or options.corrupt_segments == REPORT:
-            raise BadOption("records alone are replayed: neither rows=batches nor reports of gaps")
+            raise BadOption(
+                "only records can be replayed: rows=batches and onCorruptSegment=report are not"
+                " allowed"
+            )
 
 
 @value_class
@@ -212,15 +217,16 @@ def _begun(
     topics = {where.topic for where in ids}
     if len(topics) != 1:
         raise BadOption(
-            f"one topic is replayed at a time, not {', '.join(sorted(topics)) or 'none'}"
+            "exactly one topic can be replayed at a time, not"
+            f" {', '.join(sorted(topics)) or 'none'}"
         )
 
     def fix() -> dict[int, PartitionProgress]:
         last = max(where.partition for where in ids)
         if keeps_partitions and last >= state.partitions:
             raise BadOption(
-                f"{state.topic} has {state.partitions} partitions, and partition {last} is replayed:"
-                " records can go by key"
+                f"{state.topic} has {state.partitions} partitions, but partition {last} is"
+                " replayed: add partitions, or use --by key"
             )
         fixed = partial(PartitionProgress, into=state.partitions, what=what, count=len(ids))
         return {
@@ -237,8 +243,8 @@ def _begun(
     into = next(iter(found.values())).into
     if not keeps_partitions and into != state.partitions:
         raise BadOption(
-            f"{state.topic} had {into} partitions when job {state.job} began, and has"
-            f" {state.partitions}: its keys would not go where they went before"
+            f"{state.topic} had {into} partitions when job {state.job} started, and has"
+            f" {state.partitions} now: keys would be assigned to other partitions than before"
         )
     return found
 
@@ -249,13 +255,13 @@ def _check_known(
     """Check that the stored progress is of the same job. Raises BadOption."""
     if known.what != what:
         raise BadOption(
-            f"job {state.job} was begun with another range, or another --by or --isolation:"
-            " --job gives this one another name"
+            f"job {state.job} was started with another range, --by or --isolation: give"
+            " another name with --job"
         )
     if (known.topic, known.topic_id) != (topic, id):
         raise BadOption(
             f"job {state.job} replays {known.topic} ({known.topic_id}), not {topic} ({id}):"
-            " --job gives this one another name"
+            " give another name with --job"
         )
 
 
@@ -318,7 +324,7 @@ def _run(
                 except StillRunning:
                     _tell_if_known(tell)
         except (PySparkException, Py4JJavaError) as error:
-            raise PipelineError(f"the replay ended: {spark_error_message(error)}") from error
+            raise PipelineError(f"the replay failed: {spark_error_message(error)}") from error
         finally:
             if not running.done():
                 context.cancelJobsWithTag(tag)
@@ -328,4 +334,4 @@ def _tell_if_known(tell: Callable[[], object]) -> None:
     try:
         tell()
     except PipelineError as error:
-        log.info("how far the replay is was not told: %s", error)
+        log.info("the progress of the replay could not be read: %s", error)

@@ -125,7 +125,7 @@ class ReplayTarget:
             return len((await self._cluster.topic(topic)).partitions)
 
         try:
-            return self._ask(f"what partitions {topic} has", ask)
+            return self._ask(f"the partitions of {topic}", ask)
         except PipelineError as error:
             cause = error.__cause__
             missing = ErrorCode.unknown_topic_or_partition
@@ -144,7 +144,7 @@ class ReplayTarget:
         places = {source: state.place(source) for source in sources}
         wanted = {group: [where] for group, where in places.values()}
         asked = partial(committed_by_group, self._cluster, wanted, stable=stable)
-        committed = self._ask(f"the offsets of groups {PREFIX}{state.job}.*", asked)
+        committed = self._ask(f"the committed offsets of groups {PREFIX}{state.job}.*", asked)
         return {
             source: _parsed(group, source, committed[group][where])
             for source, (group, where) in places.items()
@@ -178,7 +178,7 @@ class ReplayTarget:
                     await producer.send_offsets(group, {where: each.render()})
                 await producer.commit()
 
-            self._ask(f"the beginning of job {state.job}", commit)
+            self._ask(f"the commit of the start of job {state.job}", commit)
             return fixed
 
     @contextmanager
@@ -194,7 +194,7 @@ class ReplayTarget:
         producer = TransactionalProducer(
             self._cluster, id, timeout_ms=TRANSACTION_MS, compression=compression
         )
-        self._ask(f"a producer as {id}", producer.begin)
+        self._ask(f"a producer id for {id}", producer.begin)
         try:
             yield producer
         except Exception:
@@ -261,20 +261,20 @@ def _fenced(code: ErrorCode, open_for_s: float) -> PipelineError:
     """Return the error for a fenced producer. Brokers report an expired transaction like fencing by another
     producer: the transaction's age, or the error code, distinguishes them.
     """
-    again = "run again, the job goes on after what is committed"
+    again = "run the job again; it continues after the committed offsets"
     if open_for_s * 1000 >= TRANSACTION_MS:
         return PipelineError(
-            f"a transaction ran out of time, nothing of it is visible: it was open for {open_for_s:.0f} s,"
-            f" and may be for {TRANSACTION_MS // 1000} s; {again}"
+            f"a transaction timed out and was aborted: it was open for {open_for_s:.0f} s, at"
+            f" most {TRANSACTION_MS // 1000} s are allowed; {again}"
         )
     if code is ErrorCode.producer_fenced:
         return PipelineError(
-            "another run of the same job has taken over: wait until it has ended, and run this one again if it"
-            " ended like this"
+            "another run of the same job has taken over: wait until it has ended; if it has"
+            " failed, run this one again"
         )
     return PipelineError(
-        "a transaction was ended by its coordinator: another run of the same job has taken over, or a"
-        f" broker has lost what it knew of this one; {again}"
+        "the transaction coordinator aborted a transaction: another run of the same job has"
+        f" taken over, or a broker has lost its producer state; {again}"
     )
 
 
@@ -285,9 +285,10 @@ def is_complete(progress: Mapping[int, PartitionProgress]) -> bool:
 
 def progress_expired(state: ReplayState) -> PipelineError:
     return PipelineError(
-        f"the cluster of {state.topic} no longer knows how far job {state.job} is: it keeps that for a"
-        " while only (offsets.retention.minutes). Under another name (--job) all of the range is replayed,"
-        " what is there already once more"
+        f"the cluster of {state.topic} no longer has the progress of job {state.job}:"
+        " committed offsets of the group expired (offsets.retention.minutes). With another"
+        " name (--job) the whole range is replayed, including records that were already"
+        " written"
     )
 
 
@@ -301,7 +302,7 @@ def _parsed(group: str, source: int, committed: CommittedOffset) -> PartitionPro
         if found.partition == source:
             return found
     raise BadOption(
-        f"group {group} has offsets that are no job's: --job gives this one another name"
+        f"group {group} has offsets that no replay has committed: give another name with --job"
     )
 
 

@@ -144,8 +144,9 @@ class _Replay:
         beyond = records.beyond(MS_MAX)
         if len(beyond):
             raise PipelineError(
-                f"the record at offset {beyond[0]} of partition {self._partition} has a timestamp that no"
-                " table can hold: what it was would not be replayed (--offsets leaves it out)"
+                f"the record at offset {beyond[0]} of partition {self._partition} has a"
+                " timestamp beyond the maximum of Spark's timestamps, so it cannot be"
+                " replayed unchanged (exclude it with --offsets)"
             )
         limit = limiter.bytes_per_write(BATCH_BYTES * (AT_ONCE if replay_task.by_key else 1))
         for low, high in cut(records.sizes, limit, limiter.records_per_write(BATCH_RECORDS)):
@@ -187,8 +188,9 @@ class _Replay:
             mine = rows[partition]
             if len(mine) == 1:
                 raise PipelineError(
-                    f"{self._task.state.topic} takes no record as large as that at offset"
-                    f" {records.offsets[mine[0]]} of partition {self._partition} (max.message.bytes)"
+                    f"{self._task.state.topic} refuses the record at offset"
+                    f" {records.offsets[mine[0]]} of partition {self._partition} because of"
+                    " its size (max.message.bytes)"
                 )
             middle = len(mine) // 2
             self._write_batches(writer, records, {partition: mine[:middle]})

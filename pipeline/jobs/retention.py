@@ -67,13 +67,13 @@ class RetentionRule:
             ("retention.bytes", self.retention_bytes, self.local_retention_bytes),
         ):
             if total < -1:
-                raise BadOption(f"{name}={total} means nothing: -1 is no limit")
+                raise BadOption(f"{name}={total} is invalid: -1 is no limit")
             if local is None or local == AS_RETENTION:
                 continue
             if local < AS_RETENTION:
-                raise BadOption(f"local.{name}={local} means nothing: -1 is no limit, -2 {name}")
+                raise BadOption(f"local.{name}={local} is invalid: -1 is no limit, -2 uses {name}")
             if total > -1 and not -1 < local <= total:
-                raise BadOption(f"local.{name}={local} is beyond {name}={total}")
+                raise BadOption(f"local.{name}={local} must not exceed {name}={total}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +250,8 @@ def _with_local_starts(
     options = parse_options(source, streaming=False)
     if options.bootstrap is None:
         raise BadOption(
-            "local.retention is of leaders' disks: kafka.bootstrap.servers (--bootstrap) names those to ask"
+            "local.retention applies to the leaders' local logs: give the brokers with"
+            " kafka.bootstrap.servers (--bootstrap)"
         )
     brokers = brokers_at(options.bootstrap, options.request_timeout_ms)
     starts = brokers.local_starts(TopicPartition(each.topic, each.partition) for each in logs)

@@ -60,7 +60,7 @@ class SegmentLogChecker:
             if len(found):
                 self._check(view, found)
             if wrong:
-                self._break("no batch begins there", after)
+                self._break("no batch starts there", after)
             at = after
             if len(found) < HEADERS_AT_ONCE:
                 break
@@ -72,13 +72,14 @@ class SegmentLogChecker:
         if self._is_broken:
             return
         if self._rest:
-            self._break("the last batch is cut short", 0)
+            self._break("the last batch is incomplete", 0)
         elif self._next_offset > self._segment.end_offset + 1:
             self._say(f"ends at offset {self._next_offset - 1}, not {self._segment.end_offset}")
         offsets = self._segment.end_offset - self._segment.start_offset + 1
         if is_dense(self._segment.custom_metadata) and self.records != offsets:
             self._say(
-                f"has {self.records} records, and should have one for each of {offsets} offsets"
+                f"has {self.records} records, but the metadata has one for each of {offsets}"
+                " offsets"
             )
 
     def check_offset_index(self, index: Buffer) -> None:
@@ -95,8 +96,8 @@ class SegmentLogChecker:
         if wrong.any():
             first = entries[int(np.argmax(wrong))]
             self._say(
-                f"the offset index says that offset {self._segment.start_offset + first['relative']}"
-                f" is at byte {first['position']} or behind it"
+                f"the offset index has offset {self._segment.start_offset + first['relative']}"
+                f" at byte {first['position']} or after it"
             )
 
     def _check(self, view: memoryview, found: Any) -> None:
@@ -114,12 +115,14 @@ class SegmentLogChecker:
         slots = np.searchsorted(self._epoch_starts, base, side="right") - 1
         told = self._epochs[np.maximum(slots, 0)]
         self._first(found, (slots < 0) | (told != found["leader_epoch"]), lambda at: (
-            f"offset {base[at]} is of epoch {found['leader_epoch'][at]}, the metadata says {told[at]}"
+            f"offset {base[at]} has epoch {found['leader_epoch'][at]}, the metadata has"
+            f" {told[at]}"
         ))  # fmt: skip
         latest = self._segment.max_timestamp_ms
         control = found["attributes"] & _CONTROL != 0
         self._first(found, ~control & (found["max_timestamp"] > latest), lambda at: (
-            f"a record is of {found['max_timestamp'][at]} ms, the latest should be {latest}"
+            f"a record has timestamp {found['max_timestamp'][at]}, the maximum in the metadata"
+            f" is {latest}"
         ))  # fmt: skip
         self._places.append((self._position + found["position"].astype(np.int64), base))
         self._next_offset = int(last[-1]) + 1
@@ -131,7 +134,7 @@ class SegmentLogChecker:
         if wrong.any():
             at = int(np.argmax(wrong))
             others = int(wrong.sum()) - 1
-            more = f" (and {others} batches more)" if others else ""
+            more = f" (and {others} more batches)" if others else ""
             self._say(f"byte {self._position + int(found['position'][at])}: {text(at)}{more}")
 
     def _break(self, what: str, position: int) -> None:

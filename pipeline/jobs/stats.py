@@ -60,15 +60,14 @@ class StatsJob:
     def check(self) -> None:
         """Check the job's settings. Raises BadOption."""
         if self.by not in GROUPS:
-            raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {self.by}")
+            raise BadOption(f"statistics are grouped by {', '.join(GROUPS)}, not by {self.by}")
         if not 1 <= self.top_keys <= TOP_KEYS_MAX:
             raise BadOption(
-                f"there are 1 to {TOP_KEYS_MAX} most frequent keys, not {self.top_keys}"
+                f"the number of most frequent keys must be 1 to {TOP_KEYS_MAX}, not {self.top_keys}"
             )
         if parse_options(self.source, streaming=False).corrupt_segments == REPORT:
             raise BadOption(
-                f"statistics are of what can be read, and have no rows for gaps: onCorruptSegment={REPORT}"
-                " is not for them, skip is"
+                f"statistics have no rows for gaps: use onCorruptSegment=skip, not {REPORT}"
             )
 
 

@@ -213,8 +213,8 @@ def open_table(
     needed = NEEDED_CLASSES.get(format)
     if needed is not None and not _has_class(spark, needed):
         raise BadOption(
-            f"Spark has no package for {format}: name one for this Spark with"
-            " --conf spark.jars.packages=…, and its extension (docs/pipeline.md)"
+            f"Spark has no package for {format}: give one for this Spark version with --conf"
+            " spark.jars.packages=…, and its extension (docs/pipeline.md)"
         )
     return FORMATS[format](spark, HadoopFiles(spark), out, by, confirm)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-NO_JSON = "the value is no JSON object of that schema, or there is something behind it"
+NO_JSON = "the value is not a JSON object of the schema, or has data after the object"
 KINDS = ("binary", "string", "json", "registry")
 
 
@@ -33,15 +33,16 @@ class Values:
         and the registry's errors.
         """
         if self.kind not in KINDS:
-            raise BadOption(f"values are {', '.join(KINDS)}, not {self.kind}")
+            raise BadOption(f"the value format is {', '.join(KINDS)}, not {self.kind}")
         if (self.kind == "json") != (self.schema is not None):
             raise BadOption(
-                "a schema goes with values of json, and they with one (--value json --schema 'a int')"
+                "--schema is required with --value json and not allowed otherwise (--value"
+                " json --schema 'a int')"
             )
         if (self.kind == "registry") != (self.decoding is not None):
             raise BadOption(
-                "a registry goes with values of registry, and they with one (--value registry"
-                " --registry URL)"
+                "--registry is required with --value registry and not allowed otherwise"
+                " (--value registry --registry URL)"
             )
         if self.decoding is not None:
             self.decoding.decoder()
@@ -74,7 +75,7 @@ def _columns(schema: str) -> StructType:
     except PySparkException:
         found = None
     if not isinstance(found, StructType):
-        raise BadOption(f"a schema is columns and their types, such as 'a int', not {schema!r}")
+        raise BadOption(f"a schema is a list of columns and types, such as 'a int', not {schema!r}")
     return found
 
 
@@ -89,8 +90,8 @@ def columns_of_good(frame: DataFrame) -> DataFrame:
     taken = {name.lower() for name in (*kept, "date", "hour", *OF_BATCH)}
     if twice := [name for name in kind.fieldNames() if name.lower() in taken]:
         raise BadOption(
-            f"values have columns that the table has already: {', '.join(twice)}"
-            " (leave them out of the schema, or export the values as string or binary)"
+            f"values have columns that the table already has: {', '.join(twice)} (omit them"
+            " from the schema, or export the values as string or binary)"
         )
     return frame.select(*kept, f"{DECODED}.*")
 

@@ -126,7 +126,7 @@ class AvroDecoder:
             raise ValueError(f"{type(error).__name__}: {error}") from None
         for payload, stream in zip(payloads, streams, strict=True):
             if left := len(payload.as_buffer()) - stream.tell():
-                raise ValueError(f"there are {left} bytes behind it")
+                raise ValueError(f"there are {left} bytes after the value")
         return fitted(array, self.kind)
 
 
@@ -153,7 +153,7 @@ class _Expanded:
                 }
             self.tree, self.kind = self._walk(root, "", ())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadSchema(f"{schema.name} is no Avro schema: {error!r}") from None
+            raise BadSchema(f"{schema.name} is not an Avro schema: {error!r}") from None
 
     def _is_record(self, root: Any) -> bool:
         if isinstance(root, str) and root in self._named:
@@ -193,8 +193,8 @@ class _Expanded:
         branches = [each for each in node if each not in ("null", {"type": "null"})]
         if len(branches) > 1:
             raise BadSchema(
-                f"{self._schema.name}: {'.'.join(path) or 'the value'} is a union of"
-                f" several types, for which there is no column"
+                f"{self._schema.name}: {'.'.join(path) or 'the value'} is a union of several"
+                " types, which cannot be a column"
             )
         if not branches:
             return self._primitive({}, "null")
@@ -205,7 +205,7 @@ class _Expanded:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         known = self._named.get(full) or self._named.get(name)
         if known is None:
-            raise BadSchema(f"{self._schema.name}: there is no type {name}")
+            raise BadSchema(f"{self._schema.name}: type {name} is not defined")
         node, outer = known
         return self._define(node, node["type"], outer, path)
 
@@ -230,7 +230,9 @@ class _Expanded:
                 return made, pa.decimal128(precision, scale)
             return made, pa.binary()
         if full in self._within:
-            raise BadSchema(f"{self._schema.name}: {full} is within itself: no column for it")
+            raise BadSchema(
+                f"{self._schema.name}: {full} contains itself, which cannot be a column"
+            )
         self._within.append(full)
         fields, types = [], []
         for each in node["fields"]:

@@ -74,8 +74,8 @@ def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
             return pa.decimal128(whole + scale, scale)
     names = ", ".join(sorted({str(each) for each in kinds}))
     raise BadSchema(
-        f"{where or 'the value'} is of types that have nothing in common: {names}"
-        " (name the schemas to read, or one to read all by)"
+        f"{where or 'the value'} has types that cannot be merged: {names} (give the schemas to"
+        " read, or a reader schema)"
     )
 
 

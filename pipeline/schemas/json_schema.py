@@ -40,7 +40,7 @@ class JsonDecoder:
             self._root = json.loads(schema.text)
             shape = self._shape(self._root, ())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadSchema(f"{schema.name} is no JSON Schema: {error!r}") from None
+            raise BadSchema(f"{schema.name} is not a JSON Schema: {error!r}") from None
         self._is_object = isinstance(shape, dict)
         self._shape_of_all = shape if isinstance(shape, dict) else {VALUE: shape}
         self.kind = _type_of(self._shape_of_all)
@@ -72,7 +72,7 @@ class JsonDecoder:
     def _in_shape(self, value: Any) -> Any:
         value = value if self._is_object else {VALUE: value}
         if not isinstance(value, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         return _fit(value, self._shape_of_all)
 
     def _shape(self, node: Any, within: tuple[str, ...]) -> Any:
@@ -126,11 +126,11 @@ def _fit(value: Any, shape: Any) -> Any:
         )
     if isinstance(shape, Mapping):
         if not isinstance(value, dict):
-            raise ValueError(f"{value!r:.80} is no JSON object")
+            raise ValueError(f"{value!r:.80} is not a JSON object")
         return {name: _fit(value.get(name), each) for name, each in shape.items()}
     if isinstance(shape, list):
         if not isinstance(value, list):
-            raise ValueError(f"{value!r:.80} is no JSON array")
+            raise ValueError(f"{value!r:.80} is not a JSON array")
         return [_fit(each, shape[0]) for each in value]
     return _plain(value, shape)
 
@@ -147,7 +147,7 @@ def _plain(value: Any, shape: pa.DataType) -> Any:
         value = float(value)
         fits = math.isfinite(value)
     if not fits:
-        raise ValueError(f"{value!r:.80} is no {shape}")
+        raise ValueError(f"{value!r:.80} is not of type {shape}")
     return value
 
 
@@ -159,7 +159,7 @@ def _integer(value: Any) -> int:
         is_complete = value == value.to_integral_value()
     if not is_complete:
         said = str(value) if isinstance(value, Decimal) else repr(value)
-        raise ValueError(f"{said:.80} is no {_PLAIN['integer']}")
+        raise ValueError(f"{said:.80} is not of type {_PLAIN['integer']}")
     return int(value)
 
 
@@ -167,7 +167,7 @@ def _exactly(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text:.80} is no number that anybody has") from None
+        raise ValueError(f"{text:.80} is out of range for any number type") from None
 
 
 class _RoundedError(Exception):
@@ -176,4 +176,4 @@ class _RoundedError(Exception):
 
 def _refuse(name: str) -> Any:
     """Reject NaN and Infinity, which Python accepts as JSON."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -36,7 +36,7 @@ class ProtobufDecoder:
         self._compiled = _compiled(schema, self._file_name)
         tops = list(self._file.message_types_by_name)
         if not tops:
-            raise BadSchema(f"{schema.name} has no message")
+            raise BadSchema(f"{schema.name} has no message type")
         wanted = messages or (tops[0],)
         self._paths = {}
         for path, descriptor in _paths(self._file):
@@ -44,7 +44,7 @@ class ProtobufDecoder:
                 self._paths[path] = descriptor.full_name
         if not self._paths:
             raise BadSchema(
-                f"{schema.name} has no message {', '.join(wanted)}, but {', '.join(tops)}"
+                f"{schema.name} has no message type {', '.join(wanted)}, but {', '.join(tops)}"
             )
         self.kind = united([relaxed(self._kind(path)) for path in self._paths])
 
@@ -66,11 +66,11 @@ class ProtobufDecoder:
 
     def _stranger(self, path: tuple[int, ...] | None) -> str:
         if path is None:
-            return "no path of numbers leads to its message"
+            return "its message indexes are invalid"
         known = dict(_paths(self._file))
         if path not in known:
-            return f"the schema has no message at {list(path)}"
-        return f"it is a {known[path].full_name}, and no columns are made for these"
+            return f"the schema has no message type at {list(path)}"
+        return f"it is a {known[path].full_name}, which is not one of the message types to read"
 
     def _columns(self, path: tuple[int, ...], messages: pa.Array) -> pa.Array:
         batch = self._handlers[path].array_to_record_batch(messages)
@@ -141,7 +141,7 @@ def _compiled(schema: Schema, file_name: str) -> bytes:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(text)
             except (OSError, ValueError):
-                text = f"{schema.name} imports {path!r}, which is no name of a schema"
+                text = f"{schema.name} imports {path!r}, which is not a valid schema name"
                 raise BadSchema(text) from None
         made = directory / "made.binpb"
         try:
@@ -151,7 +151,9 @@ def _compiled(schema: Schema, file_name: str) -> bytes:
                 capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise BadSchema(f"{schema.name}: protoc takes over {COMPILE_SECONDS:g} s") from None
+            raise BadSchema(
+                f"{schema.name}: protoc did not finish within {COMPILE_SECONDS:g} s"
+            ) from None
         if "No module named" in done.stderr:
             raise ModuleNotFoundError("grpc_tools", name="grpc_tools")
         if done.returncode != 0:

@@ -94,7 +94,7 @@ class Registry:
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            raise RegistryUnavailable(f"the registry's address is no URL: {error}") from None
+            raise RegistryUnavailable(f"the registry's address is not a URL: {error}") from None
         self._authorization: dict[str, str] = {}
         if parts.username is not None:
             given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -108,7 +108,7 @@ class Registry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(f"{path}?deleted=true")
         if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
-            raise _no_registry(f"{self._url}{path}", TypeError("it is no list of versions"))
+            raise _no_registry(f"{self._url}{path}", TypeError("it is not a list of versions"))
         # After a permanent deletion, version numbers may be reused.
         if self._versions.get(subject, set()).difference(numbers):
             for each in [each for each in self._made_before if each.startswith(f"{path}/")]:
@@ -138,7 +138,7 @@ class Registry:
             fields = {**response, **more}
             id, text = fields["id"], fields["schema"]
             if not isinstance(id, int) or not isinstance(text, str):
-                raise TypeError("it has no number as id, or no text as schema")
+                raise TypeError("its id is not a number, or its schema is not a string")
             return Schema(id, kind, text, tuple(references.items()), origin)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _no_registry(f"{self._url}{path}", error) from None
@@ -156,7 +156,7 @@ class Registry:
             try:
                 return self._get_once(path)
             except _Busy as error:
-                log.info("it is asked again in %s s: %s", pause_s, error)
+                log.info("retrying in %s s: %s", pause_s, error)
             self._pause(pause_s)
         return self._get_once(path)
 
@@ -169,14 +169,16 @@ class Registry:
         except HTTPError as error:
             said = f"{error.code} {error.reason}"
             if error.code == 404:
-                raise BadSchema(f"{where}: {said}: it has no such subject or id") from None
+                raise BadSchema(
+                    f"{where}: {said}: the registry has no such subject or id"
+                ) from None
             if error.code in (401, 403):
-                said += ": its URL may have user:password@ before the host, of one who may read"
+                said += "; give credentials with read access in the URL: user:password@host"
             kind = _Busy if error.code in BUSY else RegistryUnavailable
             raise kind(f"{where}: {said}") from None
         except (URLError, HTTPException, OSError) as error:
             kind = RegistryUnavailable if _is_lasting(error) else _Busy
-            raise kind(f"{where}: {error}: run it again once it answers") from None
+            raise kind(f"{where}: {error}: run it again when the registry responds") from None
         except (ValueError, RecursionError) as error:
             raise _no_registry(where, error) from None
 
@@ -195,7 +197,7 @@ def registry_at(url: str) -> Registry:
 
 
 def _no_registry(where: str, error: Exception) -> RegistryUnavailable:
-    return RegistryUnavailable(f"{where}: what is there is no schema registry's answer: {error!r}")
+    return RegistryUnavailable(f"{where}: the response is not that of a schema registry: {error!r}")
 
 
 def _in_directory(directory: Path) -> list[Schema]:
@@ -205,8 +207,8 @@ def _in_directory(directory: Path) -> list[Schema]:
         texts = {each.name: each.read_text() for each in files}
     except OSError as error:
         raise RegistryUnavailable(
-            f"{error.filename or directory}: {error.strerror}: a registry is a URL, or a directory with"
-            " ID.avsc, ID.proto and ID.json"
+            f"{error.filename or directory}: {error.strerror}: a registry is a URL, or a"
+            " directory with ID.avsc, ID.proto and ID.json"
         ) from None
     except UnicodeDecodeError as error:
         raise RegistryUnavailable(f"{directory}: {error}") from None
@@ -217,5 +219,5 @@ def _in_directory(directory: Path) -> list[Schema]:
             others = tuple(p for p in protos if p[0] != each.name) if kind == PROTOBUF else ()
             found.append(Schema(int(each.stem), kind, texts[each.name], others, str(each)))
     if not found:
-        raise BadSchema(f"{directory} has no schema called ID.avsc, ID.proto or ID.json")
+        raise BadSchema(f"{directory} has no file ID.avsc, ID.proto or ID.json")
     return sorted(found, key=lambda each: each.id)

@@ -48,13 +48,13 @@ class ValueDecoder:
         by_id = {each.id: each for each in schemas}
         if reader is not None and reader not in by_id:
             raise BadSchema(
-                f"schema {reader}, to read by, is none of those found: {_listed(by_id)}"
+                f"reader schema {reader} is not one of the schemas to read: {_listed(by_id)}"
             )
         chosen = None if reader is None else by_id[reader]
         self._decoders = {each.id: _decoder_of(each, chosen, messages) for each in by_id.values()}
         if not self._decoders:
             raise BadSchema(
-                "there is no schema to decode values by: name subjects of the registry, or ids"
+                "there is no schema to decode values with: give subjects of the registry, or ids"
             )
         for schema in by_id.values() if chosen is None else (chosen,):
             if levels(self._decoders[schema.id].kind) > LEVELS_MAX:
@@ -109,8 +109,11 @@ class ValueDecoder:
 
     def _stranger(self, id: int) -> str:
         if id < 0:
-            return "it does not begin with a 0 and the id of a schema"
-        return f"schema {id} is none of {_listed(self._decoders)}: name it (--id), or its subject"
+            return "it does not begin with the magic byte 0 and a schema id"
+        return (
+            f"schema {id} is not one of {_listed(self._decoders)}: give it with --id, or its"
+            " subject"
+        )
 
 
 def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:
@@ -120,13 +123,14 @@ def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]
     except RecursionError:
         raise _too_deep(schema) from None
     except pa.ArrowInvalid as error:
-        raise BadSchema(f"there are no columns for {schema.name}: {error}") from None
+        raise BadSchema(f"{schema.name} cannot be converted to columns: {error}") from None
 
 
 def _too_deep(schema: Schema) -> BadSchema:
     return BadSchema(
-        f"{schema.name} is nested more than {LEVELS_MAX} levels deep, for which there are no columns:"
-        " name the schemas to read instead, by their ids, or one to read all by that is not"
+        f"{schema.name} is nested more than {LEVELS_MAX} levels deep, which cannot be"
+        " converted to columns: give the ids of the schemas to read, or a reader schema with"
+        " fewer levels"
     )
 
 
@@ -143,7 +147,7 @@ def _made(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> D
         from odradek.pipeline.schemas.json_schema import JsonDecoder
 
         return JsonDecoder(schema)
-    raise BadSchema(f"{schema.name} is of type {schema.kind}, which is not known")
+    raise BadSchema(f"{schema.name} has the unknown type {schema.kind}")
 
 
 def _listed(ids: Iterable[int]) -> str:

@@ -311,5 +311,7 @@ def test_files_are_moved_together_and_none_is_any_more_when_one_has_failed(tmp_p
         with pytest.raises(StillRunning):
             placed.result(0.1)
         files.goes_on.set()
-        with pytest.raises(FilesUnavailable, match=r"file-\d, which was written for .*, is gone"):
+        with pytest.raises(
+            FilesUnavailable, match=r"file-\d, which was written for .*, does not exist"
+        ):
             placed.result(30)

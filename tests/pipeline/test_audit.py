@@ -122,13 +122,13 @@ def test_what_is_not_there_is_not_well(broker: Broker, copy: Path, with_brokers:
     """A topic that is misspelt, another directory than the store's."""
     brokers = broker if with_brokers else None
     assert audited(copy, brokers, topics=["events"]).is_well
-    with pytest.raises(BadOption, match="has nothing of a topic evnets"):
+    with pytest.raises(BadOption, match="has no objects of topic evnets"):
         audited(copy, brokers, topics=["events", "evnets"])
     if not with_brokers:
         with pytest.raises(BadOption, match="is not a directory"):
             audited(copy.parent)
         (copy.parent / LOCAL_STORE).mkdir()
-        with pytest.raises(BadOption, match="has no remote segments"):
+        with pytest.raises(BadOption, match="has no remote log segments"):
             audited(copy.parent)
 
 
@@ -167,7 +167,7 @@ def test_what_is_cut_short_missing_or_nobodys(broker: Broker, copy: Path) -> Non
     standings = sorted(each.status.value for each in report.findings)
     assert standings == ["dangling", "incomplete", "missing", "stray"]
     text = "\n".join(as_text(report))
-    assert f"INCOMPLETE: {second.parent.name}/{second.stem} lacks .index\n" in text
+    assert f"INCOMPLETE: {second.parent.name}/{second.stem}, missing: .index\n" in text
     assert f"MISSING: {third.parent.name}/{third.stem}" in text
     assert "stray: " in text
     assert not json.loads(json.dumps(as_json(report)))["well"]
@@ -196,7 +196,9 @@ def test_a_summary_is_held_against_the_segments(
     assert f"end_offset is {wrong.end_offset}, but {known[1].end_offset} in" in text
     summary.write_bytes(PartitionSummaryBuilder([known[0], *known[2:]]).encode())
     (text,) = audited(copy, brokers).partitions[0].problems
-    assert f"lacks what has offsets {known[1].start_offset} to {known[1].end_offset}," in text
+    assert (
+        f"lacks the segment with offsets {known[1].start_offset} to {known[1].end_offset}," in text
+    )
     summary.write_bytes(PartitionSummaryBuilder(known[1:]).encode()[:-1])
     (text,) = audited(copy, brokers).partitions[0].problems
     assert summary.name in text
@@ -212,7 +214,10 @@ def test_offsets_that_nobody_has_are_a_gap(broker: Broker, copy: Path) -> None:
     (gap,) = report.partitions[0].gaps
     assert gap == (int(names[1][:20]), int(names[2][:20]))
     assert not report.is_well
-    assert f"GAP: the store lacks offsets {gap[0]} to {gap[1] - 1} of events-0" in as_text(report)
+    assert (
+        f"GAP: the store has no segment with offsets {gap[0]} to {gap[1] - 1} of events-0"
+        in as_text(report)
+    )
 
 
 def test_a_second_copy_is_dead_and_told_but_not_wrong(broker: Broker, copy: Path) -> None:
@@ -229,7 +234,7 @@ def test_a_second_copy_is_dead_and_told_but_not_wrong(broker: Broker, copy: Path
     (dead,) = report.partitions[0].dead
     assert dead[-22:] in (id, other)
     assert report.partitions[0].overlapping > 0
-    assert "dead: no offset is read from" in "\n".join(as_text(report))
+    assert "DEAD: no offset of" in "\n".join(as_text(report))
 
 
 class Keeping(VirtualObjects):
@@ -347,14 +352,14 @@ def test_what_was_put_since_it_was_noted_is_read_again(copy: Path, tmp_path: Pat
 def test_notes_are_of_one_audit(copy: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     with opened_notes(str(notes), "a", has_brokers=True):
-        with pytest.raises(BadOption, match="another audit goes on with"):
+        with pytest.raises(BadOption, match="is in use by another audit"):
             run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
     with pytest.raises(
-        BadOption, match=r"no file of this audit: it begins with .*true.* not .*false"
+        BadOption, match=r"belongs to another audit: it begins with .*true.* not .*false"
     ):
         run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
     notes.write_text("a letter")
-    with pytest.raises(BadOption, match="is no file of an audit"):
+    with pytest.raises(BadOption, match="is not a file of an audit"):
         run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
     assert notes.read_text() == "a letter"
     with pytest.raises(BadOption, match="cannot be written"):
@@ -406,7 +411,7 @@ def test_a_log_that_is_what_is_said_of_it(pieces: int) -> None:
     walk.check_offset_index(np.array([(19, size), (39, 3 * size)], ">i4").tobytes())
     assert walk.problems == []
     walk.check_offset_index(np.array([(19, size), (39, 3 * size + 1)], ">i4").tobytes())
-    assert f"says that offset 39 is at byte {3 * size + 1}" in walk.problems[0]
+    assert f"has offset 39 at byte {3 * size + 1}" in walk.problems[0]
 
 
 @pytest.mark.parametrize("left", [(), (0,), (3,), (1, 2)])
@@ -421,16 +426,20 @@ def test_a_log_of_which_compaction_has_left_some_batches_or_none(left: tuple[int
     ("known", "log", "said"),
     [
         (right(end_offset=29), LOG, "ends at offset 39, not 29"),
-        (right(max_timestamp_ms=1008), LOG, "the latest should be 1008 (and 3 batches more)"),
-        (right(epochs=(EpochStart(0, 0),)), LOG, "offset 20 is of epoch 1, the metadata says 0"),
+        (
+            right(max_timestamp_ms=1008),
+            LOG,
+            "the maximum in the metadata is 1008 (and 3 more batches)",
+        ),
+        (right(epochs=(EpochStart(0, 0),)), LOG, "offset 20 has epoch 1, the metadata has 0"),
         (right(start_offset=5), LOG, "offset 0 comes after 4"),
-        (right(), LOG[:-1], "the last batch is cut short"),
-        (right(), LOG + b"x" * 61, f"byte {len(LOG)}: no batch begins there"),
+        (right(), LOG[:-1], "the last batch is incomplete"),
+        (right(), LOG + b"x" * 61, f"byte {len(LOG)}: no batch starts there"),
         (right(), bytes(BATCHES[0]) * 2 + LOG, "offset 0 comes after 9"),
         (
             right(custom_metadata=custom_metadata(DENSE)),
             b"".join(map(bytes, (BATCHES[0], *BATCHES[2:]))),
-            "has 30 records, and should have one for each of 40 offsets",
+            "has 30 records, but the metadata has one for each of 40 offsets",
         ),
         (right(), LOG[:200] + b"?" + LOG[201:], "byte 0: the batch's CRC does not match"),
     ],

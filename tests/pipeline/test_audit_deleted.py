@@ -108,10 +108,13 @@ def test_what_is_left_of_deleted_topics_is_told(
     assert report.partitions == []
     assert report.findings == []
     text = "\n".join(as_text(report))
-    assert "deleted: gone-0 of topic AAAAAAAAAAAAAAAAAAAAAQ: brokers know no such topic" in text
-    assert "deleted: again-0 of topic AAAAAAAAAAAAAAAAAAAAAQ: the name is that of" in text
+    assert "deleted: gone-0 of topic AAAAAAAAAAAAAAAAAAAAAQ: the cluster has no such topic" in text
+    assert (
+        "deleted: again-0 of topic AAAAAAAAAAAAAAAAAAAAAQ: the topic with this name now has id"
+        in text
+    )
     assert "deleted: marked-0" in text
-    assert "the cluster is removing it, and has 1 segments" in text
+    assert "the cluster is deleting it; 1 of its segments remain" in text
     assert "over" not in text
     rows = json.loads(json.dumps(as_json(report)))["deleted"]
     assert [(row["topic"], row["isMarked"], row["segments"]) for row in rows] == [
@@ -125,7 +128,7 @@ def test_only_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path
     known = known_of(TopicIdPartition(OLD, "a", 0), TopicIdPartition(OLD, "b", 0))
     report = audited(monkeypatch, tmp_path, Deleting(known, {}), "a")
     assert [each.partition.topic for each in report.deleted] == ["a"]
-    with pytest.raises(BadOption, match="has nothing of a topic c"):
+    with pytest.raises(BadOption, match="has no objects of topic c"):
         audited(monkeypatch, tmp_path, Deleting(known, {}), "c")
 
 

@@ -150,7 +150,7 @@ def test_a_batch_that_spark_passes_over_ends_the_run() -> None:
     files = Kept(**{f"c_{each}": "" for each in ("offsets_0", "offsets_1", "commits_0")})
     nothing: Any = None
     writer = BatchWriter(nothing, Values(), nothing, nothing, Checkpoint(files, "c"))
-    with pytest.raises(PipelineError, match=r"batch 1 was noted as done .* run it again"):
+    with pytest.raises(PipelineError, match=r"batch 1 was committed by .* run the export again"):
         writer.write(nothing, 2, {})
 
 
@@ -181,7 +181,7 @@ def test_the_first_batch_of_an_export_begins_where_its_end_says(says: bool) -> N
 @pytest.mark.parametrize(
     ("begins", "said"),
     [
-        ({"startingTimestamp": "5000"}, "t-0 has no record as late as 5000"),
+        ({"startingTimestamp": "5000"}, "t-0 has no record with timestamp 5000 or later"),
         ({"startingOffsets": '{"t":{"0":5}}'}, "t-1"),
     ],
 )
@@ -219,7 +219,7 @@ def test_dead_letters_stay_where_they_are_until_a_batch_is_done() -> None:
     checkpoint.has_dead_letters_at("A")
     files.put("c/offsets/1", "")
     checkpoint.has_dead_letters_at("A")
-    with pytest.raises(BadOption, match="in A: run it with that place once more, then with B"):
+    with pytest.raises(BadOption, match="to A: run it once with that location, then with B"):
         checkpoint.has_dead_letters_at("B")
     files.put("c/commits/1", "")
     checkpoint.has_dead_letters_at("B")
@@ -237,7 +237,7 @@ def test_the_dead_letters_of_an_earlier_version_may_be_anywhere() -> None:
 def test_what_it_is_of_is_there_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = Checkpoint(HadoopFiles(spark), str(tmp_path))
     (tmp_path / JOB).write_text("")
-    with pytest.raises(BadOption, match=f"{JOB} is cut short: remove it"):
+    with pytest.raises(BadOption, match=f"{JOB} is incomplete: remove it"):
         checkpoint.belongs_to({"by": "date"})
     (tmp_path / JOB).unlink()
     checkpoint.belongs_to({"by": "date", "assign": ""})

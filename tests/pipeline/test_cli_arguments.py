@@ -38,5 +38,5 @@ def test_options_go_to_the_source() -> None:
 )
 def test_what_has_an_argument_of_its_own_is_no_option(option: str, argument: str) -> None:
     name = option.partition("=")[0]
-    with pytest.raises(BadOption, match=f"^--option {name}: {argument} says that$"):
+    with pytest.raises(BadOption, match=f"^--option {name} is not allowed: use {argument}$"):
         source_of(parsed("--topic", "events", "--option", option))

@@ -64,7 +64,7 @@ def test_values_of_all_kinds_are_json() -> None:
     )
 
     def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
+        raise AssertionError(f"{word} is not JSON")
 
     rows = [json.loads(json.dumps(row), parse_constant=refuse) for row in plain_rows(table)]
     days = ["1970-01-02", None]

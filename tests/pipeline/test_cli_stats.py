@@ -98,7 +98,7 @@ def test_a_table_for_each_rule() -> None:
     ]
     title, head, *rows = outcomes_as_text(outcomes, 0.5)
     assert title == "retention.ms=5 retention.bytes=-1"
-    assert head.endswith("A MONTH")
+    assert head.endswith("PER MONTH")
     assert rows[-1].split() == ["all", "-", "2.0", "GiB", "2", "20", "4.0", "GiB", "-", "2.00"]
 
 
@@ -110,7 +110,7 @@ def test_a_table_of_leaders_disks() -> None:
     ]
     title, head, *rows = outcomes_as_text(outcomes, None)
     assert title == "retention.ms=-1 retention.bytes=-1 local.retention.bytes=5"
-    assert head.endswith("OFF DISK  ON DISK  THERE FROM")
+    assert head.endswith("LOCAL DELETES  LOCAL KEEPS  LOCAL START")
     assert rows[0].split()[-5:] == ["4", "B", "5", "B", "7"]
     assert rows[-1].split()[-5:] == ["8", "B", "1.0", "KiB", "-"]
 
@@ -118,9 +118,9 @@ def test_a_table_of_leaders_disks() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--price", "0.02"], "it goes with --what-if"),
-        (["--price", "nan", "--what-if", "retention.ms=1"], "--price nan: it is a number"),
-        (["--price", "-1", "--what-if", "retention.ms=1"], "--price -1.0: it is a number"),
+        (["--price", "0.02"], "--price requires --what-if"),
+        (["--price", "nan", "--what-if", "retention.ms=1"], "--price nan: must be a price"),
+        (["--price", "-1", "--what-if", "retention.ms=1"], "--price -1.0: must be a price"),
     ],
 )
 def test_prices_that_are_none(words: list[str], said: str) -> None:
@@ -210,10 +210,10 @@ def test_subjects_are_the_topics_own_unless_they_are_named() -> None:
 @pytest.mark.parametrize(
     ("job", "words", "said"),
     [
-        (audit, ["--tiered", "s", "--older-than", "nan"], "--older-than nan: it is a number"),
-        (audit, ["--tiered", "s", "--older-than", "-1"], "--older-than -1.0: it is a number"),
-        (audit, ["--tiered", "s", "--older-than", "inf"], "--older-than inf: it is a number"),
-        (decode, ["-t", "a", "--limit", "-1"], "--limit -1: it is a number"),
+        (audit, ["--tiered", "s", "--older-than", "nan"], "--older-than nan: must be a number"),
+        (audit, ["--tiered", "s", "--older-than", "-1"], "--older-than -1.0: must be a number"),
+        (audit, ["--tiered", "s", "--older-than", "inf"], "--older-than inf: must be a number"),
+        (decode, ["-t", "a", "--limit", "-1"], "--limit -1: must be a number"),
         (decode, ["-t", "a", "--limit", str(1 << 31)], "at most 2147483647"),
     ],
 )

@@ -60,14 +60,14 @@ def test_reading_goes_on_where_the_log_begins_now(kind: str) -> None:
 
 def test_data_loss_ends_a_query_that_does_not_allow_it() -> None:
     leader = Moving((0, 20))
-    with leader.reachable(), pytest.raises(DataLoss, match="offsets 5 to 11 of t-0 are gone"):
+    with leader.reachable(), pytest.raises(DataLoss, match="offsets 5 to 11 of t-0 were lost"):
         read(replace(REPORTING, fail_on_data_loss=True), [BrokerRange("t", 0, 0, 20)])
 
 
 def after_planning(leader: VirtualLeader, piece: BrokerRange) -> None:
     """Planned offsets are told as lost once, and what other records have them now is not read."""
     with leader.reachable():
-        with pytest.raises(DataLoss, match=f"offsets {piece.low} to .* are gone: "):
+        with pytest.raises(DataLoss, match=f"offsets {piece.low} to .* were lost: "):
             read(replace(REPORTING, fail_on_data_loss=True), [piece])
         assert read(REPORTING, [piece]) == ([], [(piece.low, piece.high - 1, None)])
 
@@ -100,7 +100,7 @@ def test_a_log_that_was_cut_off_where_reading_goes_on_is_data_loss() -> None:
     piece = BrokerRange("t", 0, 0, 20)
     with leader.reachable():
         assert read(REPORTING, [piece]) == ([*range(5)], [(5, 19, None)])
-        with pytest.raises(DataLoss, match="offsets 5 to 19 of t-0 are gone: the log ends at"):
+        with pytest.raises(DataLoss, match="offsets 5 to 19 of t-0 were lost: the log now ends at"):
             read(replace(REPORTING, fail_on_data_loss=True), [piece])
 
 
@@ -108,7 +108,7 @@ def test_a_leader_that_gives_nothing_is_named() -> None:
     """Offsets were promised that are not decided."""
     leader = VirtualLeader((0, 20))
     leader.logs[ONLY].undecided = 5
-    said = "unused:9092 gave nothing of t-0 from offset 5 on, asked 21 times: run it again once all"
+    said = "unused:9092 returned no records of t-0 from offset 5 on in 21 fetches: run it again when all"
     with leader.reachable(), pytest.raises(BrokersUnavailable, match=said):
         read(replace(REPORTING, read_committed=True), [BrokerRange("t", 0, 0, 20)])
 
@@ -127,7 +127,7 @@ def test_what_is_gone_when_a_query_is_planned_is_a_row() -> None:
         pieces = asked.plan(ranges).pieces
         found, gaps = read(REPORTING, pieces)
         assert (found, gaps) == ([*range(10, 20), *range(3)], [(4, 9, None)])
-        with pytest.raises(DataLoss, match="t-0 begins at offset 10 now"):
+        with pytest.raises(DataLoss, match="t-0 now starts at offset 10"):
             Query(parse_options(options, streaming=False)).ranges()
 
 

@@ -61,7 +61,7 @@ def test_values_by_their_schemas(spark: SparkSession, broker: Broker, tmp_path: 
     }
     assert [row.nothing for row in rows] == [False, True, True]
     assert [row.error for row in rows[1:]] == [
-        "it does not begin with a 0 and the id of a schema",
+        "it does not begin with the magic byte 0 and a schema id",
         None,
     ]
     with pytest.raises(Exception, match="flights-0, offset 1: it does not begin with a 0"):

@@ -49,11 +49,11 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
         (RemoteResourceNotFound("there is no k"), "k is missing in the store"),
         (
             ObjectDenied("k: 403"),
-            f"k may not be read: {CREDENTIALS_HINT}; the store responded: 403",
+            f"access to k was denied, so it could not be read: {CREDENTIALS_HINT}; the store responded: 403",
         ),
         (
             RemoteAccessDenied("k: 403"),
-            f"k may not be read: {CREDENTIALS_HINT}; the store responded: 403",
+            f"access to k was denied, so it could not be read: {CREDENTIALS_HINT}; the store responded: 403",
         ),
         (
             ObjectsUnavailable("k: 503"),

@@ -74,7 +74,7 @@ def test_each_record_once_over_runs_that_break(
     with pytest.raises(BadOption, match="of an export with by date, not none"):
         export(spark, job(broker, tmp_path, by="none"))
     rmtree(tmp_path / "_checkpoint")
-    with pytest.raises(BadOption, match="has records of these topics already"):
+    with pytest.raises(BadOption, match="already has records of these topics"):
         export(spark, given)
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_json_goes_to_the_dead_letters(
     assert [tuple(row) for row in rows] == [(1, "x"), (2, None)]
     dead = spark.read.parquet(str(tmp_path / "_dead_letters")).collect()
     assert {bytes(row.value) for row in dead} == {b"nonsense", b'{"a": "no number"}'}
-    assert all(row.offset == row.lastOffset and "no JSON" in row.reason for row in dead)
+    assert all(row.offset == row.lastOffset and "not a JSON object" in row.reason for row in dead)
 
 
 def test_a_topic_that_was_made_again_is_not_exported_into_the_same_table(
@@ -121,9 +121,7 @@ def test_a_topic_that_was_made_again_is_not_exported_into_the_same_table(
     old, new = recreate_topic(broker, "events", 2)
     _produce(broker, [b"new %d" % number for number in range(60)])
     for each in (given, lenient):
-        with pytest.raises(
-            DataLoss, match=f"events was deleted and (made again|recreated): .* {old} .* {new}"
-        ):
+        with pytest.raises(DataLoss, match=f"events was deleted and recreated: .* {old} .* {new}"):
             export(spark, each)
     assert len(exported(spark, tmp_path)) == 20
     assert [batch.records for batch in export(spark, job(broker, tmp_path / "new"))] == [60]
@@ -189,7 +187,9 @@ def test_where_nothing_can_be_written_is_said(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PipelineError, match=r"odradek-run-.* Spark's driver has to be able to"):
+    with pytest.raises(
+        PipelineError, match=r"odradek-run-.* Spark's driver needs read and write access to it"
+    ):
         export(spark, job(broker, tmp_path / "out", checkpoint=str(tmp_path / "file")))
     with pytest.raises(PipelineError, match=r"nowhere:/x.* --conf spark.hadoop.*No FileSystem"):
         export(spark, job(broker, Path("nowhere:/x")))
@@ -245,7 +245,11 @@ def test_what_means_nothing_is_refused(spark: SparkSession, broker: Broker, tmp_
         export(spark, job(broker, tmp_path, format="hudi"))
     with pytest.raises(BadOption, match="no package for delta"):
         export(spark, job(broker, tmp_path, format="delta"))
-    with pytest.raises(BadOption, match="a schema goes with values of json"):
+    with pytest.raises(
+        BadOption, match="--schema is required with --value json and not allowed otherwise"
+    ):
         export(spark, job(broker, tmp_path, values=Values("json")))
-    with pytest.raises(BadOption, match="a registry goes with values of registry"):
+    with pytest.raises(
+        BadOption, match="--registry is required with --value registry and not allowed otherwise"
+    ):
         export(spark, job(broker, tmp_path, values=Values("registry")))

@@ -97,7 +97,7 @@ def test_a_second_run_is_told_to_wait() -> None:
     first.take()
     machine.beating.append(first)
     with pytest.raises(
-        JobRunning, match=r"process 7 on host\): wait until it has ended, or end it"
+        JobRunning, match=r"process 7 on host\): wait until it has ended, or stop it"
     ):
         machine.run(8).take()
     assert machine.at <= RENEW_SECONDS + 1
@@ -202,7 +202,7 @@ def test_of_two_that_come_at_once_one_goes_on() -> None:
     machine.killed.add(7)
     first, second = machine.run(8), machine.run(9)
     machine.files.before = first.take
-    with pytest.raises(JobRunning, match="goes on"):
+    with pytest.raises(JobRunning, match="is in progress"):
         second.take()
     machine.at += RENEW_SECONDS
     first.keep()

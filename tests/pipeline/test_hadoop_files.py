@@ -69,5 +69,5 @@ def test_what_somebody_else_removes_at_the_same_time_is_gone(
 @pytest.mark.parametrize("raises", [False, True])
 def test_what_is_there_still_is_an_error(raises: bool) -> None:
     directory = Directory(REMOVALS_MAX + 1, raises=raises, ours=True)
-    with pytest.raises(FilesUnavailable, match="d could not be removed: Spark's driver has to"):
+    with pytest.raises(FilesUnavailable, match="d could not be removed: Spark's driver needs"):
         directory.files().remove("d")

@@ -286,22 +286,26 @@ class SameJson:
     ("schema", "more", "said"),
     [
         ("value string", {}, "column value is struct<…> with valueFormat=json, not string"),
-        ("offset bigint", {}, "the schema has a column value of the fields that are wanted"),
-        ("value struct<at: timestamp>", {}, "value.at is timestamp, which is not made of JSON"),
+        ("offset bigint", {}, "the schema needs a column value with the fields to read"),
+        (
+            "value struct<at: timestamp>",
+            {},
+            "value.at is timestamp, which is not supported for JSON values",
+        ),
         ("value struct<a: array<struct<b: date>>>", {}, "value.a.b is date"),
         ("value struct<a: map<string, int>>", {}, "value.a is map<string,int>"),
-        ("value struct<a: int, a: string, b: int>", {}, "value has more than one field a"),
-        ("value struct<a: int NOT NULL>", {}, "value.a is NOT NULL"),
-        ("value struct<a: int> NOT NULL", {}, "value is NOT NULL"),
+        ("value struct<a: int, a: string, b: int>", {}, "value has duplicate fields: a"),
+        ("value struct<a: int NOT NULL>", {}, "value.a must not be NOT NULL"),
+        ("value struct<a: int> NOT NULL", {}, "value must not be NOT NULL"),
         (
             "value struct<a: int>, wrong string",
             {},
-            "there is no column wrong, but key, value, topic",
+            "there is no column wrong: the columns are key, value, topic",
         ),
         ("value struct<a: int>, valueError int", {}, "column valueError is string, not int"),
         ("value struct<a: int>", {"valueFormat": "binary"}, "is binary without valueFormat=json"),
         ("value string", {"valueFormat": "binary"}, "column value is binary, not string"),
-        ("valueError string", {"valueFormat": "binary"}, "valueFormat=json has one"),
+        ("valueError string", {"valueFormat": "binary"}, "it exists only with valueFormat=json"),
     ],
 )
 def test_a_schema_says_what_is_in_them(
@@ -322,16 +326,16 @@ def test_an_array_may_have_nulls() -> None:
         {"subscribe": "t", "tiered.url": "/nowhere", "valueFormat": "json"}, streaming=False
     )
     fields = StructType().add("a", ArrayType(StringType(), containsNull=False))
-    with pytest.raises(BadOption, match=r"value.a is an array without nulls"):
+    with pytest.raises(BadOption, match=r"value.a must not be an array without nulls"):
         BatchReader(options, StructType().add("value", fields))
 
 
 def test_batches_have_no_values() -> None:
     given = {"subscribe": "t", "tiered.url": "/nowhere", "valueFormat": "json", "rows": "batches"}
-    with pytest.raises(BadOption, match="rows=batches has none"):
+    with pytest.raises(BadOption, match="is not allowed with rows=batches"):
         parse_options(given, streaming=False)
 
 
 def test_without_a_schema_it_says_so() -> None:
-    with pytest.raises(PipelineError, match=r"valueFormat=json goes with .schema"):
+    with pytest.raises(PipelineError, match=r"valueFormat=json requires .schema"):
         OdradekDataSource({"subscribe": "t", "valueFormat": "json"}).schema()

@@ -11,7 +11,7 @@ from tests.pipeline.test_query import COMMITTED, ONLY, query, snapshot
 from tests.pipeline.test_store import World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
 
-SAID = "t-0 ends at offset 10 now, and the query begins at 12 .failOnDataLoss=false reads nothing"
+SAID = "t-0 now ends at offset 10, and the query starts at 12 .failOnDataLoss=false reads nothing"
 
 
 def ending(at: int | None) -> dict[str, Any]:

@@ -20,20 +20,20 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
     [
         ({"kafka.bootstrap.servers": "h"}, "kafka.bootstrap.servers=h: 'h' is not HOST:PORT"),
         ({"kafka.bootstrap.servers": ""}, "is not HOST:PORT"),
-        ({"subscribe": " , "}, "subscribe= , : names no topic"),
-        ({"tiered.ulr": "/tier"}, "tiered.ulr says something of a store, and tiered.url names none"),
+        ({"subscribe": " , "}, "subscribe= , : has no topic"),
+        ({"tiered.ulr": "/tier"}, "tiered.ulr requires tiered.url"),
         ({"startingOffset": "latest"}, "startingoffset is not an option"),
-        ({"kafka.auto.offset.reset": "latest"}, "startingOffsets says where to begin"),
-        ({"kafka.security.protocol": "SSL"}, "kafka.security.protocol is not for this source: brokers are spoken to in PLAINTEXT"),
-        ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit is not for this source"),
-        ({"startingoffsets": '{"t":{"0":-3}}'}, "-3 of t-0 means nothing there"),
-        ({"endingoffsets": '{"t":{"0":7,"1":-2}}'}, "-2 of t-1 means nothing there"),
-        ({"startingoffsetsbytimestamp": '{"t":{"0":-1}}'}, "-1 of t-0 means nothing there"),
-        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=8: no batch may have so many"),
+        ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
+        ({"kafka.security.protocol": "SSL"}, "kafka.security.protocol is not supported by this source: only PLAINTEXT is supported"),
+        ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit is not supported by this source"),
+        ({"startingoffsets": '{"t":{"0":-3}}'}, "-3 of t-0 is not a valid value"),
+        ({"endingoffsets": '{"t":{"0":7,"1":-2}}'}, "-2 of t-1 is not a valid value"),
+        ({"startingoffsetsbytimestamp": '{"t":{"0":-1}}'}, "-1 of t-0 is not a valid value"),
+        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "minOffsetsPerTrigger=9 must not exceed maxOffsetsPerTrigger=8"),
         ({"minpartitions": "many"}, "minPartitions=many: must be a whole number of at least 1"),
         ({"minpartitions": "0"}, "minPartitions=0: must be a whole number of at least 1"),
-        ({"startingoffsets": "latest"}, "startingOffsets=latest: a batch query ends there"),
-        ({"endingoffsets": "Earliest"}, "endingOffsets=earliest: nothing is before that"),
+        ({"startingoffsets": "latest"}, "startingOffsets=latest is not allowed in a batch query"),
+        ({"endingoffsets": "Earliest"}, "endingOffsets=earliest is not allowed"),
         ({"startingoffsets": "first"}, 'startingOffsets=first: must be JSON such as {"topic":{"0":42}}'),
         ({"startingoffsets": '{"t":5}'}, 'must be JSON such as {"topic":{"0":42}}'),
         ({"startingoffsets": '{"t":{"0":"x"}}'}, 'must be JSON such as {"topic":{"0":42}}'),
@@ -47,15 +47,15 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"startingoffsets": '{"t":{"0":true}}'}, 'must be JSON such as {"topic":{"0":42}}'),
         ({"startingoffsets": '{"t":{"0":"1_0"}}'}, 'must be JSON such as {"topic":{"0":42}}'),
         ({"subscribe": None, "assign": '{"t":[1.5]}'}, 'must be JSON such as {"topic":[0,1]}'),
-        ({"subscribe": None, "assign": '{"t":[]}'}, "assign={\"t\":[]}: names no partition"),
-        ({"subscribe": None, "assign": '{}'}, "assign={}: names no partition"),
-        ({"tiered.url": ""}, "tiered.url=: names no store"),
+        ({"subscribe": None, "assign": '{"t":[]}'}, "assign={\"t\":[]}: has no partition"),
+        ({"subscribe": None, "assign": '{}'}, "assign={}: has no partition"),
+        ({"tiered.url": ""}, "tiered.url=: is empty"),
         ({"pushfilters": "maybe"}, "pushFilters=maybe"),
-        ({"startingtimestamp": str(1 << 63)}, "startingTimestamp=9223372036854775808: 9223372036854775808 is beyond"),
-        ({"endingoffsets": f'{{"t":{{"0":{1 << 63}}}}}'}, "9223372036854775808 is beyond 64 bits"),
-        ({"maxlateness": "999999999999d"}, "is beyond 64 bits"),
-        ({"kafka.fetch.max.bytes": "2147483648"}, "kafka.fetch.max.bytes=2147483648: 2147483648 is beyond 32 bits"),
-        ({"kafka.request.timeout.ms": "99999999999"}, "99999999999 is beyond 32 bits"),
+        ({"startingtimestamp": str(1 << 63)}, "startingTimestamp=9223372036854775808: 9223372036854775808 does not fit into 64 bits"),
+        ({"endingoffsets": f'{{"t":{{"0":{1 << 63}}}}}'}, "9223372036854775808 does not fit into 64 bits"),
+        ({"maxlateness": "999999999999d"}, "does not fit into 64 bits"),
+        ({"kafka.fetch.max.bytes": "2147483648"}, "kafka.fetch.max.bytes=2147483648: 2147483648 does not fit into 32 bits"),
+        ({"kafka.request.timeout.ms": "99999999999"}, "99999999999 does not fit into 32 bits"),
     ],
 )  # fmt: skip
 def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
@@ -69,7 +69,9 @@ def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
     "name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"]
 )
 def test_a_stream_has_no_end_and_no_filters(name: str) -> None:
-    with pytest.raises(BadOption, match=f"^{name} is of batch queries, and this is a stream$"):
+    with pytest.raises(
+        BadOption, match=f"^{name} is only allowed in batch queries, not in a stream$"
+    ):
         parse_options({**GIVEN, name: "latest"}, streaming=True)
 
 
@@ -117,7 +119,9 @@ def test_what_kafkas_consumer_may_be_told_is_passed_over_or_refused_with_a_reaso
         plain = parse_options(GIVEN, streaming=False)
         assert parse_options(given, streaming=False) == plain
         return
-    with pytest.raises(BadOption, match=f"^kafka.{re.escape(name)} is not for this source: "):
+    with pytest.raises(
+        BadOption, match=f"^kafka.{re.escape(name)} is not supported by this source: "
+    ):
         parse_options(given, streaming=False)
 
 
@@ -154,7 +158,7 @@ def test_a_store_that_is_not_there_is_not_made(
     target = form.format(tmp_path)
     with pytest.raises(
         BadOption,
-        match=rf"^tiered.url is {target}, and {tmp_path}/\S+ is not a directory: name the",
+        match=rf"^tiered.url is {target}, and {tmp_path}/\S+ is not a directory: give the",
     ):
         open_store(target, options)
     assert not any(tmp_path.iterdir())

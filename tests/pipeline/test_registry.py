@@ -125,7 +125,8 @@ def test_a_registry_that_says_nothing_is_waited_for_once(monkeypatch: pytest.Mon
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         pauses: list[float] = []
         with pytest.raises(
-            RegistryUnavailable, match=f"{address}.*timed out: run it again once it answers"
+            RegistryUnavailable,
+            match=f"{address}.*timed out: run it again when the registry responds",
         ):
             Registry(address, pauses.append).schema(12)
         assert pauses == []
@@ -183,11 +184,11 @@ def test_what_is_no_answer_of_a_registry_is_told_with_the_address(
     with registry() as address, pytest.raises(RegistryUnavailable) as caught:
         load_schemas(f"http://reader:pass%3Aword%40@{address}", subjects, ids)
     assert f"http://{address}/" in str(caught.value)
-    assert "no schema registry's answer" in str(caught.value)
+    assert "the response is not that of a schema registry" in str(caught.value)
 
 
 def test_a_directory_of_schemas(tmp_path: Path) -> None:
-    with pytest.raises(BadSchema, match=r"no schema called ID\.avsc"):
+    with pytest.raises(BadSchema, match=r"has no file ID\.avsc"):
         load_schemas(str(tmp_path), [])
     (tmp_path / "7.avsc").write_text('"string"')
     (tmp_path / "12.json").write_text("{}")

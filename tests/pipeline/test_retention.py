@@ -169,10 +169,16 @@ def test_of_disks_nothing_is_said_where_nobody_asks() -> None:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (RetentionRule(-2), "retention.ms=-2 means nothing"),
-        (RetentionRule(local_retention_bytes=-3), "local.retention.bytes=-3 means nothing"),
-        (RetentionRule(5, local_retention_ms=6), "local.retention.ms=6 is beyond retention.ms=5"),
-        (RetentionRule(-1, 5, local_retention_bytes=-1), "local.retention.bytes=-1 is beyond"),
+        (RetentionRule(-2), "retention.ms=-2 is invalid"),
+        (RetentionRule(local_retention_bytes=-3), "local.retention.bytes=-3 is invalid"),
+        (
+            RetentionRule(5, local_retention_ms=6),
+            "local.retention.ms=6 must not exceed retention.ms=5",
+        ),
+        (
+            RetentionRule(-1, 5, local_retention_bytes=-1),
+            "local.retention.bytes=-1 must not exceed",
+        ),
     ],
 )
 def test_rules_that_brokers_would_refuse(rule: RetentionRule, said: str) -> None:

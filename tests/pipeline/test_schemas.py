@@ -211,9 +211,9 @@ def test_what_is_broken_is_told_and_the_rest_is_read() -> None:
     good = written(1, schema, {"a": "x"})
     found = rows(decoder, good, b"{}", good[:-1], b"", written(9, schema, {"a": "x"}), good)
     assert found[0] == found[5] == {"a": "x"}
-    assert found[1] == found[3] == "it does not begin with a 0 and the id of a schema"
+    assert found[1] == found[3] == "it does not begin with the magic byte 0 and a schema id"
     assert found[2].startswith("schema 1: ")
-    assert found[4] == "schema 9 is none of 1: name it (--id), or its subject"
+    assert found[4] == "schema 9 is not one of 1: give it with --id, or its subject"
 
 
 @pytest.mark.parametrize("schema", [FLIGHT, WHOLE], ids=["quickly", "surely"])
@@ -232,7 +232,7 @@ def test_bytes_behind_an_avro_value_are_told(schema: dict[str, Any]) -> None:
     }  # fmt: skip
     good = written(7, schema, value)
     found = rows(ValueDecoder([avro(7, schema)]), good, good + b"\0\0", good)
-    assert found == [value, "schema 7: there are 2 bytes behind it", value]
+    assert found == [value, "schema 7: there are 2 bytes after the value", value]
 
 
 def test_an_array_in_several_parts_is_read() -> None:
@@ -262,15 +262,15 @@ def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
             [avro(1, record("R", field("a", ["int", "string"])))],
             "schema 1: a is a union of several",
         ),
-        ([avro(1, record("R", field("a", ["null", "R"])))], "R is within itself"),
-        ([avro(1, record("R", field("a", "Nothing")))], "there is no type Nothing"),
-        ([avro(1, {"type": "record"})], "schema 1 is no Avro schema"),
+        ([avro(1, record("R", field("a", ["null", "R"])))], "R contains itself"),
+        ([avro(1, record("R", field("a", "Nothing")))], "type Nothing is not defined"),
+        ([avro(1, {"type": "record"})], "schema 1 is not an Avro schema"),
         (
             [avro(1, record("R", field("a", "int"))), avro(2, record("R", field("a", "string")))],
-            "schemas 1, 2: a is of types that have nothing in common: int32, string",
+            "schemas 1, 2: a has types that cannot be merged: int32, string",
         ),
         ([], "there is no schema"),
-        ([Schema(1, "XML", "")], "of type XML"),
+        ([Schema(1, "XML", "")], "has the unknown type XML"),
     ],
 )
 def test_schemas_without_columns_are_refused(schemas: list[Schema], said: str) -> None:
@@ -313,7 +313,7 @@ def test_a_protobuf_schema_that_is_nested_too_deeply_is_named() -> None:
     pytest.importorskip("grpc_tools")
     messages = [f"message M{n} {{ M{n + 1} m = 1; }}" for n in range(99)]
     text = 'syntax = "proto3"; ' + " ".join(messages) + " message M99 { int32 a = 1; }"
-    with pytest.raises(BadSchema, match="no columns for schema 1: "):
+    with pytest.raises(BadSchema, match="schema 1 cannot be converted to columns: "):
         ValueDecoder([Schema(1, PROTOBUF, text)])
 
 
@@ -340,16 +340,19 @@ def test_json_that_is_nested_too_deeply_is_one_broken_value() -> None:
             {"n": -(2**63), "x": -(2.0**63), "any": "-9.223372036854776e+18"},
         ),
         ("250e-1", {"n": 25, "x": 25.0, "any": "25.0"}),
-        ("3.5", "schema 1: 3.5 is no int64"),
-        ("9007199254740993.5", "schema 1: 9007199254740993.5 is no int64"),
-        ("0.99999999999999999999", "schema 1: 0.99999999999999999999 is no int64"),
-        ("9223372036854775808.0", "schema 1: 9223372036854775808.0 is no int64"),
-        ("1e9999999999999999999", "schema 1: 1e9999999999999999999 is no number that anybody has"),
-        ("true", "schema 1: True is no int64"),
-        ('"3"', "schema 1: '3' is no int64"),
-        ("NaN", "schema 1: NaN is no JSON"),
-        ("-Infinity", "schema 1: -Infinity is no JSON"),
-        ("1e999", "schema 1: 1E+999 is no int64"),
+        ("3.5", "schema 1: 3.5 is not of type int64"),
+        ("9007199254740993.5", "schema 1: 9007199254740993.5 is not of type int64"),
+        ("0.99999999999999999999", "schema 1: 0.99999999999999999999 is not of type int64"),
+        ("9223372036854775808.0", "schema 1: 9223372036854775808.0 is not of type int64"),
+        (
+            "1e9999999999999999999",
+            "schema 1: 1e9999999999999999999 is out of range for any number type",
+        ),
+        ("true", "schema 1: True is not of type int64"),
+        ('"3"', "schema 1: '3' is not of type int64"),
+        ("NaN", "schema 1: NaN is not JSON"),
+        ("-Infinity", "schema 1: -Infinity is not JSON"),
+        ("1e999", "schema 1: 1E+999 is not of type int64"),
     ],
 )
 def test_a_number_in_json_is_the_same_in_its_column_or_a_broken_value(
@@ -415,9 +418,12 @@ def test_protobuf_by_its_messages() -> None:
     assert found[0]["x"] is None
     assert (found[1]["x"], found[1]["carrier"]) == (5, None)
     assert (found[2]["carrier"], found[2]["price"]) == ("", None)
-    assert found[3] == "schema 4: it is a flights.Flight.Leg, and no columns are made for these"
-    assert found[4] == "schema 4: the schema has no message at [4]"
-    assert found[5] == "schema 4: no path of numbers leads to its message"
+    assert (
+        found[3]
+        == "schema 4: it is a flights.Flight.Leg, which is not one of the message types to read"
+    )
+    assert found[4] == "schema 4: the schema has no message type at [4]"
+    assert found[5] == "schema 4: its message indexes are invalid"
     assert "failed to decode" in found[6]
 
 
@@ -434,9 +440,11 @@ def test_a_protobuf_schema_that_is_none_is_told_with_what_protoc_says() -> None:
     with pytest.raises(BadSchema, match=r"schema 1: schema.proto:1:\d+"):
         ValueDecoder([Schema(1, PROTOBUF, "message {")])
     for name in ("../x.proto", "a\0", ".", "n" * 300):
-        with pytest.raises(BadSchema, match=r"schema 1 imports '.*', which is no name of a schema"):
+        with pytest.raises(
+            BadSchema, match=r"schema 1 imports '.*', which is not a valid schema name"
+        ):
             ValueDecoder([Schema(1, PROTOBUF, PROTO, ((name, MONEY),))])
-    with pytest.raises(BadSchema, match="has no message Train, but Flight, Other"):
+    with pytest.raises(BadSchema, match="has no message type Train, but Flight, Other"):
         ValueDecoder([FLIGHTS], messages=("Train",))
 
 

@@ -165,7 +165,7 @@ def test_an_entry_with_the_offset_of_a_later_batch_hides_no_record(
     low, high = FIRST, FIRST + 5 * A_BATCH
     assert stored.read(low, high, 25)[0] == FIRST + A_BATCH
     name = segment_key(stored.segment, IndexType.TIMESTAMP.value)
-    assert f"without {name}: its entries (ms, relative offset) do not grow" in caplog.text
+    assert f"without {name}: its entries (ms, relative offset) do not increase" in caplog.text
 
 
 def test_what_the_time_index_says_truly_is_not_read() -> None:

@@ -166,7 +166,7 @@ def test_where_it_begins_and_ends(broker: Broker) -> None:
         ({"assign": '{"events":[0]}'}, "one of subscribe, subscribePattern and assign"),
         ({"startingOffsets": "sometime"}, "startingOffsets=sometime"),
         ({"minPartitions": "0"}, "minPartitions=0: must be a whole number of at least 1"),
-        ({"kafka.security.protocol": "SASL_SSL"}, "is not for this source: brokers are spoken to in PLAINTEXT"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "is not supported by this source: only PLAINTEXT is supported"),
         ({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.request.timeout.ms": "500"}, "127.0.0.1:1"),
         ({"startingOffsets": '{"events":{"0":1}}'}, "an offset is missing for events-1"),
     ],

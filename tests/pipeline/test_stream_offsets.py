@@ -61,14 +61,14 @@ def offsets(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int]]
 def test_a_topic_that_was_made_again_with_less_is_data_loss() -> None:
     leader = VirtualLeader((0, 500), (0, 40))
     with leader.reachable():
-        with pytest.raises(DataLoss, match=r"t-0 ended at offset 500, and the stream was at 1000"):
+        with pytest.raises(DataLoss, match=r"t-0 ends at offset 500, and the stream was at 1000"):
             following(stream(), at(1000, 7))
         with pytest.raises(DataLoss, match=r"t-0"):
             stream().partitions(at(1000, 7), at(500, 40))
 
 
 MADE_AGAIN = (
-    f"t was deleted and made again: .* id {uuid_to_text(TOPIC_ID)} .* id {uuid_to_text(ANOTHER)}"
+    f"t was deleted and recreated: .* id {uuid_to_text(TOPIC_ID)} .* id {uuid_to_text(ANOTHER)}"
 )
 
 
@@ -154,7 +154,7 @@ def test_a_query_begins_where_a_stream_was() -> None:
             assert stream(startingOffsets=json.dumps(where)).initialOffset() == at(42)
         reader = stream(startingOffsets=json.dumps(at(42, id=ANOTHER)))
         with pytest.raises(
-            BadOption, match=r"t was deleted and made again: .* give offsets of the new"
+            BadOption, match=r"t was deleted and recreated: .* give offsets of the new"
         ):
             reader.initialOffset()
 
@@ -226,7 +226,7 @@ def test_a_first_batch_that_is_made_again_tells_what_retention_has_taken_of_it()
         start = reader.initialOffset()
         assert start == at(5, 0)
         with pytest.raises(
-            DataLoss, match=r"t-0 begins at offset 5 now, and the query begins at 0"
+            DataLoss, match=r"t-0 now starts at offset 5, and the query starts at 0"
         ):
             reader.partitions(start, end)
         lenient = stream(failOnDataLoss=False, **EARLY)
@@ -275,7 +275,7 @@ def test_a_first_batch_that_has_nothing_says_where_it_begins() -> None:
         leader.logs["t", 0].start = 5  # type: ignore[index]
         reader = stream(**EARLY)
         assert offsets(reader, reader.initialOffset(), end) == []
-        with pytest.raises(DataLoss, match=r"begins at offset 5 now, and the query begins at 3"):
+        with pytest.raises(DataLoss, match=r"now starts at offset 5, and the query starts at 3"):
             reader.partitions(end, following(reader, end))
 
 
@@ -365,7 +365,7 @@ def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None
         end = following(stream(), at(10))
         assert end == at(10, 20)
         with pytest.raises(
-            DataLoss, match=r"t-1 begins at offset 5 now, and the query begins at 0"
+            DataLoss, match=r"t-1 now starts at offset 5, and the query starts at 0"
         ):
             stream().partitions(at(10), end)
         leader.logs["t", 1] = PartitionLog(0, 20)  # type: ignore[index]

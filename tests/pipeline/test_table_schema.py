@@ -30,23 +30,31 @@ def headers(*, nulls: bool, value_null: bool) -> DataType:
 @pytest.mark.parametrize(
     ("schema", "more", "said"),
     [
-        (StructType().add("key", BinaryType(), False), {}, "key is NOT NULL, and a record need"),
-        (StructType().add("value", BinaryType(), False), {}, "value is NOT NULL"),
+        (
+            StructType().add("key", BinaryType(), False),
+            {},
+            "key must not be NOT NULL, because any value",
+        ),
+        (StructType().add("value", BinaryType(), False), {}, "value must not be NOT NULL"),
         (
             StructType().add("headers", headers(nulls=True, value_null=False)),
             {},
-            "headers.value is NOT NULL",
+            "headers.value must not be NOT NULL",
         ),
         (
             StructType().add("headers", headers(nulls=False, value_null=True)),
             {},
-            "headers is an array without nulls",
+            "headers must not be an array without nulls",
         ),
-        (StructType().add("codec", StringType(), False), {"rows": "batches"}, "codec is NOT NULL"),
+        (
+            StructType().add("codec", StringType(), False),
+            {"rows": "batches"},
+            "codec must not be NOT NULL",
+        ),
         (
             StructType().add("offset", LongType(), False).add("gap", GAP),
             {"onCorruptSegment": "report"},
-            "offset is NOT NULL, and with onCorruptSegment=report there are rows of no record",
+            "offset must not be NOT NULL, because onCorruptSegment=report returns rows without records",
         ),
     ],
 )

@@ -73,5 +73,5 @@ def test_a_value_has_no_fields_called_as_other_columns(spark: SparkSession) -> N
 
 @pytest.mark.parametrize("schema", ["a", "int", "a integr"])
 def test_a_schema_that_names_no_columns_is_refused(spark: SparkSession, schema: str) -> None:
-    with pytest.raises(BadOption, match="a schema is columns and their types, such as 'a int'"):
+    with pytest.raises(BadOption, match="a schema is a list of columns and types, such as 'a int'"):
         Values("json", schema).check_schema()

@@ -105,7 +105,7 @@ class VirtualLeader(Brokers):
         max_bytes: int,
     ) -> FetchedBatches:
         if topic_id is not None and topic_id != self.topic_id:
-            raise AnotherTopic(f"{where.topic} was deleted and made again")
+            raise AnotherTopic(f"{where.topic} was deleted and recreated")
         held = self.logs[where]
         end = held.readable(committed=read_committed)
         if not held.start <= offset <= held.end:
