@@ -45,7 +45,7 @@ class CorruptBatch(KafkaError):
     code: ErrorCode = ErrorCode.corrupt_message
 
 
-class DecompressesToMore(CorruptBatch):
+class DecompressedRecordsTooLarge(CorruptBatch):
     """Records that decompress to more bytes than the reader's limit."""
 
 

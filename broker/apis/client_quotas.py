@@ -11,8 +11,8 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.quotas import (
     AlteredQuotas,
-    Component,
     QuotaAlteration,
+    QuotaFilterComponent,
     alter_quotas,
     find_quotas,
 )
@@ -22,7 +22,8 @@ Values = dict[str, Any]
 
 async def describe_client_quotas(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     components = [
-        Component(each.entity_type, each.match_type, each.match) for each in request.components
+        QuotaFilterComponent(each.entity_type, each.match_type, each.match)
+        for each in request.components
     ]
     try:
         check_cluster(ctx)

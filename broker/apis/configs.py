@@ -38,9 +38,9 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller import configs as operations
 from odradek.replication.controller.configs import (
-    Alteration,
-    AlteredResource,
-    AlterOperation,
+    AlterConfigOp,
+    AlteredConfigResource,
+    ConfigAlteration,
     Resource,
 )
 from odradek.replication.controller.controller_result import ControllerResult
@@ -193,7 +193,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """AlterConfigs: replace all configs of the resources (KIP-133)."""
     responses, wanted = _preprocess(request, ctx, _check_replacement)
 
-    def operation(image: MetadataImage) -> ControllerResult[list[AlteredResource]]:
+    def operation(image: MetadataImage) -> ControllerResult[list[AlteredConfigResource]]:
         return operations.alter_configs(
             image,
             [
@@ -215,7 +215,7 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
         request, ctx, lambda resource, ctx: _check_alteration(resource, ctx, validate_only)
     )
 
-    def operation(image: MetadataImage) -> ControllerResult[list[AlteredResource]]:
+    def operation(image: MetadataImage) -> ControllerResult[list[AlteredConfigResource]]:
         return operations.incremental_alter_configs(
             image,
             [(_key(resource), _alterations(resource)) for resource in wanted],
@@ -234,11 +234,11 @@ def _is_past_brokers(ctx: RequestContext) -> bool:
 
 
 async def _perform(
-    operation: Callable[[MetadataImage], ControllerResult[list[AlteredResource]]],
+    operation: Callable[[MetadataImage], ControllerResult[list[AlteredConfigResource]]],
     request: Any,
     wanted: Sequence[Any],
     ctx: RequestContext,
-) -> list[AlteredResource]:
+) -> list[AlteredConfigResource]:
     if not wanted:
         return []
     if not (ctx.services.metadata.is_active or ctx.endpoint.of_controller):
@@ -246,14 +246,14 @@ async def _perform(
         response = await forward_values(values, ctx)
         if response is not None:
             return [
-                AlteredResource(*_key(each), each.error_code, each.error_message)
+                AlteredConfigResource(*_key(each), each.error_code, each.error_message)
                 for each in response.responses
             ]
     try:
         return await ctx.services.metadata.perform(operation)
     except KafkaError as error:
         return [
-            AlteredResource(*_key(resource), error.code, error.message or None)
+            AlteredConfigResource(*_key(resource), error.code, error.message or None)
             for resource in wanted
         ]
 
@@ -262,17 +262,19 @@ def _key(resource: Any) -> Resource:
     return resource.resource_type, resource.resource_name
 
 
-def _alterations(resource: Any) -> list[Alteration]:
-    return [Alteration(each.name, each.config_operation, each.value) for each in resource.configs]
+def _alterations(resource: Any) -> list[ConfigAlteration]:
+    return [
+        ConfigAlteration(each.name, each.config_operation, each.value) for each in resource.configs
+    ]
 
 
 def _preprocess(
     request: Any, ctx: RequestContext, check: Check
-) -> tuple[dict[Resource, AlteredResource], list[Any]]:
+) -> tuple[dict[Resource, AlteredConfigResource], list[Any]]:
     """Results of the resources that this broker handles itself, and the resources that are left for the
     controller."""
     counts = Counter(_key(resource) for resource in request.resources)
-    responses: dict[Resource, AlteredResource] = {}
+    responses: dict[Resource, AlteredConfigResource] = {}
     left: list[Any] = []
     for resource in request.resources:
         try:
@@ -285,12 +287,12 @@ def _preprocess(
             if not done:
                 _check_allowed(resource, ctx)
         except KafkaError as error:
-            responses[_key(resource)] = AlteredResource(
+            responses[_key(resource)] = AlteredConfigResource(
                 *_key(resource), error.code, error.message or None
             )
             continue
         if done:
-            responses[_key(resource)] = AlteredResource(*_key(resource))
+            responses[_key(resource)] = AlteredConfigResource(*_key(resource))
         else:
             left.append(resource)
     return responses, left
@@ -304,7 +306,7 @@ def _check_names(resource: Any) -> None:
         each.name
         for each in resource.configs
         if each.value is None
-        and field(each, "config_operation", AlterOperation.SET) != AlterOperation.DELETE
+        and field(each, "config_operation", AlterConfigOp.SET) != AlterConfigOp.DELETE
     ]
     if nulls:
         raise KafkaError(ErrorCode.invalid_request, f"Configs without a value: {', '.join(nulls)}")
@@ -363,17 +365,17 @@ def _not_alterable(resource: Any) -> KafkaError:
 
 
 def altered_broker_configs(
-    existing: Mapping[str, str], alterations: Sequence[Alteration]
+    existing: Mapping[str, str], alterations: Sequence[ConfigAlteration]
 ) -> dict[str, str]:
     """Dynamic configs of a broker after the alterations. Raises KafkaError."""
     configs = dict(existing)
     for each in alterations:
         match each.operation:
-            case AlterOperation.SET:
+            case AlterConfigOp.SET:
                 configs[each.name] = each.value or ""
-            case AlterOperation.DELETE:
+            case AlterConfigOp.DELETE:
                 configs.pop(each.name, None)
-            case AlterOperation.APPEND | AlterOperation.SUBTRACT:
+            case AlterConfigOp.APPEND | AlterConfigOp.SUBTRACT:
                 configs[each.name] = _altered_list(configs, each)
             case _:
                 raise KafkaError(
@@ -382,13 +384,13 @@ def altered_broker_configs(
     return configs
 
 
-def _altered_list(configs: Mapping[str, str], alteration: Alteration) -> str:
+def _altered_list(configs: Mapping[str, str], alteration: ConfigAlteration) -> str:
     row = BROKER.get(alteration.name)
     if row is None or row.type is not ConfigType.LIST:
         raise KafkaError(ErrorCode.invalid_config, f"{alteration.name} is no list")
     old = [item for item in (configs.get(row.name) or row.default or "").split(",") if item]
     named = (alteration.value or "").split(",")
-    if alteration.operation == AlterOperation.APPEND:
+    if alteration.operation == AlterConfigOp.APPEND:
         return ",".join([*old, *(item for item in named if item not in old)])
     return ",".join(item for item in old if item not in named)
 
@@ -397,11 +399,11 @@ def _alter_loggers(resource: Any, ctx: RequestContext, validate_only: bool) -> N
     _check_this_broker(resource.resource_name, ctx)
     levels: dict[str, str | None] = {}
     for each in resource.configs:
-        if each.config_operation not in (AlterOperation.SET, AlterOperation.DELETE):
+        if each.config_operation not in (AlterConfigOp.SET, AlterConfigOp.DELETE):
             raise KafkaError(
                 ErrorCode.invalid_request, "Log levels support the operations SET and DELETE only"
             )
-        deleted = each.config_operation == AlterOperation.DELETE
+        deleted = each.config_operation == AlterConfigOp.DELETE
         levels[each.name] = None if deleted else each.value
         loggers.check_level(each.name, levels[each.name])
     if not validate_only:
@@ -410,7 +412,9 @@ def _alter_loggers(resource: Any, ctx: RequestContext, validate_only: bool) -> N
 
 
 def _responses(
-    request: Any, responses: dict[Resource, AlteredResource], altered: Sequence[AlteredResource]
+    request: Any,
+    responses: dict[Resource, AlteredConfigResource],
+    altered: Sequence[AlteredConfigResource],
 ) -> Mapping[str, Any]:
     for each in altered:
         responses[each.resource_type, each.resource_name] = each

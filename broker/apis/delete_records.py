@@ -13,7 +13,7 @@ from odradek.broker.coordination.internal_topics import is_coordinator_topic
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.partition.partition import ChangeWatcher, Partition
+from odradek.replication.partition.partition import Partition, PartitionChangeWatcher
 from odradek.storage.errors import OffsetOutOfRange
 
 TO_HIGH_WATERMARK = -1
@@ -62,7 +62,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
             waits = [each.waits_in for each in every if each.waits_in is not None]
             if not waits:
                 break
-            await ChangeWatcher.wait(waits)
+            await PartitionChangeWatcher.wait(waits)
     for each in every:
         if each.waits_in is not None:
             each.error_code = ErrorCode.request_timed_out

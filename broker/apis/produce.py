@@ -38,7 +38,7 @@ from odradek.protocol.produce_response_writer import (
 from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK, Batch
 from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import RequestTimedOut
-from odradek.replication.partition.partition import ACKS_ALL, ChangeWatcher, Partition
+from odradek.replication.partition.partition import ACKS_ALL, Partition, PartitionChangeWatcher
 from odradek.seams.offload import RECORDS_LANE
 from odradek.storage.errors import InvalidRecord
 from odradek.storage.log.batch_validation import ValidationTooSlow, check_produced
@@ -388,7 +388,7 @@ async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> N
     pending = _pending(topics)  # check after registering, or a change in between would be missed
     with trio.move_on_after(max(0, timeout_ms) / 1000):
         while pending:
-            await ChangeWatcher.wait(
+            await PartitionChangeWatcher.wait(
                 outcome.partition for outcome in pending if outcome.partition is not None
             )
             pending = _pending(topics)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from odradek.protocol.records.batch import NO_SEQUENCE
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.errors import NotLeader
-from odradek.replication.partition.partition import ACKS_ALL, ChangeWatcher, Partition
+from odradek.replication.partition.partition import ACKS_ALL, Partition, PartitionChangeWatcher
 from odradek.seams.files import Buffer
 from odradek.seams.offload import Offload
 from odradek.storage.log.append import AppendOrigin
@@ -90,7 +90,7 @@ class PartitionCoordinatorLog:
         local = self._partition(partition)
         while local.log.high_watermark <= offset:
             local.check_leader()
-            await ChangeWatcher.wait([local])
+            await PartitionChangeWatcher.wait([local])
 
     def start_offset(self, partition: int) -> int:
         return self._partition(partition).log.log_start_offset

@@ -14,7 +14,7 @@ from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC
 from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.partition.partition import ACKS_ALL, ChangeWatcher, Partition
+from odradek.replication.partition.partition import ACKS_ALL, Partition, PartitionChangeWatcher
 from odradek.seams.clock import Clock
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.append import AppendOrigin
@@ -93,6 +93,6 @@ class LocalMarkerWriter:
         with trio.move_on_after(self._timeout_ms / 1000):
             while not partition.is_replicated(offset, epoch):
                 partition.check_leader()
-                await ChangeWatcher.wait([partition])
+                await PartitionChangeWatcher.wait([partition])
             return
         raise KafkaError(ErrorCode.request_timed_out, "the marker was not replicated in time")

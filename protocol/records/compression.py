@@ -12,7 +12,7 @@ import zlib
 from struct import Struct
 from typing import Protocol
 
-from odradek.protocol.errors import CorruptBatch, DecompressesToMore
+from odradek.protocol.errors import CorruptBatch, DecompressedRecordsTooLarge
 from odradek.seams.files import Buffer
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -47,7 +47,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     """Decompress `data`, or return it unchanged for codec 0 (none).
 
-    Raises CorruptBatch if the data is invalid, truncated or has trailing bytes, and DecompressesToMore if the result
+    Raises CorruptBatch if the data is invalid, truncated or has trailing bytes, and DecompressedRecordsTooLarge if the
     is larger than `max_bytes`.
     """
     if codec == NONE:
@@ -65,8 +65,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     raise CorruptBatch(f"no codec has the number {codec}")
 
 
-def _too_large(max_bytes: int) -> DecompressesToMore:
-    return DecompressesToMore(f"records decompress to more than {max_bytes} bytes")
+def _too_large(max_bytes: int) -> DecompressedRecordsTooLarge:
+    return DecompressedRecordsTooLarge(f"records decompress to more than {max_bytes} bytes")
 
 
 def _gzip(data: Buffer, level: int) -> bytes:

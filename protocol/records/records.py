@@ -53,7 +53,7 @@ class Record(NamedTuple):
 def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
     """Decode the records of a complete batch. Raises CorruptBatch if any byte is invalid.
 
-    Raises DecompressesToMore if the decompressed records are larger than `max_bytes`. The CRC is not checked.
+    Raises DecompressedRecordsTooLarge if the decompressed records are larger than `max_bytes`. The CRC is not checked.
     """
     return list(decode_lazily(batch, max_bytes=max_bytes))
 

@@ -12,7 +12,7 @@ from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 
 
 @record
-class QuorumState:
+class QuorumStateData:
     """Election state that a node persists: epoch, leader and vote. Ids and epochs of -1 mean none.
 
     Version 0 (kraft.version 0) has cluster id, applied offset and voters. Version 1 (kraft.version 1) has the
@@ -29,7 +29,7 @@ class QuorumState:
     data_version: int = 0
 
 
-def encode_quorum_state(state: QuorumState) -> bytes:
+def encode_quorum_state(state: QuorumStateData) -> bytes:
     """Encode the file as Kafka does."""
     fields: dict[str, Any] = {}
     if state.data_version == 0:
@@ -49,7 +49,7 @@ def encode_quorum_state(state: QuorumState) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_quorum_state(data: bytes) -> QuorumState:
+def decode_quorum_state(data: bytes) -> QuorumStateData:
     """Decode the file. Raises InvalidRecord if it is malformed or its version is greater than 1."""
     try:
         fields = json.loads(data)
@@ -58,7 +58,7 @@ def decode_quorum_state(data: bytes) -> QuorumState:
         version = _integer(fields, "data_version")
         if version not in (0, 1):
             raise InvalidRecord(f"quorum state of version {version}")
-        return QuorumState(
+        return QuorumStateData(
             cluster_id=str(fields["clusterId"]) if version == 0 else "",
             leader_id=_integer(fields, "leaderId"),
             leader_epoch=_integer(fields, "leaderEpoch"),

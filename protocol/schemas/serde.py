@@ -105,7 +105,7 @@ class InvalidRecord(KafkaError):
     code: ErrorCode = ErrorCode.corrupt_message
 
 
-class TooLong(KafkaError):
+class StringTooLong(KafkaError):
     """A record that its format cannot encode, because a string is longer than its length field allows."""
 
     code: ErrorCode = ErrorCode.unknown_server_error
@@ -194,7 +194,7 @@ def encode(record: Any, version: int) -> bytes:
     try:
         return _writer(type(record), version)(record)
     except struct.error as error:
-        raise TooLong(f"a {type(record).__name__}: {error}") from None
+        raise StringTooLong(f"a {type(record).__name__}: {error}") from None
 
 
 def decode(record_type: type[R], version: int, data: Buffer, offset: int = 0) -> R:

@@ -28,9 +28,9 @@ from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 from odradek.seams.values import value_class
 
 __all__ = [
-    "AlterOperation",
-    "Alteration",
-    "AlteredResource",
+    "AlterConfigOp",
+    "ConfigAlteration",
+    "AlteredConfigResource",
     "Resource",
     "alter_configs",
     "config_records",
@@ -40,7 +40,7 @@ __all__ = [
 CORDONED: Final = "cordoned.log.dirs"
 
 
-class AlterOperation(enum.IntEnum):
+class AlterConfigOp(enum.IntEnum):
     SET = 0
     DELETE = 1
     APPEND = 2
@@ -48,14 +48,14 @@ class AlterOperation(enum.IntEnum):
 
 
 @value_class
-class Alteration:
+class ConfigAlteration:
     name: str
-    operation: int  # an AlterOperation, as it came over the wire
+    operation: int  # an AlterConfigOp, as it came over the wire
     value: str | None
 
 
 @value_class
-class AlteredResource:
+class AlteredConfigResource:
     resource_type: int
     resource_name: str
     error_code: ErrorCode = ErrorCode.none
@@ -64,13 +64,13 @@ class AlteredResource:
 
 def incremental_alter_configs(
     image: MetadataImage,
-    wanted: Sequence[tuple[Resource, Sequence[Alteration]]],
+    wanted: Sequence[tuple[Resource, Sequence[ConfigAlteration]]],
     *,
     validate_config: ConfigValidator,
     list_configs: Mapping[int, Mapping[str, str]],
     past_brokers: bool = False,
     validate_only: bool = False,
-) -> ControllerResult[list[AlteredResource]]:
+) -> ControllerResult[list[AlteredConfigResource]]:
     """Apply alterations; one result per resource, in request order.
 
     `list_configs` maps each resource type to its configs of type LIST and their defaults, to which
@@ -78,7 +78,7 @@ def incremental_alter_configs(
     controller, so that no broker has validated its own configs.
     """
 
-    def decide(resource: Resource, alterations: Sequence[Alteration]) -> list[Any]:
+    def decide(resource: Resource, alterations: Sequence[ConfigAlteration]) -> list[Any]:
         names = [each.name for each in alterations]
         if len(set(names)) != len(names):
             raise _invalid_request("Error due to duplicate config keys")
@@ -98,7 +98,7 @@ def alter_configs(
     validate_config: ConfigValidator,
     past_brokers: bool = False,
     validate_only: bool = False,
-) -> ControllerResult[list[AlteredResource]]:
+) -> ControllerResult[list[AlteredConfigResource]]:
     """Replace all configs of each resource (AlterConfigs); `past_brokers` as above."""
 
     def decide(resource: Resource, configs: Mapping[str, str | None]) -> list[Any]:
@@ -128,10 +128,10 @@ def _each_resource(
     wanted: Sequence[tuple[Resource, Any]],
     decide: Callable[[Resource, Any], list[Any]],
     validate_only: bool,
-) -> ControllerResult[list[AlteredResource]]:
+) -> ControllerResult[list[AlteredConfigResource]]:
     counts = Counter(resource for resource, _ in wanted)
     records: list[Any] = []
-    responses: dict[Resource, AlteredResource] = {}
+    responses: dict[Resource, AlteredConfigResource] = {}
     clear: list[Any] = []
     for resource, changes in wanted:
         try:
@@ -139,9 +139,11 @@ def _each_resource(
                 raise _invalid_request("Each resource must appear at most once.")
             decided = decide(resource, changes)
         except KafkaError as error:
-            responses[resource] = AlteredResource(*resource, error.code, error.message or None)
+            responses[resource] = AlteredConfigResource(
+                *resource, error.code, error.message or None
+            )
             continue
-        responses[resource] = AlteredResource(*resource)
+        responses[resource] = AlteredConfigResource(*resource)
         clear += [each for each in decided if type(each).__name__ == "ClearElrRecord"]
         records += [each for each in decided if type(each).__name__ != "ClearElrRecord"]
     records += clear
@@ -149,22 +151,22 @@ def _each_resource(
     return ControllerResult([] if validate_only else records, list(responses.values()))
 
 
-def _altered(now: str | None, wanted: Alteration, lists: Mapping[str, str]) -> str | None:
+def _altered(now: str | None, wanted: ConfigAlteration, lists: Mapping[str, str]) -> str | None:
     """The value after one alteration; None if none is set then. Raises KafkaError."""
     match wanted.operation:
-        case AlterOperation.DELETE:
+        case AlterConfigOp.DELETE:
             return None
-        case AlterOperation.SET:
+        case AlterConfigOp.SET:
             _check_no_nulls([wanted.name] if wanted.value is None else [])
             return wanted.value
-        case AlterOperation.APPEND | AlterOperation.SUBTRACT:
+        case AlterConfigOp.APPEND | AlterConfigOp.SUBTRACT:
             return _altered_list(now, wanted, lists)
         case _:
             raise _invalid_request(f"Unknown operation type {wanted.operation}")
 
 
-def _altered_list(now: str | None, wanted: Alteration, lists: Mapping[str, str]) -> str:
-    operation = AlterOperation(wanted.operation)
+def _altered_list(now: str | None, wanted: ConfigAlteration, lists: Mapping[str, str]) -> str:
+    operation = AlterConfigOp(wanted.operation)
     if wanted.name not in lists:
         raise ItemRefused(
             ErrorCode.invalid_config,
@@ -173,7 +175,7 @@ def _altered_list(now: str | None, wanted: Alteration, lists: Mapping[str, str])
     _check_no_nulls([wanted.name] if wanted.value is None else [])
     items = [item for item in (lists[wanted.name] if now is None else now).split(",") if item]
     for item in (wanted.value or "").split(","):
-        if operation is AlterOperation.SUBTRACT:
+        if operation is AlterConfigOp.SUBTRACT:
             if item in items:
                 items.remove(item)
         elif item not in items:

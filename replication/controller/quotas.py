@@ -47,7 +47,7 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 
 
 @value_class
-class Component:
+class QuotaFilterComponent:
     """Filter component for one entity type."""
 
     entity_type: str
@@ -173,7 +173,7 @@ def _shown(entity: QuotaEntity) -> str:
 
 
 def find_quotas(
-    image: MetadataImage, components: Sequence[Component], *, strict: bool
+    image: MetadataImage, components: Sequence[QuotaFilterComponent], *, strict: bool
 ) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
     """Entities that match all components (and, if strict, have no others), with their quotas.
 
@@ -187,8 +187,8 @@ def find_quotas(
     ]
 
 
-def _checked_filter(components: Sequence[Component]) -> dict[str, Component]:
-    wanted: dict[str, Component] = {}
+def _checked_filter(components: Sequence[QuotaFilterComponent]) -> dict[str, QuotaFilterComponent]:
+    wanted: dict[str, QuotaFilterComponent] = {}
     for each in components:
         if not each.entity_type:
             raise _invalid("Unexpected empty filter component entity type")
@@ -212,7 +212,7 @@ def _checked_filter(components: Sequence[Component]) -> dict[str, Component]:
 
 
 def _matches(
-    entity: Mapping[str, str | None], wanted: Mapping[str, Component], strict: bool
+    entity: Mapping[str, str | None], wanted: Mapping[str, QuotaFilterComponent], strict: bool
 ) -> bool:
     for kind, component in wanted.items():
         if kind not in entity:

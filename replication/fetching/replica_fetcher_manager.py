@@ -31,7 +31,7 @@ from odradek.seams.values import value_class
 _Name = tuple[str, int]
 
 
-class _Followed:
+class _FollowedPartition:
     """Followed partition, its role and its fetcher."""
 
     __slots__ = ("fetcher", "key", "role")
@@ -81,8 +81,8 @@ class ReplicaFetcherManager:
         self._logs = logs
         self._tier = NoRemoteTier() if tier is None else tier
         self._on_role = on_role
-        self._followed: dict[_Name, _Followed] = {}
-        self._by_key: dict[TopicIdPartition, _Followed] = {}
+        self._followed: dict[_Name, _FollowedPartition] = {}
+        self._by_key: dict[TopicIdPartition, _FollowedPartition] = {}
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._running: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changed = trio.Event()
@@ -138,7 +138,7 @@ class ReplicaFetcherManager:
             if followed.fetcher is not None:
                 self._follow(followed)
 
-    def _begin(self, name: _Name, partition: Partition) -> _Followed:
+    def _begin(self, name: _Name, partition: Partition) -> _FollowedPartition:
         role = FollowerRole(
             partition,
             self._logs,
@@ -148,10 +148,10 @@ class ReplicaFetcherManager:
             on_role=self._on_role,
         )
         key = (partition.topic_id, partition.index)
-        followed = self._followed[name] = self._by_key[key] = _Followed(key, role)
+        followed = self._followed[name] = self._by_key[key] = _FollowedPartition(key, role)
         return followed
 
-    def _follow(self, followed: _Followed) -> None:
+    def _follow(self, followed: _FollowedPartition) -> None:
         partition, role = followed.role.partition, followed.role
         fetcher = self._fetcher_for(partition.leader, followed.key)
         is_same = fetcher is followed.fetcher and role.leader_epoch == partition.leader_epoch
@@ -159,7 +159,7 @@ class ReplicaFetcherManager:
         if not is_same:
             self._assign(followed, fetcher)
 
-    def _assign(self, followed: _Followed, fetcher: ReplicaFetcher | None) -> None:
+    def _assign(self, followed: _FollowedPartition, fetcher: ReplicaFetcher | None) -> None:
         before, followed.fetcher = followed.fetcher, fetcher
         if before is not None and before is not fetcher:
             before.remove(followed.key)

@@ -40,7 +40,7 @@ from odradek.replication.partition.follower_state import (
     TruncateTo,
 )
 from odradek.replication.partition.partition import Partition
-from odradek.replication.partition.truncation import Epochs
+from odradek.replication.partition.truncation import LeaderEpochs
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.errors import LogFailed, StorageError, UnexpectedOffset
@@ -127,7 +127,7 @@ class FollowerLogView:
         return self._log.high_watermark
 
     @property
-    def epochs(self) -> Epochs:
+    def epochs(self) -> LeaderEpochs:
         return self._log.epochs
 
 

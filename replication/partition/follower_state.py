@@ -44,7 +44,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.partition.truncation import Epochs, decide_truncation
+from odradek.replication.partition.truncation import LeaderEpochs, decide_truncation
 from odradek.seams.values import value_class
 from odradek.storage.log.leader_epoch_cache import NO_EPOCH, EpochEnd
 
@@ -77,7 +77,7 @@ class FollowerLog(Protocol):
     def high_watermark(self) -> int: ...
 
     @property
-    def epochs(self) -> Epochs: ...
+    def epochs(self) -> LeaderEpochs: ...
 
 
 # Requests to the leader

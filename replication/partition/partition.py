@@ -103,7 +103,7 @@ class PartitionTraffic:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class Watcher(Protocol):
+class PartitionWatcher(Protocol):
     """Waits for a change of a partition; its methods are called synchronously, on the loop."""
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -124,7 +124,7 @@ class _NewestBatch(NamedTuple):
     data: bytes
 
 
-class ChangeWatcher:
+class PartitionChangeWatcher:
     """Watcher that waits for the next change of any of several partitions."""
 
     def __init__(self) -> None:
@@ -176,8 +176,10 @@ class Partition:
         self.topic_id = topic_id
         self._node_id = node_id
         self._cluster_context = cluster_context
-        self._watchers: dict[Watcher, None] = {}  # notified in the order of their registration
-        self._end_watchers: dict[Watcher, None] = {}
+        self._watchers: dict[
+            PartitionWatcher, None
+        ] = {}  # notified in the order of their registration
+        self._end_watchers: dict[PartitionWatcher, None] = {}
         self._unannounced_bytes = 0
         self._newest: _NewestBatch | None = None
         self._uncommitted_bytes: UncommittedBytes | None = None
@@ -512,14 +514,14 @@ class Partition:
 
     # Watchers
 
-    def watch(self, watcher: Watcher, *, end: bool = False) -> None:
+    def watch(self, watcher: PartitionWatcher, *, end: bool = False) -> None:
         """Notify `watcher` when records become readable; with `end`, when the leader appends."""
         if end and self.leader_role is not None:
             self._end_watchers[watcher] = None
         else:
             self._watchers[watcher] = None
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: PartitionWatcher) -> None:
         self._watchers.pop(watcher, None)
         self._end_watchers.pop(watcher, None)
         if not self._watchers:

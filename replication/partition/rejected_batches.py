@@ -33,7 +33,7 @@ RETRIABLE_ERRORS = frozenset(
 
 
 @dataclass(slots=True)
-class _Refused:
+class _RejectedProducer:
     epoch: int
     error: KafkaError
     sequences: deque[int] = field(default_factory=lambda: deque(maxlen=IN_FLIGHT_MAX))
@@ -46,7 +46,7 @@ class RejectedBatches:
     """Rejected batches of one partition, by producer id."""
 
     def __init__(self) -> None:
-        self._by_producer: dict[int, _Refused] = {}
+        self._by_producer: dict[int, _RejectedProducer] = {}
 
     def error_for_producer(self, records: memoryview, error: KafkaError) -> KafkaError:
         """Return the error for the response to the producer of `records`.
@@ -68,7 +68,7 @@ class RejectedBatches:
             return
         refused = self._by_producer.pop(batch.producer_id, None)
         if refused is None or refused.epoch != batch.producer_epoch:
-            refused = _Refused(batch.producer_epoch, error)
+            refused = _RejectedProducer(batch.producer_epoch, error)
         self._by_producer[batch.producer_id] = refused
         if len(self._by_producer) > PRODUCERS_MAX:
             del self._by_producer[next(iter(self._by_producer))]

@@ -31,7 +31,7 @@ from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.leader_epoch_cache import NO_EPOCH, NO_OFFSET, EpochEnd
 
 
-class Epochs(Protocol):
+class LeaderEpochs(Protocol):
     """Leader epochs of a log: `storage.log.epochs.LeaderEpochCache`."""
 
     @property
@@ -49,7 +49,7 @@ class Truncation:
 
 
 def decide_truncation(
-    own: Epochs, *, end_offset: int, high_watermark: int, leader: EpochEnd
+    own: LeaderEpochs, *, end_offset: int, high_watermark: int, leader: EpochEnd
 ) -> Truncation:
     """Decide by the table.
 
@@ -68,7 +68,7 @@ def decide_truncation(
 
 
 def find_divergence(
-    own: Epochs, *, start_offset: int, fetch_offset: int, last_fetched_epoch: int
+    own: LeaderEpochs, *, start_offset: int, fetch_offset: int, last_fetched_epoch: int
 ) -> EpochEnd | None:
     """Return the diverging epoch for a follower; None if its log is a prefix of this one.
 

@@ -1,6 +1,6 @@
 """Actions that the Raft state machine requests; the driver executes them in order.
 
-Actions after a `Persist` wait until it is durable. If it fails, the node stops, because its vote is
+Actions after a `PersistElectionState` wait until it is durable. If it fails, the node stops, because its vote is
 unknown; if the disk is full, nothing was written and the driver retries. The completion of an
 action that changes the log is reported (`RaftClient.appended`, `truncated`, `installed`) before the
 next event.
@@ -11,21 +11,21 @@ from __future__ import annotations
 from typing import Any
 
 from odradek.replication.raft.election_state import ElectionState
-from odradek.replication.raft.messages import Endpoints, Request, Response
+from odradek.replication.raft.messages import Endpoints, RaftRequest, RaftResponse
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import Voter
 from odradek.seams.values import value_class
 
 
 @value_class
-class Persist:
+class PersistElectionState:
     """Write the election state durably before any other action."""
 
     election: ElectionState
 
 
 @value_class
-class StartEpoch:
+class AppendLeaderChangeMessage:
     """Append the LeaderChangeMessage of a new epoch, and `quorum` in the same batch.
 
     `quorum` is kraft.version and the voters. The first leader copies them from the formatted
@@ -39,7 +39,7 @@ class StartEpoch:
 
 
 @value_class
-class AppendVoters:
+class AppendVotersRecord:
     """Append a VotersRecord, after a KRaftVersionRecord if there is a level. Completed by
     `appended`, or by `not_appended` if the disk is full."""
 
@@ -49,7 +49,7 @@ class AppendVoters:
 
 
 @value_class
-class AppendFetched:
+class AppendFetchedRecords:
     """Append fetched batches that start at the log end, and flush if `durable`. Completed by
     `appended`, also if nothing was appended."""
 
@@ -59,14 +59,14 @@ class AppendFetched:
 
 
 @value_class
-class Truncate:
+class TruncateLog:
     """Truncate the log to `end_offset`. Completed by `truncated`."""
 
     end_offset: int
 
 
 @value_class
-class BeginSnapshot:
+class CreateSnapshotFile:
     """Create the file of a fetched snapshot, and remove an earlier partial one. If the disk is
     full, `snapshot_abandoned` completes this and the following snapshot actions."""
 
@@ -74,7 +74,7 @@ class BeginSnapshot:
 
 
 @value_class
-class AppendSnapshot:
+class AppendSnapshotBytes:
     """Append bytes of FetchSnapshot to that file."""
 
     position: int
@@ -89,14 +89,14 @@ class InstallSnapshot:
 
 
 @value_class
-class Committed:
+class AdvanceHighWatermark:
     """Advance the high watermark: all records below it are committed."""
 
     high_watermark: int
 
 
 @value_class
-class Send:
+class SendRequest:
     """Send a request to a node. Completed by `responded` or `failed` with this number, or by
     nothing.
 
@@ -108,27 +108,27 @@ class Send:
     number: int
     to: int
     endpoints: Endpoints
-    request: Request
+    request: RaftRequest
 
 
 @value_class
-class Reply:
+class SendResponse:
     """Send the response to a request; the driver adds the records or bytes of a fetch."""
 
-    request: Request
-    response: Response
+    request: RaftRequest
+    response: RaftResponse
 
 
-Action = (
-    Persist
-    | StartEpoch
-    | AppendVoters
-    | AppendFetched
-    | Truncate
-    | BeginSnapshot
-    | AppendSnapshot
+RaftAction = (
+    PersistElectionState
+    | AppendLeaderChangeMessage
+    | AppendVotersRecord
+    | AppendFetchedRecords
+    | TruncateLog
+    | CreateSnapshotFile
+    | AppendSnapshotBytes
     | InstallSnapshot
-    | Committed
-    | Send
-    | Reply
+    | AdvanceHighWatermark
+    | SendRequest
+    | SendResponse
 )

@@ -15,8 +15,8 @@ from odradek.replication.raft.messages import (
     BeginEpochResponse,
     EndEpochRequest,
     EndEpochResponse,
-    Request,
-    Response,
+    RaftRequest,
+    RaftResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -80,7 +80,7 @@ def _read_vote(entity: Any) -> VoteRequest:
     )
 
 
-def _write_vote_response(response: VoteResponse, request: Request, listener: str) -> Values:
+def _write_vote_response(response: VoteResponse, request: RaftRequest, listener: str) -> Values:
     return _write_response(response, request, listener, {"vote_granted": response.granted})
 
 
@@ -121,7 +121,7 @@ def _read_begin(entity: Any) -> BeginEpochRequest:
     )
 
 
-def _read_begin_response(entity: Any, request: Request, listener: str) -> BeginEpochResponse:
+def _read_begin_response(entity: Any, request: RaftRequest, listener: str) -> BeginEpochResponse:
     if entity.error_code != ErrorCode.none:
         return BeginEpochResponse(error=entity.error_code)
     return BeginEpochResponse(**_known(entity, response_partition(entity.topics), listener))
@@ -165,7 +165,7 @@ def _read_end(entity: Any) -> EndEpochRequest:
     )
 
 
-def _read_end_response(entity: Any, request: Request, listener: str) -> EndEpochResponse:
+def _read_end_response(entity: Any, request: RaftRequest, listener: str) -> EndEpochResponse:
     if entity.error_code != ErrorCode.none:
         return EndEpochResponse(error=entity.error_code)
     return EndEpochResponse(**_known(entity, response_partition(entity.topics), listener))
@@ -179,7 +179,7 @@ _TOP_LEVEL_ERRORS = frozenset(
 
 
 def _write_response(
-    response: Response, request: Request, listener: str, more: Values | None = None
+    response: RaftResponse, request: RaftRequest, listener: str, more: Values | None = None
 ) -> Values:
     if response.error in _TOP_LEVEL_ERRORS:
         return {"error_code": response.error, "topics": []}

@@ -13,7 +13,7 @@ class InconsistentQuorum(Exception):
     """A broken invariant: an epoch with two leaders, or a truncation below the high watermark."""
 
 
-class WrongState(Exception):
+class UnexpectedRaftEvent(Exception):
     """An event that cannot occur in this role: a bug in the driver."""
 
 
@@ -30,5 +30,5 @@ class NotController(KafkaError):
     code = ErrorCode.not_controller
 
 
-class QuorumRefused(KafkaError):
+class KRaftVersionChangeRejected(KafkaError):
     """A change of kraft.version was rejected, with an error code and message."""

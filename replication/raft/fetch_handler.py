@@ -18,8 +18,8 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
-    Request,
-    Response,
+    RaftRequest,
+    RaftResponse,
 )
 from odradek.seams.files import WouldBlock
 
@@ -45,7 +45,7 @@ class FetchHandler:
         self._settings = settings
         self._blocking = blocking
 
-    async def respond(self, request: Request) -> Response:
+    async def respond(self, request: RaftRequest) -> RaftResponse:
         response = await self._driver.handle_request(request)
         if isinstance(request, FetchRequest) and isinstance(response, FetchResponse):
             return await self._fetched(request, response)

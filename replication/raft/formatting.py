@@ -35,7 +35,7 @@ from odradek.storage.directories.meta_properties import (
     fresh_id,
 )
 
-Found = Mapping[Path, MetaProperties | OSError | BadMetaProperties | None]
+MetaPropertiesByDirectory = Mapping[Path, MetaProperties | OSError | BadMetaProperties | None]
 """Contents of meta.properties by log directory, or the error; None if there is no such file."""
 
 
@@ -99,7 +99,7 @@ def format_node(
     Raises CannotFormat before anything is written, OSError if a directory cannot be written.
     """
     found = {path: _read(files, path) for path in sorted(wanted.directories, key=str)}
-    empty = decide(found, wanted)
+    empty = directories_to_format(found, wanted)
     for path in empty:
         _refuse_log(files, path)
     for path, known in found.items():
@@ -120,7 +120,7 @@ def format_node(
         _format(files, path, wanted, ids[path], now_ms)
 
 
-def decide(found: Found, wanted: NodeFormat) -> list[Path]:
+def directories_to_format(found: MetaPropertiesByDirectory, wanted: NodeFormat) -> list[Path]:
     """Directories to format, the metadata directory last. Raises CannotFormat."""
     known = {path: each for path, each in found.items() if isinstance(each, MetaProperties)}
     for reason in _contradictions(known, wanted):

@@ -30,10 +30,10 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     UpdateVoterRequest,
     UpdateVoterResponse,
     VoteRequest,
@@ -44,7 +44,7 @@ from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.rpc_codec import RpcCodec, endpoint_on
 from odradek.seams.network import Address, Network
 
-RPC_CODECS: Final[Mapping[type[Request], RpcCodec]] = {
+RPC_CODECS: Final[Mapping[type[RaftRequest], RpcCodec]] = {
     VoteRequest: election_rpcs.VOTE,
     BeginEpochRequest: election_rpcs.BEGIN_EPOCH,
     EndEpochRequest: election_rpcs.END_EPOCH,
@@ -56,7 +56,7 @@ RPC_CODECS: Final[Mapping[type[Request], RpcCodec]] = {
     ApiVersionsRequest: voter_rpcs.API_VERSIONS,
 }
 
-_RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
+_RESPONSES: Final[Mapping[type[RaftRequest], type[RaftResponse]]] = {
     VoteRequest: VoteResponse,
     BeginEpochRequest: BeginEpochResponse,
     EndEpochRequest: EndEpochResponse,
@@ -69,11 +69,11 @@ _RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
 }
 
 
-def codec_of(request: Request) -> RpcCodec:
+def codec_of(request: RaftRequest) -> RpcCodec:
     return RPC_CODECS[type(request)]
 
 
-def unsupported_response(request: Request) -> Response:
+def unsupported_response(request: RaftRequest) -> RaftResponse:
     """Response for a node that does not support the API or the required version.
 
     For UpdateRaftVoter it has the epoch, so that the request is not repeated in this epoch.
@@ -121,7 +121,9 @@ class KafkaNetworkChannel:
                 self._nursery = None
                 self._idle.clear()
 
-    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(
+        self, to: int, endpoints: Endpoints, request: RaftRequest
+    ) -> RaftResponse:
         """Send a request to a node, or to the next bootstrap server (BOOTSTRAP_SERVER).
 
         A node that does not support it yields UNSUPPORTED_VERSION. Raises NodeNotRunning if the
@@ -158,7 +160,7 @@ class KafkaNetworkChannel:
             raise RequestFailed(f"node {to} has no known endpoint of listener {self._listener}")
         return Address(endpoint.host, endpoint.port)
 
-    async def _exchange(self, address: Address, form: RpcCodec, request: Request) -> Any:
+    async def _exchange(self, address: Address, form: RpcCodec, request: RaftRequest) -> Any:
         """The response entity; None if the node does not support the API."""
         until = trio.current_time() + self._timeout_s
         connection = self._idle.pop(address, None)
@@ -194,7 +196,7 @@ class KafkaNetworkChannel:
             self._idle[address] = connection
 
 
-def _is_supported(connection: BrokerConnection, form: RpcCodec, request: Request) -> bool:
+def _is_supported(connection: BrokerConnection, form: RpcCodec, request: RaftRequest) -> bool:
     try:
         return connection.version_of(form.api) >= form.oldest(request)
     except Unsupported:

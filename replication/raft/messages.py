@@ -21,7 +21,7 @@ Endpoints = tuple[VoterEndpoint, ...]
 
 
 @value_class
-class Request:
+class RaftRequest:
     """Base of all requests; `cluster_id` is None if the sender does not know it."""
 
     _: KW_ONLY
@@ -29,7 +29,7 @@ class Request:
 
 
 @value_class
-class Response:
+class RaftResponse:
     """Base of all responses, with the epoch and leader known to the responding node."""
 
     _: KW_ONLY
@@ -40,7 +40,7 @@ class Response:
 
 
 @value_class
-class VoteRequest(Request):
+class VoteRequest(RaftRequest):
     """`voter` is the intended receiver (None in version 0). A candidate's `epoch` is its new
     epoch, that of a pre-vote the current one."""
 
@@ -54,13 +54,13 @@ class VoteRequest(Request):
 
 
 @value_class
-class VoteResponse(Response):
+class VoteResponse(RaftResponse):
     _: KW_ONLY
     granted: bool = False
 
 
 @value_class
-class BeginEpochRequest(Request):
+class BeginEpochRequest(RaftRequest):
     _: KW_ONLY
     voter: ReplicaKey | None = None
     leader_id: int
@@ -69,12 +69,12 @@ class BeginEpochRequest(Request):
 
 
 @value_class
-class BeginEpochResponse(Response):
+class BeginEpochResponse(RaftResponse):
     pass
 
 
 @value_class
-class EndEpochRequest(Request):
+class EndEpochRequest(RaftRequest):
     """`successors` are the voters by end offset, largest first."""
 
     _: KW_ONLY
@@ -85,12 +85,12 @@ class EndEpochRequest(Request):
 
 
 @value_class
-class EndEpochResponse(Response):
+class EndEpochResponse(RaftResponse):
     pass
 
 
 @value_class
-class FetchRequest(Request):
+class FetchRequest(RaftRequest):
     """A voter has all records below `fetch_offset` on disk."""
 
     _: KW_ONLY
@@ -112,7 +112,7 @@ class EpochEndOffset:
 
 
 @value_class
-class FetchResponse(Response):
+class FetchResponse(RaftResponse):
     """Response of a Fetch. At most one of `diverging`, `snapshot_id` and `records` is set. The driver adds the
     records."""
 
@@ -125,7 +125,7 @@ class FetchResponse(Response):
 
 
 @value_class
-class FetchSnapshotRequest(Request):
+class FetchSnapshotRequest(RaftRequest):
     """`position` and `max_bytes` are bytes of the snapshot file."""
 
     _: KW_ONLY
@@ -137,7 +137,7 @@ class FetchSnapshotRequest(Request):
 
 
 @value_class
-class FetchSnapshotResponse(Response):
+class FetchSnapshotResponse(RaftResponse):
     """`size` is the size of the file in bytes; the driver adds `data` from `position` on."""
 
     _: KW_ONLY
@@ -148,7 +148,7 @@ class FetchSnapshotResponse(Response):
 
 
 @value_class
-class AddVoterRequest(Request):
+class AddVoterRequest(RaftRequest):
     _: KW_ONLY
     voter: Voter
     ack_when_committed: bool = True
@@ -156,41 +156,41 @@ class AddVoterRequest(Request):
 
 
 @value_class
-class AddVoterResponse(Response):
+class AddVoterResponse(RaftResponse):
     _: KW_ONLY
     message: str | None = None
 
 
 @value_class
-class RemoveVoterRequest(Request):
+class RemoveVoterRequest(RaftRequest):
     _: KW_ONLY
     voter: ReplicaKey
 
 
 @value_class
-class RemoveVoterResponse(Response):
+class RemoveVoterResponse(RaftResponse):
     _: KW_ONLY
     message: str | None = None
 
 
 @value_class
-class UpdateVoterRequest(Request):
+class UpdateVoterRequest(RaftRequest):
     _: KW_ONLY
     voter: Voter
     epoch: int
 
 
 @value_class
-class UpdateVoterResponse(Response):
+class UpdateVoterResponse(RaftResponse):
     pass
 
 
 @value_class
-class ApiVersionsRequest(Request):
+class ApiVersionsRequest(RaftRequest):
     """Sent to a new voter for its supported range of kraft.version."""
 
 
 @value_class
-class ApiVersionsResponse(Response):
+class ApiVersionsResponse(RaftResponse):
     _: KW_ONLY
     kraft_versions: tuple[int, int] | None = None

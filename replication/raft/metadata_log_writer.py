@@ -17,9 +17,13 @@ from typing import Any, Final
 
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.control import ControlType
-from odradek.replication.raft.actions import AppendFetched, AppendVoters, StartEpoch
+from odradek.replication.raft.actions import (
+    AppendFetchedRecords,
+    AppendLeaderChangeMessage,
+    AppendVotersRecord,
+)
 from odradek.replication.raft.bootstrap import quorum_records
-from odradek.replication.raft.errors import WrongState
+from odradek.replication.raft.errors import UnexpectedRaftEvent
 from odradek.replication.raft.metadata_batch_loader import control_changes
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId
@@ -89,7 +93,7 @@ class MetadataLogWriter:
 
     # Appends of the leader
 
-    def start_epoch(self, start: StartEpoch, leader_id: int) -> list[ControlChange]:
+    def start_epoch(self, start: AppendLeaderChangeMessage, leader_id: int) -> list[ControlChange]:
         """Append the first batch of an epoch: LeaderChangeMessage, and kraft.version and voters if needed."""
         from odradek.protocol.schemas import control_records as schemas
 
@@ -108,7 +112,7 @@ class MetadataLogWriter:
         self._log.append_control(records, start.epoch)
         return changes
 
-    def append_voters(self, action: AppendVoters, kraft_version: int) -> list[ControlChange]:
+    def append_voters(self, action: AppendVotersRecord, kraft_version: int) -> list[ControlChange]:
         """Append a VotersRecord, after a KRaftVersionRecord if the action raises the level."""
         level = action.kraft_version
         records = quorum_records(kraft_version if level is None else level, action.voters)
@@ -136,7 +140,7 @@ class MetadataLogWriter:
 
     # Records and snapshots of the leader
 
-    async def append_fetched(self, action: AppendFetched) -> list[ControlChange]:
+    async def append_fetched(self, action: AppendFetchedRecords) -> list[ControlChange]:
         """Append fetched records, and flush them if they must be durable before the next fetch.
 
         Raises what the flush raises.
@@ -220,7 +224,7 @@ class MetadataLogWriter:
 
     def _current_download(self) -> SnapshotDownload:
         if self._download is None:
-            raise WrongState("no snapshot download is in progress")
+            raise UnexpectedRaftEvent("no snapshot download is in progress")
         return self._download
 
 

@@ -27,9 +27,9 @@ from odradek.replication.controller.image import ControllerImage, InvalidMetadat
 from odradek.replication.raft.bootstrap import read_bootstrap_records
 from odradek.replication.raft.controller_claim import ControllerClaim
 from odradek.replication.raft.controller_failover import ControllerFailover, write_no_op_records
-from odradek.replication.raft.errors import NotController, QuorumRefused
+from odradek.replication.raft.errors import KRaftVersionChangeRejected, NotController
 from odradek.replication.raft.fetch_handler import FetchHandler
-from odradek.replication.raft.messages import Request, Response
+from odradek.replication.raft.messages import RaftRequest, RaftResponse
 from odradek.replication.raft.metadata_committer import MetadataCommitter
 from odradek.replication.raft.metadata_loader import catch_up
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
@@ -318,7 +318,7 @@ class MetadataManager:
 
     # Requests of other nodes and of operators
 
-    async def respond(self, request: Request) -> Response:
+    async def respond(self, request: RaftRequest) -> RaftResponse:
         """Handle a request of another node of the quorum, including the records of a fetch.
 
         A Fetch waits up to its max wait time, a voter change until it is committed. Raises
@@ -328,11 +328,11 @@ class MetadataManager:
         return await self._fetches.respond(request)
 
     async def upgrade_quorum(self, kraft_version: int, *, validate_only: bool = False) -> None:
-        """Raise kraft.version. Raises QuorumRefused and what `perform` raises."""
+        """Raise kraft.version. Raises KRaftVersionChangeRejected and what `perform` raises."""
         self._committer.check_active()
         refusal = await self._running().upgrade(kraft_version, validate_only=validate_only)
         if refusal is not None:
-            raise QuorumRefused(refusal.error, refusal.message)
+            raise KRaftVersionChangeRejected(refusal.error, refusal.message)
         await self._committer.wait_until_committed(self._log.end_offset)
 
     # Background tasks

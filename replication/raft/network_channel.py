@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from odradek.replication.raft.messages import Endpoints, Request, Response
+from odradek.replication.raft.messages import Endpoints, RaftRequest, RaftResponse
 
 
 class RequestFailed(Exception):
@@ -19,7 +19,9 @@ class NetworkChannel(Protocol):
     """Sends one request at a time per node. A request may be cancelled at any time; its response
     must not complete the next one."""
 
-    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(
+        self, to: int, endpoints: Endpoints, request: RaftRequest
+    ) -> RaftResponse:
         """Send a request; `to` is a node id, or BOOTSTRAP_SERVER for the next bootstrap server.
 
         Raises RequestFailed, or NodeNotRunning if the connection was refused.

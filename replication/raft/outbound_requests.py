@@ -10,11 +10,11 @@ from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import (
-    AppendFetched,
-    AppendSnapshot,
-    BeginSnapshot,
+    AppendFetchedRecords,
+    AppendSnapshotBytes,
+    CreateSnapshotFile,
     InstallSnapshot,
-    Truncate,
+    TruncateLog,
 )
 from odradek.replication.raft.errors import InconsistentQuorum
 from odradek.replication.raft.follower_state import FollowerState, SnapshotDownloadState
@@ -30,10 +30,10 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     UpdateVoterRequest,
     UpdateVoterResponse,
     VoteRequest,
@@ -134,12 +134,12 @@ class OutboundRequests:
             self._fetch_from_bootstrap_server(now_ms)
         elif not quorum.requests.has_any_inflight_request:
             if following.download is None:
-                request: Request = self._fetch_request()
+                request: RaftRequest = self._fetch_request()
             else:
                 request = self._fetch_snapshot_request(following.download)
             quorum.send_request(leader_id, request, following.endpoints, now_ms)
 
-    def _own_voter_request(self, following: FollowerState) -> Request | None:
+    def _own_voter_request(self, following: FollowerState) -> RaftRequest | None:
         """The Add-, Remove- or UpdateVoter request about this node that the leader needs, if
         any."""
         quorum, cluster_id = self._quorum, self._quorum.settings.cluster_id
@@ -226,7 +226,7 @@ class OutboundRequests:
 
     # Responses
 
-    def handle_response(self, sent: PendingRequest, response: Response, now_ms: int) -> bool:
+    def handle_response(self, sent: PendingRequest, response: RaftResponse, now_ms: int) -> bool:
         """Handle a response; returns False if the node should be retried after a backoff."""
         quorum = self._quorum
         if isinstance(response, ApiVersionsResponse):
@@ -300,7 +300,7 @@ class OutboundRequests:
         turn = 1 + (others.index(quorum.me.id) if quorum.me.id in others else len(others))
         following.connection_refused(now_ms + turn * ELECTION_STAGGER_MS)
 
-    def _is_pre_vote_unsupported(self, sent: PendingRequest, response: Response) -> bool:
+    def _is_pre_vote_unsupported(self, sent: PendingRequest, response: RaftResponse) -> bool:
         """Whether the voter does not support pre-votes (before KIP-996): skip to CANDIDATE."""
         state = self._quorum.state
         return (
@@ -345,16 +345,16 @@ class OutboundRequests:
                 )
             quorum.history.truncate(end_offset)
             following.changing_log = True
-            quorum.out.append(Truncate(end_offset))
+            quorum.out.append(TruncateLog(end_offset))
         elif response.snapshot_id is not None:
             following.download = SnapshotDownloadState(response.snapshot_id)
-            quorum.out.append(BeginSnapshot(response.snapshot_id))
+            quorum.out.append(CreateSnapshotFile(response.snapshot_id))
         else:
             following.leader_high_watermark = response.high_watermark
             if response.records:
                 following.changing_log = True
                 durable = quorum.is_voter or quorum.settings.can_become_voter
-                quorum.out.append(AppendFetched(response.records, quorum.epoch, durable))
+                quorum.out.append(AppendFetchedRecords(response.records, quorum.epoch, durable))
             else:
                 self.follow_high_watermark(following)
         following.reset_fetch_timeout(now_ms, quorum.settings.fetch_timeout_ms)
@@ -374,7 +374,7 @@ class OutboundRequests:
         if not download.accepts(piece):
             following.download = None  # the next Fetch response has the snapshot id to fetch
             return
-        quorum.out.append(AppendSnapshot(piece.position, piece.data))
+        quorum.out.append(AppendSnapshotBytes(piece.position, piece.data))
         if download.arrived(piece):
             following.download = None
             following.changing_log = True

@@ -21,7 +21,13 @@ from dataclasses import field, replace
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.raft.actions import Action, Committed, Reply, Send, StartEpoch
+from odradek.replication.raft.actions import (
+    AdvanceHighWatermark,
+    AppendLeaderChangeMessage,
+    RaftAction,
+    SendRequest,
+    SendResponse,
+)
 from odradek.replication.raft.election_state import ElectionState, VoteTally
 from odradek.replication.raft.errors import InconsistentQuorum
 from odradek.replication.raft.follower_state import FollowerState
@@ -30,8 +36,8 @@ from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
     Endpoints,
+    RaftRequest,
     RemoveVoterResponse,
-    Request,
 )
 from odradek.replication.raft.raft_log import RaftLog
 from odradek.replication.raft.request_manager import RequestManager
@@ -43,7 +49,7 @@ from odradek.seams.values import state_class, value_class
 KIB: Final = 1024
 
 
-class Role(enum.Enum):
+class QuorumRole(enum.Enum):
     UNATTACHED = "unattached"  # no known leader of the epoch
     PROSPECTIVE = "prospective"  # sends pre-votes
     CANDIDATE = "candidate"
@@ -147,7 +153,7 @@ class QuorumState:
         self.requests = RequestManager(
             timeout_ms=settings.request_timeout_ms, backoff_ms=settings.retry_backoff_ms
         )
-        self.out: list[Action] = []
+        self.out: list[RaftAction] = []
         self.state: EpochState = UnattachedState(0)
         self.in_memory_voters = (
             VoterSet()
@@ -164,20 +170,20 @@ class QuorumState:
         return self.election.leader_id
 
     @property
-    def role(self) -> Role:
+    def role(self) -> QuorumRole:
         match self.state:
             case UnattachedState():
-                return Role.UNATTACHED
+                return QuorumRole.UNATTACHED
             case ProspectiveState():
-                return Role.PROSPECTIVE
+                return QuorumRole.PROSPECTIVE
             case CandidateState():
-                return Role.CANDIDATE
+                return QuorumRole.CANDIDATE
             case FollowerState():
-                return Role.FOLLOWER
+                return QuorumRole.FOLLOWER
             case LeaderState():
-                return Role.LEADER
+                return QuorumRole.LEADER
             case ResignedState():
-                return Role.RESIGNED
+                return QuorumRole.RESIGNED
 
     @property
     def voters(self) -> VoterSet:
@@ -307,7 +313,7 @@ class QuorumState:
         self.leader_endpoints = self.me.endpoints
         self._become(leadership, ElectionState(self.epoch, leader_id=self.me.id))
         self.out.append(
-            StartEpoch(
+            AppendLeaderChangeMessage(
                 self.epoch, self.voters.ids, leadership.granted, self._quorum_records_of_epoch()
             )
         )
@@ -422,12 +428,12 @@ class QuorumState:
         """Advance the high watermark."""
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
-            self.out.append(Committed(high_watermark))
+            self.out.append(AdvanceHighWatermark(high_watermark))
 
-    def send_request(self, to: int, request: Request, endpoints: Endpoints, now_ms: int) -> int:
+    def send_request(self, to: int, request: RaftRequest, endpoints: Endpoints, now_ms: int) -> int:
         """Send a request; returns its number."""
         number = self.requests.on_request_sent(to, request, now_ms)
-        self.out.append(Send(number, to, endpoints, request))
+        self.out.append(SendRequest(number, to, endpoints, request))
         return number
 
     # Pending voter changes
@@ -446,7 +452,7 @@ class QuorumState:
                 if isinstance(change.request, AddVoterRequest)
                 else RemoveVoterResponse
             )
-            self.out.append(Reply(change.request, kind(error=error, message=message)))
+            self.out.append(SendResponse(change.request, kind(error=error, message=message)))
 
     def _abort_voter_change(self, leadership: LeaderState) -> None:
         if leadership.pending is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from odradek.protocol.schemas.quorum_state import (
-    QuorumState,
+    QuorumStateData,
     decode_quorum_state,
     encode_quorum_state,
 )
@@ -51,7 +51,7 @@ class QuorumStateStore:
 
         While kraft.version is 0, the file contains `voters`, and the vote has no directory id.
         """
-        state = QuorumState(
+        state = QuorumStateData(
             leader_id=election.leader_id,
             leader_epoch=election.epoch,
             voted_id=election.voted_id,

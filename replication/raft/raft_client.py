@@ -4,10 +4,10 @@ Kafka's `KafkaRaftClient`. Requests, responses, timeouts and completed log chang
 calls with the time in ms of a monotonic clock. Each call returns actions (`actions.py`), which
 `raft_client_driver.py` executes in order before the next call. `tick` is due at `deadline_ms`.
 
-- The election state is durable (`Persist`, always first) before any message of that epoch is sent. A
+- The election state is durable (`PersistElectionState`, always first) before any message of that epoch is sent. A
   voter votes at most once per epoch, so an epoch has one leader (`quorum_state.py`, `election_state.py`).
 - A record is committed when a majority has it on disk and the high watermark has reached the leader's
-  own epoch. `StartEpoch` writes the first record of the epoch at once (`leader_state.py`).
+  own epoch. `AppendLeaderChangeMessage` writes the first record of the epoch at once (`leader_state.py`).
 - A follower flushes before it fetches, so that a fetch offset is durable (`outbound_requests.py`).
 - The voter set in the log applies as soon as it is appended, and changes one voter at a time
   (`voter_changes.py`).
@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.raft.actions import Action, Persist, Reply
+from odradek.replication.raft.actions import PersistElectionState, RaftAction, SendResponse
 from odradek.replication.raft.election_state import ElectionState
-from odradek.replication.raft.errors import WrongState
+from odradek.replication.raft.errors import UnexpectedRaftEvent
 from odradek.replication.raft.follower_state import FollowerState
 from odradek.replication.raft.inbound_requests import InboundRequests
 from odradek.replication.raft.leader_state import LeaderState
@@ -39,10 +39,10 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     UpdateVoterRequest,
     UpdateVoterResponse,
     VoteRequest,
@@ -52,10 +52,10 @@ from odradek.replication.raft.outbound_requests import OutboundRequests
 from odradek.replication.raft.quorum_state import (
     ElectionInProgressState,
     ProspectiveState,
+    QuorumRole,
     QuorumSettings,
     QuorumState,
     ResignedState,
-    Role,
     UnattachedState,
 )
 from odradek.replication.raft.raft_log import RaftLog
@@ -64,7 +64,7 @@ from odradek.replication.raft.voter_changes import VoterChangeError
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import NO_LEADER, Voter, VoterSet
 
-RESPONSES: dict[type[Request], type[Response]] = {
+RESPONSES: dict[type[RaftRequest], type[RaftResponse]] = {
     VoteRequest: VoteResponse,
     BeginEpochRequest: BeginEpochResponse,
     EndEpochRequest: EndEpochResponse,
@@ -99,7 +99,7 @@ class RaftClient:
     # State
 
     @property
-    def role(self) -> Role:
+    def role(self) -> QuorumRole:
         return self._quorum.role
 
     @property
@@ -163,7 +163,7 @@ class RaftClient:
 
     # Time
 
-    def start(self, now_ms: int) -> Sequence[Action]:
+    def start(self, now_ms: int) -> Sequence[RaftAction]:
         """Enter the first role; called once, before all other events."""
         self._quorum.initialize(now_ms)
         return self._actions(now_ms)
@@ -194,7 +194,7 @@ class RaftClient:
                 update_ms = following.update_voter_at_ms
                 return update_ms if due is None else min(due, update_ms)
 
-    def tick(self, now_ms: int) -> Sequence[Action]:
+    def tick(self, now_ms: int) -> Sequence[RaftAction]:
         """Handle every timeout that has expired."""
         quorum = self._quorum
         quorum.requests.expire(now_ms)
@@ -230,20 +230,20 @@ class RaftClient:
     # Requests and responses
 
     def handle_request(
-        self, request: Request, now_ms: int, *, again: bool = False
-    ) -> Sequence[Action]:
-        """Handle a request. Its `Reply` is among the actions, or follows later (voter changes).
+        self, request: RaftRequest, now_ms: int, *, again: bool = False
+    ) -> Sequence[RaftAction]:
+        """Handle a request. Its `SendResponse` is among the actions, or follows later (voter changes).
 
         `again`: a Fetch that found no new records has waited, and must be completed now.
         """
         quorum = self._quorum
         known = quorum.settings.cluster_id
         if known is not None and request.cluster_id not in (None, known):
-            quorum.out.append(Reply(request, _of_another_cluster(request, known)))
+            quorum.out.append(SendResponse(request, _of_another_cluster(request, known)))
             return self._actions(now_ms)
         match request:
             case VoteRequest():
-                response: Response = self._inbound_requests.handle_vote(request, now_ms)
+                response: RaftResponse = self._inbound_requests.handle_vote(request, now_ms)
             case BeginEpochRequest():
                 response = self._inbound_requests.handle_begin_epoch(request, now_ms)
             case EndEpochRequest():
@@ -255,10 +255,10 @@ class RaftClient:
             case _:
                 self._change_voters(request, now_ms)
                 return self._actions(now_ms)
-        quorum.out.append(Reply(request, response))
+        quorum.out.append(SendResponse(request, response))
         return self._actions(now_ms)
 
-    def _change_voters(self, request: Request, now_ms: int) -> None:
+    def _change_voters(self, request: RaftRequest, now_ms: int) -> None:
         match request:
             case AddVoterRequest():
                 self._voter_change_handler.handle_add(request, now_ms)
@@ -267,9 +267,11 @@ class RaftClient:
             case UpdateVoterRequest():
                 self._voter_change_handler.handle_update(request, now_ms)
             case _:
-                raise WrongState(f"{request} is not a request of the Raft protocol")
+                raise UnexpectedRaftEvent(f"{request} is not a request of the Raft protocol")
 
-    def handle_response(self, number: int, response: Response, now_ms: int) -> Sequence[Action]:
+    def handle_response(
+        self, number: int, response: RaftResponse, now_ms: int
+    ) -> Sequence[RaftAction]:
         """Handle the response to request `number`; ignored if that request is no longer in
         flight."""
         sent = self._quorum.requests.take(number)
@@ -281,7 +283,7 @@ class RaftClient:
 
     def handle_request_failure(
         self, number: int, now_ms: int, *, refused: bool = False
-    ) -> Sequence[Action]:
+    ) -> Sequence[RaftAction]:
         """Request `number` failed without a response; `refused`: the connection was refused."""
         sent = self._quorum.requests.take(number)
         if sent is None:
@@ -292,11 +294,11 @@ class RaftClient:
 
     # Completed actions
 
-    def appended(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
-        """`StartEpoch`, `AppendVoters` or `AppendFetched` is done; `changes` are its control
-        records.
+    def appended(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[RaftAction]:
+        """Handle the completion of an action that appends; `changes` are the appended control records.
 
-        The leader's metadata records need no such call.
+        The actions are `AppendLeaderChangeMessage`, `AppendVotersRecord` and `AppendFetchedRecords`. The leader's
+        metadata records need no such call.
         """
         quorum = self._quorum
         quorum.history.append(changes)
@@ -308,19 +310,19 @@ class RaftClient:
                 self._outbound_requests.follow_high_watermark(following)
         return self._actions(now_ms)
 
-    def not_appended(self, error: KafkaError, now_ms: int) -> Sequence[Action]:
-        """`AppendVoters` failed because the disk is full; the log is unchanged."""
+    def not_appended(self, error: KafkaError, now_ms: int) -> Sequence[RaftAction]:
+        """Handle a failed `AppendVotersRecord`: the disk is full, and the log is unchanged."""
         if isinstance(self._quorum.state, LeaderState):
             self._voter_change_handler.not_appended(error)
         return self._actions(now_ms)
 
-    def truncated(self, now_ms: int) -> Sequence[Action]:
-        """`Truncate` is done; the follower may fetch again."""
+    def truncated(self, now_ms: int) -> Sequence[RaftAction]:
+        """Handle the completion of `TruncateLog`: the follower may fetch again."""
         if isinstance(self._quorum.state, FollowerState):
             self._quorum.state.changing_log = False
         return self._actions(now_ms)
 
-    def snapshot_abandoned(self, now_ms: int) -> Sequence[Action]:
+    def snapshot_abandoned(self, now_ms: int) -> Sequence[RaftAction]:
         """The disk is full: the snapshot being fetched was removed, and the next Fetch decides
         how to continue. A pending `InstallSnapshot` is not executed."""
         following = self._quorum.state
@@ -329,7 +331,7 @@ class RaftClient:
             following.changing_log = False
         return self._actions(now_ms)
 
-    def installed(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
+    def installed(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[RaftAction]:
         """`InstallSnapshot` is done. The log is empty and starts at the snapshot's end;
         `changes` are the snapshot's control records."""
         quorum = self._quorum
@@ -339,7 +341,7 @@ class RaftClient:
             quorum.state.changing_log = False
         return self._actions(now_ms)
 
-    def flushed(self, end_offset: int, epoch: int, now_ms: int) -> Sequence[Action]:
+    def flushed(self, end_offset: int, epoch: int, now_ms: int) -> Sequence[RaftAction]:
         """A flush is done that began in `epoch`, when the log ended at `end_offset`.
 
         A flush that began in an earlier epoch is ignored: the log may have been truncated since.
@@ -353,20 +355,20 @@ class RaftClient:
 
     def upgrade(
         self, kraft_version: int, now_ms: int, *, validate_only: bool = False
-    ) -> tuple[VoterChangeError | None, Sequence[Action]]:
+    ) -> tuple[VoterChangeError | None, Sequence[RaftAction]]:
         """Raise kraft.version (KIP-853). Returns the error, if any, and the actions."""
         refusal = self._voter_change_handler.handle_upgrade(
             kraft_version, validate_only=validate_only
         )
         return refusal, self._actions(now_ms)
 
-    def resign(self, now_ms: int) -> Sequence[Action]:
+    def resign(self, now_ms: int) -> Sequence[RaftAction]:
         """Give up the leadership of this epoch."""
         if isinstance(self._quorum.state, LeaderState):
             self._quorum.transition_to_resigned(now_ms)
         return self._actions(now_ms)
 
-    def shut_down(self, now_ms: int) -> Sequence[Action]:
+    def shut_down(self, now_ms: int) -> Sequence[RaftAction]:
         """Resign, and start no election any more: a leader that is shutting down could not serve
         requests."""
         self._quorum.closing = True
@@ -374,18 +376,18 @@ class RaftClient:
             self._quorum.handle_lost_election(now_ms)
         return self.resign(now_ms)
 
-    def _actions(self, now_ms: int) -> Sequence[Action]:
+    def _actions(self, now_ms: int) -> Sequence[RaftAction]:
         """Collected actions; a changed election state is persisted first."""
         quorum = self._quorum
         self._outbound_requests.send_due_requests(now_ms)
         actions, quorum.out = quorum.out, []
         if quorum.election != quorum.persisted:
             quorum.persisted = quorum.election
-            actions.insert(0, Persist(quorum.election))
+            actions.insert(0, PersistElectionState(quorum.election))
         return actions
 
 
-def _of_another_cluster(request: Request, known: str) -> Response:
+def _of_another_cluster(request: RaftRequest, known: str) -> RaftResponse:
     values: dict[str, Any] = {"error": ErrorCode.inconsistent_cluster_id}
     if isinstance(request, AddVoterRequest | RemoveVoterRequest):
         values["message"] = (

@@ -5,8 +5,8 @@ An event is a request, a response, an expired timeout or a completed flush. `_ev
 machine and executes the actions before the next event. A started event is never cancelled, so a
 vote is durable before it is sent. If the disk fails, the node stops (`fail`).
 
-Requests (`Send`) go to the `NetworkChannel`, one at a time per node; a newer request cancels the
-previous one. Responses to inbound requests (`Reply`) may follow long after the request, as for voter
+Requests (`SendRequest`) go to the `NetworkChannel`, one at a time per node; a newer request cancels the
+previous one. Responses to inbound requests (`SendResponse`) may follow long after the request, as for voter
 changes.
 
 The `RaftListener` holds the cluster's state and is notified of each step on the event loop.
@@ -27,24 +27,24 @@ from trio.lowlevel import ParkingLot
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import (
-    Action,
-    AppendFetched,
-    AppendSnapshot,
-    AppendVoters,
-    BeginSnapshot,
-    Committed,
+    AdvanceHighWatermark,
+    AppendFetchedRecords,
+    AppendLeaderChangeMessage,
+    AppendSnapshotBytes,
+    AppendVotersRecord,
+    CreateSnapshotFile,
     InstallSnapshot,
-    Persist,
-    Reply,
-    Send,
-    StartEpoch,
-    Truncate,
+    PersistElectionState,
+    RaftAction,
+    SendRequest,
+    SendResponse,
+    TruncateLog,
 )
-from odradek.replication.raft.messages import Request, Response
+from odradek.replication.raft.messages import RaftRequest, RaftResponse
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.network_channel import NetworkChannel, NodeNotRunning, RequestFailed
-from odradek.replication.raft.quorum_state import Role
+from odradek.replication.raft.quorum_state import QuorumRole
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_changes import VoterChangeError
@@ -56,8 +56,14 @@ from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 
 log = logging.getLogger("odradek.metadata")
 
-Events = Sequence[Action]
-_NON_BLOCKING = (Send, Reply, Committed, StartEpoch, AppendVoters)
+Events = Sequence[RaftAction]
+_NON_BLOCKING = (
+    SendRequest,
+    SendResponse,
+    AdvanceHighWatermark,
+    AppendLeaderChangeMessage,
+    AppendVotersRecord,
+)
 
 
 class RaftListener(Protocol):
@@ -84,8 +90,8 @@ class RaftListener(Protocol):
 class _PendingResponse:
     """An inbound request without a response; the request's identity is the key."""
 
-    request: Request
-    response: Response | None = None
+    request: RaftRequest
+    response: RaftResponse | None = None
     responded: trio.Event | None = None
     """Set if the caller waits for a later response."""
 
@@ -94,7 +100,7 @@ class _PendingResponse:
 class _NodeQueue:
     """Outbound requests to one node: only the newest is sent, the previous one is cancelled."""
 
-    next: Send | None = None
+    next: SendRequest | None = None
     wake_up: ParkingLot = field(default_factory=ParkingLot)
     sending: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Cancels the request in flight, up to the start of the event of its response."""
@@ -138,13 +144,13 @@ class RaftClientDriver:
         self._timer_ms = math.inf
         """Time of the next tick in ms, not later than the deadline of the state machine."""
         self._waiting: dict[int, _PendingResponse] = {}
-        self._unsent: list[Send] = []
+        self._unsent: list[SendRequest] = []
         self._queues: dict[int, _NodeQueue] = {}
         self._nursery: trio.Nursery | None = None
 
     @property
     def leads(self) -> bool:
-        return self.quorum.role is Role.LEADER and self.failure is None
+        return self.quorum.role is QuorumRole.LEADER and self.failure is None
 
     @property
     def now_ms(self) -> int:
@@ -210,43 +216,43 @@ class RaftClientDriver:
         """Wait until log end, high watermark, epoch or leadership changes."""
         await self._progress_waiters.park()
 
-    def _do(self, action: Action) -> Events:
+    def _do(self, action: RaftAction) -> Events:
         """Execute an action that does not block on the disk; returns the follow-up actions."""
         match action:
-            case StartEpoch():
+            case AppendLeaderChangeMessage():
                 return self._start_epoch(action)
-            case AppendVoters():
+            case AppendVotersRecord():
                 return self._append_voters(action)
-            case Committed(high_watermark):
+            case AdvanceHighWatermark(high_watermark):
                 self.high_watermark = high_watermark
                 self._log.committed(high_watermark)
                 self._listener.committed(high_watermark)
-            case Send():
+            case SendRequest():
                 return self._send(action)
-            case Reply(request, response):
+            case SendResponse(request, response):
                 self._reply(request, response)
         return ()
 
-    async def _change(self, action: Action) -> Events:
+    async def _change(self, action: RaftAction) -> Events:
         """Execute an action that writes to the disk; must not be cancelled."""
         quorum, changes = self.quorum, self._changes
         match action:
-            case Persist(election):
+            case PersistElectionState(election):
                 write = partial(
                     self._log.quorum_state.write,
                     kraft_version=quorum.kraft_version,
                     voters=quorum.voters.ids,
                 )
                 await changes.retry_until_written(write, election)
-            case AppendFetched():
+            case AppendFetchedRecords():
                 return quorum.appended(await changes.append_fetched(action), self.now_ms)
-            case Truncate(end_offset):
+            case TruncateLog(end_offset):
                 await changes.truncate(end_offset)
                 return quorum.truncated(self.now_ms)
-            case BeginSnapshot(snapshot_id):
+            case CreateSnapshotFile(snapshot_id):
                 if not await changes.begin_snapshot(snapshot_id):
                     return quorum.snapshot_abandoned(self.now_ms)
-            case AppendSnapshot(position, data):
+            case AppendSnapshotBytes(position, data):
                 if not await changes.append_snapshot(position, data):
                     return quorum.snapshot_abandoned(self.now_ms)
             case InstallSnapshot():
@@ -255,7 +261,7 @@ class RaftClientDriver:
                     return quorum.installed(installed, self.now_ms)
         return ()
 
-    def _start_epoch(self, action: StartEpoch) -> Events:
+    def _start_epoch(self, action: AppendLeaderChangeMessage) -> Events:
         try:
             changes = self._changes.start_epoch(action, self._node_id)
         except (DiskFull, NoDescriptors) as error:
@@ -264,7 +270,7 @@ class RaftClientDriver:
             return ()
         return self._leader_appended(changes)
 
-    def _append_voters(self, action: AppendVoters) -> Events:
+    def _append_voters(self, action: AppendVotersRecord) -> Events:
         try:
             changes = self._changes.append_voters(action, self.quorum.kraft_version)
         except (DiskFull, NoDescriptors) as error:  # the log stays usable
@@ -355,7 +361,7 @@ class RaftClientDriver:
 
     # Inbound requests
 
-    async def handle_request(self, request: Request, *, again: bool = False) -> Response:
+    async def handle_request(self, request: RaftRequest, *, again: bool = False) -> RaftResponse:
         """Handle an inbound request; see `RaftClient.receive`."""
         waiting = self._waiting[id(request)] = _PendingResponse(request)
         try:
@@ -369,10 +375,10 @@ class RaftClientDriver:
         assert waiting.response is not None
         return waiting.response
 
-    def _receive(self, request: Request, again: bool, now_ms: int) -> Events:
+    def _receive(self, request: RaftRequest, again: bool, now_ms: int) -> Events:
         return self.quorum.handle_request(request, now_ms, again=again)
 
-    def _reply(self, request: Request, response: Response) -> None:
+    def _reply(self, request: RaftRequest, response: RaftResponse) -> None:
         waiting = self._waiting.get(id(request))
         if waiting is not None:  # otherwise the caller was cancelled
             waiting.response = response
@@ -381,7 +387,7 @@ class RaftClientDriver:
 
     # Outbound requests
 
-    def _send(self, send: Send) -> Events:
+    def _send(self, send: SendRequest) -> Events:
         if self._channel is None:  # no other node is configured
             return self.quorum.handle_request_failure(send.number, self.now_ms)
         if self._nursery is None:
@@ -407,7 +413,7 @@ class RaftClientDriver:
                 await self._background_event(await self._send_request(channel, queue, send))
 
     async def _send_request(
-        self, channel: NetworkChannel, queue: _NodeQueue, send: Send
+        self, channel: NetworkChannel, queue: _NodeQueue, send: SendRequest
     ) -> Callable[[int], Events]:
         """Send a request; returns the event of its response or failure."""
         try:
@@ -490,7 +496,7 @@ class RaftClientDriver:
                 await self._unflushed.park()
 
 
-def _log_cluster_mismatch(send: Send, queue: _NodeQueue, response: Response) -> None:
+def _log_cluster_mismatch(send: SendRequest, queue: _NodeQueue, response: RaftResponse) -> None:
     """Log INCONSISTENT_CLUSTER_ID once per node."""
     mismatch = response.error is ErrorCode.inconsistent_cluster_id
     if mismatch and not queue.is_other_cluster:

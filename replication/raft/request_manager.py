@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odradek.replication.raft.messages import Request
+from odradek.replication.raft.messages import RaftRequest
 from odradek.seams.values import state_class, value_class
 
 BOOTSTRAP_SERVER: Final = -2
@@ -18,7 +18,7 @@ BOOTSTRAP_SERVER: Final = -2
 class PendingRequest:
     number: int
     to: int
-    request: Request
+    request: RaftRequest
 
 
 @state_class
@@ -48,7 +48,7 @@ class RequestManager:
     def has_any_inflight_request(self) -> bool:
         return any(connection.in_flight is not None for connection in self._connections.values())
 
-    def on_request_sent(self, to: int, request: Request, now_ms: int) -> int:
+    def on_request_sent(self, to: int, request: RaftRequest, now_ms: int) -> int:
         """Register a request that is sent now; returns its number."""
         number, self._next = self._next, self._next + 1
         self._connections[to] = ConnectionState(

@@ -13,7 +13,7 @@ from uuid import UUID
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
-from odradek.replication.raft.messages import Endpoints, Request, Response
+from odradek.replication.raft.messages import Endpoints, RaftRequest, RaftResponse
 from odradek.replication.raft.network_channel import RequestFailed
 from odradek.replication.raft.voters import NO_DIRECTORY, NO_LEADER, ReplicaKey, VoterEndpoint
 from odradek.seams.values import value_class
@@ -34,9 +34,9 @@ class RpcCodec:
     api: Api
     oldest: Callable[[Any], int]
     write_request: Callable[[Any], Values]
-    decode_response: Callable[[Any, Any, str], Response]
+    decode_response: Callable[[Any, Any, str], RaftResponse]
     """(entity, request, listener) to response; raises RequestFailed for another partition."""
-    read_request: Callable[[Any], Request] | None = None
+    read_request: Callable[[Any], RaftRequest] | None = None
     """Entity to request; raises KafkaError for another partition. None if this node does not serve
     the API here."""
     encode_response: Callable[[Any, Any, str], Values] | None = None
@@ -45,7 +45,7 @@ class RpcCodec:
     """Error response to an entity that `read_request` or the authorizer rejected."""
 
 
-def any_version(request: Request) -> int:
+def any_version(request: RaftRequest) -> int:
     return 0
 
 
@@ -127,7 +127,7 @@ def endpoint_on(endpoints: Endpoints, listener: str) -> VoterEndpoint | None:
     return next((each for each in endpoints if each.listener == listener), None)
 
 
-def write_leader(response: Response, listener: str) -> list[Values]:
+def write_leader(response: RaftResponse, listener: str) -> list[Values]:
     """`node_endpoints` of a response: the leader's endpoint of this listener, if known."""
     there = endpoint_on(response.leader_endpoints, listener)
     if there is None or response.leader_id < 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.raft.actions import AppendVoters, Reply
+from odradek.replication.raft.actions import AppendVotersRecord, SendResponse
 from odradek.replication.raft.leader_state import LeaderState
 from odradek.replication.raft.messages import (
     AddVoterRequest,
@@ -81,7 +81,7 @@ class VoterChangeHandler:
                 leadership.pending = PendingVoterChange(request, until_ms, number)
         if refusal is not None:
             response = AddVoterResponse(error=refusal.error, message=refusal.message)
-            quorum.out.append(Reply(request, response))
+            quorum.out.append(SendResponse(request, response))
 
     def handle_remove(self, request: RemoveVoterRequest, now_ms: int) -> None:
         """Validate a removal and append the new voter set."""
@@ -98,7 +98,7 @@ class VoterChangeHandler:
                 self._append(leadership, decided)
         if isinstance(decided, VoterChangeError):
             response = RemoveVoterResponse(error=decided.error, message=decided.message)
-            quorum.out.append(Reply(request, response))
+            quorum.out.append(SendResponse(request, response))
 
     def handle_update(self, request: UpdateVoterRequest, now_ms: int) -> None:
         """Update a voter's endpoints; responds at once, because the voter retries if it must."""
@@ -128,7 +128,7 @@ class VoterChangeHandler:
             leader_id=quorum.leader_id,
             leader_endpoints=quorum.leader_endpoints,
         )
-        quorum.out.append(Reply(request, response))
+        quorum.out.append(SendResponse(request, response))
 
     def handle_upgrade(
         self, version: int, *, validate_only: bool = False
@@ -163,7 +163,7 @@ class VoterChangeHandler:
         self, leadership: LeaderState, voters: VoterSet, *, kraft_version: int | None = None
     ) -> None:
         leadership.appending_voters = True
-        self._quorum.out.append(AppendVoters(leadership.epoch, tuple(voters), kraft_version))
+        self._quorum.out.append(AppendVotersRecord(leadership.epoch, tuple(voters), kraft_version))
 
     # Completion
 

@@ -13,9 +13,9 @@ from odradek.replication.raft.messages import (
     AddVoterResponse,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    RaftRequest,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
     UpdateVoterRequest,
     UpdateVoterResponse,
 )
@@ -67,7 +67,7 @@ def _read_add(entity: Any) -> AddVoterRequest:
     )
 
 
-def _read_add_response(entity: Any, request: Request, listener: str) -> AddVoterResponse:
+def _read_add_response(entity: Any, request: RaftRequest, listener: str) -> AddVoterResponse:
     return AddVoterResponse(error=entity.error_code, message=entity.error_message)
 
 
@@ -89,12 +89,12 @@ def _read_remove(entity: Any) -> RemoveVoterRequest:
     )
 
 
-def _read_remove_response(entity: Any, request: Request, listener: str) -> RemoveVoterResponse:
+def _read_remove_response(entity: Any, request: RaftRequest, listener: str) -> RemoveVoterResponse:
     return RemoveVoterResponse(error=entity.error_code, message=entity.error_message)
 
 
 def _write_changed(
-    response: AddVoterResponse | RemoveVoterResponse, request: Request, listener: str
+    response: AddVoterResponse | RemoveVoterResponse, request: RaftRequest, listener: str
 ) -> Values:
     return {"error_code": response.error, "error_message": response.message}
 
@@ -136,7 +136,7 @@ def _read_update(entity: Any) -> UpdateVoterRequest:
     )
 
 
-def _write_updated(response: UpdateVoterResponse, request: Request, listener: str) -> Values:
+def _write_updated(response: UpdateVoterResponse, request: RaftRequest, listener: str) -> Values:
     leader: Values = {"leader_id": response.leader_id, "leader_epoch": response.epoch}
     endpoint = endpoint_on(response.leader_endpoints, listener)
     if endpoint is not None:
@@ -148,7 +148,7 @@ def _refuse_update(entity: Any, error: KafkaError) -> Values:
     return {"error_code": error.code}
 
 
-def _read_updated(entity: Any, request: Request, listener: str) -> UpdateVoterResponse:
+def _read_updated(entity: Any, request: RaftRequest, listener: str) -> UpdateVoterResponse:
     leader = entity.current_leader
     endpoint = (VoterEndpoint(listener, leader.host, leader.port),) if leader.host else ()
     return UpdateVoterResponse(
@@ -170,7 +170,7 @@ def _write_api_versions(request: ApiVersionsRequest) -> Values:
     return {"client_software_name": "odradek", "client_software_version": "1"}
 
 
-def _read_api_versions(entity: Any, request: Request, listener: str) -> ApiVersionsResponse:
+def _read_api_versions(entity: Any, request: RaftRequest, listener: str) -> ApiVersionsResponse:
     levels = [
         (each.min_version, each.max_version)
         for each in entity.supported_features

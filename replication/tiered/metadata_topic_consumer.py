@@ -54,7 +54,7 @@ Tell = Callable[[Lane, int, int, bytes | None], None]
 
 
 @dataclass(slots=True)
-class _Damage:
+class _CorruptBatch:
     """A corrupt batch on a leader. Times are monotonic seconds."""
 
     node_id: int
@@ -94,7 +94,7 @@ class MetadataTopicConsumer:
         self._readers: dict[Lane, set[int]] = {lane: set() for lane in Lane}
         self._failing_since: float | None = None
         self._complained_at = 0.0
-        self._damaged: dict[tuple[Lane, int], _Damage] = {}
+        self._damaged: dict[tuple[Lane, int], _CorruptBatch] = {}
 
     @property
     def damaged_partitions(self) -> int:
@@ -342,7 +342,7 @@ class MetadataTopicConsumer:
         known = self._damaged.get(key)
         is_new = known is None or (known.node_id, known.offset) != (node_id, error.offset)
         if known is None or is_new:
-            known = self._damaged[key] = _Damage(node_id, error.offset, logged_at=now)
+            known = self._damaged[key] = _CorruptBatch(node_id, error.offset, logged_at=now)
         known.put_off(now)
         if is_new or now - known.logged_at > REMIND_S:
             known.logged_at = now

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
-from odradek.protocol.errors import CorruptBatch, DecompressesToMore, KafkaError
+from odradek.protocol.errors import CorruptBatch, DecompressedRecordsTooLarge, KafkaError
 from odradek.protocol.records.batch import (
     COMPRESSION_MASK,
     CONTROL_MASK,
@@ -95,7 +95,7 @@ def scan_records(batch: Batch, budget: ScanBudget = ALL) -> Iterator[tuple[int, 
     if batch.compression != NONE:
         try:
             data = bytes(decompress(batch.compression, body, budget.decompressed_bytes))
-        except DecompressesToMore as error:
+        except DecompressedRecordsTooLarge as error:
             raise budget.exceeded(error.message) from error
     else:
         data = bytes(body)
@@ -265,7 +265,7 @@ def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
     budget.check(batch)
     try:
         records = decode(batch, max_bytes=budget.decompressed_bytes)
-    except DecompressesToMore as error:
+    except DecompressedRecordsTooLarge as error:
         raise budget.exceeded(error.message) from error
     data = build_batch(
         records,

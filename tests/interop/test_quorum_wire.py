@@ -25,10 +25,10 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     UpdateVoterRequest,
     VoteRequest,
     VoteResponse,
@@ -63,7 +63,7 @@ def cluster_id(kafka: BrokerProcess) -> str:
     return next(line.partition("=")[2] for line in lines if line.startswith("cluster.id"))
 
 
-async def ask(kafka: BrokerProcess, *requests: Request) -> list[Response]:
+async def ask(kafka: BrokerProcess, *requests: RaftRequest) -> list[RaftResponse]:
     way = KafkaNetworkChannel(
         TcpNetwork(), listener=LISTENER, bootstrap=[controller(kafka)], timeout_s=20
     )
@@ -85,7 +85,7 @@ def fetch(epoch: int, offset: int, last_epoch: int, max_wait_ms: int = 0) -> Fet
     )
 
 
-async def leader_of(kafka: BrokerProcess) -> Response:
+async def leader_of(kafka: BrokerProcess) -> RaftResponse:
     (told,) = await ask(kafka, fetch(0, 0, 0))
     assert told.error is ErrorCode.fenced_leader_epoch
     return told

@@ -15,7 +15,7 @@ from odradek.protocol.schemas.producer_snapshot import (
     encode_producer_snapshot,
 )
 from odradek.protocol.schemas.quorum_state import (
-    QuorumState,
+    QuorumStateData,
     decode_quorum_state,
     encode_quorum_state,
 )
@@ -30,15 +30,15 @@ def test_quorum_state_reads_back(
     leader_id: int, leader_epoch: int, voted_id: int, directory: UUID
 ) -> None:
     for state in (
-        QuorumState(
+        QuorumStateData(
             cluster_id="c",
             leader_id=leader_id,
             leader_epoch=leader_epoch,
             voted_id=voted_id,
             current_voters=(1, 2),
         ),
-        QuorumState(leader_id=leader_id, current_voters=None),
-        QuorumState(
+        QuorumStateData(leader_id=leader_id, current_voters=None),
+        QuorumStateData(
             leader_id=leader_id,
             leader_epoch=leader_epoch,
             voted_id=voted_id,
@@ -52,13 +52,13 @@ def test_quorum_state_reads_back(
 def test_quorum_state_is_kafkas_json() -> None:
     """As FileQuorumStateStore's own documentation prints them."""
     assert encode_quorum_state(
-        QuorumState(leader_id=1, leader_epoch=2, current_voters=(1,))
+        QuorumStateData(leader_id=1, leader_epoch=2, current_voters=(1,))
     ).decode() == (
         '{"clusterId":"","leaderId":1,"leaderEpoch":2,"votedId":-1,"appliedOffset":0,'
         '"currentVoters":[{"voterId":1}],"data_version":0}'
     )
     assert encode_quorum_state(
-        QuorumState(leader_id=1, leader_epoch=2, data_version=1)
+        QuorumStateData(leader_id=1, leader_epoch=2, data_version=1)
     ).decode() == (
         '{"leaderId":1,"leaderEpoch":2,"votedId":-1,'
         '"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'

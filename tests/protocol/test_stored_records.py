@@ -34,7 +34,7 @@ from odradek.protocol.schemas.remote_log_records import (
     SegmentLeaderEpoch,
     TopicIdPartition,
 )
-from odradek.protocol.schemas.serde import InvalidRecord, TooLong, UnknownRecord
+from odradek.protocol.schemas.serde import InvalidRecord, StringTooLong, UnknownRecord
 from odradek.protocol.schemas.transaction_records import TransactionLogKey, TransactionLogValue
 from tests.protocol.generated import as_kafka_json, draw_entity, without_case
 
@@ -125,7 +125,7 @@ def test_a_string_that_is_never_read_again_is_not_written() -> None:
             if is_written:
                 assert serde.decode(type(record), version, serde.encode(record, version)) == record
             else:
-                with pytest.raises(TooLong, match=type(record).__name__):
+                with pytest.raises(StringTooLong, match=type(record).__name__):
                     serde.encode(record, version)
 
 

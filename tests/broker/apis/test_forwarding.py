@@ -30,7 +30,7 @@ from odradek.replication.controller.acls import (
     PatternType,
     Permission,
 )
-from odradek.replication.controller.configs import AlterOperation
+from odradek.replication.controller.configs import AlterConfigOp
 from odradek.replication.controller.image import MetadataImage
 from odradek.seams.network import Address
 from tests.broker.apis.conftest import FakeBroker, FakeMetadata
@@ -265,12 +265,12 @@ async def test_cordoned_directories_are_validated_by_their_broker(nodes: Nodes) 
         active: Any = nodes.active
         return code(await handle_locally(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
 
-    for operation in (AlterOperation.SET, AlterOperation.APPEND):
+    for operation in (AlterConfigOp.SET, AlterConfigOp.APPEND):
         assert await ask_controller(operation, "/elsewhere") == "invalid_config"
-    forwarded = await nodes.ask(apis.INCREMENTAL_ALTER_CONFIGS, values(AlterOperation.SET, "*"))
+    forwarded = await nodes.ask(apis.INCREMENTAL_ALTER_CONFIGS, values(AlterConfigOp.SET, "*"))
     assert code(forwarded) == "none"
-    assert await ask_controller(AlterOperation.SET, " * ") == "none"
-    assert await ask_controller(AlterOperation.SET, "") == "none"
+    assert await ask_controller(AlterConfigOp.SET, " * ") == "none"
+    assert await ask_controller(AlterConfigOp.SET, "") == "none"
 
 
 @pytest.mark.parametrize("api", sorted(FORWARDABLE, key=lambda api: api.key), ids=lambda a: a.name)

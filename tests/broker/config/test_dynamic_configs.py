@@ -7,7 +7,7 @@ from typing import Any
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
-from odradek.replication.controller.configs import AlterOperation
+from odradek.replication.controller.configs import AlterConfigOp
 from tests.broker.lifecycle.test_cluster_start import BOTH, Nodes, run
 
 ALONE = {1: BOTH}
@@ -15,7 +15,7 @@ ONE = {"default_replication_factor": "1"}
 
 
 async def alter(nodes: Nodes, name: str, value: str, *, broker: str = "") -> None:
-    change = {"name": name, "config_operation": AlterOperation.SET, "value": value}
+    change = {"name": name, "config_operation": AlterConfigOp.SET, "value": value}
     resource = {"resource_type": 4, "resource_name": broker, "configs": [change]}
     response = await nodes.ask(
         1, apis.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}

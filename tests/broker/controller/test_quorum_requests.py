@@ -23,8 +23,8 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
-    Request,
-    Response,
+    RaftRequest,
+    RaftResponse,
     VoteRequest,
 )
 from odradek.replication.raft.snapshots import SnapshotId
@@ -52,7 +52,7 @@ class Observer:
         self._way = way
         self._there = (VoterEndpoint("CONTROLLER", address.host, address.port),)
 
-    async def ask(self, request: Request) -> Response:
+    async def ask(self, request: RaftRequest) -> RaftResponse:
         return await self._way.send_request(1, self._there, request)
 
     async def fetch(self, offset: int, last_epoch: int, max_wait_ms: int = 0) -> FetchResponse:

@@ -28,10 +28,10 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     UpdateVoterRequest,
     UpdateVoterResponse,
     VoteRequest,
@@ -48,7 +48,7 @@ KNOWN: dict[str, Any] = {"epoch": 7, "leader_id": 1, "leader_endpoints": (ELSEWH
 REPORTED: dict[str, Any] = {**KNOWN, "leader_endpoints": (HERE,)}
 ONE = Voter(1, endpoints=(HERE,))
 
-CONVERSATIONS: list[tuple[Request, Response]] = [
+CONVERSATIONS: list[tuple[RaftRequest, RaftResponse]] = [
     (
         VoteRequest(epoch=7, candidate=ReplicaKey(2), last_epoch=6, end_offset=9),
         VoteResponse(granted=True, **KNOWN),
@@ -74,11 +74,11 @@ CONVERSATIONS: list[tuple[Request, Response]] = [
 class Quorum:
     """Returns the given response, and records the requests."""
 
-    def __init__(self, response: Response | KafkaError) -> None:
+    def __init__(self, response: RaftResponse | KafkaError) -> None:
         self._respond = response
-        self.asked: list[Request] = []
+        self.asked: list[RaftRequest] = []
 
-    async def respond(self, request: Request) -> Response:
+    async def respond(self, request: RaftRequest) -> RaftResponse:
         self.asked.append(request)
         if isinstance(self._respond, KafkaError):
             raise self._respond
@@ -97,7 +97,7 @@ class OnlyTo:
         return operation is self._allowed
 
 
-async def ask(quorum: Quorum, request: Request, *, authorizer: Any = None) -> Response:
+async def ask(quorum: Quorum, request: RaftRequest, *, authorizer: Any = None) -> RaftResponse:
     """Through the bytes both ways."""
     form = codec_of(request)
     api, version = form.api, form.api.max_version
@@ -130,7 +130,7 @@ async def flush() -> None:
     pass
 
 
-def as_reported(response: Response) -> Response:
+def as_reported(response: RaftResponse) -> RaftResponse:
     """The response with the leader's endpoint of the listener of the request."""
     if not response.leader_endpoints:
         return response
@@ -141,7 +141,7 @@ def as_reported(response: Response) -> Response:
 
 @pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
 async def test_raft_request_gets_the_response_of_the_quorum(
-    request_: Request, response: Response
+    request_: RaftRequest, response: RaftResponse
 ) -> None:
     quorum = Quorum(response)
     assert await ask(quorum, request_) == as_reported(response)
@@ -149,14 +149,16 @@ async def test_raft_request_gets_the_response_of_the_quorum(
 
 
 @pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
-async def test_raft_request_error_is_returned(request_: Request, response: Response) -> None:
+async def test_raft_request_error_is_returned(
+    request_: RaftRequest, response: RaftResponse
+) -> None:
     got = await ask(Quorum(KafkaError(ErrorCode.kafka_storage_error, "offline")), request_)
     assert got.error is ErrorCode.kafka_storage_error
 
 
 @pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
 async def test_raft_requests_require_cluster_action_or_alter(
-    request_: Request, response: Response
+    request_: RaftRequest, response: RaftResponse
 ) -> None:
     """Nodes need CLUSTER_ACTION, voter changes need ALTER."""
     quorum, api = Quorum(response), codec_of(request_).api

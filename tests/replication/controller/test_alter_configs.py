@@ -8,9 +8,9 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.configs import (
-    Alteration,
-    AlteredResource,
-    AlterOperation,
+    AlterConfigOp,
+    AlteredConfigResource,
+    ConfigAlteration,
     Resource,
     alter_configs,
     incremental_alter_configs,
@@ -25,7 +25,7 @@ from odradek.replication.controller.image import (
 from odradek.replication.controller.topics import NewTopic
 from tests.support.cluster_images import any_config, cluster, create, perform
 
-SET, DELETE, APPEND, SUBTRACT = AlterOperation
+SET, DELETE, APPEND, SUBTRACT = AlterConfigOp
 LISTS = {TOPIC: {"cleanup.policy": "delete", "empty.list": ""}}
 ALPHA: Resource = (TOPIC, "alpha")
 
@@ -40,10 +40,10 @@ def change(
     *wanted: tuple[Resource, list[tuple[str, int, str | None]]],
     validate_config: Any = any_config,
     validate_only: bool = False,
-) -> tuple[MetadataImage, list[AlteredResource]]:
+) -> tuple[MetadataImage, list[AlteredConfigResource]]:
     plan = incremental_alter_configs(
         image,
-        [(resource, [Alteration(*each) for each in changes]) for resource, changes in wanted],
+        [(resource, [ConfigAlteration(*each) for each in changes]) for resource, changes in wanted],
         validate_config=validate_config,
         list_configs=LISTS,
         validate_only=validate_only,
@@ -53,18 +53,18 @@ def change(
 
 def replace(
     image: MetadataImage, *wanted: tuple[Resource, dict[str, str | None]]
-) -> tuple[MetadataImage, list[AlteredResource]]:
+) -> tuple[MetadataImage, list[AlteredConfigResource]]:
     return perform(image, alter_configs(image, list(wanted), validate_config=any_config))
 
 
-def refusal(responses: list[AlteredResource]) -> tuple[ErrorCode, str | None]:
+def refusal(responses: list[AlteredConfigResource]) -> tuple[ErrorCode, str | None]:
     (response,) = responses
     return response.error_code, response.error_message
 
 
 def test_set_and_delete_config() -> None:
     image, responses = change(alpha(a="1"), (ALPHA, [("a", DELETE, None), ("b", SET, "2")]))
-    assert responses == [AlteredResource(*ALPHA)]
+    assert responses == [AlteredConfigResource(*ALPHA)]
     assert image.topic_configs("alpha") == {"b": "2"}
 
 
@@ -91,7 +91,7 @@ def test_append_and_subtract_change_lists(
 ) -> None:
     before = alpha() if present is None else alpha(cleanup_policy=present)
     image, responses = change(before, (ALPHA, [("cleanup.policy", operation, value)]))
-    assert responses == [AlteredResource(*ALPHA)]
+    assert responses == [AlteredConfigResource(*ALPHA)]
     assert image.topic_configs("alpha").get("cleanup.policy", "delete") == after
 
 
@@ -198,7 +198,7 @@ def test_unchanged_configs_are_only_written_for_brokers() -> None:
     for resource, records in ((ALPHA, 0), ((BROKER, "1"), 1)):
         plan = incremental_alter_configs(
             image,
-            [(resource, [Alteration("a", SET, "1")])],
+            [(resource, [ConfigAlteration("a", SET, "1")])],
             validate_config=any_config,
             list_configs=LISTS,
         )
@@ -225,7 +225,7 @@ def test_validator_gets_new_and_present_configs() -> None:
 def test_validate_only_returns_no_records() -> None:
     before = alpha()
     image, responses = change(before, (ALPHA, [("a", SET, "1")]), validate_only=True)
-    assert responses == [AlteredResource(*ALPHA)]
+    assert responses == [AlteredConfigResource(*ALPHA)]
     assert image == before
 
 
@@ -234,7 +234,7 @@ def test_validate_only_returns_no_records() -> None:
 
 def test_alter_configs_removes_missing_configs() -> None:
     image, responses = replace(alpha(a="1", b="2"), (ALPHA, {"b": "3", "c": "4"}))
-    assert responses == [AlteredResource(*ALPHA)]
+    assert responses == [AlteredConfigResource(*ALPHA)]
     assert image.topic_configs("alpha") == {"b": "3", "c": "4"}
     image, _ = replace(image, (ALPHA, {}))
     assert ALPHA not in image.configs
@@ -274,7 +274,7 @@ def test_elr_rejects_min_insync_replicas_of_brokers() -> None:
 def test_change_of_min_insync_replicas_clears_elr(resource: Resource, cleared: str) -> None:
     plan = incremental_alter_configs(
         alpha(),
-        [(resource, [Alteration(MIN_ISR, SET, "1"), Alteration("a", SET, "1")])],
+        [(resource, [ConfigAlteration(MIN_ISR, SET, "1"), ConfigAlteration("a", SET, "1")])],
         validate_config=any_config,
         list_configs=LISTS,
     )

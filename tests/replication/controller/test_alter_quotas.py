@@ -10,8 +10,8 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.quotas import (
     AlteredQuotas,
-    Component,
     QuotaAlteration,
+    QuotaFilterComponent,
     alter_quotas,
     find_quotas,
 )
@@ -61,7 +61,7 @@ def test_unchanged_quota_returns_no_record() -> None:
 def test_order_of_entity_parts_is_irrelevant(entity: Any) -> None:
     image, (response,) = altered(formatted(), (entity, {"request_percentage": 12.5}))
     assert response.error is None
-    components = [Component(kind, 0 if name else 1, name) for kind, name in entity]
+    components = [QuotaFilterComponent(kind, 0 if name else 1, name) for kind, name in entity]
     ((found, values),) = find_quotas(image, components, strict=True)
     assert (dict(found), values) == (dict(entity), {"request_percentage": 12.5})
 

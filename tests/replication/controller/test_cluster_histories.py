@@ -20,7 +20,7 @@ from odradek.protocol.schemas.serde import decode_metadata_record, encode_metada
 from odradek.replication.controller import broker_directories, broker_fencing
 from odradek.replication.controller import broker_registration as brokers
 from odradek.replication.controller.broker_directories import assign_directories
-from odradek.replication.controller.configs import Alteration, incremental_alter_configs
+from odradek.replication.controller.configs import ConfigAlteration, incremental_alter_configs
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import (
     DEFAULT_FEATURES,
@@ -181,7 +181,7 @@ class ClusterHistory(RuleBasedStateMachine):
     def configure(self, resource: tuple[int, str], name: str, value: str | None) -> None:
         if name == MIN_ISR and value == "true":
             return
-        change = Alteration(name, 1 if value is None else 0, value)
+        change = ConfigAlteration(name, 1 if value is None else 0, value)
         self.decide(
             lambda: incremental_alter_configs(
                 self.image, [(resource, [change])], validate_config=any_config, list_configs={}

@@ -8,7 +8,13 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.security_records import ClientQuotaEntity, ClientQuotaRecord
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.image_builder import apply_records
-from odradek.replication.controller.quotas import ANY, DEFAULT, EXACT, Component, find_quotas
+from odradek.replication.controller.quotas import (
+    ANY,
+    DEFAULT,
+    EXACT,
+    QuotaFilterComponent,
+    find_quotas,
+)
 
 ENTITIES: list[dict[str, str | None]] = [
     {"user": "alice"},
@@ -36,7 +42,9 @@ def image() -> MetadataImage:
     return apply_records(MetadataImage(), records, offset=9).image
 
 
-def found(image: MetadataImage, *components: Component, strict: bool = False) -> list[int]:
+def found(
+    image: MetadataImage, *components: QuotaFilterComponent, strict: bool = False
+) -> list[int]:
     """The numbers of the entities."""
     return sorted(
         int(values["producer_byte_rate"])
@@ -45,32 +53,37 @@ def found(image: MetadataImage, *components: Component, strict: bool = False) ->
 
 
 def test_filter_matching(image: MetadataImage) -> None:
-    alice = Component("user", EXACT, "alice")
+    alice = QuotaFilterComponent("user", EXACT, "alice")
     assert found(image) == [0, 1, 2, 3, 4, 5]
     assert found(image, strict=True) == []
     assert found(image, alice) == [0, 2, 3]
     assert found(image, alice, strict=True) == [0]
-    assert found(image, Component("user", DEFAULT, None)) == [1]
-    assert found(image, Component("user", ANY, None)) == [0, 1, 2, 3]
-    assert found(image, alice, Component("client-id", ANY, None)) == [2, 3]
-    assert found(image, alice, Component("client-id", DEFAULT, None)) == [3]
-    assert found(image, Component("client-id", ANY, None), strict=True) == [4]
-    assert found(image, Component("ip", EXACT, "10.0.0.2")) == []
+    assert found(image, QuotaFilterComponent("user", DEFAULT, None)) == [1]
+    assert found(image, QuotaFilterComponent("user", ANY, None)) == [0, 1, 2, 3]
+    assert found(image, alice, QuotaFilterComponent("client-id", ANY, None)) == [2, 3]
+    assert found(image, alice, QuotaFilterComponent("client-id", DEFAULT, None)) == [3]
+    assert found(image, QuotaFilterComponent("client-id", ANY, None), strict=True) == [4]
+    assert found(image, QuotaFilterComponent("ip", EXACT, "10.0.0.2")) == []
 
 
 @pytest.mark.parametrize(
     ("components", "code"),
     [
-        ([Component("", ANY, None)], ErrorCode.invalid_request),
-        ([Component("hat", ANY, None)], ErrorCode.unsupported_version),
-        ([Component("user", EXACT, None)], ErrorCode.invalid_request),
-        ([Component("user", ANY, "x")], ErrorCode.invalid_request),
-        ([Component("user", 7, None)], ErrorCode.invalid_request),
-        ([Component("user", ANY, None)] * 2, ErrorCode.invalid_request),
-        ([Component("user", ANY, None), Component("ip", ANY, None)], ErrorCode.invalid_request),
+        ([QuotaFilterComponent("", ANY, None)], ErrorCode.invalid_request),
+        ([QuotaFilterComponent("hat", ANY, None)], ErrorCode.unsupported_version),
+        ([QuotaFilterComponent("user", EXACT, None)], ErrorCode.invalid_request),
+        ([QuotaFilterComponent("user", ANY, "x")], ErrorCode.invalid_request),
+        ([QuotaFilterComponent("user", 7, None)], ErrorCode.invalid_request),
+        ([QuotaFilterComponent("user", ANY, None)] * 2, ErrorCode.invalid_request),
+        (
+            [QuotaFilterComponent("user", ANY, None), QuotaFilterComponent("ip", ANY, None)],
+            ErrorCode.invalid_request,
+        ),
     ],
 )
-def test_invalid_filters_are_rejected(components: list[Component], code: ErrorCode) -> None:
+def test_invalid_filters_are_rejected(
+    components: list[QuotaFilterComponent], code: ErrorCode
+) -> None:
     with pytest.raises(KafkaError) as raised:
         find_quotas(MetadataImage(), components, strict=False)
     assert raised.value.code is code

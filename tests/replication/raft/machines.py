@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from odradek.replication.raft.actions import Action, Reply, Send
+from odradek.replication.raft.actions import RaftAction, SendRequest, SendResponse
 from odradek.replication.raft.election_state import ElectionState
-from odradek.replication.raft.messages import Response
+from odradek.replication.raft.messages import RaftResponse
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
@@ -50,10 +50,10 @@ def machine(
     )
 
 
-def sent(actions: Sequence[Action]) -> list[Send]:
-    return [each for each in actions if isinstance(each, Send)]
+def sent(actions: Sequence[RaftAction]) -> list[SendRequest]:
+    return [each for each in actions if isinstance(each, SendRequest)]
 
 
-def reply(actions: Sequence[Action]) -> Response:
-    (found,) = [each.response for each in actions if isinstance(each, Reply)]
+def reply(actions: Sequence[RaftAction]) -> RaftResponse:
+    (found,) = [each.response for each in actions if isinstance(each, SendResponse)]
     return found

@@ -8,7 +8,7 @@ import pytest
 
 from odradek.replication.raft import inbound_requests as responding
 from odradek.replication.raft import voter_changes
-from odradek.replication.raft.actions import Action, Persist
+from odradek.replication.raft.actions import PersistElectionState, RaftAction
 from odradek.replication.raft.leader_state import LeaderState
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voters import VoterSet
@@ -37,9 +37,9 @@ def respond_before_persisting(patch: pytest.MonkeyPatch) -> None:
     """The election state is persisted after the messages are sent."""
     honest = RaftClient._actions
 
-    def actions(self: RaftClient, now_ms: int) -> Sequence[Action]:
+    def actions(self: RaftClient, now_ms: int) -> Sequence[RaftAction]:
         found = honest(self, now_ms)
-        return sorted(found, key=lambda each: isinstance(each, Persist))
+        return sorted(found, key=lambda each: isinstance(each, PersistElectionState))
 
     patch.setattr(RaftClient, "_actions", actions)
 

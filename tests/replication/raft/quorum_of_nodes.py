@@ -29,8 +29,8 @@ from odradek.replication.raft.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     Endpoints,
-    Request,
-    Response,
+    RaftRequest,
+    RaftResponse,
 )
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.replication.raft.metadata_manager import MetadataManager, MetadataSettings
@@ -313,7 +313,9 @@ class Wire:
         self._event_lock = 0
         self._chance = random.Random(f"{nodes.world.seed} {node_id}")
 
-    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(
+        self, to: int, endpoints: Endpoints, request: RaftRequest
+    ) -> RaftResponse:
         nodes = self._nodes
         if to == BOOTSTRAP_SERVER:
             others = [each for each in nodes.voters if each != self._me]
@@ -330,7 +332,7 @@ class Wire:
             raise NodeNotRunning(f"node {to} is down")
         if isinstance(request, ApiVersionsRequest):
             return ApiVersionsResponse(kraft_versions=(0, 1))
-        responses: list[Response] = []
+        responses: list[RaftResponse] = []
         done = trio.Event()
         life.nursery.start_soon(_serve, life, replace(request), responses, done)
         await done.wait()
@@ -345,7 +347,9 @@ class Wire:
             raise RequestFailed("lost on the way")
 
 
-async def _serve(life: Life, request: Request, responses: list[Response], done: trio.Event) -> None:
+async def _serve(
+    life: Life, request: RaftRequest, responses: list[RaftResponse], done: trio.Event
+) -> None:
     try:
         responses.append(await life.metadata.respond(request))
     except (KafkaError, NodeCrashed):

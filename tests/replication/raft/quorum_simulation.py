@@ -17,18 +17,18 @@ from itertools import count
 from typing import Any
 
 from odradek.replication.raft.actions import (
-    Action,
-    AppendFetched,
-    AppendSnapshot,
-    AppendVoters,
-    BeginSnapshot,
-    Committed,
+    AdvanceHighWatermark,
+    AppendFetchedRecords,
+    AppendLeaderChangeMessage,
+    AppendSnapshotBytes,
+    AppendVotersRecord,
+    CreateSnapshotFile,
     InstallSnapshot,
-    Persist,
-    Reply,
-    Send,
-    StartEpoch,
-    Truncate,
+    PersistElectionState,
+    RaftAction,
+    SendRequest,
+    SendResponse,
+    TruncateLog,
 )
 from odradek.replication.raft.messages import (
     AddVoterRequest,
@@ -37,13 +37,13 @@ from odradek.replication.raft.messages import (
     FetchRequest,
     FetchResponse,
     FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
-    Request,
-    Response,
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.quorum_state import QuorumSettings, Role
+from odradek.replication.raft.quorum_state import QuorumRole, QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
@@ -176,7 +176,7 @@ class Simulation:
 
     # The driver
 
-    def _act(self, node: Node, actions: Sequence[Action]) -> None:
+    def _act(self, node: Node, actions: Sequence[RaftAction]) -> None:
         queue = list(actions)
         while queue:
             if not self.reliable and self._crashes_before(queue[0]):
@@ -185,30 +185,30 @@ class Simulation:
             queue = [*self._do(node, queue[0]), *queue[1:]]
         self._after(node)
 
-    def _crashes_before(self, action: Action) -> bool:
-        at_disk = isinstance(action, Persist | AppendFetched | InstallSnapshot)
+    def _crashes_before(self, action: RaftAction) -> bool:
+        at_disk = isinstance(action, PersistElectionState | AppendFetchedRecords | InstallSnapshot)
         return self.random.random() < (self.weather.crash_at_disk if at_disk else 0.001)
 
-    def _do(self, node: Node, action: Action) -> Sequence[Action]:
+    def _do(self, node: Node, action: RaftAction) -> Sequence[RaftAction]:
         quorum, log, now = node.quorum, node.log, self._clock(node)
         assert quorum is not None
         match action:
-            case Persist(election):
+            case PersistElectionState(election):
                 node.election = election
-            case StartEpoch(epoch):
+            case AppendLeaderChangeMessage(epoch):
                 self.ledger.leader(node)
                 return self._append(node, [Entry(epoch, f"leader {node.id}")], action.quorum)
-            case AppendVoters(epoch, voters, version):
+            case AppendVotersRecord(epoch, voters, version):
                 level = quorum.kraft_version if version is None else version
                 return self._append(node, [], (level, voters))
-            case AppendFetched(records):
+            case AppendFetchedRecords(records):
                 return self._append_fetched(node, records, durable=action.durable)
-            case Truncate(end_offset):
+            case TruncateLog(end_offset):
                 if end_offset < node.high_watermark:
                     raise Violation(f"{node.id} cuts {end_offset} below {node.high_watermark}")
                 log.truncate(end_offset)
                 return quorum.truncated(now)
-            case BeginSnapshot() | AppendSnapshot():
+            case CreateSnapshotFile() | AppendSnapshotBytes():
                 pass
             case InstallSnapshot(snapshot_id):
                 log.install(self.ledger.committed[: snapshot_id.end_offset], snapshot_id)
@@ -217,17 +217,17 @@ class Simulation:
                     ControlChange(-1, voters=self.start_voters),
                 ]
                 return quorum.installed(([] if self.static else below) + log.changes(), now)
-            case Committed(high_watermark):
+            case AdvanceHighWatermark(high_watermark):
                 self.ledger.committed_by(node, high_watermark)
-            case Send():
+            case SendRequest():
                 self._send(node, action)
-            case Reply(request, response):
+            case SendResponse(request, response):
                 self._reply(node, request, response)
         return []
 
     def _append(
         self, node: Node, entries: list[Entry], quorum: tuple[int, tuple[Voter, ...]] | None
-    ) -> Sequence[Action]:
+    ) -> Sequence[RaftAction]:
         machine = node.quorum
         assert machine is not None
         start = node.log.end_offset
@@ -241,7 +241,9 @@ class Simulation:
                 node.log.append([Entry(epoch, None, change)])
         return machine.appended(node.log.changes(start), self._clock(node))
 
-    def _append_fetched(self, node: Node, records: Records, *, durable: bool) -> Sequence[Action]:
+    def _append_fetched(
+        self, node: Node, records: Records, *, durable: bool
+    ) -> Sequence[RaftAction]:
         assert node.quorum is not None
         changes = []
         if records.base_offset == node.log.end_offset:
@@ -258,7 +260,11 @@ class Simulation:
             return
         self.ledger.high_watermark(node)
         log = node.log
-        if quorum.role is Role.LEADER and log.durable_end < log.end_offset and not node.flushing:
+        if (
+            quorum.role is QuorumRole.LEADER
+            and log.durable_end < log.end_offset
+            and not node.flushing
+        ):
             self._begin_flush(node)
         if node.held:
             self._serve_held(node)
@@ -310,7 +316,7 @@ class Simulation:
         if draw.random() < 0.03:
             self.at(draw.randint(1, 100), deliver)
 
-    def _send(self, node: Node, send: Send) -> None:
+    def _send(self, node: Node, send: SendRequest) -> None:
         request = send.request
         if isinstance(request, VoteRequest) and not request.pre_vote:
             self.ledger.vote(node.id, request.epoch, request.candidate)
@@ -319,7 +325,7 @@ class Simulation:
         caller = Caller(node.id, node.life, send.number)
         self._travels(lambda: self._deliver(to, request, caller))
 
-    def _deliver(self, to: Node, request: Request, caller: Caller) -> None:
+    def _deliver(self, to: Node, request: RaftRequest, caller: Caller) -> None:
         refused_anyway = not self.reliable and self.random.random() < self.weather.refusal
         if to.quorum is None or refused_anyway:
             self._travels(lambda: self._refuse(caller))
@@ -331,7 +337,7 @@ class Simulation:
         to.pending[id(request)] = caller
         self._act(to, to.quorum.handle_request(request, self._clock(to)))
 
-    def _reply(self, node: Node, request: Request, response: Response) -> None:
+    def _reply(self, node: Node, request: RaftRequest, response: RaftResponse) -> None:
         caller = node.pending.pop(id(request), None)
         granted = isinstance(response, VoteResponse) and response.granted
         if granted and isinstance(request, VoteRequest) and not request.pre_vote:
@@ -394,7 +400,9 @@ class Simulation:
             if news or node.log.end_offset > request.fetch_offset or self.now >= until:
                 node.held.remove(held)
                 for action in node.quorum.handle_request(request, self._clock(node), again=True):
-                    if isinstance(action, Reply) and isinstance(action.response, FetchResponse):
+                    if isinstance(action, SendResponse) and isinstance(
+                        action.response, FetchResponse
+                    ):
                         response = self._read(node, request, action.response) or action.response
                         self._travels(
                             lambda caller=caller, response=response: self._deliver_response(
@@ -404,7 +412,7 @@ class Simulation:
                     else:
                         self._do(node, action)
 
-    def _deliver_response(self, caller: Caller, response: Response) -> None:
+    def _deliver_response(self, caller: Caller, response: RaftResponse) -> None:
         """Request numbers restart with each run, so responses to an earlier run are dropped."""
         node = self.nodes[caller.id]
         if node.quorum is not None and node.life == caller.life:
@@ -452,7 +460,7 @@ class Simulation:
             if node.quorum is None or node.quorum.leadership is None:
                 continue
             about = self.random.choice(list(self.nodes.values()))
-            request: Request = AddVoterRequest(voter=about.me)
+            request: RaftRequest = AddVoterRequest(voter=about.me)
             if node.quorum.voters.includes(about.me.key):
                 request = RemoveVoterRequest(voter=about.me.key)
             self._act(node, node.quorum.handle_request(request, self._clock(node)))

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import (
-    Action,
-    AppendFetched,
-    AppendVoters,
-    Committed,
-    Persist,
-    Reply,
-    Send,
-    StartEpoch,
-    Truncate,
+    AdvanceHighWatermark,
+    AppendFetchedRecords,
+    AppendLeaderChangeMessage,
+    AppendVotersRecord,
+    PersistElectionState,
+    RaftAction,
+    SendRequest,
+    SendResponse,
+    TruncateLog,
 )
 from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import (
@@ -26,13 +26,13 @@ from odradek.replication.raft.messages import (
     EndEpochRequest,
     FetchRequest,
     FetchResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
-    Request,
-    Response,
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.quorum_state import Role
+from odradek.replication.raft.quorum_state import QuorumRole
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
@@ -57,9 +57,9 @@ class Stage:
         self._elections = {each: ElectionState() for each in self._logs}
         self._lives = dict.fromkeys(self._logs, 0)
         self.machines: dict[int, RaftClient] = {}
-        self._wire: list[tuple[int, int, Request | Response, int, Request | None]] = []
+        self._wire: list[tuple[int, int, RaftRequest | RaftResponse, int, RaftRequest | None]] = []
         self._held: list[tuple[int, int, FetchRequest, int]] = []
-        self._asked: list[tuple[Request, int, int]] = []
+        self._asked: list[tuple[RaftRequest, int, int]] = []
         for each in self._logs:
             self.start(each)
 
@@ -118,7 +118,7 @@ class Stage:
         while self._wire:
             sender, to, message, number, about = self._wire.pop(0)
             if {sender, to} & self.down:
-                if isinstance(message, Request) and sender not in self.down:
+                if isinstance(message, RaftRequest) and sender not in self.down:
                     refused = to in self._refusing
                     if refused:
                         self.story.append(f"{sender} is refused by the host of {to}")
@@ -133,7 +133,7 @@ class Stage:
             if isinstance(message, ApiVersionsRequest):
                 response = ApiVersionsResponse(kraft_versions=(0, 1))
                 self._wire.append((to, sender, response, number, message))
-            elif isinstance(message, Request):
+            elif isinstance(message, RaftRequest):
                 self._receive(to, message, sender, number)
             else:
                 self._act(to, self.machines[to].handle_response(number, message, self.now))
@@ -148,7 +148,7 @@ class Stage:
         self._flush(node)
         self._serve_held()
 
-    def change(self, node: int, request: Request) -> None:
+    def change(self, node: int, request: RaftRequest) -> None:
         self._receive(node, request, CLIENT, 0)
         self._serve_held()
 
@@ -157,11 +157,11 @@ class Stage:
 
     # The driver
 
-    def _receive(self, node: int, request: Request, sender: int, number: int) -> None:
+    def _receive(self, node: int, request: RaftRequest, sender: int, number: int) -> None:
         self._asked.append((request, sender, number))
         self._act(node, self.machines[node].handle_request(request, self.now))
 
-    def _act(self, node: int, actions: Sequence[Action]) -> None:
+    def _act(self, node: int, actions: Sequence[RaftAction]) -> None:
         queue = list(actions)
         while queue:
             queue = [*self._do(node, queue.pop(0)), *queue]
@@ -169,44 +169,46 @@ class Stage:
 
     def _flush(self, node: int) -> None:
         log, machine = self._logs[node], self.machines[node]
-        if machine.role is Role.LEADER and log.durable_end < log.end_offset:
+        if machine.role is QuorumRole.LEADER and log.durable_end < log.end_offset:
             log.flush()
             self._act(node, machine.flushed(log.end_offset, machine.epoch, self.now))
 
-    def _do(self, node: int, action: Action) -> Sequence[Action]:
+    def _do(self, node: int, action: RaftAction) -> Sequence[RaftAction]:
         log, machine = self._logs[node], self.machines[node]
         match action:
-            case Persist(election):
+            case PersistElectionState(election):
                 self._elections[node] = election
                 self.story.append(f"{node} persists {_render_election(election)}")
-            case StartEpoch(epoch, _, granted):
+            case AppendLeaderChangeMessage(epoch, _, granted):
                 self.story.append(f"{node} leads epoch {epoch}, elected by {_words(granted)}")
                 log.append([Entry(epoch, "leader")])
                 return self._append(node, action.quorum)
-            case AppendVoters(epoch, voters):
+            case AppendVotersRecord(epoch, voters):
                 self.story.append(f"{node} writes voters {_words([each.id for each in voters])}")
                 return self._append(node, (1, voters))
-            case AppendFetched((start, entries)):
+            case AppendFetchedRecords((start, entries)):
                 assert start == log.end_offset
                 log.append(entries)
                 log.flush()
                 self.story.append(f"{node} has {start} to {log.end_offset}")
                 return machine.appended(log.changes(start), self.now)
-            case Truncate(end_offset):
+            case TruncateLog(end_offset):
                 self.story.append(f"{node} cuts its log at {end_offset}")
                 log.truncate(end_offset)
                 return machine.truncated(self.now)
-            case Committed(high_watermark):
+            case AdvanceHighWatermark(high_watermark):
                 self.story.append(f"{node} commits {high_watermark}")
-            case Send(number, to, _, request):
+            case SendRequest(number, to, _, request):
                 others = set(self._logs) - {node} - self.down
                 to = min(others, default=node) if to == BOOTSTRAP_SERVER else to
                 self._wire.append((node, to, request, number, None))
-            case Reply(request, response):
+            case SendResponse(request, response):
                 self._reply(node, request, response)
         return []
 
-    def _append(self, node: int, quorum: tuple[int, tuple[Voter, ...]] | None) -> Sequence[Action]:
+    def _append(
+        self, node: int, quorum: tuple[int, tuple[Voter, ...]] | None
+    ) -> Sequence[RaftAction]:
         log, machine = self._logs[node], self.machines[node]
         start = log.end_offset
         if quorum is not None:
@@ -215,7 +217,7 @@ class Stage:
             log.append([Entry(machine.epoch, None, change)])
         return machine.appended(log.changes(start), self.now)
 
-    def _reply(self, node: int, request: Request, response: Response) -> None:
+    def _reply(self, node: int, request: RaftRequest, response: RaftResponse) -> None:
         slot = next(at for at, each in enumerate(self._asked) if each[0] is request)
         _, sender, number = self._asked.pop(slot)
         if sender == CLIENT:
@@ -246,7 +248,11 @@ class Stage:
             self._act(node, self.machines[node].handle_request(request, self.now, again=True))
         for node in set(self.machines) - self.down:
             due = self.machines[node].deadline_ms
-            if self.machines[node].role is Role.LEADER and due is not None and due <= self.now:
+            if (
+                self.machines[node].role is QuorumRole.LEADER
+                and due is not None
+                and due <= self.now
+            ):
                 self._act(node, self.machines[node].tick(self.now))
 
     # Transcript lines
@@ -256,17 +262,17 @@ class Stage:
 
     def _stands(self, node: int) -> str:
         machine, log = self.machines[node], self._logs[node]
-        follows = f" of {machine.leader_id}" if machine.role is Role.FOLLOWER else ""
+        follows = f" of {machine.leader_id}" if machine.role is QuorumRole.FOLLOWER else ""
         parts = f"{node} {machine.role.value}{follows} in {machine.epoch}"
         extent = f"{max(machine.high_watermark, 0)}/{log.end_offset}"
         return f"{parts}, {extent}{', cut off' if node in self.down else ''}"
 
 
-def add(node: int) -> Request:
+def add(node: int) -> RaftRequest:
     return AddVoterRequest(voter=voter(node))
 
 
-def remove(node: int) -> Request:
+def remove(node: int) -> RaftRequest:
     return RemoveVoterRequest(voter=key(node))
 
 
@@ -280,7 +286,7 @@ def _render_election(election: ElectionState) -> str:
     return f"epoch {election.epoch}{led}{voted}"
 
 
-def _render(message: Request | Response, about: Request | None) -> str:
+def _render(message: RaftRequest | RaftResponse, about: RaftRequest | None) -> str:
     """Line of a message; None for Fetch, whose effects have their own lines."""
     match message:
         case VoteRequest(epoch=epoch, pre_vote=pre_vote):
@@ -297,10 +303,10 @@ def _render(message: Request | Response, about: Request | None) -> str:
             return f"epoch {diverging.epoch} ends at {diverging.end_offset}"
         case FetchResponse(leader_id=leader_id) if leader_id == NO_LEADER:
             return ""
-        case Response() if message.error is not ErrorCode.none:
+        case RaftResponse() if message.error is not ErrorCode.none:
             return f"epoch {message.epoch}, leader {message.leader_id}{_render_error(message)}"
     return ""
 
 
-def _render_error(response: Response) -> str:
+def _render_error(response: RaftResponse) -> str:
     return "" if response.error is ErrorCode.none else f", {response.error.name.upper()}"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.raft.actions import Action
+from odradek.replication.raft.actions import RaftAction
 from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import FetchResponse, VoteRequest, VoteResponse
-from odradek.replication.raft.quorum_state import Role
+from odradek.replication.raft.quorum_state import QuorumRole
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from tests.replication.raft.machines import key, machine, reply, sent
 
@@ -28,7 +28,7 @@ class Follower:
         if received:
             self.receive(0)
 
-    def _see(self, actions: Sequence[Action], now_ms: int) -> None:
+    def _see(self, actions: Sequence[RaftAction], now_ms: int) -> None:
         for each in sent(actions):
             if each.to == 1:
                 self._fetch = each.number
@@ -66,7 +66,7 @@ class Follower:
 
     def campaigns_at(self) -> int:
         """Time of its next election if no message arrives."""
-        while self.machine.role is Role.FOLLOWER:
+        while self.machine.role is QuorumRole.FOLLOWER:
             due = self.machine.deadline_ms
             assert due is not None
             self._see(self.machine.tick(due), due)
@@ -112,7 +112,7 @@ def test_refused_connection_to_other_node_is_ignored() -> None:
     assert anyone.to == BOOTSTRAP_SERVER
     one.handle_request_failure(anyone.number, 400, refused=True)
     one.tick(1999)
-    assert one.role is Role.FOLLOWER
+    assert one.role is QuorumRole.FOLLOWER
 
 
 def test_refused_endpoint_is_ignored_if_leader_only_responded_as_bootstrap_server() -> None:
@@ -132,7 +132,7 @@ def test_refused_endpoint_is_ignored_if_leader_only_responded_as_bootstrap_serve
                 continue
             del under_way[number]
         under_way |= {each.number: (each.to, now) for each in sent(actions)}
-        assert one.role is Role.FOLLOWER
+        assert one.role is QuorumRole.FOLLOWER
     assert refusals > 10
 
 
@@ -159,7 +159,7 @@ def test_rejected_prospective_voter_follows_live_leader_with_full_timeout() -> N
         one._see(
             one.machine.handle_response(asked.number, VoteResponse(epoch=4, leader_id=1), 460), 460
         )
-    assert (one.machine.role, one.machine.epoch) == (Role.FOLLOWER, 4)
+    assert (one.machine.role, one.machine.epoch) == (QuorumRole.FOLLOWER, 4)
     one.miss(480)
     assert one.campaigns_at() == 2460
 
@@ -169,7 +169,7 @@ def losing(*others: int, received: bool = True) -> tuple[Follower, dict[int, int
     one = Follower(2, *others, received=received)
     one.miss(1960, refused=received)
     asked = {each.to: each.number for each in sent(one.machine.tick(2000))}
-    assert one.machine.role is Role.PROSPECTIVE
+    assert one.machine.role is QuorumRole.PROSPECTIVE
     return one, asked
 
 
@@ -184,22 +184,22 @@ def test_prospective_voter_without_majority_retries_after_election_backoff(
     if refused_first:
         one.machine.handle_request_failure(asked[1], 2001, refused=True)
         one.machine.handle_response(asked[3], NO, 2002)
-        assert one.machine.role is Role.PROSPECTIVE
+        assert one.machine.role is QuorumRole.PROSPECTIVE
         (again,) = sent(one.machine.tick(2021))
         asked[1] = again.number
     else:
         one.machine.handle_response(asked[3], NO, 2002)
     one._see(one.machine.handle_request_failure(asked[1], 2030, refused=True), 2030)
-    assert one.machine.role is Role.FOLLOWER
+    assert one.machine.role is QuorumRole.FOLLOWER
     assert one.campaigns_at() == 2031
 
 
 def test_lost_election_before_refused_connection_is_retried_after_backoff() -> None:
     one, asked = losing(3, 4, 5)
     for voter_id in (3, 4, 5):
-        assert one.machine.role is Role.PROSPECTIVE
+        assert one.machine.role is QuorumRole.PROSPECTIVE
         one._see(one.machine.handle_response(asked[voter_id], NO, 2002), 2002)
-    assert one.machine.role is Role.FOLLOWER
+    assert one.machine.role is QuorumRole.FOLLOWER
     assert one.campaigns_at() == 2003
 
 
@@ -209,7 +209,7 @@ def test_restarted_leader_may_grant_pre_vote() -> None:
     one.machine.handle_request_failure(asked[1], 2001, refused=True)
     (again,) = sent(one.machine.tick(2021))
     one.machine.handle_response(again.number, YES, 2022)
-    assert (one.machine.role, one.machine.epoch) == (Role.CANDIDATE, 5)
+    assert (one.machine.role, one.machine.epoch) == (QuorumRole.CANDIDATE, 5)
 
 
 def test_prospective_voter_waits_for_leader_that_has_not_responded_yet() -> None:
@@ -217,11 +217,11 @@ def test_prospective_voter_waits_for_leader_that_has_not_responded_yet() -> None
     one, asked = losing(3, received=False)
     one.machine.handle_response(asked[3], NO, 2002)
     one.machine.handle_request_failure(asked[1], 2003, refused=True)
-    assert one.machine.role is Role.PROSPECTIVE
+    assert one.machine.role is QuorumRole.PROSPECTIVE
 
 
 def test_observer_starts_no_election_after_leader_stopped() -> None:
     one = Follower(7, 2, 3, observes=True)
     one.miss(400)
     one.pass_time(5000)
-    assert one.machine.role is Role.FOLLOWER
+    assert one.machine.role is QuorumRole.FOLLOWER

@@ -13,7 +13,7 @@ import pytest
 
 from odradek.replication.controller.broker_fencing import start_broker
 from odradek.replication.controller.broker_registration import BrokerRegistration
-from odradek.replication.controller.configs import Alteration, incremental_alter_configs
+from odradek.replication.controller.configs import ConfigAlteration, incremental_alter_configs
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.image import TOPIC, Endpoint, MetadataImage
 from odradek.replication.controller.partitions import NewPartitions, create_partitions
@@ -96,7 +96,7 @@ async def change(metadata: MetadataManager) -> None:
     await metadata.perform(
         lambda image: incremental_alter_configs(
             image,
-            [((TOPIC, "ours"), [Alteration("cleanup.policy", 0, "compact")])],
+            [((TOPIC, "ours"), [ConfigAlteration("cleanup.policy", 0, "compact")])],
             validate_config=any_config,
             list_configs={},
         )

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.raft.actions import Action, Committed, Persist, Reply, Send, StartEpoch
+from odradek.replication.raft.actions import (
+    AdvanceHighWatermark,
+    AppendLeaderChangeMessage,
+    PersistElectionState,
+    RaftAction,
+    SendRequest,
+    SendResponse,
+)
 from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.errors import InconsistentQuorum
 from odradek.replication.raft.messages import (
@@ -21,14 +28,14 @@ from odradek.replication.raft.messages import (
     EndEpochRequest,
     FetchRequest,
     FetchResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.quorum_state import QuorumSettings, Role
+from odradek.replication.raft.quorum_state import QuorumRole, QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voters import NO_LEADER, ReplicaKey
@@ -43,10 +50,10 @@ HERE = UUID(int=1)
 def test_single_voter_leads_the_next_epoch_at_once() -> None:
     lone = machine(1, election=ElectionState(epoch=4, leader_id=1))
     assert list(lone.start(0)) == [
-        Persist(ElectionState(epoch=5, leader_id=1)),
-        StartEpoch(5, voters=(1,), granted=(1,)),
+        PersistElectionState(ElectionState(epoch=5, leader_id=1)),
+        AppendLeaderChangeMessage(5, voters=(1,), granted=(1,)),
     ]
-    assert (lone.role, lone.epoch, lone.leader_id) == (Role.LEADER, 5, 1)
+    assert (lone.role, lone.epoch, lone.leader_id) == (QuorumRole.LEADER, 5, 1)
     assert lone.deadline_ms is None, "there is no other voter"
 
 
@@ -60,7 +67,7 @@ def test_high_watermark_waits_for_flush_of_first_epoch_record() -> None:
     lone.start(0)
     assert list(lone.flushed(10, lone.epoch, 1)) == []
     assert list(lone.flushed(11, lone.epoch - 1, 1)) == [], "a flush of an epoch before"
-    assert list(lone.flushed(11, lone.epoch, 1)) == [Committed(11)]
+    assert list(lone.flushed(11, lone.epoch, 1)) == [AdvanceHighWatermark(11)]
     assert list(lone.flushed(11, lone.epoch, 1)) == []
 
 
@@ -69,12 +76,12 @@ def test_resigned_leader_commits_nothing_and_leads_later_epoch() -> None:
     lone.start(0)
     lone.flushed(4, 1, 0)
     assert list(lone.resign(10)) == []
-    assert lone.role is Role.RESIGNED
+    assert lone.role is QuorumRole.RESIGNED
     assert list(lone.flushed(9, 1, 11)) == []
     assert lone.deadline_ms is not None
     actions = lone.tick(lone.deadline_ms)
-    assert actions[0] == Persist(ElectionState(epoch=3, leader_id=1))
-    assert lone.role is Role.LEADER
+    assert actions[0] == PersistElectionState(ElectionState(epoch=3, leader_id=1))
+    assert lone.role is QuorumRole.LEADER
 
 
 # How it starts
@@ -83,27 +90,33 @@ def test_resigned_leader_commits_nothing_and_leads_later_epoch() -> None:
 @pytest.mark.parametrize(
     ("election", "role", "first"),
     [
-        (ElectionState(), Role.UNATTACHED, FetchRequest),
-        (ElectionState(3), Role.UNATTACHED, FetchRequest),
+        (ElectionState(), QuorumRole.UNATTACHED, FetchRequest),
+        (ElectionState(3), QuorumRole.UNATTACHED, FetchRequest),
         (
             ElectionState(3, voted_id=2, voted_directory_id=UUID(int=2)),
-            Role.UNATTACHED,
+            QuorumRole.UNATTACHED,
             FetchRequest,
         ),
-        (ElectionState(3, voted_id=1, voted_directory_id=HERE), Role.UNATTACHED, FetchRequest),
-        (ElectionState(3, leader_id=1), Role.RESIGNED, EndEpochRequest),
-        (ElectionState(3, leader_id=2), Role.FOLLOWER, FetchRequest),
-        (ElectionState(3, leader_id=9), Role.UNATTACHED, FetchRequest),
+        (
+            ElectionState(3, voted_id=1, voted_directory_id=HERE),
+            QuorumRole.UNATTACHED,
+            FetchRequest,
+        ),
+        (ElectionState(3, leader_id=1), QuorumRole.RESIGNED, EndEpochRequest),
+        (ElectionState(3, leader_id=2), QuorumRole.FOLLOWER, FetchRequest),
+        (ElectionState(3, leader_id=9), QuorumRole.UNATTACHED, FetchRequest),
     ],
 )
 def test_first_role_follows_from_persisted_election_state(
-    election: ElectionState, role: Role, first: type[Request]
+    election: ElectionState, role: QuorumRole, first: type[RaftRequest]
 ) -> None:
     one = machine(1, 2, 3, election=election)
     actions = one.start(0)
     assert (one.role, one.epoch) == (role, election.epoch)
     assert [type(each.request) for each in sent(actions)][:1] == [first]
-    assert not [each for each in actions if isinstance(each, Persist)], "nothing is new"
+    assert not [each for each in actions if isinstance(each, PersistElectionState)], (
+        "nothing is new"
+    )
 
 
 # From time-out to leader
@@ -111,20 +124,20 @@ def test_first_role_follows_from_persisted_election_state(
 
 def prospective(
     *others: int, log: Sequence[int] = (), epoch: int = 0
-) -> tuple[RaftClient, list[Send]]:
+) -> tuple[RaftClient, list[SendRequest]]:
     one = machine(1, *others, log=log, election=ElectionState(epoch))
     one.start(0)
     assert one.deadline_ms == 1000
     return one, sent(one.tick(1000))
 
 
-def candidate(*others: int, log: Sequence[int] = ()) -> tuple[RaftClient, list[Send]]:
+def candidate(*others: int, log: Sequence[int] = ()) -> tuple[RaftClient, list[SendRequest]]:
     one, asked = prospective(*others, log=log)
-    actions: Sequence[Action] = []
+    actions: Sequence[RaftAction] = []
     for each in asked[: (len(others) + 1) // 2]:
         actions = one.handle_response(each.number, VoteResponse(granted=True), 1010)
-    assert one.role is Role.CANDIDATE
-    assert actions[0] == Persist(ElectionState(1, voted_id=1, voted_directory_id=HERE))
+    assert one.role is QuorumRole.CANDIDATE
+    assert actions[0] == PersistElectionState(ElectionState(1, voted_id=1, voted_directory_id=HERE))
     return one, sent(actions)
 
 
@@ -132,14 +145,14 @@ def leader(*others: int, log: Sequence[int] = ()) -> RaftClient:
     one, asked = candidate(*others, log=log)
     for each in asked[: (len(others) + 1) // 2]:
         one.handle_response(each.number, VoteResponse(epoch=1, granted=True), 1020)
-    assert one.role is Role.LEADER
+    assert one.role is QuorumRole.LEADER
     one.appended([], 1020)
     return one
 
 
 def test_pre_vote_uses_current_epoch_and_changes_nothing() -> None:
     one, asked = prospective(2, 3, log=[1, 1, 2], epoch=4)
-    assert (one.role, one.epoch) == (Role.PROSPECTIVE, 4)
+    assert (one.role, one.epoch) == (QuorumRole.PROSPECTIVE, 4)
     assert [each.to for each in asked] == [2, 3]
     assert asked[0].request == VoteRequest(
         voter=key(2), epoch=4, candidate=key(1), last_epoch=2, end_offset=3, pre_vote=True
@@ -154,8 +167,8 @@ def test_elected_candidate_persists_and_sends_begin_quorum_epoch() -> None:
     ]
     actions = one.handle_response(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
     assert actions[:2] == [
-        Persist(ElectionState(1, leader_id=1)),
-        StartEpoch(1, voters=(1, 2, 3), granted=(1, 2)),
+        PersistElectionState(ElectionState(1, leader_id=1)),
+        AppendLeaderChangeMessage(1, voters=(1, 2, 3), granted=(1, 2)),
     ]
     begun = BeginEpochRequest(
         voter=key(2), leader_id=1, epoch=1, leader_endpoints=voter(1).endpoints
@@ -169,33 +182,33 @@ def test_only_a_majority_elects_the_candidate() -> None:
     one, asked = candidate(2, 3, 4, 5)
     one.handle_response(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
     one.handle_response(asked[1].number, VoteResponse(epoch=1, granted=False), 1020)
-    assert one.role is Role.CANDIDATE
+    assert one.role is QuorumRole.CANDIDATE
     one.handle_response(asked[2].number, VoteResponse(epoch=1, granted=True), 1020)
-    assert one.role is Role.LEADER
+    assert one.role is QuorumRole.LEADER
 
 
 def test_candidate_that_lost_retries_after_election_timeout() -> None:
     one, asked = candidate(2, 3)
     for each in asked:
         assert list(one.handle_response(each.number, VoteResponse(epoch=1), 1020)) == []
-    assert (one.role, one.deadline_ms) == (Role.CANDIDATE, 2010)
+    assert (one.role, one.deadline_ms) == (QuorumRole.CANDIDATE, 2010)
     assert [each.request.pre_vote for each in sent(one.tick(2010))] == [True, True]  # type: ignore[attr-defined]
-    assert (one.role, one.epoch) == (Role.PROSPECTIVE, 1)
+    assert (one.role, one.epoch) == (QuorumRole.PROSPECTIVE, 1)
 
 
 def test_prospective_voter_that_lost_follows_previous_leader() -> None:
     one = machine(1, 2, 3, election=ElectionState(3, leader_id=2))
     one.start(0)
     asked = sent(one.tick(2000))
-    assert one.role is Role.PROSPECTIVE
+    assert one.role is QuorumRole.PROSPECTIVE
     for each in asked:
         one.handle_response(each.number, VoteResponse(epoch=3, leader_id=2), 2010)
-    assert (one.role, one.leader_id) == (Role.FOLLOWER, 2)
+    assert (one.role, one.leader_id) == (QuorumRole.FOLLOWER, 2)
 
     other, asked = prospective(2, 3)
     for each in asked:
         other.handle_response(each.number, VoteResponse(), 1010)
-    assert other.role is Role.UNATTACHED
+    assert other.role is QuorumRole.UNATTACHED
     due = other.deadline_ms
     assert due is not None
     assert due > 1010
@@ -204,7 +217,7 @@ def test_prospective_voter_that_lost_follows_previous_leader() -> None:
 def test_voter_without_pre_vote_support_makes_it_candidate() -> None:
     one, asked = prospective(2, 3)
     one.handle_response(asked[0].number, VoteResponse(error=ErrorCode.unsupported_version), 1010)
-    assert (one.role, one.epoch) == (Role.CANDIDATE, 1)
+    assert (one.role, one.epoch) == (QuorumRole.CANDIDATE, 1)
 
 
 def test_failed_vote_request_is_retried_after_backoff() -> None:
@@ -229,7 +242,7 @@ def test_vote_for_log_shortened_by_power_loss_does_not_elect() -> None:
     again = machine(1, 2, 3, log=[1] * 3, election=one.election)
     assert {type(each.request) for each in sent(again.start(2000))} == {FetchRequest}
     asked = sent(again.tick(3000))
-    assert (again.role, again.epoch) == (Role.PROSPECTIVE, 2)
+    assert (again.role, again.epoch) == (QuorumRole.PROSPECTIVE, 2)
     assert reply(other.handle_request(asked[0].request, 3010)) == VoteResponse(
         epoch=2, granted=False
     )
@@ -240,22 +253,26 @@ def test_vote_for_log_shortened_by_power_loss_does_not_elect() -> None:
 UP, BEHIND = (2, 3), (1, 9)  # last epoch and end of the candidate's log; the voter has (2, 3)
 
 
-def in_role(role: Role) -> RaftClient:
+def in_role(role: QuorumRole) -> RaftClient:
     """A node 1 of three in epoch 4, its log of three records up to epoch 2."""
-    leads = 2 if role is Role.FOLLOWER else 1 if role is Role.RESIGNED else NO_LEADER
+    leads = 2 if role is QuorumRole.FOLLOWER else 1 if role is QuorumRole.RESIGNED else NO_LEADER
     one = machine(1, 2, 3, log=[1, 2, 2], election=ElectionState(4, leader_id=leads))
     one.start(0)
-    if role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER):
+    if role in (QuorumRole.PROSPECTIVE, QuorumRole.CANDIDATE, QuorumRole.LEADER):
         one = machine(
-            1, 2, 3, log=[1, 2, 2], election=ElectionState(3 if role is not Role.PROSPECTIVE else 4)
+            1,
+            2,
+            3,
+            log=[1, 2, 2],
+            election=ElectionState(3 if role is not QuorumRole.PROSPECTIVE else 4),
         )
         one.start(0)
         asked = sent(one.tick(1000))
-        if role is not Role.PROSPECTIVE:
+        if role is not QuorumRole.PROSPECTIVE:
             asked = sent(
                 one.handle_response(asked[0].number, VoteResponse(epoch=3, granted=True), 1000)
             )
-        if role is Role.LEADER:
+        if role is QuorumRole.LEADER:
             one.handle_response(asked[0].number, VoteResponse(epoch=4, granted=True), 1000)
     assert (one.role, one.epoch) == (role, 4)
     return one
@@ -276,18 +293,18 @@ def vote(
 
 GRANTED = [
     # role, a pre-vote in its epoch, a vote in its epoch, a vote in the next
-    (Role.UNATTACHED, True, True, True),
-    (Role.PROSPECTIVE, True, True, True),
-    (Role.CANDIDATE, True, False, True),
-    (Role.FOLLOWER, True, False, True),  # one that has not fetched yet in this epoch
-    (Role.LEADER, False, False, True),
-    (Role.RESIGNED, True, False, True),
+    (QuorumRole.UNATTACHED, True, True, True),
+    (QuorumRole.PROSPECTIVE, True, True, True),
+    (QuorumRole.CANDIDATE, True, False, True),
+    (QuorumRole.FOLLOWER, True, False, True),  # one that has not fetched yet in this epoch
+    (QuorumRole.LEADER, False, False, True),
+    (QuorumRole.RESIGNED, True, False, True),
 ]
 
 
 @pytest.mark.parametrize(("role", "pre", "same", "later"), GRANTED)
 def test_vote_is_granted_by_role_epoch_and_log(
-    role: Role, pre: bool, same: bool, later: bool
+    role: QuorumRole, pre: bool, same: bool, later: bool
 ) -> None:
     for request, granted in (
         (vote(UP, pre=True), pre),
@@ -302,7 +319,7 @@ def test_vote_is_granted_by_role_epoch_and_log(
         voted = one.election.voted == key(3)
         assert voted == (granted and not request.pre_vote)
         if voted:
-            assert actions[0] == Persist(one.election), "persisted before the response"
+            assert actions[0] == PersistElectionState(one.election), "persisted before the response"
             assert reply(one.handle_request(request, 1002)) == response, "to the same one again"
     for request in (vote(BEHIND, pre=True), vote(BEHIND), vote(BEHIND, epoch=5)):
         response = reply(in_role(role).handle_request(request, 1001))
@@ -311,7 +328,7 @@ def test_vote_is_granted_by_role_epoch_and_log(
 
 
 def test_voter_grants_one_vote_per_epoch() -> None:
-    one = in_role(Role.UNATTACHED)
+    one = in_role(QuorumRole.UNATTACHED)
     one.handle_request(vote(UP, epoch=5), 1)
     other = VoteRequest(voter=key(1), epoch=5, candidate=key(2), last_epoch=4, end_offset=99)
     response = reply(one.handle_request(other, 2))
@@ -319,7 +336,7 @@ def test_voter_grants_one_vote_per_epoch() -> None:
 
 
 def test_follower_of_live_leader_rejects_pre_votes() -> None:
-    one = in_role(Role.FOLLOWER)
+    one = in_role(QuorumRole.FOLLOWER)
     fetch = next(each for each in sent(one.start(0)) if each.to == 2)
     one.handle_response(fetch.number, FetchResponse(epoch=4, leader_id=2), 5)
     assert reply(one.handle_request(vote((4, 99), pre=True), 6)) == VoteResponse(
@@ -369,8 +386,8 @@ def test_follower_of_live_leader_rejects_pre_votes() -> None:
         ),
     ],
 )
-def test_invalid_requests_are_rejected(request_: Request, error: ErrorCode) -> None:
-    one = in_role(Role.UNATTACHED)
+def test_invalid_requests_are_rejected(request_: RaftRequest, error: ErrorCode) -> None:
+    one = in_role(QuorumRole.UNATTACHED)
     response = reply(one.handle_request(request_, 1))
     assert response.error is error
 
@@ -394,9 +411,9 @@ def test_request_of_another_cluster_is_rejected() -> None:
 
 
 def test_begin_quorum_epoch_makes_it_follower_and_it_fetches() -> None:
-    one = in_role(Role.CANDIDATE)
+    one = in_role(QuorumRole.CANDIDATE)
     actions = one.handle_request(BeginEpochRequest(voter=key(1), leader_id=2, epoch=6), 1001)
-    assert actions[0] == Persist(ElectionState(6, leader_id=2))
+    assert actions[0] == PersistElectionState(ElectionState(6, leader_id=2))
     assert reply(actions) == BeginEpochResponse(
         epoch=6, leader_id=2, leader_endpoints=voter(2).endpoints
     )
@@ -412,19 +429,19 @@ def test_begin_quorum_epoch_makes_it_follower_and_it_fetches() -> None:
 
 
 def test_two_leaders_of_an_epoch_raise_inconsistent_quorum() -> None:
-    one = in_role(Role.FOLLOWER)
+    one = in_role(QuorumRole.FOLLOWER)
     with pytest.raises(InconsistentQuorum):
         one.handle_request(BeginEpochRequest(leader_id=3, epoch=4), 1)
 
 
 def test_leader_without_known_endpoints_is_discovered() -> None:
-    one = in_role(Role.UNATTACHED)
+    one = in_role(QuorumRole.UNATTACHED)
     one.handle_request(BeginEpochRequest(leader_id=9, epoch=6), 1)
-    assert (one.role, one.leader_id) == (Role.UNATTACHED, 9)
+    assert (one.role, one.leader_id) == (QuorumRole.UNATTACHED, 9)
     one.handle_request(
         BeginEpochRequest(leader_id=9, epoch=6, leader_endpoints=voter(9).endpoints), 2
     )
-    assert (one.role, one.leader_id) == (Role.FOLLOWER, 9)
+    assert (one.role, one.leader_id) == (QuorumRole.FOLLOWER, 9)
 
 
 def test_endpoints_of_the_leader_override_those_of_other_nodes() -> None:
@@ -454,14 +471,14 @@ def test_endpoints_of_the_leader_override_those_of_other_nodes() -> None:
 def test_resigning_leader_sends_preferred_successors(
     successors: tuple[int, ...], due_ms: int
 ) -> None:
-    one = in_role(Role.FOLLOWER)
+    one = in_role(QuorumRole.FOLLOWER)
     request = EndEpochRequest(
         leader_id=2, epoch=4, successors=tuple(key(each) for each in successors)
     )
     one.handle_request(request, 100)
     assert one.deadline_ms == 100 + due_ms
     one.tick(100 + due_ms)
-    assert one.role is Role.PROSPECTIVE
+    assert one.role is QuorumRole.PROSPECTIVE
 
 
 def test_end_quorum_epoch_is_retried_until_acknowledged() -> None:
@@ -469,7 +486,7 @@ def test_end_quorum_epoch_is_retried_until_acknowledged() -> None:
     fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
     one.handle_request(fetch, 1030)
     actions = one.shut_down(1040)
-    assert one.role is Role.RESIGNED
+    assert one.role is QuorumRole.RESIGNED
     assert [each.to for each in sent(actions)] == [2, 3]
     assert sent(actions)[0].request == EndEpochRequest(
         leader_id=1,
@@ -483,9 +500,9 @@ def test_end_quorum_epoch_is_retried_until_acknowledged() -> None:
     assert reply(one.handle_request(fetch, 1101)).error is ErrorCode.fenced_leader_epoch
 
 
-@pytest.mark.parametrize("role", [Role.PROSPECTIVE, Role.CANDIDATE])
-def test_node_shutting_down_during_election_is_not_elected(role: Role) -> None:
-    one, asked = (prospective if role is Role.PROSPECTIVE else candidate)(2, 3)
+@pytest.mark.parametrize("role", [QuorumRole.PROSPECTIVE, QuorumRole.CANDIDATE])
+def test_node_shutting_down_during_election_is_not_elected(role: QuorumRole) -> None:
+    one, asked = (prospective if role is QuorumRole.PROSPECTIVE else candidate)(2, 3)
     epoch = one.epoch
     assert sent(one.shut_down(1015)) == []
     for each in asked:
@@ -493,7 +510,7 @@ def test_node_shutting_down_during_election_is_not_elected(role: Role) -> None:
             sent(one.handle_response(each.number, VoteResponse(epoch=epoch, granted=True), 1020))
             == []
         )
-    assert (one.role, one.epoch) == (Role.UNATTACHED, epoch)
+    assert (one.role, one.epoch) == (QuorumRole.UNATTACHED, epoch)
     assert reply(one.handle_request(vote(UP, epoch=epoch + 9), 1030)) == VoteResponse(
         epoch=epoch + 9, granted=True
     ), "others are helped still"
@@ -506,9 +523,9 @@ def test_leader_without_fetching_majority_resigns() -> None:
     assert one.leadership is not None
     assert one.leadership.check_quorum_at_ms == 6000
     one.tick(5999)
-    assert one.role is Role.LEADER
+    assert one.role is QuorumRole.LEADER
     actions = one.tick(6000)
-    assert one.role is Role.RESIGNED
+    assert one.role is QuorumRole.RESIGNED
     assert {type(each.request) for each in sent(actions)} == {EndEpochRequest}
 
 
@@ -528,7 +545,9 @@ def test_begin_quorum_epoch_is_repeated_to_voters_that_do_not_fetch() -> None:
 def test_records_on_a_majority_are_committed() -> None:
     one = leader(2, 3, log=[0] * 4)
     fetched = FetchRequest(replica=key(2), epoch=1, fetch_offset=4, last_fetched_epoch=0)
-    assert [each for each in one.handle_request(fetched, 1030) if isinstance(each, Committed)] == []
+    assert [
+        each for each in one.handle_request(fetched, 1030) if isinstance(each, AdvanceHighWatermark)
+    ] == []
     assert list(one.flushed(8, 1, 1040)) == []
     one.leadership.fetched(key(2), 5, 1050, 8)  # type: ignore[union-attr]
     assert list(one.flushed(8, 1, 1050)) == []
@@ -578,22 +597,22 @@ def test_unattached_node_fetches_from_bootstrap_servers_with_backoff() -> None:
     one = machine(4, 1, 2, 3, observes=True)
     (asked,) = sent(one.start(0))
     assert asked.to == BOOTSTRAP_SERVER
-    no_voters = Response(epoch=0, error=ErrorCode.not_leader_or_follower)
+    no_voters = RaftResponse(epoch=0, error=ErrorCode.not_leader_or_follower)
     found = FetchResponse(epoch=no_voters.epoch, error=no_voters.error)
     assert list(one.handle_response(asked.number, found, 5)) == []
     assert one.deadline_ms == 25
     (asked,) = sent(one.tick(25))
     led = FetchResponse(epoch=2, leader_id=3, error=ErrorCode.not_leader_or_follower)
     actions = one.handle_response(asked.number, led, 30)
-    assert actions[0] == Persist(ElectionState(2, leader_id=3))
+    assert actions[0] == PersistElectionState(ElectionState(2, leader_id=3))
     assert [each.to for each in sent(actions)] == [3]
-    assert one.role is Role.FOLLOWER
+    assert one.role is QuorumRole.FOLLOWER
     one.tick(2031)
-    assert one.role is Role.FOLLOWER, "an observer never campaigns"
+    assert one.role is QuorumRole.FOLLOWER, "an observer never campaigns"
 
 
 def test_follower_without_reachable_leader_fetches_from_bootstrap_servers() -> None:
-    one = in_role(Role.FOLLOWER)
+    one = in_role(QuorumRole.FOLLOWER)
     (asked,) = sent(one.start(0))
     actions = one.handle_request_failure(asked.number, 10)
     assert [each.to for each in sent(actions)] == [BOOTSTRAP_SERVER]
@@ -603,5 +622,5 @@ def test_follower_without_reachable_leader_fetches_from_bootstrap_servers() -> N
 
 
 def test_responses_follow_the_persisted_election_state() -> None:
-    actions = in_role(Role.UNATTACHED).handle_request(vote(UP, epoch=7), 1)
-    assert [type(each) for each in actions][:2] == [Persist, Reply]
+    actions = in_role(QuorumRole.UNATTACHED).handle_request(vote(UP, epoch=7), 1)
+    assert [type(each) for each in actions][:2] == [PersistElectionState, SendResponse]

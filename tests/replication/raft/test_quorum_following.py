@@ -8,13 +8,13 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import (
-    Action,
-    AppendFetched,
-    AppendSnapshot,
-    BeginSnapshot,
-    Committed,
+    AdvanceHighWatermark,
+    AppendFetchedRecords,
+    AppendSnapshotBytes,
+    CreateSnapshotFile,
     InstallSnapshot,
-    Truncate,
+    RaftAction,
+    TruncateLog,
 )
 from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.errors import InconsistentQuorum
@@ -117,7 +117,7 @@ class Follower:
         (asked,) = sent(self.actions)
         return asked.number
 
-    def is_reported(self, **response: object) -> Sequence[Action]:
+    def is_reported(self, **response: object) -> Sequence[RaftAction]:
         reported = FetchResponse(epoch=6, leader_id=2, **response)  # type: ignore[arg-type]
         self.actions = self.machine.handle_response(self.fetch, reported, 100)
         return self.actions
@@ -126,11 +126,11 @@ class Follower:
 def test_fetched_records_are_appended_before_the_next_fetch() -> None:
     one = Follower()
     actions = one.is_reported(records=["x", "y"], high_watermark=4)
-    assert list(actions) == [AppendFetched(["x", "y"], 6, durable=True)]
+    assert list(actions) == [AppendFetchedRecords(["x", "y"], 6, durable=True)]
     assert list(one.machine.tick(150)) == [], "no fetch in the meantime"
     one.log.append([*MemoryLog([6, 6]).entries])
     actions = one.machine.appended([], 160)
-    assert actions[0] == Committed(4)
+    assert actions[0] == AdvanceHighWatermark(4)
     (asked,) = sent(actions)
     assert isinstance(asked.request, FetchRequest)
     assert (asked.request.fetch_offset, asked.request.last_fetched_epoch) == (5, 6)
@@ -139,13 +139,13 @@ def test_fetched_records_are_appended_before_the_next_fetch() -> None:
 
 def test_high_watermark_does_not_exceed_log_end() -> None:
     one = Follower()
-    assert Committed(3) in one.is_reported(high_watermark=9)
+    assert AdvanceHighWatermark(3) in one.is_reported(high_watermark=9)
 
 
 def test_diverging_log_is_truncated_before_the_next_fetch() -> None:
     one = Follower([1, 1, 3])
     actions = one.is_reported(diverging=EpochEndOffset(2, 7))
-    assert list(actions) == [Truncate(2)]
+    assert list(actions) == [TruncateLog(2)]
     one.log.truncate(2)
     (asked,) = sent(one.machine.truncated(110))
     assert isinstance(asked.request, FetchRequest)
@@ -195,7 +195,7 @@ def test_snapshot_is_fetched_in_chunks_and_installed() -> None:
     one = Follower()
     wanted = SnapshotId(9, 5)
     actions = one.is_reported(snapshot_id=wanted)
-    assert actions[0] == BeginSnapshot(wanted)
+    assert actions[0] == CreateSnapshotFile(wanted)
     asked = sent(actions)[0]
     assert asked.request == FetchSnapshotRequest(
         replica=key(1), epoch=6, snapshot_id=wanted, position=0, max_bytes=1 << 20
@@ -207,15 +207,15 @@ def test_snapshot_is_fetched_in_chunks_and_installed() -> None:
         )
 
     actions = one.machine.handle_response(asked.number, piece(0, b"abc"), 110)
-    assert actions[0] == AppendSnapshot(0, b"abc")
+    assert actions[0] == AppendSnapshotBytes(0, b"abc")
     asked = sent(actions)[0]
     assert isinstance(asked.request, FetchSnapshotRequest)
     assert asked.request.position == 3
     actions = one.machine.handle_response(asked.number, piece(3, b"de"), 120)
-    assert list(actions) == [AppendSnapshot(3, b"de"), InstallSnapshot(wanted)]
+    assert list(actions) == [AppendSnapshotBytes(3, b"de"), InstallSnapshot(wanted)]
     one.log.install(MemoryLog([5] * 9).entries, wanted)
     actions = one.machine.installed([ControlChange(8, kraft_version=1)], 130)
-    assert actions[0] == Committed(9)
+    assert actions[0] == AdvanceHighWatermark(9)
     asked = sent(actions)[0]
     assert isinstance(asked.request, FetchRequest)
     assert (asked.request.fetch_offset, asked.request.last_fetched_epoch) == (9, 5)

@@ -9,9 +9,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from odradek.replication.raft.actions import Action, Persist, Send
+from odradek.replication.raft.actions import PersistElectionState, RaftAction, SendRequest
 from odradek.replication.raft.election_state import ElectionState
-from odradek.replication.raft.messages import ApiVersionsRequest, Endpoints, Request, Response
+from odradek.replication.raft.messages import (
+    ApiVersionsRequest,
+    Endpoints,
+    RaftRequest,
+    RaftResponse,
+)
 from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
 from odradek.replication.raft.raft_client_driver import Events, RaftClientDriver
@@ -24,15 +29,17 @@ class Held:
     """A channel, and a lane of the disk: what is asked of them waits until it is let go."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[RaftRequest] = []
         self.responses: list[trio.Event] = []
         self.writes: list[trio.Event] = []
 
-    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(
+        self, to: int, endpoints: Endpoints, request: RaftRequest
+    ) -> RaftResponse:
         self.requests.append(request)
         self.responses.append(trio.Event())
         await self.responses[-1].wait()
-        return Response()
+        return RaftResponse()
 
     async def blocking(self, call: Callable[..., Any], *args: Any) -> None:
         self.writes.append(trio.Event())
@@ -68,7 +75,7 @@ def driver_of(held: Held) -> RaftClientDriver:
     )
 
 
-def wanting(*actions: Action) -> Callable[[int], Events]:
+def wanting(*actions: RaftAction) -> Callable[[int], Events]:
     """An event by which the state machine wants that done."""
     return lambda now_ms: actions
 
@@ -77,9 +84,9 @@ async def test_newer_request_cancels_the_request_in_flight() -> None:
     held = Held()
     driver = driver_of(held)
     older, newer = (
-        Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2)
+        SendRequest(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2)
     )
-    write = Persist(ElectionState())
+    write = PersistElectionState(ElectionState())
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
         await driver._event(wanting(older))
@@ -104,9 +111,10 @@ async def test_event_that_sends_to_the_responding_node_is_completed(
     held = Held()
     driver = driver_of(held)
     older, newer, newest = (
-        Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2, 3)
+        SendRequest(number, 2, (), ApiVersionsRequest(cluster_id=str(number)))
+        for number in (1, 2, 3)
     )
-    actions = [newer, Persist(ElectionState()), newest]
+    actions = [newer, PersistElectionState(ElectionState()), newest]
     monkeypatch.setattr(driver.quorum, "handle_response", lambda number, response, now_ms: actions)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
@@ -128,7 +136,7 @@ async def test_refused_connection_is_reported_to_the_state_machine(
     driver = driver_of(held)
     received: list[tuple[int, bool]] = []
 
-    async def send_request(to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(to: int, endpoints: Endpoints, request: RaftRequest) -> RaftResponse:
         raise failure("no")
 
     def failed(number: int, now_ms: int, *, refused: bool) -> Events:
@@ -139,7 +147,7 @@ async def test_refused_connection_is_reported_to_the_state_machine(
     monkeypatch.setattr(driver.quorum, "handle_request_failure", failed)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
-        await driver._event(wanting(Send(7, 2, (), ApiVersionsRequest())))
+        await driver._event(wanting(SendRequest(7, 2, (), ApiVersionsRequest())))
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert received == [(7, failure is NodeNotRunning)]

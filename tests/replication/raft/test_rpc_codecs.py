@@ -33,10 +33,10 @@ from odradek.replication.raft.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     UpdateVoterRequest,
     UpdateVoterResponse,
     VoteRequest,
@@ -53,7 +53,7 @@ OTHER = VoterEndpoint("SECURE", "one.example", 9094)
 ONE, TWO = ReplicaKey(1, UUID(int=101)), ReplicaKey(2, UUID(int=102))
 SNAPSHOT = SnapshotId(500, 3)
 
-REQUESTS: list[Request] = [
+REQUESTS: list[RaftRequest] = [
     VoteRequest(cluster_id=CLUSTER, voter=TWO, epoch=7, candidate=ONE, last_epoch=6, end_offset=90),
     VoteRequest(voter=TWO, epoch=7, candidate=ONE, last_epoch=7, end_offset=90, pre_vote=True),
     BeginEpochRequest(
@@ -97,7 +97,7 @@ REQUESTS: list[Request] = [
 
 KNOWN: dict[str, Any] = {"epoch": 7, "leader_id": 1, "leader_endpoints": (HERE,)}
 
-RESPONSES: list[tuple[type[Request], Response]] = [
+RESPONSES: list[tuple[type[RaftRequest], RaftResponse]] = [
     (VoteRequest, VoteResponse(granted=True, epoch=7)),
     (VoteRequest, VoteResponse(error=ErrorCode.fenced_leader_epoch, **KNOWN)),
     (VoteRequest, VoteResponse(error=ErrorCode.inconsistent_cluster_id)),
@@ -128,14 +128,16 @@ RESPONSES: list[tuple[type[Request], Response]] = [
 ]
 
 
-def through_request(request: Request, version: int) -> Any:
+def through_request(request: RaftRequest, version: int) -> Any:
     """The entity that who is asked in this version reads."""
     form = codec_of(request)
     sent = messages.write_request(form.api.key, version, form.write_request(request))
     return messages.read_request(form.api.key, version, memoryview(sent))
 
 
-def through_response(asked: type[Request], response: Response, version: int) -> Response:
+def through_response(
+    asked: type[RaftRequest], response: RaftResponse, version: int
+) -> RaftResponse:
     form = RPC_CODECS[asked]
     assert form.encode_response is not None
     values = form.encode_response(response, None, LISTENER)
@@ -147,7 +149,7 @@ def through_response(asked: type[Request], response: Response, version: int) -> 
     return form.decode_response(entity, None, LISTENER)
 
 
-def lost_in(request: Request, version: int) -> Request:
+def lost_in(request: RaftRequest, version: int) -> RaftRequest:
     """The request without the fields that a version lacks."""
     match request:
         case VoteRequest() if version < 1:
@@ -168,7 +170,7 @@ def lost_in(request: Request, version: int) -> Request:
     return request
 
 
-def versions_of(request: Request) -> range:
+def versions_of(request: RaftRequest) -> range:
     form = codec_of(request)
     return range(max(form.oldest(request), form.api.min_version), form.api.max_version + 1)
 
@@ -181,20 +183,22 @@ def each_version() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("request_", "version"), list(each_version()))
-def test_request_is_decoded_as_encoded(request_: Request, version: int) -> None:
+def test_request_is_decoded_as_encoded(request_: RaftRequest, version: int) -> None:
     read = codec_of(request_).read_request
     assert read is not None
     assert read(through_request(request_, version)) == lost_in(request_, version)
 
 
 @pytest.mark.parametrize(("asked", "response"), RESPONSES)
-def test_response_is_decoded_as_encoded(asked: type[Request], response: Response) -> None:
+def test_response_is_decoded_as_encoded(asked: type[RaftRequest], response: RaftResponse) -> None:
     got = through_response(asked, response, RPC_CODECS[asked].api.max_version)
     assert got == response
 
 
 @pytest.mark.parametrize(("asked", "response"), RESPONSES)
-def test_old_versions_omit_leader_endpoints(asked: type[Request], response: Response) -> None:
+def test_old_versions_omit_leader_endpoints(
+    asked: type[RaftRequest], response: RaftResponse
+) -> None:
     api = RPC_CODECS[asked].api
     oldest = 13 if api is FETCH else api.min_version
     with_endpoints = asked is UpdateVoterRequest or oldest == api.max_version
@@ -239,7 +243,7 @@ def test_kraft_version_range_in_api_versions_response() -> None:
 
 
 @pytest.mark.parametrize("asked", [VoteRequest, BeginEpochRequest, EndEpochRequest])
-def test_request_for_another_partition_is_rejected(asked: type[Request]) -> None:
+def test_request_for_another_partition_is_rejected(asked: type[RaftRequest]) -> None:
     request = next(each for each in REQUESTS if type(each) is asked)
     form = RPC_CODECS[asked]
     key, version = form.api.key, form.api.max_version

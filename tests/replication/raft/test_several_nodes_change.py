@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.schemas.quorum_state import QuorumState, decode_quorum_state
-from odradek.replication.raft.errors import QuorumRefused
+from odradek.protocol.schemas.quorum_state import QuorumStateData, decode_quorum_state
+from odradek.replication.raft.errors import KRaftVersionChangeRejected
 from odradek.replication.raft.messages import (
     AddVoterRequest,
+    RaftResponse,
     RemoveVoterRequest,
-    Response,
 )
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
@@ -22,11 +22,11 @@ from tests.replication.raft.test_several_nodes import play
 from tests.support.metadata_nodes import LOG_DIRECTORY, ROOT, configs
 
 
-async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) -> Response:
+async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) -> RaftResponse:
     """Send a request to the leader; retried while another change is in progress."""
     while True:
         leader = await quorum.leader()
-        response: Response = await quorum.during(partial(leader.metadata.respond, request))
+        response: RaftResponse = await quorum.during(partial(leader.metadata.respond, request))
         if response.error is not ErrorCode.request_timed_out:
             return response
         await quorum.pass_time(0.1)
@@ -37,7 +37,7 @@ def voters(quorum: Nodes) -> list[tuple[int, ...]]:
     return [tuple(each.id for each in life.metadata.quorum.voters) for life in quorum.up()]
 
 
-def stored(life: Life) -> QuorumState:
+def stored(life: Life) -> QuorumStateData:
     return decode_quorum_state(life.node.files.read(LOG_DIRECTORY / "quorum-state"))
 
 
@@ -147,7 +147,7 @@ def test_static_quorum_is_upgraded_to_dynamic() -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         leader = await quorum.leader()
-        with pytest.raises(QuorumRefused):
+        with pytest.raises(KRaftVersionChangeRejected):
             await quorum.during(partial(leader.metadata.upgrade_quorum, 7))
         await quorum.pass_time(5)  # the others have reported their directory ids
         assert stored(leader).data_version == 0
@@ -181,7 +181,9 @@ def test_voter_change_on_full_disk_is_rejected_until_there_is_space(static: bool
         mount = leader.node.disk.mount_of(ROOT)
         space, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
         if static:
-            with pytest.raises(QuorumRefused, match="disk of the metadata log is full"):
+            with pytest.raises(
+                KRaftVersionChangeRejected, match="disk of the metadata log is full"
+            ):
                 await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
         else:
             response = await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))

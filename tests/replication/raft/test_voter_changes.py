@@ -9,7 +9,12 @@ from uuid import UUID
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.raft.actions import Action, AppendVoters, Committed, Reply
+from odradek.replication.raft.actions import (
+    AdvanceHighWatermark,
+    AppendVotersRecord,
+    RaftAction,
+    SendResponse,
+)
 from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import (
     AddVoterRequest,
@@ -19,14 +24,14 @@ from odradek.replication.raft.messages import (
     EndEpochRequest,
     FetchRequest,
     FetchResponse,
+    RaftRequest,
+    RaftResponse,
     RemoveVoterRequest,
     RemoveVoterResponse,
-    Request,
-    Response,
     UpdateVoterRequest,
     VoteResponse,
 )
-from odradek.replication.raft.quorum_state import QuorumSettings, Role
+from odradek.replication.raft.quorum_state import QuorumRole, QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
@@ -51,7 +56,7 @@ class Led:
                 actions = [*actions, *self.responses(asked.number, VoteResponse(granted=True))]
             for asked in sent(actions):
                 self.responses(asked.number, VoteResponse(epoch=1, granted=True))
-        assert self.machine.role is Role.LEADER
+        assert self.machine.role is QuorumRole.LEADER
         first = [ControlChange(1, kraft_version=1), ControlChange(2, voters=self.voters())]
         self.append(first if kraft_version else [], leader=True)
         if committed:
@@ -61,25 +66,27 @@ class Led:
     def voters(self) -> tuple[Voter, ...]:
         return tuple(self.machine.voters)
 
-    def responses(self, number: int, response: Response) -> Sequence[Action]:
+    def responses(self, number: int, response: RaftResponse) -> Sequence[RaftAction]:
         return self.machine.handle_response(number, response, self.now)
 
-    def receives(self, request: Request) -> Sequence[Action]:
+    def receives(self, request: RaftRequest) -> Sequence[RaftAction]:
         return self.machine.handle_request(request, self.now)
 
-    def append(self, changes: Sequence[ControlChange], *, leader: bool = False) -> Sequence[Action]:
+    def append(
+        self, changes: Sequence[ControlChange], *, leader: bool = False
+    ) -> Sequence[RaftAction]:
         self.log.append([Entry(1, "leader")] if leader else [])
         self.log.append(Entry(1, None, change) for change in changes)
         return self.machine.appended(changes, self.now)
 
-    def append_voters(self, action: Action) -> Sequence[Action]:
-        assert isinstance(action, AppendVoters)
+    def append_voters(self, action: RaftAction) -> Sequence[RaftAction]:
+        assert isinstance(action, AppendVotersRecord)
         return self.append([ControlChange(self.log.end_offset, voters=action.voters)])
 
-    def flush(self) -> Sequence[Action]:
+    def flush(self) -> Sequence[RaftAction]:
         return self.machine.flushed(self.log.end_offset, 1, self.now)
 
-    def fetch(self, node_id: int) -> Sequence[Action]:
+    def fetch(self, node_id: int) -> Sequence[RaftAction]:
         """From the log's end, as one who has all."""
         request = FetchRequest(
             replica=key(node_id),
@@ -89,15 +96,15 @@ class Led:
         )
         return self.receives(request)
 
-    def all_fetch(self) -> list[Action]:
+    def all_fetch(self) -> list[RaftAction]:
         actions = list(self.flush())
         for each in self.others:
             actions += self.fetch(each)
         return actions
 
 
-def replies(actions: Sequence[Action]) -> list[Response]:
-    return [each.response for each in actions if isinstance(each, Reply)]
+def replies(actions: Sequence[RaftAction]) -> list[RaftResponse]:
+    return [each.response for each in actions if isinstance(each, SendResponse)]
 
 
 ADD_4 = AddVoterRequest(voter=voter(4))
@@ -110,14 +117,14 @@ def test_voter_is_added_after_it_has_caught_up() -> None:
     assert (asked.to, asked.endpoints) == (4, voter(4).endpoints)
     assert isinstance(asked.request, ApiVersionsRequest)
     (appends,) = quorum.responses(asked.number, REPORTED)
-    assert appends == AppendVoters(1, tuple(voter(each) for each in (1, 2, 3, 4)))
+    assert appends == AppendVotersRecord(1, tuple(voter(each) for each in (1, 2, 3, 4)))
     quorum.append_voters(appends)
     assert quorum.machine.voters.ids == (1, 2, 3, 4)
     assert replies(quorum.flush()) == []
     two_of_four = quorum.fetch(2)
     assert [type(each) for each in replies(two_of_four)] == [FetchResponse]
     actions = quorum.fetch(3)
-    assert Committed(quorum.log.end_offset) in actions
+    assert AdvanceHighWatermark(quorum.log.end_offset) in actions
     assert AddVoterResponse() in replies(actions)
 
 
@@ -196,11 +203,11 @@ def test_add_voter_times_out() -> None:
         ),
     ],
 )
-def test_invalid_voter_change_is_rejected(request_: Request, error: ErrorCode) -> None:
+def test_invalid_voter_change_is_rejected(request_: RaftRequest, error: ErrorCode) -> None:
     assert reply(Led(2, 3).receives(request_)).error is error
 
 
-CHANGES: list[Request] = [
+CHANGES: list[RaftRequest] = [
     ADD_4,
     RemoveVoterRequest(voter=key(2)),
     UpdateVoterRequest(voter=voter(2, 9095), epoch=1),
@@ -208,7 +215,7 @@ CHANGES: list[Request] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: type(each).__name__)
-def test_voter_change_requires_leader_and_committed_voters(change: Request) -> None:
+def test_voter_change_requires_leader_and_committed_voters(change: RaftRequest) -> None:
     unknown = Led(2, 3, committed=False)
     assert reply(unknown.receives(change)).error is ErrorCode.request_timed_out
 
@@ -226,11 +233,11 @@ def test_voter_change_requires_leader_and_committed_voters(change: Request) -> N
 
     closing = Led(2, 3)
     closing.machine.shut_down(closing.now)
-    assert closing.machine.role is Role.RESIGNED
+    assert closing.machine.role is QuorumRole.RESIGNED
 
 
 @pytest.mark.parametrize("change", CHANGES[:2], ids=lambda each: type(each).__name__)
-def test_static_voters_cannot_change(change: Request) -> None:
+def test_static_voters_cannot_change(change: RaftRequest) -> None:
     assert reply(Led(2, 3, kraft_version=0).receives(change)).error is ErrorCode.unsupported_version
 
 
@@ -239,7 +246,7 @@ def test_removal_applies_as_soon_as_appended() -> None:
     (appends,) = quorum.receives(RemoveVoterRequest(voter=key(3)))
     quorum.append_voters(appends)
     quorum.flush()
-    assert [each for each in quorum.fetch(3) if isinstance(each, Committed)] == []
+    assert [each for each in quorum.fetch(3) if isinstance(each, AdvanceHighWatermark)] == []
     assert RemoveVoterResponse() in replies(quorum.fetch(2))
     leadership = quorum.machine.leadership
     assert leadership is not None
@@ -257,13 +264,13 @@ def test_leader_that_removed_itself_leads_until_commit() -> None:
     quorum.append_voters(appends)
     assert quorum.flush() == []
     quorum.fetch(2)
-    assert quorum.machine.role is Role.LEADER, "it does not count itself"
+    assert quorum.machine.role is QuorumRole.LEADER, "it does not count itself"
     actions = quorum.fetch(3)
     assert RemoveVoterResponse() in replies(actions)
-    assert quorum.machine.role is Role.LEADER, "waiting fetches are completed"
+    assert quorum.machine.role is QuorumRole.LEADER, "waiting fetches are completed"
     assert quorum.machine.deadline_ms == quorum.now
     actions = quorum.machine.tick(quorum.now)
-    assert quorum.machine.role is Role.RESIGNED
+    assert quorum.machine.role is QuorumRole.RESIGNED
     assert {each.to for each in sent(actions) if isinstance(each.request, EndEpochRequest)} == {
         2,
         3,
@@ -271,7 +278,7 @@ def test_leader_that_removed_itself_leads_until_commit() -> None:
     assert quorum.machine.may_stop
     quorum.machine.tick(5000)
     quorum.machine.tick(50_000)
-    assert quorum.machine.role is Role.UNATTACHED, "it is elected no more"
+    assert quorum.machine.role is QuorumRole.UNATTACHED, "it is elected no more"
 
 
 def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
@@ -287,8 +294,8 @@ def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
 def test_voter_updates_its_endpoints() -> None:
     quorum = Led(2, 3)
     appends, responded = quorum.receives(UpdateVoterRequest(voter=voter(2, 9095), epoch=1))
-    assert appends == AppendVoters(1, (voter(1), voter(2, 9095), voter(3)))
-    assert isinstance(responded, Reply)
+    assert appends == AppendVotersRecord(1, (voter(1), voter(2, 9095), voter(3)))
+    assert isinstance(responded, SendResponse)
     assert responded.response.error is ErrorCode.none
 
 
@@ -310,7 +317,7 @@ def test_static_quorum_becomes_dynamic() -> None:
     refusal, actions = machine.upgrade(1, quorum.now)
     assert refusal is None
     named = tuple(voter(each) for each in (1, 2, 3))
-    assert list(actions) == [AppendVoters(1, named, kraft_version=1)]
+    assert list(actions) == [AppendVotersRecord(1, named, kraft_version=1)]
     end = quorum.log.end_offset
     quorum.append([ControlChange(end, kraft_version=1), ControlChange(end + 1, voters=named)])
     assert (machine.kraft_version, tuple(machine.voters)) == (1, named)
@@ -318,7 +325,9 @@ def test_static_quorum_becomes_dynamic() -> None:
     assert refusal is not None
 
 
-def follower_request(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> Request | None:
+def follower_request(
+    me: Voter, *, voters: tuple[Voter, ...], auto_join: bool
+) -> RaftRequest | None:
     """Request about itself that follower sends to leader 2 when its update timeout expires."""
     history = VoterHistory(
         (), [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=voters)]
