@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odradek.testing.cluster.blocking import Cluster
+    from odradek.testing.cluster.cluster import Cluster
     from odradek.testing.embedded import Broker
 
 __all__ = ["Broker", "Cluster"]
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return Broker
     if name == "Cluster":
-        from odradek.testing.cluster.blocking import Cluster
+        from odradek.testing.cluster.cluster import Cluster
 
         return Cluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

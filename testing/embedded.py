@@ -29,7 +29,7 @@ from odradek.replication.controller.topics import delete_topics
 from odradek.seams import Seams
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.real import real_seams
-from odradek.testing.loops import check_trio, may_be_cancellation
+from odradek.testing.trio_checks import check_trio, may_be_cancellation
 
 T = TypeVar("T")
 Topics = Mapping[str, int] | Iterable[str]

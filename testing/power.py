@@ -19,7 +19,7 @@ class Power:
 
     def __init__(self) -> None:
         self._on = True
-        self._when_cut: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
     def on(self) -> bool:
@@ -35,9 +35,9 @@ class Power:
         if not self._on:
             return
         self._on = False
-        for tell in self._when_cut:
+        for tell in self._callbacks:
             tell()
 
-    def when_cut(self, tell: Callable[[], None]) -> None:
+    def on_cut(self, tell: Callable[[], None]) -> None:
         """Register a callback for the power cut (a peer's connections are then reset)."""
-        self._when_cut.append(tell)
+        self._callbacks.append(tell)

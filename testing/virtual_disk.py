@@ -65,7 +65,7 @@ class Mount:
 
 
 @dataclass(eq=False)
-class Change:
+class PendingWrite:
     """A change of a file's content that is not durable: bytes, or a new size (`data` is None)."""
 
     position: int
@@ -79,7 +79,7 @@ class Change:
         else:
             _overwrite(content, self.position, self.data)
 
-    def torn(self, rng: random.Random) -> list[Change]:
+    def torn(self, rng: random.Random) -> list[PendingWrite]:
         """The part of the change that survives a power cut: nothing, first sectors, or any sectors."""
         if self.data is None:
             return rng.choice(([self], []))
@@ -92,12 +92,12 @@ class Change:
             case _:
                 return [each for each in sectors if rng.random() < 0.5]
 
-    def _sectors(self, data: bytes) -> Iterator[Change]:
+    def _sectors(self, data: bytes) -> Iterator[PendingWrite]:
         """Split the change into one change for each sector."""
         start, end = self.position, self.position + len(data)
         while start < end:
             next_start = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
-            yield Change(start, data[start - self.position : next_start - self.position])
+            yield PendingWrite(start, data[start - self.position : next_start - self.position])
             start = next_start
 
 
@@ -106,7 +106,7 @@ class FileNode:
     mount: Mount
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
-    pending: list[Change] = field(default_factory=list)
+    pending: list[PendingWrite] = field(default_factory=list)
     cold: bool = False
 
     def has_views(self) -> bool:
@@ -126,18 +126,18 @@ class FileNode:
             self.mount.refused += 1
         if size:
             written = bytes(memoryview(data)[:size])
-            self._make_room(position + size)
+            self._extend(position + size)
             _overwrite(self.content, position, written)
-            self.pending.append(Change(position, written))
+            self.pending.append(PendingWrite(position, written))
         return size
 
     def resize(self, size: int) -> None:
-        self._make_room(size)
+        self._extend(size)
         self.mount.used_bytes += min(0, size - len(self.content))
         _resize(self.content, size)
-        self.pending.append(Change(size, None))
+        self.pending.append(PendingWrite(size, None))
 
-    def _make_room(self, size: int) -> None:
+    def _extend(self, size: int) -> None:
         grow = size - len(self.content)
         if grow > 0:
             self.mount.used_bytes += grow
@@ -175,7 +175,7 @@ class DirectoryNode:
     mount: Mount
     names: dict[str, Node] = field(default_factory=dict)
     durable: dict[str, Node] = field(default_factory=dict)
-    pending: list[Renaming] = field(default_factory=list)
+    pending: list[NameChange] = field(default_factory=list)
 
     def sync(self, up_to: int | None = None) -> None:
         """Make the names durable, or only the changes up to number `up_to`."""
@@ -192,7 +192,7 @@ Node = FileNode | DirectoryNode
 
 
 @dataclass(eq=False)
-class Renaming:
+class NameChange:
     """An atomic change of names: the new node of each name, or None."""
 
     number: int
@@ -212,7 +212,7 @@ class Renaming:
 
 
 @dataclass(eq=False)
-class Fault:
+class DiskFault:
     """An injected fault: `passes` calls succeed first, then `times` calls fail."""
 
     pattern: str
@@ -248,9 +248,9 @@ class VirtualDisk:
         """The number of calls through the Files seam."""
         self.refused = 0
         """The number of calls that failed because of a fault or a full disk."""
-        self.has_rotted = False
+        self.has_flipped_bits = False
         """Whether bits have flipped; set by the code that flips them."""
-        self._faults: list[Fault] = []
+        self._faults: list[DiskFault] = []
         self.locks: list[VirtualLock] = []
 
     # Control of the disk by a test
@@ -284,7 +284,7 @@ class VirtualDisk:
         *,
         passes: int = 0,
         times: float = inf,
-    ) -> Fault:
+    ) -> DiskFault:
         """Make calls on paths that match `pattern` (fnmatch; `*` matches slashes) fail with
         `error`.
 
@@ -293,14 +293,14 @@ class VirtualDisk:
         unknown = set(operations) - OPERATIONS
         if unknown:
             raise ValueError(f"no such operations: {sorted(unknown)}")
-        fault = Fault(pattern, error, frozenset(operations), passes, times)
+        fault = DiskFault(pattern, error, frozenset(operations), passes, times)
         self._faults.append(fault)
         return fault
 
-    def make_read_only(self, pattern: str) -> Fault:
+    def make_read_only(self, pattern: str) -> DiskFault:
         return self.fail(pattern, errno.EROFS, MUTATIONS)
 
-    def heal(self, fault: Fault | None = None) -> None:
+    def heal(self, fault: DiskFault | None = None) -> None:
         """Remove one fault, or all of them."""
         self._faults = [f for f in self._faults if fault is not None and f is not fault]
 
@@ -321,7 +321,7 @@ class VirtualDisk:
         keep = _share(rng, everywhere)
         image = VirtualDisk()
         image.calls, image.refused = self.calls, self.refused
-        image.has_rotted = self.has_rotted
+        image.has_flipped_bits = self.has_flipped_bits
         image.root, nodes = _copied((self.root, [node for _, node in self.everything()]))
         for directory in nodes:
             if isinstance(directory, DirectoryNode) and directory.pending:
@@ -384,7 +384,7 @@ class VirtualDisk:
             old = directory.names.get(name)
             if isinstance(old, FileNode) and id(old) not in stays:
                 old.mount.used_bytes -= len(old.content)
-        Renaming(self.renamings + 1, list(puts)).apply()
+        NameChange(self.renamings + 1, list(puts)).apply()
         self.renamings += 1  # invalidates the lookups that other threads have cached
 
     def walk(self) -> Iterator[tuple[str, Node]]:

@@ -32,12 +32,12 @@ from odradek.testing.virtual_disk import (
     disk_error,
 )
 
-NAMES = frozenset({"create", "rename", "remove"})
-CHANGES = NAMES | {"write", "sync"}
+NAME_CHANGES = frozenset({"create", "rename", "remove"})
+CHANGES = NAME_CHANGES | {"write", "sync"}
 
 
 @dataclass(eq=False)
-class Strike:
+class CrashPoint:
     """Cuts the power during one of these `operations` on the node's files, after `passes` of them.
 
     Of a write, `share` of the bytes are written; other operations have no effect.
@@ -46,18 +46,18 @@ class Strike:
     operations: frozenset[str]
     passes: int = 0
     share: float = 0.0
-    may_happen: Callable[[], bool] = lambda: True
+    may_occur: Callable[[], bool] = lambda: True
     """Called when the strike is due, and at each later operation until it returns True."""
-    has_happened: bool = False
+    has_occurred: bool = False
 
     def is_due(self, operation: str) -> bool:
-        if self.has_happened or operation not in self.operations:
+        if self.has_occurred or operation not in self.operations:
             return False
         if self.passes:
             self.passes -= 1
             return False
-        self.has_happened = self.may_happen()
-        return self.has_happened
+        self.has_occurred = self.may_occur()
+        return self.has_occurred
 
 
 class VirtualFile:
@@ -155,7 +155,7 @@ class VirtualFile:
         if size > self._size:
             raise ValueError(f"truncating {self._path} to {size} would grow it from {self._size}")
         self.unmap()
-        self._files.strike_at("write")
+        self._files.check_crash_point("write")
         if size < len(self._node.content):
             self._node.resize(size)
         self._size = size
@@ -167,7 +167,7 @@ class VirtualFile:
         if size - len(self._node.content) > self._node.mount.free_bytes:
             self._node.mount.refused += 1
             raise self._files.disk.refusal(errno.ENOSPC, self._path)
-        self._files.strike_at("write")
+        self._files.check_crash_point("write")
         if size > len(self._node.content):
             self._node.resize(size)
         self._size = size
@@ -219,9 +219,9 @@ class VirtualFile:
         return is_there
 
     def _write(self, position: int, data: Buffer) -> None:
-        strike = self._files.strike
-        if strike is not None and strike.is_due("write"):
-            self._node.write(position, memoryview(data)[: int(len(data) * strike.share)])
+        crash_point = self._files.crash_point
+        if crash_point is not None and crash_point.is_due("write"):
+            self._node.write(position, memoryview(data)[: int(len(data) * crash_point.share)])
             self._files.crash()
         if self._node.write(position, data) < len(data):
             raise self._files.disk.refusal(errno.ENOSPC, self._path)
@@ -233,7 +233,7 @@ class VirtualFiles:
         self.power = power or Power()
         self.syncs = 0
         """Syncs of files and directories through this object."""
-        self.strike: Strike | None = None
+        self.crash_point: CrashPoint | None = None
         self._cut_at: int | None = None
         self._cut_after: int | None = None
 
@@ -250,11 +250,11 @@ class VirtualFiles:
     def begin_sync(self) -> None:
         if self._cut_at == self.syncs + 1:
             self.crash()
-        self.strike_at("sync")
+        self.check_crash_point("sync")
 
-    def strike_at(self, operation: str) -> None:
+    def check_crash_point(self, operation: str) -> None:
         """Raise NodeCrashed if the strike is due at this operation."""
-        if self.strike is not None and self.strike.is_due(operation):
+        if self.crash_point is not None and self.crash_point.is_due(operation):
             self.crash()
 
     def crash(self) -> NoReturn:
@@ -376,8 +376,8 @@ class VirtualFiles:
     def _enter(self, operation: str, path: Path) -> None:
         self.power.check()
         self.disk.check(operation, path)
-        if operation in NAMES:
-            self.strike_at(operation)
+        if operation in NAME_CHANGES:
+            self.check_crash_point(operation)
 
 
 def _check_replaceable(node: Node, there: Node | None, new: Path) -> None:

@@ -10,7 +10,7 @@ in order, after a delay drawn from the entropy, and may be split into pieces of 
   are processed, and the sender gets no response.
 - When a host's power is cut, its peers see resets, and new connections are refused, as after the
   end of a process. A host that was silenced before does not respond at all, as after the failure of
-  a machine, until `speak`; it then has no state of earlier connections.
+  a machine, until `unsilence`; it then has no state of earlier connections.
 
 File slices are read in pieces while they are sent, as `sendfile` does: if the file changes while
 the peer is slow, the changed bytes are sent here too.
@@ -41,7 +41,7 @@ from odradek.seams.network import (
 from odradek.seams.selector import EachAlone
 from odradek.testing.power import Power
 from odradek.testing.virtual_clock import VirtualClock
-from odradek.testing.virtual_troubles import Trouble, Troubles
+from odradek.testing.virtual_network_faults import NetworkFault, NetworkFaults
 
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10
@@ -51,7 +51,7 @@ _THIS_HOST = frozenset(("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::"))
 _FIRST_PORT = 32_768
 
 
-class Direction:
+class VirtualDirection:
     """The bytes from one end of a virtual connection to the other, in order; an end or a loss is
     last."""
 
@@ -60,14 +60,14 @@ class Direction:
         self._hosts = (sender, receiver)
         self._arrivals: deque[tuple[float, bytes | ConnectionLost]] = deque()  # b"": the end
         self._last_at = 0.0
-        self.held_bytes = 0
+        self.in_flight_bytes = 0
         self.closed_by_receiver = False
         self.changed = trio.lowlevel.ParkingLot()
 
     def put(self, what: bytes | ConnectionLost) -> None:
         if isinstance(what, ConnectionLost):
             self._arrivals.clear()  # a reset discards unread bytes
-            self.held_bytes = 0
+            self.in_flight_bytes = 0
         self.append(what)
 
     def append(self, what: bytes | ConnectionLost) -> None:
@@ -75,7 +75,7 @@ class Direction:
         wires = self._wires
         wires.messages += 1
         if isinstance(what, bytes):
-            self.held_bytes += len(what)
+            self.in_flight_bytes += len(what)
             wires.checksum = zlib.crc32(what, wires.checksum)
         at = wires.now_s() + wires.delay_seconds(*self._hosts)
         self._last_at = max(self._last_at, at)
@@ -92,7 +92,7 @@ class Direction:
 
     def arrived(self) -> bytes | ConnectionLost | None:
         """The first arrived item that was not taken; None if there is none yet."""
-        if not self._arrivals or self._wires.troubles.hold_back(*self._hosts):
+        if not self._arrivals or self._wires.troubles.is_blocked(*self._hosts):
             return None
         at, what = self._arrivals[0]
         return what if at <= self._wires.now_s() else None
@@ -110,7 +110,7 @@ class Direction:
         assert isinstance(what, bytes)
         if size < len(what):
             self._arrivals.appendleft((at, what[size:]))
-        self.held_bytes -= size
+        self.in_flight_bytes -= size
         self.wake()
 
     async def wait(self) -> None:
@@ -155,7 +155,7 @@ class VirtualWires:
         self.changed = trio.lowlevel.ParkingLot()
         self._silent: dict[str, list[VirtualConnection]] = {}
         self._delay_seconds = (0.0, 0.0)
-        self.troubles = Troubles()
+        self.troubles = NetworkFaults()
         self._next_port = _FIRST_PORT
 
     def host(self, name: str, power: Power | None = None) -> VirtualNetwork:
@@ -166,17 +166,17 @@ class VirtualWires:
         """Set the delay of later sends; bytes in flight keep their arrival time."""
         self._delay_seconds = (low_seconds, high_seconds)
 
-    def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> Trouble:
+    def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> NetworkFault:
         """Set the delay between two hosts until `heal`; of two such delays, the longer one applies."""
         pairs = frozenset({(one, other), (other, one)})
-        return self.troubles.add(Trouble(pairs, (low_seconds, high_seconds)))
+        return self.troubles.add(NetworkFault(pairs, (low_seconds, high_seconds)))
 
-    def partition(self, one: str, other: str, *, one_way: bool = False) -> Trouble:
+    def partition(self, one: str, other: str, *, one_way: bool = False) -> NetworkFault:
         """Block traffic between two hosts, or only from `one` to `other`, until `heal`."""
         pairs = {(one, other)} if one_way else {(one, other), (other, one)}
-        return self.troubles.add(Trouble(frozenset(pairs)))
+        return self.troubles.add(NetworkFault(frozenset(pairs)))
 
-    def heal(self, trouble: Trouble | None = None) -> None:
+    def heal(self, trouble: NetworkFault | None = None) -> None:
         """End one trouble, or all; delayed bytes arrive unless another trouble delays them."""
         self.troubles.heal(trouble)
         self.changed.unpark_all()
@@ -184,19 +184,19 @@ class VirtualWires:
             connection.wake()
 
     def silence(self, host: str) -> None:
-        """Make the host's next power cut invisible to its peers until `speak`."""
+        """Make the host's next power cut invisible to its peers until `unsilence`."""
         self._silent.setdefault(host, [])
 
-    def speak(self, host: str) -> None:
+    def unsilence(self, host: str) -> None:
         """End `silence`: the host runs again, and resets the connections that it does not know."""
         for connection in self._silent.pop(host, ()):
-            connection.respond_for_the_dead()
+            connection.reset_after_restart()
         self.changed.unpark_all()
 
     def is_silent(self, host: str) -> bool:
         return host in self._silent
 
-    def bury(self, connection: VirtualConnection) -> None:
+    def remember_lost_connection(self, connection: VirtualConnection) -> None:
         """Remember a connection whose end at a silent host is lost."""
         self._silent[connection.local.host].append(connection)
 
@@ -245,8 +245,8 @@ class VirtualConnection:
         wires: VirtualWires,
         power: Power,
         ends: tuple[Address, Address],
-        incoming: Direction,
-        outgoing: Direction,
+        incoming: VirtualDirection,
+        outgoing: VirtualDirection,
     ) -> None:
         self._wires = wires
         self._power = power
@@ -384,20 +384,20 @@ class VirtualConnection:
     def lose_power(self) -> None:
         """Handle a power cut: the peer sees a reset, or nothing if the host is silent."""
         if self._wires.is_silent(self._local.host):
-            self._wires.bury(self)
+            self._wires.remember_lost_connection(self)
             self._forget()
         elif not self._closed:
             self._outgoing.put(ConnectionLost(f"{self._local}: connection reset by peer"))
             self._incoming.closed_by_receiver = True
             self._forget()
 
-    def respond_for_the_dead(self) -> None:
+    def reset_after_restart(self) -> None:
         """Reset the connection if the peer has unacknowledged bytes, which it retransmits.
 
         Another peer gets the reset when it sends.
         """
         self._incoming.closed_by_receiver = True
-        if self._incoming.held_bytes and not self._closed:
+        if self._incoming.in_flight_bytes and not self._closed:
             self._outgoing.put(ConnectionLost(f"{self._local}: connection reset by peer"))
         self.wake()
 
@@ -406,12 +406,12 @@ class VirtualConnection:
         self._incoming.wake()
         self._outgoing.wake()
 
-    def _hears(self) -> bool:
+    def _receives_from_peer(self) -> bool:
         return not self._wires.troubles.parted(self._peer.host, self._local.host)
 
-    def _close(self, last_word: bytes | ConnectionLost) -> None:
+    def _close(self, final_item: bytes | ConnectionLost) -> None:
         self._closed = True
-        self._outgoing.put(last_word)
+        self._outgoing.put(final_item)
         self._incoming.closed_by_receiver = True
         self.wake()
         self._wires.changed.unpark_all()
@@ -432,9 +432,9 @@ class VirtualConnection:
 
     def _has_window(self) -> bool:
         self._check()
-        if self._outgoing.closed_by_receiver and self._hears():
+        if self._outgoing.closed_by_receiver and self._receives_from_peer():
             raise ConnectionLost(f"{self._peer}: connection reset by peer")
-        return self._outgoing.held_bytes < WINDOW_BYTES
+        return self._outgoing.in_flight_bytes < WINDOW_BYTES
 
     def _pieces(self, parts: Sequence[Buffer | FileSlice]) -> Iterator[bytes]:
         """Split `parts` into the byte strings that are sent together.
@@ -518,7 +518,7 @@ class VirtualNetwork:
         self.wires = wires
         self.name = name
         self.power = power
-        power.when_cut(self._lose_power)
+        power.on_cut(self._lose_power)
 
     async def listen(
         self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS
@@ -541,16 +541,16 @@ class VirtualNetwork:
         await self.wires.sleep(2 * self.wires.delay_seconds(here.host, there.host))
         while (
             self.wires.is_silent(there.host)
-            or self.wires.troubles.hold_back(here.host, there.host)
-            or self.wires.troubles.hold_back(there.host, here.host)
+            or self.wires.troubles.is_blocked(here.host, there.host)
+            or self.wires.troubles.is_blocked(there.host, here.host)
         ):
             await self.wires.changed.park()
         self.power.check()
         listener = self.wires.listeners.get((there.host, there.port))
         if listener is None:
             raise ConnectionRefused(f"{there}: connection refused")
-        there_to_here = Direction(self.wires, there.host, here.host)
-        here_to_there = Direction(self.wires, here.host, there.host)
+        there_to_here = VirtualDirection(self.wires, there.host, here.host)
+        here_to_there = VirtualDirection(self.wires, here.host, there.host)
         theirs = VirtualConnection(
             self.wires, listener.power, (there, here), here_to_there, there_to_here
         )

@@ -2,7 +2,7 @@
 
 A real thread does its work at some time between the call and its return. Here the entropy decides that
 time. The delays are in virtual time, so that advancing the clock never skips a running call. A call that
-would block its thread (on an object store that hangs) extends its own duration with `owe`.
+would block its thread (on an object store that hangs) extends its own duration with `extend_current_call`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class VirtualOffload:
         self._calls_per_lane = calls_per_lane
         self._lanes: dict[str, PromptLock] = {}
         self._owed_seconds = 0.0
-        self._taking_time: dict[trio.CancelScope, None] = {}
+        self._delayed_calls: dict[trio.CancelScope, None] = {}
         self._jumping: dict[trio.lowlevel.Task, None] = {}
-        self._power.when_cut(self._end)
+        self._power.on_cut(self._end)
 
-    def owe(self, seconds: float) -> None:
+    def extend_current_call(self, seconds: float) -> None:
         """Extend the current call by `seconds`; for use within a call."""
         self._owed_seconds += seconds
 
@@ -61,15 +61,15 @@ class VirtualOffload:
         # As with a thread, a call can be cancelled until it begins; then it is awaited.
         await trio.lowlevel.checkpoint_if_cancelled()
         async with place:
-            await self._take_time()
+            await self._delay()
             self._power.check()
             self._owed_seconds = 0.0
             try:
                 return fn(*args)
             finally:
-                await self._take_time(self._owed_seconds)
+                await self._delay(self._owed_seconds)
 
-    async def _take_time(self, owed_seconds: float = 0.0) -> None:
+    async def _delay(self, owed_seconds: float = 0.0) -> None:
         seconds = self.delay_seconds
         if seconds and self._entropy is not None:
             seconds = self._entropy.uniform(0.0, seconds)
@@ -82,11 +82,11 @@ class VirtualOffload:
             await self._jump(clock, clock.monotonic() + seconds)
             return
         with trio.CancelScope(shield=True) as scope:
-            self._taking_time[scope] = None
+            self._delayed_calls[scope] = None
             try:
                 await trio.sleep(seconds)
             finally:
-                del self._taking_time[scope]
+                del self._delayed_calls[scope]
 
     async def _jump(self, clock: VirtualClock, until: float) -> None:
         """Sleep shielded, without cancel scopes: it is the most frequent wait of a simulated
@@ -105,7 +105,7 @@ class VirtualOffload:
 
     def _end(self) -> None:
         """End all waiting calls after a power cut."""
-        for scope in list(self._taking_time):
+        for scope in list(self._delayed_calls):
             scope.cancel()
         for task in list(self._jumping):
             self._wake(task)

@@ -27,13 +27,13 @@ from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from odradek.testing.virtual_network import VirtualNetwork, VirtualWires
-from odradek.testing.virtual_objects import VirtualBucket, VirtualObjects
+from odradek.testing.virtual_object_store import VirtualBucket, VirtualObjectStore
 from odradek.testing.virtual_offload import VirtualOffload
 from odradek.testing.virtual_workers import VirtualWorkers
 
 T = TypeVar("T")
 
-PASSES_A_LOOK = 1000
+PASSES_PER_POLL = 1000
 """Passes of the busy loop between two polls for I/O: about 0.1 s."""
 
 
@@ -47,7 +47,7 @@ class VirtualNode:
     files: VirtualFiles
     network: VirtualNetwork
     offload: VirtualOffload
-    objects: VirtualObjects
+    objects: VirtualObjectStore
     workers: VirtualWorkers
     seams: Seams
 
@@ -71,7 +71,7 @@ class VirtualWorld:
         files = VirtualFiles(disk or VirtualDisk(), power)
         network = self.wires.host(name, power)
         offload = VirtualOffload(power, entropy, self.clock)
-        objects = VirtualObjects(self.bucket, power, offload.owe)
+        objects = VirtualObjectStore(self.bucket, power, offload.extend_current_call)
         workers = VirtualWorkers(files, power)
         return VirtualNode(
             name=name,
@@ -105,9 +105,12 @@ class VirtualWorld:
         """Run `trio.run` on this clock; the seed decides the order of tasks."""
         runner: Any = trio._core._run  # no public interface; hypothesis uses the same attribute
         before = runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r
-        runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = True, _Order(self.seed, before[1])
+        runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = (
+            True,
+            _SeededTaskOrder(self.seed, before[1]),
+        )
         try:
-            return trio.run(_run_lightly, main, clock=self.clock)
+            return trio.run(_run_with_rare_polls, main, clock=self.clock)
         finally:
             runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = before
 
@@ -115,7 +118,7 @@ class VirtualWorld:
         return SeededEntropy(random.Random(f"{self.seed} {name}"))
 
 
-class _Order:
+class _SeededTaskOrder:
     """Replaces trio's source of randomness, which the whole process shares.
 
     A broker in another thread must not draw from the world's. Most passes have one task, whose
@@ -136,7 +139,7 @@ class _Order:
         return getattr(self._elsewhere, name)
 
 
-class _RarelyLookedThrough:
+class _RarelyPolledIoManager:
     """Replaces trio's I/O polling, which polls in each pass: 5% of the cost of a simulated cluster.
 
     Nothing but Ctrl-C arrives through it.
@@ -148,7 +151,7 @@ class _RarelyLookedThrough:
 
     def get_events(self, timeout: float) -> Any:
         self._passes += 1
-        if timeout <= 0 and self._passes % PASSES_A_LOOK:
+        if timeout <= 0 and self._passes % PASSES_PER_POLL:
             return ()
         return self._door.get_events(timeout)
 
@@ -160,7 +163,7 @@ class _RarelyLookedThrough:
         return getattr(self._door, name)
 
 
-async def _run_lightly(main: Callable[[], Awaitable[T]]) -> T:
+async def _run_with_rare_polls(main: Callable[[], Awaitable[T]]) -> T:
     runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
-    runner.io_manager = _RarelyLookedThrough(runner.io_manager)
+    runner.io_manager = _RarelyPolledIoManager(runner.io_manager)
     return await main()

@@ -12,7 +12,7 @@ from odradek.bench.model import TIER, PeerFailed, Target
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.nodes import NodeFailed, Software
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
-from odradek.testing.cluster.blocking import Cluster
+from odradek.testing.cluster.cluster import Cluster
 
 BROKERS = 3
 TIERED: Mapping[str, str] = {

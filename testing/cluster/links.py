@@ -1,6 +1,6 @@
 """The simulated network between the ends of a cluster: latency, rate limits and partitions.
 
-A `Direction` is one way between two ends (a node, or all clients together). All connections between
+A `LinkDirection` is one way between two ends (a node, or all clients together). All connections between
 the two ends share it, whichever end opened them, as they would share a cable. It uses no sockets:
 `take` returns when bytes that arrive now are due at the other end, and `busy_until` when more bytes
 may be read. A closed direction delays bytes and loses none, as TCP does while packets are dropped;
@@ -17,7 +17,7 @@ import trio
 QUEUE_S = 0.1
 """How far ahead of a limited rate bytes are read, in seconds: the queue length of a router."""
 
-End = int | str
+LinkEnd = int | str
 """The id of a node, or `CLIENTS`."""
 
 CLIENTS = "clients"
@@ -25,17 +25,17 @@ CLIENTS = "clients"
 
 
 @dataclass(frozen=True)
-class Shape:
+class LinkShape:
     """Latency in seconds, and rate in bytes per second (None: unlimited), of a direction."""
 
     delay_s: float = 0.0
     bytes_per_s: float | None = None
 
 
-UNSHAPED = Shape()
+UNSHAPED = LinkShape()
 
 
-class Direction:
+class LinkDirection:
     """The traffic from one end to another. Times are seconds of any single clock."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Direction:
         """When more bytes may be read; at most `now` if that is immediately."""
         return now if self.shape.bytes_per_s is None else self._free_at - QUEUE_S
 
-    def piece_bytes(self, most: int) -> int:
+    def read_bytes_max(self, most: int) -> int:
         """The maximum number of bytes of one read; small at a low rate, so that connections share
         it."""
         if self.shape.bytes_per_s is None:
@@ -83,23 +83,27 @@ class Links:
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self.nodes = tuple(nodes)
-        ends: tuple[End, ...] = (*self.nodes, CLIENTS)
-        self._directions: Mapping[tuple[End, End], Direction] = {
-            (source, to): Direction() for source in ends for to in ends
+        ends: tuple[LinkEnd, ...] = (*self.nodes, CLIENTS)
+        self._directions: Mapping[tuple[LinkEnd, LinkEnd], LinkDirection] = {
+            (source, to): LinkDirection() for source in ends for to in ends
         }
 
-    def direction(self, source: End, to: End) -> Direction:
+    def direction(self, source: LinkEnd, to: LinkEnd) -> LinkDirection:
         return self._directions[source, to]
 
     def partition(
-        self, nodes: Iterable[int], others: Iterable[End] | None = None, *, one_way: bool = False
+        self,
+        nodes: Iterable[int],
+        others: Iterable[LinkEnd] | None = None,
+        *,
+        one_way: bool = False,
     ) -> None:
         """Block traffic between `nodes` and `others` (default: all other nodes, not the clients).
 
         With `one_way`, only traffic from `nodes` is blocked.
         """
         cut = tuple(nodes)
-        rest: Iterable[End] = self.nodes if others is None else others
+        rest: Iterable[LinkEnd] = self.nodes if others is None else others
         for node in cut:
             for other in rest:
                 if other in cut:
@@ -108,7 +112,7 @@ class Links:
                 if not one_way:
                     self._directions[other, node].close()
 
-    def shape(self, shape: Shape, ends: Iterable[End] | None = None) -> None:
+    def shape(self, shape: LinkShape, ends: Iterable[LinkEnd] | None = None) -> None:
         """Set latency and rate of each direction between two of `ends` (default: the nodes)."""
         among = self.nodes if ends is None else tuple(ends)
         for source in among:

@@ -1,7 +1,7 @@
 """A TCP proxy in front of one listener of a node; it applies the cluster's links to the traffic.
 
 Each connection has two pumps, one for each direction. A pump reads bytes and gets from its
-`Direction` when they are due; a second task writes them then. Reading continues during the delay,
+`LinkDirection` when they are due; a second task writes them then. Reading continues during the delay,
 so that latency does not reduce throughput. While a direction is closed, nothing is read or written
 in it, not even the end of a stream or a reset: the peer sees no traffic, as when packets are
 dropped.
@@ -16,7 +16,7 @@ from contextlib import suppress
 import trio
 from trio.abc import HalfCloseableStream
 
-from odradek.testing.cluster.links import Direction, End, Links
+from odradek.testing.cluster.links import LinkDirection, LinkEnd, Links
 
 READ_BYTES = 64 << 10
 PIECES_MAX = 64
@@ -33,7 +33,7 @@ class Proxy:
     """
 
     def __init__(
-        self, node: int, target: tuple[str, int], links: Links, who: Callable[[int], End]
+        self, node: int, target: tuple[str, int], links: Links, who: Callable[[int], LinkEnd]
     ) -> None:
         self._node = node
         self._target = target
@@ -73,7 +73,10 @@ class Proxy:
 
 
 async def join(
-    client: HalfCloseableStream, server: HalfCloseableStream, there: Direction, back: Direction
+    client: HalfCloseableStream,
+    server: HalfCloseableStream,
+    there: LinkDirection,
+    back: LinkDirection,
 ) -> None:
     """Forward in both directions until both have ended or one connection breaks; then close both."""
     try:
@@ -89,7 +92,7 @@ async def join(
 
 
 async def _pump(
-    source: HalfCloseableStream, sink: HalfCloseableStream, direction: Direction
+    source: HalfCloseableStream, sink: HalfCloseableStream, direction: LinkDirection
 ) -> None:
     """Forward everything from `source` to `sink`, as `direction` permits, and then the end."""
     pieces_in, pieces_out = trio.open_memory_channel[tuple[float, bytes]](PIECES_MAX)
@@ -99,7 +102,7 @@ async def _pump(
             while True:
                 await direction.wait_open()
                 await trio.sleep_until(direction.busy_until(trio.current_time()))
-                piece = await source.receive_some(direction.piece_bytes(READ_BYTES))
+                piece = await source.receive_some(direction.read_bytes_max(READ_BYTES))
                 await pieces_in.send(
                     (direction.take(len(piece), trio.current_time()), bytes(piece))
                 )
@@ -110,7 +113,7 @@ async def _pump(
 async def _hand_over(
     pieces: trio.MemoryReceiveChannel[tuple[float, bytes]],
     sink: HalfCloseableStream,
-    direction: Direction,
+    direction: LinkDirection,
 ) -> None:
     async for due_at, piece in pieces:
         await trio.sleep_until(due_at)

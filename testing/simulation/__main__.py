@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from odradek.testing.simulation import summary as summaries
-from odradek.testing.simulation.many import HASH_SEED, run_many
+from odradek.testing.simulation.parallel_runs import HASH_SEED, run_many
 from odradek.testing.simulation.plan import NODES
+from odradek.testing.simulation.summary import MismatchedRun, Summary, load_progress, save_progress
 
-TOLD_EVERY = 100
+REPORT_EVERY_RUNS = 100
 """The number of runs between two progress reports."""
 
 
@@ -61,11 +61,11 @@ def _nodes(text: str) -> int:
 
 def _run(seeds: range, args: argparse.Namespace) -> int:
     run = {"seeds": [seeds[0], seeds[-1]], "nodes": args.nodes, "tiered": args.tiered}
-    summary = summaries.Summary()
+    summary = Summary()
     if args.resume is not None:
         try:
-            summary = summaries.kept(args.resume, **run)
-        except summaries.OtherRun as error:
+            summary = load_progress(args.resume, **run)
+        except MismatchedRun as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
     many = run_many(
@@ -79,14 +79,14 @@ def _run(seeds: range, args: argparse.Namespace) -> int:
             summary.seconds = before_s + time.perf_counter() - began
             for anomaly in row["anomalies"]:
                 print(f"seed {row['seed']}: {anomaly}", flush=True)
-            if summary.runs % TOLD_EVERY == 0 and summary.runs < len(seeds):
+            if summary.runs % REPORT_EVERY_RUNS == 0 and summary.runs < len(seeds):
                 print(summary.figures(), flush=True)
                 if args.resume is not None:
-                    summaries.keep(args.resume, summary, **run)
+                    save_progress(args.resume, summary, **run)
     except KeyboardInterrupt:
         is_stopped = True
     if args.resume is not None:
-        summaries.keep(args.resume, summary, **run)
+        save_progress(args.resume, summary, **run)
     print(summary.table())
     print(summary.more_figures())
     print(summary.figures())

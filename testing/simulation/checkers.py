@@ -1,7 +1,7 @@
 """Checks invariants of the nodes' state, at every step and after recovery.
 
 At any time: an epoch has one leader, in the quorum and in every partition; a node's high watermarks
-never decrease while its log is open; committed records are not lost (`committed.py`); metadata
+never decrease while its log is open; committed records are not lost (`committed_records.py`); metadata
 images of the same offset are equal. After recovery: all replicas of a partition have the same bytes
 up to the high watermark, which is their log end offset; for a tiered partition, the bytes that are
 on all local disks.
@@ -32,7 +32,11 @@ from odradek.storage.directories.names import (
     parse,
 )
 from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
-from odradek.testing.simulation.committed import Committed, Replica, first_offset
+from odradek.testing.simulation.committed_records import (
+    CommittedRecords,
+    ReplicaSnapshot,
+    first_offset,
+)
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.plan import DATA, OTHER_DATA
 from odradek.testing.virtual_disk import DirectoryNode
@@ -54,16 +58,16 @@ class Checkers:
         self._high_watermarks: dict[MetadataManager | Partition, int] = {}
         self._images: dict[int, MetadataImage] = {}
         self._last_images: dict[int, MetadataImage] = {}
-        self._committed = Committed()
+        self._committed = CommittedRecords()
         self._watched: set[MetadataManager] = set()
-        self._looked = trio.Event()
+        self._stepped = trio.Event()
 
     async def run(self) -> None:
         """Run the checks repeatedly, until cancelled."""
         while True:
             self.step()
-            self._looked.set()
-            self._looked = trio.Event()
+            self._stepped.set()
+            self._stepped = trio.Event()
             await self._cluster.world.clock.sleep(STEP_S)
 
     def step(self) -> None:
@@ -71,10 +75,10 @@ class Checkers:
         for node, broker in self._cluster.running():
             self._check_roles(node, broker)
             self._watch(node, broker)
-            self._check_rise(node, broker.metadata, broker.metadata.high_watermark)
+            self._check_high_watermark(node, broker.metadata, broker.metadata.high_watermark)
             self._check_metadata_log(node, broker)
             for partition in broker.partitions:
-                self._check_rise(node, partition, partition.log.high_watermark)
+                self._check_high_watermark(node, partition, partition.log.high_watermark)
                 self._check_committed(node, partition)
 
     def _watch(self, node: SimulatedNode, broker: Node) -> None:
@@ -95,7 +99,7 @@ class Checkers:
         if leader >= 0:
             known = self._quorum_leaders.setdefault(epoch, leader)
             if known != leader:
-                self._found(
+                self._add_anomaly(
                     "two leaders",
                     f"of the quorum's epoch {epoch}: {known}, and {leader} as {node.number} knows",
                 )
@@ -105,11 +109,11 @@ class Checkers:
         if partition.is_leader:
             known = self._leaders.setdefault(key, node.number)
             if known != node.number:
-                self._found("two leaders", f"of {partition!r}: {known} and {node.number}")
+                self._add_anomaly("two leaders", f"of {partition!r}: {known} and {node.number}")
 
     def _check_metadata_log(self, node: SimulatedNode, broker: Node) -> None:
         high_watermark = broker.metadata.high_watermark
-        replica = Replica(
+        replica = ReplicaSnapshot(
             who=broker.metadata,
             name=host(node.number),
             disk=node.disk,
@@ -122,15 +126,15 @@ class Checkers:
             epoch=-1,
             is_leader=False,
         )
-        wrong = self._committed.look(METADATA_LOG, replica)
+        wrong = self._committed.compare(METADATA_LOG, replica)
         if wrong is not None:
-            self._found("committed lost", f"of the metadata log: {wrong}")
+            self._add_anomaly("committed lost", f"of the metadata log: {wrong}")
 
     def _check_committed(self, node: SimulatedNode, partition: Partition) -> None:
         log, which = partition.log, (partition.topic_id, partition.index)
         if log.failure is not None:
             return
-        replica = Replica(
+        replica = ReplicaSnapshot(
             who=partition,
             name=host(node.number),
             disk=node.disk,
@@ -141,14 +145,18 @@ class Checkers:
             epoch=partition.leader_epoch,
             is_leader=partition.is_leader,
         )
-        wrong = self._committed.look(which, replica)
+        wrong = self._committed.compare(which, replica)
         if wrong is not None:
-            self._found("committed lost", f"of {partition!r}: {wrong}")
+            self._add_anomaly("committed lost", f"of {partition!r}: {wrong}")
 
-    def _check_rise(self, node: SimulatedNode, of: MetadataManager | Partition, now: int) -> None:
+    def _check_high_watermark(
+        self, node: SimulatedNode, of: MetadataManager | Partition, now: int
+    ) -> None:
         before = self._high_watermarks.get(of, -1)
         if now < before:
-            self._found("high watermark back", f"{host(node.number)}, {of!r}: {before}, then {now}")
+            self._add_anomaly(
+                "high watermark back", f"{host(node.number)}, {of!r}: {before}, then {now}"
+            )
         self._high_watermarks[of] = now
 
     def _check_image(self, node: SimulatedNode, image: MetadataImage) -> None:
@@ -158,7 +166,7 @@ class Checkers:
         self._forget_unclean(image)
         known = self._images.setdefault(image.offset, image)
         if known is not image and known != image:
-            self._found("other image", f"{host(node.number)} at offset {image.offset}")
+            self._add_anomaly("other image", f"{host(node.number)} at offset {image.offset}")
         if len(self._images) > IMAGES_KEPT:
             del self._images[min(self._images)]
 
@@ -168,12 +176,12 @@ class Checkers:
                 if partition.leader_recovery_state:
                     self._committed.forget((topic.id, index))
 
-    def _found(self, kind: str, text: str) -> None:
+    def _add_anomaly(self, kind: str, text: str) -> None:
         self.anomalies.append(Anomaly(kind, text))
 
     # After recovery
 
-    def is_whole(self) -> bool:
+    def is_in_sync(self) -> bool:
         """Whether every node serves, and every replica is in sync in the metadata of all nodes."""
         running = self._cluster.running()
         if len(running) < len(self._cluster.nodes):
@@ -183,19 +191,19 @@ class Checkers:
         return (
             len(offsets) == 1
             and all(
-                _is_whole(partition)
+                _is_in_sync(partition)
                 for topic in image.topics_by_name.values()
                 for partition in topic.partitions.values()
             )
-            and self.all_vote()
+            and self.all_are_voters()
         )
 
-    def all_vote(self) -> bool:
+    def all_are_voters(self) -> bool:
         """Whether every node, with its current directory id, is a voter in the view of all running
         nodes."""
-        return not self._without_vote()
+        return not self._nodes_without_vote()
 
-    def _without_vote(self) -> set[int]:
+    def _nodes_without_vote(self) -> set[int]:
         """The nodes that are not voters in the view of any running node."""
         if not self._cluster.has_dynamic_quorum:
             return set()
@@ -214,7 +222,7 @@ class Checkers:
         """
         if any(broker.logs.mover.moves() for _, broker in self._cluster.running()):
             return False
-        return self.is_whole() and all(
+        return self.is_in_sync() and all(
             partition.log.high_watermark == partition.log.end_offset == self._end_of(partition)
             for _, broker in self._cluster.running()
             for partition in broker.partitions
@@ -226,16 +234,16 @@ class Checkers:
         found = leader and leader.partitions.opened(partition.topic, partition.index)
         return found.log.end_offset if found else -1
 
-    async def until_settled(self) -> None:
+    async def wait_settled(self) -> None:
         while not self.is_settled():
-            await self._looked.wait()
+            await self._stepped.wait()
 
-    async def until_whole(self) -> None:
+    async def wait_in_sync(self) -> None:
         """Wait until the cluster is whole; `run` must be running."""
-        while not self.is_whole():
-            await self._looked.wait()
+        while not self.is_in_sync():
+            await self._stepped.wait()
 
-    def what_is_missing(self) -> str:
+    def describe_missing(self) -> str:
         """Explain, for an anomaly, why the cluster is not whole."""
         down = [node.number for node in self._cluster if not node.serves]
         if down:
@@ -248,7 +256,7 @@ class Checkers:
             f"{topic.name}-{index} led by {partition.leader}, in sync {partition.isr}"
             for topic in image.topics_by_name.values()
             for index, partition in topic.partitions.items()
-            if not _is_whole(partition)
+            if not _is_in_sync(partition)
         ]
         moves = {
             node.number: moves
@@ -257,7 +265,7 @@ class Checkers:
         }
         return (
             f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}, moves are {moves}, "
-            f"nodes {self._without_vote() or 'none'} do not vote"
+            f"nodes {self._nodes_without_vote() or 'none'} do not vote"
         )
 
     def final(self) -> None:
@@ -288,7 +296,9 @@ class Checkers:
         )
         if there != expected:
             more, less = list(there - expected), list(expected - there)
-            self._found("other directories", f"{host(node.number)} has {more}, and not {less}")
+            self._add_anomaly(
+                "other directories", f"{host(node.number)} has {more}, and not {less}"
+            )
 
     def _check_equal(self, topic: str, index: int, expected: set[int]) -> None:
         replicas = [
@@ -299,7 +309,7 @@ class Checkers:
         there = {number for number, _ in replicas}
         if there != expected:
             why = f"{topic}-{index}: {sorted(there)} have one, {sorted(expected)} are to"
-            self._found("other replicas", why)
+            self._add_anomaly("other replicas", why)
         if not replicas:
             return
         starts = [partition.log.local_log_start_offset for _, partition in replicas]
@@ -308,13 +318,15 @@ class Checkers:
             try:
                 contents[number] = _content(partition, max(starts))
             except CorruptBatch as reason:
-                self._found("other records", f"{topic}-{index} on {number}: {reason}")
+                self._add_anomaly("other records", f"{topic}-{index} on {number}: {reason}")
         ends = {number: partition.log.high_watermark for number, partition in replicas}
         if len(set(ends.values())) > 1:
-            self._found("other high watermark", f"{topic}-{index}: {ends}")
+            self._add_anomaly("other high watermark", f"{topic}-{index}: {ends}")
         if len(set(contents.values())) > 1:
             sizes = {number: len(content) for number, content in contents.items()}
-            self._found("other records", f"{topic}-{index}: replicas differ, of {sizes} bytes")
+            self._add_anomaly(
+                "other records", f"{topic}-{index}: replicas differ, of {sizes} bytes"
+            )
 
 
 def _partition_directories(node: SimulatedNode, path: str) -> Iterator[PartitionDirectory]:
@@ -325,7 +337,7 @@ def _partition_directories(node: SimulatedNode, path: str) -> Iterator[Partition
                 yield parse(name)
 
 
-def _is_whole(partition: PartitionImage) -> bool:
+def _is_in_sync(partition: PartitionImage) -> bool:
     return (
         partition.leader >= 0
         and set(partition.isr) == set(partition.replicas)

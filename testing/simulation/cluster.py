@@ -24,13 +24,13 @@ from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, Vot
 from odradek.seams.network import Address
 from odradek.storage.directories import meta_properties
 from odradek.testing.power import NodeCrashed
-from odradek.testing.simulation.log_watch import LIFE, Cause
+from odradek.testing.simulation.log_watch import CURRENT_NODE_RUN, ErrorCause
 from odradek.testing.simulation.plan import DATA, OTHER_DATA
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_clock import SkewedClock
 from odradek.testing.virtual_disk import VirtualDisk
-from odradek.testing.virtual_files import Strike
-from odradek.testing.virtual_objects import VirtualBucket
+from odradek.testing.virtual_files import CrashPoint
+from odradek.testing.virtual_object_store import VirtualBucket
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 
 PORT = 9092
@@ -38,7 +38,7 @@ CONTROLLER_PORT = 9093
 CLIENTS = "clients"
 CLUSTER_ID = "simulated-cluster-0001"
 
-COMMON: Mapping[str, str] = {
+COMMON_CONFIGS: Mapping[str, str] = {
     "log.dirs": DATA,
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
@@ -50,7 +50,7 @@ COMMON: Mapping[str, str] = {
     "group.consumer.min.heartbeat.interval.ms": "300",
     "group.consumer.assignment.interval.ms": "100",
 }
-OF_MANY: Mapping[str, str] = {
+MULTI_NODE_CONFIGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "default.replication.factor": "3",
@@ -66,7 +66,7 @@ OF_MANY: Mapping[str, str] = {
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.retry.backoff.ms": "100",
 }
-TIERED: Mapping[str, str] = {
+TIERED_CONFIGS: Mapping[str, str] = {
     "log.dirs": f"{DATA},{OTHER_DATA}",
     "replica.alter.log.dirs.io.max.bytes.per.second": "10000",  # slow enough to overlap with copies to the remote tier
     "remote.log.storage.system.enable": "true",
@@ -98,10 +98,10 @@ def config_of(
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> ServerConfig:
     listeners = f"PLAINTEXT://{host(number)}:{PORT}"
-    configs = {**COMMON, "node.id": str(number), "listeners": listeners}
+    configs = {**COMMON_CONFIGS, "node.id": str(number), "listeners": listeners}
     if nodes > 1:
         controllers = {each: f"{host(each)}:{CONTROLLER_PORT}" for each in range(1, nodes + 1)}
-        configs |= OF_MANY
+        configs |= MULTI_NODE_CONFIGS
         configs["listeners"] += f",CONTROLLER://{host(number)}:{CONTROLLER_PORT}"
         if dynamic_quorum:
             configs["controller.quorum.bootstrap.servers"] = ",".join(controllers.values())
@@ -111,7 +111,7 @@ def config_of(
             configs["controller.quorum.voters"] = ",".join(voters)
     if tiered:
         prefix = "rlmm.config.remote.log.metadata.topic."
-        configs |= TIERED
+        configs |= TIERED_CONFIGS
         configs[prefix + "replication.factor"] = str(min(3, nodes))
         configs[prefix + "min.isr"] = str(min(2, nodes))
     return ServerConfig.from_properties({**configs, **more}, test_node=True)
@@ -122,7 +122,7 @@ class SimulatedNode:
     number: int
     clock: SkewedClock
     disk: VirtualDisk
-    doors: VirtualNode | None = None
+    virtual_node: VirtualNode | None = None
     broker: Node | None = None
     """The running broker, also during its start."""
     serves: bool = False
@@ -135,11 +135,11 @@ class SimulatedNode:
     """
     lost: str = ""
     """The storage failure that ended the node, if one did."""
-    slowed_s: list[float] = field(default_factory=list)
+    slow_faults_s: list[float] = field(default_factory=list)
     """The slow disk faults that are active, by their delay; they outlive a restart."""
-    torn_by: int | None = None
+    power_loss_seed: int | None = None
     """The seed of a power loss, which is applied to the disk once the node is down."""
-    life: NodeLife | None = None
+    life: SimulatedNodeRun | None = None
     """The current run of the node, or the last one."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     down: trio.Event = field(default_factory=trio.Event)
@@ -156,30 +156,33 @@ class SimulatedNode:
 
 
 @dataclass
-class NodeLife:
+class SimulatedNodeRun:
     """One run of a node, from start to end, with its seams."""
 
     name: str
-    doors: VirtualNode
+    virtual_node: VirtualNode
     bucket: VirtualBucket
-    refused_before: int
+    refused_at_start: int
     """Disk calls that had failed before this run."""
-    is_to_stop: bool = False
+    is_stopping: bool = False
 
     @property
     def is_dead(self) -> bool:
-        return not self.doors.power.on
+        return not self.virtual_node.power.on
 
-    def has_met(self, cause: Cause) -> bool:
-        if cause is Cause.STORE:
-            return self.bucket.struck > 0
-        return self.doors.disk.refused > self.refused_before or self.doors.disk.has_rotted
+    def is_affected_by(self, cause: ErrorCause) -> bool:
+        if cause is ErrorCause.STORE:
+            return self.bucket.affected_requests > 0
+        return (
+            self.virtual_node.disk.refused > self.refused_at_start
+            or self.virtual_node.disk.has_flipped_bits
+        )
 
     def has_reason(self, error: BaseException) -> bool:
         """Whether a correct node may end with this error."""
         if isinstance(error, Stopped):
-            return self.is_to_stop
-        return self.has_met(Cause.DISK)
+            return self.is_stopping
+        return self.is_affected_by(ErrorCause.DISK)
 
 
 class SimulatedCluster:
@@ -235,14 +238,14 @@ class SimulatedCluster:
         If its power was cut, wait first until it is down: it may not have noticed yet.
         """
         node = self.nodes[number]
-        if node.is_up and node.doors is not None and not node.doors.power.on:
+        if node.is_up and node.virtual_node is not None and not node.virtual_node.power.on:
             await node.down.wait()
         if node.is_up:
             return
         node.lives += 1
-        self.world.wires.speak(host(number))
-        node.doors = self.world.node(host(number), node.disk, clock=node.clock)
-        self._keep_pace(node)
+        self.world.wires.unsilence(host(number))
+        node.virtual_node = self.world.node(host(number), node.disk, clock=node.clock)
+        self._update_disk_delay(node)
         config = config_of(
             number,
             len(self.nodes),
@@ -253,12 +256,16 @@ class SimulatedCluster:
         if len(self.nodes) > 1 and not node.is_formatted:
             is_first = node.directory_id == NO_DIRECTORY
             voters = self._first_voters() if self.has_dynamic_quorum and is_first else ()
-            _format(node.doors, config, voters)
-            properties = node.doors.files.read(config.metadata_log_dir / meta_properties.FILE_NAME)
+            _format(node.virtual_node, config, voters)
+            properties = node.virtual_node.files.read(
+                config.metadata_log_dir / meta_properties.FILE_NAME
+            )
             node.directory_id = meta_properties.parse(properties).directory_id or NO_DIRECTORY
         node.is_formatted, node.lost = True, ""
-        node.life = NodeLife(host(number), node.doors, self.world.bucket, node.disk.refused)
-        node.broker = Node(node.doors.seams, config)
+        node.life = SimulatedNodeRun(
+            host(number), node.virtual_node, self.world.bucket, node.disk.refused
+        )
+        node.broker = Node(node.virtual_node.seams, config)
         node.scope = trio.CancelScope()
         node.down = trio.Event()
         self.trace.add(f"{host(number)} starts")
@@ -274,15 +281,15 @@ class SimulatedCluster:
             for number in self.nodes
         )
 
-    async def _live(self, node: SimulatedNode, broker: Node, life: NodeLife) -> None:
-        LIFE.set(life)
+    async def _live(self, node: SimulatedNode, broker: Node, life: SimulatedNodeRun) -> None:
+        CURRENT_NODE_RUN.set(life)
         name, end = life.name, "is gone"
         try:
             with node.scope:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.run)
                     node.serves = True
-                    self._look_whether_all_serve()
+                    self._record_start_time()
                     self.trace.add(f"{name} serves")
                 end = "has stopped"
         except* NodeCrashed:
@@ -297,21 +304,21 @@ class SimulatedCluster:
             end = f"ended by {group.exceptions!r}"
             self.failures.append(f"{name} {end}")
         self.trace.add(f"{name} {end}")
-        if node.torn_by is not None:
-            node.disk, node.torn_by = node.disk.crash(node.torn_by), None
+        if node.power_loss_seed is not None:
+            node.disk, node.power_loss_seed = node.disk.crash(node.power_loss_seed), None
         node.broker, node.serves = None, False
         node.down.set()
 
-    def _look_whether_all_serve(self) -> None:
+    def _record_start_time(self) -> None:
         if not self.starts_cpu_s and len(self.running()) == len(self.nodes):
             self.starts_cpu_s = time.process_time() - self._began_cpu_s
 
     async def kill(self, number: int) -> None:
         """End the process; its disk keeps all writes."""
         node = self.nodes[number]
-        if node.doors is None or not node.is_up:
+        if node.virtual_node is None or not node.is_up:
             return
-        node.doors.power.cut()
+        node.virtual_node.power.cut()
         node.scope.cancel()
         await node.down.wait()
 
@@ -323,7 +330,7 @@ class SimulatedCluster:
         """
         node = self.nodes[number]
         if node.is_up:
-            node.torn_by = seed
+            node.power_loss_seed = seed
             if silent:
                 self.world.wires.silence(host(number))
             await self.kill(number)
@@ -337,10 +344,10 @@ class SimulatedCluster:
         node.disk, node.is_formatted = VirtualDisk(), False
         self.trace.add(f"{host(number)} has a new disk")
 
-    async def struck(
+    async def crash_at_operation(
         self,
         number: int,
-        strike: Strike,
+        crash_point: CrashPoint,
         within_s: float,
         seed: int | None,
         *,
@@ -349,53 +356,53 @@ class SimulatedCluster:
         """Kill the node when the strike happens, or with a seed cut its power, if it happens in
         time."""
         node = self.nodes[number]
-        doors, scope, down = node.doors, node.scope, node.down
-        if doors is None or not node.is_up:
+        virtual_node, scope, down = node.virtual_node, node.scope, node.down
+        if virtual_node is None or not node.is_up:
             return
-        may_happen = strike.may_happen
+        may_occur = crash_point.may_occur
 
         def happens() -> bool:
-            if not may_happen():
+            if not may_occur():
                 return False
-            node.torn_by = seed
+            node.power_loss_seed = seed
             if silent:
                 self.world.wires.silence(host(number))
             return True
 
-        strike.may_happen = happens
-        doors.files.strike = strike
+        crash_point.may_occur = happens
+        virtual_node.files.crash_point = crash_point
         cut = trio.Event()
-        doors.power.when_cut(cut.set)
+        virtual_node.power.on_cut(cut.set)
         with trio.move_on_after(within_s):
             await cut.wait()
-        doors.files.strike = None
-        if strike.has_happened:
+        virtual_node.files.crash_point = None
+        if crash_point.has_occurred:
             scope.cancel()
             await down.wait()
 
     def slow_down(self, number: int, seconds: float) -> None:
         """Delay disk calls by up to `seconds` before they begin and return; no page is in memory."""
         node = self.nodes[number]
-        node.slowed_s.append(seconds)
-        self._keep_pace(node)
+        node.slow_faults_s.append(seconds)
+        self._update_disk_delay(node)
 
     def speed_up(self, number: int, seconds: float) -> None:
         """End a `slow_down` of the same duration."""
         node = self.nodes[number]
-        if seconds in node.slowed_s:
-            node.slowed_s.remove(seconds)
-        self._keep_pace(node)
+        if seconds in node.slow_faults_s:
+            node.slow_faults_s.remove(seconds)
+        self._update_disk_delay(node)
 
-    def _keep_pace(self, node: SimulatedNode) -> None:
-        node.disk.is_slow = bool(node.slowed_s)
-        if node.doors is not None:
-            node.doors.offload.delay_seconds = max([self._offloaded_s, *node.slowed_s])
+    def _update_disk_delay(self, node: SimulatedNode) -> None:
+        node.disk.is_slow = bool(node.slow_faults_s)
+        if node.virtual_node is not None:
+            node.virtual_node.offload.delay_seconds = max([self._offloaded_s, *node.slow_faults_s])
 
     async def stop(self, number: int) -> None:
         """Stop the node as SIGTERM does."""
         node = self.nodes[number]
         if node.broker is not None and node.life is not None:
-            node.life.is_to_stop = True
+            node.life.is_stopping = True
             node.broker.stop()
         await node.down.wait()
 
@@ -404,7 +411,7 @@ class SimulatedCluster:
             await self.kill(number)
 
 
-def _format(doors: VirtualNode, config: ServerConfig, voters: tuple[Voter, ...]) -> None:
+def _format(virtual_node: VirtualNode, config: ServerConfig, voters: tuple[Voter, ...]) -> None:
     """Format the storage, as `odradek storage format` does before a node's first start."""
     wanted = NodeFormat(
         node_id=config.node_id,
@@ -415,9 +422,9 @@ def _format(doors: VirtualNode, config: ServerConfig, voters: tuple[Voter, ...])
         voters=voters,
     )
     format_node(
-        doors.files,
-        doors.seams.entropy,
+        virtual_node.files,
+        virtual_node.seams.entropy,
         wanted,
-        now_ms=doors.seams.clock.wall_ms(),
+        now_ms=virtual_node.seams.clock.wall_ms(),
         report=lambda _: None,
     )

@@ -10,22 +10,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from odradek.testing.simulation.history import Anomaly, Seen
+from odradek.testing.simulation.history import Anomaly, ReadRecord
 
 
 @dataclass
-class Given:
+class MemberAssignment:
     """The partitions of a member in one generation (or member epoch)."""
 
     member: str
     generation: int
     partitions: set[int]
-    asked_s: float
-    told_s: float
+    poll_started_s: float
+    poll_returned_s: float
     """The start of the first poll that returned records of this assignment, and its end."""
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[ReadRecord] = field(default_factory=list)
 
-    def goes_on(self, generation: int, partitions: set[int], records: list[Seen]) -> bool:
+    def continues(self, generation: int, partitions: set[int], records: list[ReadRecord]) -> bool:
         """Whether the assignment is unchanged and these are its next records.
 
         A member that rejoins starts at the committed offsets, even in the same generation.
@@ -37,35 +37,35 @@ class Given:
 
 
 @dataclass
-class Commit:
+class OffsetCommit:
     member: str
     generation: int
     offsets: Mapping[int, int]
-    asked_s: float
-    told_s: float | None = None
+    requested_s: float
+    acknowledged_s: float | None = None
     """The time of the acknowledgement, if there was one."""
 
 
 @dataclass
 class GroupHistory:
-    given: list[Given] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
+    assignments: list[MemberAssignment] = field(default_factory=list)
+    commits: list[OffsetCommit] = field(default_factory=list)
 
     def acknowledged(self) -> dict[int, int]:
         """The highest acknowledged offset of each partition."""
         furthest: dict[int, int] = defaultdict(int)
         for each in self.commits:
-            if each.told_s is not None:
+            if each.acknowledged_s is not None:
                 for partition, offset in each.offsets.items():
                     furthest[partition] = max(furthest[partition], offset)
         return dict(furthest)
 
     def count_done(self) -> Counter[str]:
         """Count the acknowledged commits."""
-        told = [each for each in self.commits if each.told_s is not None]
-        return Counter({"acknowledged commits of a group": len(told)})
+        acknowledged = [each for each in self.commits if each.acknowledged_s is not None]
+        return Counter({"acknowledged commits of a group": len(acknowledged)})
 
-    def anomalies(self, final: list[Seen], has: Mapping[int, int]) -> Iterator[Anomaly]:
+    def anomalies(self, final: list[ReadRecord], has: Mapping[int, int]) -> Iterator[Anomaly]:
         """Check the history.
 
         `final` are all committed records, `has` the committed offsets of the group at the end.
@@ -87,43 +87,45 @@ class GroupHistory:
                 yield Anomaly("group offset", why)
 
     def _read_again(self) -> Iterator[Anomaly]:
-        for given in self.given:
-            for partition in given.partitions:
-                offsets = [each.offset for each in given.seen if each.partition == partition]
+        for assignment in self.assignments:
+            for partition in assignment.partitions:
+                offsets = [each.offset for each in assignment.seen if each.partition == partition]
                 known = [
                     each.offsets[partition]
                     for each in self.commits
-                    if each.told_s is not None
-                    and each.told_s <= given.asked_s
+                    if each.acknowledged_s is not None
+                    and each.acknowledged_s <= assignment.poll_started_s
                     and partition in each.offsets
                 ]
                 if offsets and known and offsets[0] < max(known):
                     why = (
-                        f"{given.member} began partition {partition} in {given.generation} at "
+                        f"{assignment.member} began partition {partition} in {assignment.generation} at "
                         f"{offsets[0]}, {max(known)} was committed"
                     )
                     yield Anomaly("read again", why)
 
     def _fenced_commits(self) -> Iterator[Anomaly]:
         for commit in self.commits:
-            for given in self.given:
-                others = given.partitions & commit.offsets.keys()
+            for assignment in self.assignments:
+                others = assignment.partitions & commit.offsets.keys()
                 if (
-                    commit.told_s is not None
+                    commit.acknowledged_s is not None
                     and others
-                    and given.member != commit.member
-                    and given.generation > commit.generation
-                    and given.told_s < commit.asked_s
+                    and assignment.member != commit.member
+                    and assignment.generation > commit.generation
+                    and assignment.poll_returned_s < commit.requested_s
                 ):
                     why = (
                         f"{commit.member} committed {sorted(others)} in {commit.generation}, which "
-                        f"{given.member} had in {given.generation}"
+                        f"{assignment.member} had in {assignment.generation}"
                     )
                     yield Anomaly("another member's", why)
 
-    def _unread(self, final: list[Seen]) -> Iterator[Anomaly]:
+    def _unread(self, final: list[ReadRecord]) -> Iterator[Anomaly]:
         seen = {
-            (each.partition, each.offset, each.value) for one in self.given for each in one.seen
+            (each.partition, each.offset, each.value)
+            for one in self.assignments
+            for each in one.seen
         }
         there = {(each.partition, each.offset, each.value) for each in final}
         for partition, offset, value in sorted(there - seen):
@@ -134,9 +136,9 @@ class GroupHistory:
             yield Anomaly("aborted read", f"a member of the group has had {why}")
 
     def _out_of_order(self) -> Iterator[Anomaly]:
-        for given in self.given:
-            for partition in given.partitions:
-                offsets = [each.offset for each in given.seen if each.partition == partition]
+        for assignment in self.assignments:
+            for partition in assignment.partitions:
+                offsets = [each.offset for each in assignment.seen if each.partition == partition]
                 if offsets != sorted(set(offsets)):
-                    why = f"{given.member} in partition {partition}: {offsets}"
+                    why = f"{assignment.member} in partition {partition}: {offsets}"
                     yield Anomaly("non-monotonic poll", why)

@@ -16,7 +16,7 @@ TRANSACTIONAL = "client-"
 """The prefix of the names of transactional clients; other clients write without transactions."""
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """The result of a transaction, as its client knows it."""
 
     COMMITTED = "committed"
@@ -26,7 +26,7 @@ class Outcome(Enum):
 
 
 @dataclass
-class Sent:
+class SentRecord:
     """A value, its partition, and the offset that the broker acknowledged (-1: none)."""
 
     partition: int
@@ -38,14 +38,14 @@ class Sent:
 class Transaction:
     client: str
     number: int
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentRecord] = field(default_factory=list)
     group_offset: int | None = None
     """The offset that the transaction commits for the client's group; it only increases."""
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: TransactionOutcome = TransactionOutcome.UNKNOWN
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReadRecord:
     partition: int
     offset: int
     value: bytes
@@ -53,14 +53,14 @@ class Seen:
 
 @dataclass
 class History:
-    """The record of all clients of a run; `anomalies` checks it."""
+    """The record of all clients of a run; `find_anomalies` checks it."""
 
     transactions: list[Transaction] = field(default_factory=list)
     """In the order of each client."""
-    polled: dict[str, list[Seen]] = field(default_factory=dict)
+    polled: dict[str, list[ReadRecord]] = field(default_factory=dict)
     """The records that each read_committed reader saw, in order, from the first offset to the end.
     """
-    final: list[Seen] = field(default_factory=list)
+    final: list[ReadRecord] = field(default_factory=list)
     """All committed records at the end."""
     open_partitions: Sequence[int] = ()
     """Partitions with a last stable offset below the log end offset after all transactions ended.
@@ -94,7 +94,7 @@ def count_done(history: History) -> Counter[str]:
     return done
 
 
-def anomalies(history: History) -> list[Anomaly]:
+def find_anomalies(history: History) -> list[Anomaly]:
     """All violations of exactly-once semantics in `history`; empty for a correct run."""
     return [anomaly for check in _CHECKS for anomaly in check(history)]
 
@@ -104,10 +104,10 @@ def _lost_and_torn(history: History) -> Iterator[Anomaly]:
     for each in history.transactions:
         found = [sent for sent in each.sent if sent.value in there]
         missing = [sent for sent in each.sent if sent.value not in there]
-        if each.outcome is Outcome.COMMITTED:
+        if each.outcome is TransactionOutcome.COMMITTED:
             for sent in missing:
                 yield Anomaly("lost write", f"{_name(each)} committed {sent}")
-        elif each.outcome is Outcome.ABORTED:
+        elif each.outcome is TransactionOutcome.ABORTED:
             for sent in found:
                 yield Anomaly("aborted read", f"{_name(each)} aborted {sent}")
         elif found and missing:
@@ -191,9 +191,9 @@ def _group_offsets(history: History) -> Iterator[Anomaly]:
             if each.group_offset is None:
                 continue
             happened = any(sent.value in there for sent in each.sent)
-            if each.outcome is Outcome.COMMITTED or (each.sent and happened):
+            if each.outcome is TransactionOutcome.COMMITTED or (each.sent and happened):
                 known, possible = each.group_offset, {each.group_offset}
-            elif each.outcome is Outcome.UNKNOWN and not each.sent:
+            elif each.outcome is TransactionOutcome.UNKNOWN and not each.sent:
                 possible.add(each.group_offset)
         found = history.group_offsets.get(client, -1)
         if client not in history.stuck and found not in possible:

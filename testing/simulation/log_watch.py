@@ -20,12 +20,12 @@ from odradek.testing.simulation.history import Anomaly
 ROOT = "odradek"
 
 
-class Cause(Enum):
+class ErrorCause(Enum):
     DISK = "a call of its disk failed or found no room, or bits of it had flipped"
     STORE = "the object store was at fault"
 
 
-class Life(Protocol):
+class NodeRun(Protocol):
     """One run of a node, from start to end."""
 
     name: str
@@ -35,43 +35,43 @@ class Life(Protocol):
         """Whether the power is off: what the node logs then is ignored."""
         ...
 
-    def has_met(self, cause: Cause) -> bool: ...
+    def is_affected_by(self, cause: ErrorCause) -> bool: ...
 
 
-LIFE: ContextVar[Life | None] = ContextVar("LIFE", default=None)
+CURRENT_NODE_RUN: ContextVar[NodeRun | None] = ContextVar("CURRENT_NODE_RUN", default=None)
 """The run of the node that the current task belongs to."""
 
-EXPECTED: Mapping[tuple[str, str], Cause] = {
-    ("odradek.storage.log.state", "%s is offline: "): Cause.DISK,
-    ("odradek.storage.log_manager.loading", "%s is offline: "): Cause.DISK,
-    ("odradek.storage.directories.log_directory", "log directory %s is offline: "): Cause.DISK,
-    ("odradek.storage.directories.log_directory", "log directory %s is full"): Cause.DISK,
-    ("odradek.storage.log_manager.shutdown", "%s is not closed cleanly: "): Cause.DISK,
+EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
+    ("odradek.storage.log.state", "%s is offline: "): ErrorCause.DISK,
+    ("odradek.storage.log_manager.loading", "%s is offline: "): ErrorCause.DISK,
+    ("odradek.storage.directories.log_directory", "log directory %s is offline: "): ErrorCause.DISK,
+    ("odradek.storage.directories.log_directory", "log directory %s is full"): ErrorCause.DISK,
+    ("odradek.storage.log_manager.shutdown", "%s is not closed cleanly: "): ErrorCause.DISK,
     (
         "odradek.storage.log_manager.log_manager",
         "%s was the last log directory or the metadata directory: ",
-    ): Cause.DISK,
-    ("odradek.storage.moving.mover", "the move of %s failed (%s): "): Cause.DISK,
-    ("odradek.coordination", "Failed to load %s-%d, "): Cause.DISK,
-    ("odradek.node", "Log directory %s failed: %d partitions are offline; "): Cause.DISK,
-    ("odradek.node", "Log directory %s is full: "): Cause.DISK,
-    ("odradek.node", "%s"): Cause.DISK,  # lost storage
-    ("odradek.metadata", "the metadata log in %s failed: "): Cause.DISK,
-    ("odradek.metadata", "%s; they are fetched from the leader again"): Cause.DISK,
-    ("odradek.metadata", "the metadata log cannot be flushed: "): Cause.DISK,
-    ("odradek.metadata", "fetched records cannot be appended to %s: "): Cause.DISK,
-    ("odradek.metadata", "%s cannot be written, retrying: "): Cause.DISK,
+    ): ErrorCause.DISK,
+    ("odradek.storage.moving.mover", "the move of %s failed (%s): "): ErrorCause.DISK,
+    ("odradek.coordination", "Failed to load %s-%d, "): ErrorCause.DISK,
+    ("odradek.node", "Log directory %s failed: %d partitions are offline; "): ErrorCause.DISK,
+    ("odradek.node", "Log directory %s is full: "): ErrorCause.DISK,
+    ("odradek.node", "%s"): ErrorCause.DISK,  # lost storage
+    ("odradek.metadata", "the metadata log in %s failed: "): ErrorCause.DISK,
+    ("odradek.metadata", "%s; they are fetched from the leader again"): ErrorCause.DISK,
+    ("odradek.metadata", "the metadata log cannot be flushed: "): ErrorCause.DISK,
+    ("odradek.metadata", "fetched records cannot be appended to %s: "): ErrorCause.DISK,
+    ("odradek.metadata", "%s cannot be written, retrying: "): ErrorCause.DISK,
     (
         "odradek.metadata",
         "resigning, because the leader cannot write the metadata log: ",
-    ): Cause.DISK,
+    ): ErrorCause.DISK,
     (
         "odradek.metadata",
         "this node leads the quorum but cannot become the active controller: ",
-    ): Cause.DISK,
-    ("odradek.metadata", "cannot append the voter change: "): Cause.DISK,
-    ("odradek.metadata", "could not write a metadata snapshot in %s: "): Cause.DISK,
-    ("odradek.tiered", "%s"): Cause.STORE,  # an unavailable store
+    ): ErrorCause.DISK,
+    ("odradek.metadata", "cannot append the voter change: "): ErrorCause.DISK,
+    ("odradek.metadata", "could not write a metadata snapshot in %s: "): ErrorCause.DISK,
+    ("odradek.tiered", "%s"): ErrorCause.STORE,  # an unavailable store
 }
 """Loggers and the beginnings of their message formats, as they are in the code."""
 
@@ -83,7 +83,7 @@ class LogWatch(logging.Handler):
         self._known: set[object] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        life = LIFE.get()
+        life = CURRENT_NODE_RUN.get()
         if life is not None and (life.is_dead or _is_expected(record, life)):
             return
         error = record.exc_info[1] if record.exc_info else None
@@ -97,17 +97,17 @@ class LogWatch(logging.Handler):
         self.anomalies.append(Anomaly("an error of its own", text))
 
 
-def _is_expected(record: logging.LogRecord, life: Life) -> bool:
+def _is_expected(record: logging.LogRecord, life: NodeRun) -> bool:
     if record.exc_info:
         return False
     return any(
-        record.name == logger and str(record.msg).startswith(begins) and life.has_met(cause)
+        record.name == logger and str(record.msg).startswith(begins) and life.is_affected_by(cause)
         for (logger, begins), cause in EXPECTED.items()
     )
 
 
 @contextmanager
-def watching() -> Iterator[LogWatch]:
+def watch_log() -> Iterator[LogWatch]:
     """Handle every record of level ERROR or higher, even if logging is disabled.
 
     Records of lower levels are not created.

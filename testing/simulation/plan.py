@@ -18,15 +18,15 @@ NODES = 3
 RUN_S = 3.0
 """The virtual time, in seconds, in which faults begin and clients start new work."""
 FAULTS_MAX = 6
-MORE_MAX = 2
+LATER_FAULTS_MAX = 2
 """Faults of kinds that were added later; separate draws keep the earlier ones unchanged."""
-OFFLOADED_S = (0.001, 0.005, 0.02)
+DISK_DELAYS_S = (0.001, 0.005, 0.02)
 """Maximum delays before a disk call begins and returns: long enough for crashes in between."""
-LONGEST_S = 2.5
-ASKED_S = 2.0
+FAULT_S_MAX = 2.5
+ADMIN_REQUEST_S = 2.0
 """The time limit of an administrative request during faults."""
-MADE_ANEW_MAX = 2
-REMOVED_MAX = 2
+RECREATIONS_MAX = 2
+VOTER_REMOVALS_MAX = 2
 MEMBERS = 2
 SHARE = 1 / 3
 """The share of plans with each of the following."""
@@ -49,7 +49,7 @@ CLIENTS = 0
 """The number of the host that all clients run on; it is not a node."""
 
 
-class Kind(enum.Enum):
+class FaultKind(enum.Enum):
     KILL = "kill"
     """SIGKILL: the process ends in the middle of its work; its writes remain."""
     POWER_LOSS = "power loss"
@@ -57,44 +57,44 @@ class Kind(enum.Enum):
 
     In half of the cases the machine is gone, too: it does not respond to peers until it restarts.
     """
-    KILL_AT_WORK = "killed at work"
+    KILL_AT_OPERATION = "killed at work"
     """Killed at a file operation, during its work or its recovery."""
-    POWER_LOSS_AT_WORK = "power loss at work"
+    POWER_LOSS_AT_OPERATION = "power loss at work"
     """Power loss at a file operation."""
     STOP = "stop"
     """A clean stop with controlled shutdown."""
     PARTITION = "partition"
     """The node is partitioned from the other nodes; clients may still reach it."""
-    ONE_WAY = "one-way partition"
+    ONE_WAY_PARTITION = "one-way partition"
     """Traffic from the node to one other node is blocked."""
-    CLIENTS_CUT_OFF = "clients cut off"
+    CLIENTS_PARTITIONED = "clients cut off"
     """Traffic between the node and the clients is blocked."""
-    DROP = "dropped connections"
+    DROPPED_CONNECTIONS = "dropped connections"
     """The node loses its connections to the others, which still get what was sent."""
     SLOW_NETWORK = "slow network"
     SLOW_DISK = "slow disk"
     """Disk calls are delayed, and no page is in memory."""
     FULL_DISK = "full disk"
-    BAD_DISK = "failing disk"
+    FAILING_DISK = "failing disk"
     """Writes and syncs of partitions fail with EIO, and the node goes down.
 
     It is restarted on a working disk.
     """
-    BAD_DIRECTORY = "failing directory"
+    FAILING_DIRECTORY = "failing directory"
     """Writes, reads or both fail in the node's second log directory.
 
     The node continues, and is restarted at the end of the fault.
     """
     UNREADABLE_DISK = "unreadable disk"
-    """Reads fail with EIO; otherwise as `BAD_DISK`."""
-    BIT_ROT = "bit rot"
-    """The node is killed or loses power, and a bit of its files flips before it starts (`rot.py`).
+    """Reads fail with EIO; otherwise as `FAILING_DISK`."""
+    BIT_FLIP = "bit rot"
+    """The node is killed or loses power, and a bit of its files flips before it starts (`file_corruption.py`).
     """
     CLOCK_JUMP = "clock jump"
     REASSIGNMENT = "reassignment"
     """Not a fault: a partition is reassigned to all nodes but this one; sometimes it is cancelled.
     """
-    MISSED_EPOCH = "missed epoch"
+    MISSED_LEADER_EPOCH = "missed epoch"
     """A leader without metadata updates is replaced and elected again, and sees both changes at
     once.
 
@@ -108,61 +108,68 @@ class Kind(enum.Enum):
     DIRECTORY_MOVE = "moves between log directories"
     """Not a fault: the node's replicas move to one of its log directories, and then to the other.
     """
-    COPIES_OFF = "copies switched off"
+    COPY_DISABLED = "copies switched off"
     """The topic gets remote.log.copy.disable, which is removed later."""
-    TOPIC_MADE_ANEW = "topic made anew"
+    TOPIC_RECREATED = "topic made anew"
     """A topic is deleted and, in three of four cases, recreated with the same name.
 
-    See `made_anew.py`. In most cases the node is down or partitioned at the deletion or throughout.
+    See `topic_recreation.py`. In most cases the node is down or partitioned at the deletion or throughout.
     """
     VOTER_REMOVED = "voter removed"
     """Not a fault: the node is removed from the quorum's voters, until it joins again (KIP-853)."""
-    STORE_KILLS = "killed at the store"
+    STORE_REQUEST_CRASH = "killed at the store"
     """The node that sends a request to the store is killed before or after it."""
-    STORE_AWAY = "store away"
+    STORE_UNAVAILABLE = "store away"
     STORE_THROTTLES = "store throttles"
     STORE_HANGS = "store hangs"
     STORE_SLOW = "store slow"
-    STORE_RESPONSES_LOST = "store's answers lost"
-    STORE_HALF_DONE = "store half done"
-    STORE_LIES = "store lies"
+    STORE_RESPONSE_LOST = "store's answers lost"
+    STORE_PARTIAL = "store half done"
+    STORE_FALSE_SUCCESS = "store lies"
     """One response reports a change that was not made."""
 
 
-DISKS = frozenset({Kind.BAD_DIRECTORY, Kind.UNREADABLE_DISK, Kind.BIT_ROT})
-MORE_KINDS = DISKS | {Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK}
-DRAWN_APART = MORE_KINDS | {Kind.TOPIC_MADE_ANEW, Kind.VOTER_REMOVED}
-DAMAGING = DISKS | {Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK}
+DISK_DAMAGE = frozenset(
+    {FaultKind.FAILING_DIRECTORY, FaultKind.UNREADABLE_DISK, FaultKind.BIT_FLIP}
+)
+LATER_KINDS = DISK_DAMAGE | {FaultKind.KILL_AT_OPERATION, FaultKind.POWER_LOSS_AT_OPERATION}
+DRAWN_SEPARATELY = LATER_KINDS | {FaultKind.TOPIC_RECREATED, FaultKind.VOTER_REMOVED}
+DAMAGING = DISK_DAMAGE | {
+    FaultKind.POWER_LOSS,
+    FaultKind.POWER_LOSS_AT_OPERATION,
+    FaultKind.FAILING_DISK,
+    FaultKind.FULL_DISK,
+}
 """Faults after which a replica may lack acknowledged records.
 
 Until it is in sync again, no other replica may end without a clean stop: the controller cannot know
 which of the two has all records (KIP-966 guarantees no more with two replicas in sync). Such faults
 are therefore serialized.
 """
-KILLS = frozenset({Kind.KILL, Kind.KILL_AT_WORK})
-UNCLEAN = DAMAGING | KILLS | {Kind.STORE_KILLS}
-OF_MANY = DAMAGING | {
-    Kind.PARTITION,
-    Kind.ONE_WAY,
-    Kind.SLOW_NETWORK,
-    Kind.REASSIGNMENT,
-    Kind.MISSED_EPOCH,
-    Kind.LAGGING_VOTER,
+KILLS = frozenset({FaultKind.KILL, FaultKind.KILL_AT_OPERATION})
+UNCLEAN = DAMAGING | KILLS | {FaultKind.STORE_REQUEST_CRASH}
+NEEDS_SEVERAL_NODES = DAMAGING | {
+    FaultKind.PARTITION,
+    FaultKind.ONE_WAY_PARTITION,
+    FaultKind.SLOW_NETWORK,
+    FaultKind.REASSIGNMENT,
+    FaultKind.MISSED_LEADER_EPOCH,
+    FaultKind.LAGGING_VOTER,
 }
 """Faults that require other nodes, which have the records or the other end of the network."""
-OF_NO_CONTROLLER = frozenset({Kind.MISSED_EPOCH, Kind.LAGGING_VOTER})
+NEEDS_ANOTHER_CONTROLLER = frozenset({FaultKind.MISSED_LEADER_EPOCH, FaultKind.LAGGING_VOTER})
 """Faults that require an active controller, and affect another node."""
-OF_STORE = frozenset(each for each in Kind if each.name.startswith("STORE_"))
-OF_TIER = OF_STORE | {Kind.DIRECTORY_MOVE, Kind.COPIES_OFF}
+STORE_FAULTS = frozenset(each for each in FaultKind if each.name.startswith("STORE_"))
+NEEDS_TIERED_TOPIC = STORE_FAULTS | {FaultKind.DIRECTORY_MOVE, FaultKind.COPY_DISABLED}
 """Faults that require a tiered topic."""
-OF_NO_NODE = OF_STORE | {Kind.COPIES_OFF}
+WITHOUT_NODE = STORE_FAULTS | {FaultKind.COPY_DISABLED}
 """Faults that do not affect the node that they name."""
 
 
 @value_class
 class Fault:
     at_s: float
-    kind: Kind
+    kind: FaultKind
     node: int
     other: int
     seconds: float
@@ -218,14 +225,14 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
     faults.sort(key=lambda fault: fault.at_s)
     writers, transactional = chance.randint(1, 2), chance.randint(0, 2)
     plan = Plan(seed, tuple(faults), nodes, writers, transactional, tiered=tiered)
-    plan = _drawn_further(plan, random.Random(f"plan {seed} further"))
-    plan = _with_topics_made_anew(plan, random.Random(f"plan {seed} topics"))
-    plan = _with_a_dynamic_quorum(plan, random.Random(f"plan {seed} quorum"))
+    plan = _draw_options(plan, random.Random(f"plan {seed} further"))
+    plan = _draw_topic_recreations(plan, random.Random(f"plan {seed} topics"))
+    plan = _draw_dynamic_quorum(plan, random.Random(f"plan {seed} quorum"))
     in_group = random.Random(f"plan {seed} group").random() < SHARE
     return replace(plan, members=MEMBERS if in_group else 0)
 
 
-def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
+def _draw_options(plan: Plan, chance: random.Random) -> Plan:
     """Draw later additions to the plan; separate draws keep the earlier ones unchanged."""
     configs: dict[str, str] = {}
     topic_configs: dict[str, str] = {}
@@ -239,43 +246,44 @@ def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
     plan = replace(plan, configs=configs, topic_configs=topic_configs)
     kinds = [
         each
-        for each in Kind
-        if each in MORE_KINDS
-        and (plan.nodes > 1 or each not in OF_MANY)
-        and (plan.has_other_directory or each is not Kind.BAD_DIRECTORY)
+        for each in FaultKind
+        if each in LATER_KINDS
+        and (plan.nodes > 1 or each not in NEEDS_SEVERAL_NODES)
+        and (plan.has_other_directory or each is not FaultKind.FAILING_DIRECTORY)
     ]
     more = [
         replace(
             _draw_fault(chance, plan.nodes, chance.choice(kinds)), how=round(chance.random(), 3)
         )
-        for _ in range(chance.randint(0, MORE_MAX))
+        for _ in range(chance.randint(0, LATER_FAULTS_MAX))
     ]
     drawn = [
-        replace(each, how=round(chance.random(), 3)) if each.kind is Kind.POWER_LOSS else each
+        replace(each, how=round(chance.random(), 3)) if each.kind is FaultKind.POWER_LOSS else each
         for each in plan.faults
     ]
-    plan = replace(plan, faults=tuple(drawn), offloaded_s=chance.choice([0.0, *OFFLOADED_S]))
+    plan = replace(plan, faults=tuple(drawn), offloaded_s=chance.choice([0.0, *DISK_DELAYS_S]))
     return _with_faults(plan, more)
 
 
-def _with_topics_made_anew(plan: Plan, chance: random.Random) -> Plan:
+def _draw_topic_recreations(plan: Plan, chance: random.Random) -> Plan:
     if chance.random() >= SHARE:
         return plan
     made = [
         replace(
-            _draw_fault(chance, plan.nodes, Kind.TOPIC_MADE_ANEW), how=round(chance.random(), 3)
+            _draw_fault(chance, plan.nodes, FaultKind.TOPIC_RECREATED),
+            how=round(chance.random(), 3),
         )
-        for _ in range(chance.randint(1, MADE_ANEW_MAX))
+        for _ in range(chance.randint(1, RECREATIONS_MAX))
     ]
     return _with_faults(plan, made)
 
 
-def _with_a_dynamic_quorum(plan: Plan, chance: random.Random) -> Plan:
+def _draw_dynamic_quorum(plan: Plan, chance: random.Random) -> Plan:
     if plan.nodes == 1 or chance.random() >= SHARE:
         return plan
     removed = [
-        _draw_fault(chance, plan.nodes, Kind.VOTER_REMOVED)
-        for _ in range(chance.randint(0, REMOVED_MAX))
+        _draw_fault(chance, plan.nodes, FaultKind.VOTER_REMOVED)
+        for _ in range(chance.randint(0, VOTER_REMOVALS_MAX))
     ]
     return _with_faults(replace(plan, dynamic_quorum=True), removed)
 
@@ -284,14 +292,14 @@ def _with_faults(plan: Plan, more: Sequence[Fault]) -> Plan:
     return replace(plan, faults=tuple(sorted([*plan.faults, *more], key=lambda each: each.at_s)))
 
 
-def _draw_kind(chance: random.Random, nodes: int, tiered: bool) -> Kind:
-    kinds = [each for each in Kind if each not in DRAWN_APART]
-    kinds = [each for each in kinds if nodes > 1 or each not in OF_MANY]
+def _draw_kind(chance: random.Random, nodes: int, tiered: bool) -> FaultKind:
+    kinds = [each for each in FaultKind if each not in DRAWN_SEPARATELY]
+    kinds = [each for each in kinds if nodes > 1 or each not in NEEDS_SEVERAL_NODES]
     of_tier = tiered and chance.random() < 0.5
-    return chance.choice([each for each in kinds if (each in OF_TIER) == of_tier])
+    return chance.choice([each for each in kinds if (each in NEEDS_TIERED_TOPIC) == of_tier])
 
 
-def _draw_fault(chance: random.Random, nodes: int, kind: Kind) -> Fault:
+def _draw_fault(chance: random.Random, nodes: int, kind: FaultKind) -> Fault:
     node = chance.randint(1, nodes)
     others = [each for each in range(1, nodes + 1) if each != node]
     return Fault(
@@ -299,7 +307,7 @@ def _draw_fault(chance: random.Random, nodes: int, kind: Kind) -> Fault:
         kind=kind,
         node=node,
         other=chance.choice(others) if others else CLIENTS,
-        seconds=round(min(chance.expovariate(1.0), LONGEST_S), 3),
+        seconds=round(min(chance.expovariate(1.0), FAULT_S_MAX), 3),
         amount=round(chance.random(), 3),
     )
 
@@ -333,5 +341,5 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 def from_json(values: Mapping[str, Any]) -> Plan:
     """Parse a plan. Raises KeyError, ValueError or TypeError for invalid input."""
-    faults = tuple(Fault(**{**each, "kind": Kind(each["kind"])}) for each in values["faults"])
+    faults = tuple(Fault(**{**each, "kind": FaultKind(each["kind"])}) for each in values["faults"])
     return Plan(**{**values, "faults": faults})

@@ -18,7 +18,7 @@ from odradek.client.errors import ClientError
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
-from odradek.testing.simulation.history import History, Seen
+from odradek.testing.simulation.history import History, ReadRecord
 
 PAUSE_S = 0.1
 
@@ -61,7 +61,7 @@ class Readers:
         for group in groups:
             await self._read_group(cluster, group)
 
-    async def read_again(self, cluster: Cluster, starts: Mapping[int, int]) -> list[Seen]:
+    async def read_again(self, cluster: Cluster, starts: Mapping[int, int]) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`, or at 0."""
         start = {where: starts.get(where.partition, 0) for where in self._start}
         found, _ = await self._read_all(cluster, Isolation.READ_COMMITTED, start)
@@ -72,7 +72,7 @@ class Readers:
         cluster: Cluster,
         isolation: Isolation,
         start: Mapping[TopicPartition, int] | None = None,
-    ) -> tuple[list[Seen], dict[TopicPartition, int]]:
+    ) -> tuple[list[ReadRecord], dict[TopicPartition, int]]:
         """Return all records, and the end offset of each partition."""
         reader = Reader(cluster, ReaderOptions(isolation))
         reader.assign(self._start if start is None else dict(start))
@@ -109,15 +109,17 @@ class Readers:
         except (KafkaError, ClientError):
             return False
 
-    async def _poll(self, reader: Reader) -> list[Seen]:
+    async def _poll(self, reader: Reader) -> list[ReadRecord]:
         try:
             records = await reader.poll(self._poll_s)
         except (KafkaError, ClientError):
             await trio.sleep(PAUSE_S)
             return []
-        return as_seen(records)
+        return to_read_records(records)
 
 
-def as_seen(records: Iterable[ConsumedRecord]) -> list[Seen]:
+def to_read_records(records: Iterable[ConsumedRecord]) -> list[ReadRecord]:
     """Convert records, without the padding of their values."""
-    return [Seen(each.partition, each.offset, (each.value or b"").rstrip()) for each in records]
+    return [
+        ReadRecord(each.partition, each.offset, (each.value or b"").rstrip()) for each in records
+    ]

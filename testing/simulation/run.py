@@ -21,14 +21,14 @@ from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
+from odradek.testing.simulation.consumer_group import ConsumerGroupWorkload
 from odradek.testing.simulation.faults import Coverage, Faults
-from odradek.testing.simulation.group import Group
-from odradek.testing.simulation.history import Anomaly, anomalies, count_done
-from odradek.testing.simulation.log_watch import watching
-from odradek.testing.simulation.made_anew import MADE_ANEW, TopicMadeAnew
-from odradek.testing.simulation.plan import Kind, Plan
+from odradek.testing.simulation.history import Anomaly, count_done, find_anomalies
+from odradek.testing.simulation.log_watch import watch_log
+from odradek.testing.simulation.plan import FaultKind, Plan
 from odradek.testing.simulation.store_faults import StoreFaults
 from odradek.testing.simulation.tier_checks import TierChecks
+from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.workload import REQUEST_S, TIERED_TOPIC, TOPIC, Workload
 from odradek.testing.virtual_disk import VirtualDisk
@@ -78,7 +78,7 @@ def simulate(plan: Plan) -> Run:
     world.clock.jumping = True
     trace = Trace(world.clock.monotonic)
     simulation = _Simulation(plan, world, trace, run)
-    with watching() as watch:
+    with watch_log() as watch:
         try:
             world.run(simulation.main)
         except (KeyboardInterrupt, SystemExit):
@@ -145,15 +145,17 @@ class _Simulation:
 
         clock = self._world.clock
         work = Workload(connect, clock, plan, self._trace)
-        made_anew = TopicMadeAnew(
+        made_anew = TopicRecreation(
             connect, clock, plan.nodes, self._trace, TIERED_TOPIC if plan.tiered else {}
         )
-        group = Group(connect, TOPIC, plan.members, plan.seed, self._trace, tiered=plan.tiered)
+        group = ConsumerGroupWorkload(
+            connect, TOPIC, plan.members, plan.seed, self._trace, tiered=plan.tiered
+        )
         store = StoreFaults(self._world.bucket, plan.seed)
         faults = Faults(cluster, checkers, work, store, made_anew)
         run.coverage = faults.coverage
         try:
-            await work.make_topic()
+            await work.create_topic()
         except (KafkaError, ClientError) as error:
             run.anomalies.append(Anomaly("never starts", str(error)))
             await cluster.stop_all()
@@ -167,11 +169,11 @@ class _Simulation:
                 await faults.play(plan.faults)
                 await faults.heal()
                 self._trace.add("healed")
-                work.hurry()
-                await self._within(checkers, checkers.until_whole)
+                work.end_pauses()
+                await self._within(checkers, checkers.wait_in_sync)
                 work.whole()
                 group.whole()
-                writing.start_soon(work.write_anew)
+                writing.start_soon(work.write_as_new_producer)
             await work.read_final()
             run.anomalies += await made_anew.final()
             await group.final(work.history.final, work.ends)
@@ -179,8 +181,8 @@ class _Simulation:
         run.anomalies += work.anomalies + group.anomalies
         run.responded_s = work.responded_s
         run.done = count_done(work.history) + group.history.count_done()
-        run.anomalies += anomalies(work.history)
-        await self._within(checkers, checkers.until_settled)
+        run.anomalies += find_anomalies(work.history)
+        await self._within(checkers, checkers.wait_settled)
         checkers.final()
         if plan.tiered and not run.anomalies:
             await self._check_tier(cluster, work)
@@ -189,15 +191,15 @@ class _Simulation:
 
     async def _check_tier(self, cluster: SimulatedCluster, work: Workload) -> None:
         kinds = {fault.kind for fault in self._plan.faults}
-        if Kind.COPIES_OFF in kinds:  # the request to enable copies may have failed
-            await work.copy_at_all(True)
+        if FaultKind.COPY_DISABLED in kinds:  # the request to enable copies may have failed
+            await work.set_remote_copy(True)
         tier = TierChecks(
             cluster,
             self._world.bucket,
             TOPIC,
-            MADE_ANEW,
+            RECREATED_TOPIC,
             seed=self._plan.seed,
-            may_dangle=Kind.STORE_LIES in kinds,
+            may_dangle=FaultKind.STORE_FALSE_SUCCESS in kinds,
         )
         await tier.run(work.history.final, work)
         self._run.anomalies += tier.anomalies
@@ -208,5 +210,5 @@ class _Simulation:
             await healed()
         self._run.healed_s = max(self._run.healed_s, trio.current_time() - began)
         if healing.cancelled_caught:
-            why = checkers.what_is_missing()
+            why = checkers.describe_missing()
             self._run.anomalies.append(Anomaly("not healed", f"in {HEALED_WITHIN_S:g} s: {why}"))

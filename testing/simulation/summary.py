@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SIMULATED = ("seams", "protocol", "client", "storage", "replication", "broker", "testing")
 
 
-class OtherRun(Exception):
+class MismatchedRun(Exception):
     """The run in the file cannot be continued; the text gives the reason."""
 
 
@@ -96,7 +96,7 @@ class Summary:
         return "\n".join(lines)
 
 
-def keep(path: Path, summary: Summary, **run: Any) -> None:
+def save_progress(path: Path, summary: Summary, **run: Any) -> None:
     """Save the progress of a run of this code; `run` identifies it."""
     content = {
         "code": digest_of_code(),
@@ -110,8 +110,8 @@ def keep(path: Path, summary: Summary, **run: Any) -> None:
     fresh.replace(path)
 
 
-def kept(path: Path, **run: Any) -> Summary:
-    """Load the progress of a run, or a new summary without a file. Raises OtherRun."""
+def load_progress(path: Path, **run: Any) -> Summary:
+    """Load the progress of a run, or a new summary without a file. Raises MismatchedRun."""
     digest = digest_of_code()
     if not path.exists():
         return Summary()
@@ -119,9 +119,9 @@ def kept(path: Path, **run: Any) -> Summary:
         content = json.loads(path.read_text())
         code, known = content.pop("code"), {name: content.pop(name) for name in run}
         if known != run:
-            raise OtherRun(f"{path} is of another run: {known}")
+            raise MismatchedRun(f"{path} is of another run: {known}")
         if code != digest:
-            raise OtherRun(f"{path} is of other code: remove it to begin anew")
+            raise MismatchedRun(f"{path} is of other code: remove it to begin anew")
         return Summary(
             **content
             | {
@@ -135,7 +135,7 @@ def kept(path: Path, **run: Any) -> Summary:
             }
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OtherRun(f"{path} tells of no run: {error!r}") from None
+        raise MismatchedRun(f"{path} tells of no run: {error!r}") from None
 
 
 @cache

@@ -25,18 +25,18 @@ from odradek.storage.tiered.segment_metadata import (
     TopicIdPartition,
 )
 from odradek.testing.simulation.cluster import SimulatedCluster, host
-from odradek.testing.simulation.history import Anomaly, Seen
+from odradek.testing.simulation.history import Anomaly, ReadRecord
 from odradek.testing.simulation.tier_retention import (
-    Administrator,
-    LedLog,
-    Starts,
+    LeaderLog,
+    LogStartOffsets,
+    RetentionAdministrator,
     copied_segments,
-    unpin,
+    expire_records,
 )
-from odradek.testing.virtual_objects import VirtualBucket
+from odradek.testing.virtual_object_store import VirtualBucket
 
-PATIENCE_S = 30.0
-LOOK_S = 0.05
+TIMEOUT_S = 30.0
+POLL_INTERVAL_S = 0.05
 RETAINED_S = 1.5
 """Longer than the topic's local retention and the interval of the retention check."""
 
@@ -44,13 +44,13 @@ DELETED_S = 5.0
 """The time limit for deleting the segments of a deleted topic."""
 MAX_MS = 1 << 62
 
-Tiered = tuple[Node, Partition, RemoteLogMetadataManager, TopicIdPartition]
+TieredReplica = tuple[Node, Partition, RemoteLogMetadataManager, TopicIdPartition]
 
 
-class Clients(Administrator, Protocol):
+class TierCheckClients(RetentionAdministrator, Protocol):
     """Sends the requests that the checks need."""
 
-    async def read_again(self, starts: Starts) -> list[Seen]:
+    async def read_again(self, starts: LogStartOffsets) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`."""
         ...
 
@@ -84,9 +84,9 @@ class TierChecks:
         self._topics = {topic, made_anew}
         self._may_dangle = may_dangle
         self._chance = random.Random(f"tier {seed}")
-        self._starts: Starts = {}
+        self._starts: LogStartOffsets = {}
 
-    async def run(self, committed: list[Seen], clients: Clients) -> None:
+    async def run(self, committed: list[ReadRecord], clients: TierCheckClients) -> None:
         """Run all checks. `committed` are the records of the topic; both topics are deleted at the
         end."""
         if not await self._until(self._what_is_not_copied, "not copied"):
@@ -101,8 +101,8 @@ class TierChecks:
             return
         await trio.sleep(RETAINED_S)
         await self._check_all(committed, clients)
-        led = [LedLog(*each[1:]) for each in self._replicas(self._topic) if each[1].is_leader]
-        self._starts = await unpin(self._chance, led, clients)
+        led = [LeaderLog(*each[1:]) for each in self._replicas(self._topic) if each[1].is_leader]
+        self._starts = await expire_records(self._chance, led, clients)
         self._cluster.trace.add(f"the logs are to begin at {dict(self._starts)}")
         if await self._until(self._what_is_retained, "not let go"):
             await self._check_all(committed, clients)
@@ -113,22 +113,22 @@ class TierChecks:
         await trio.sleep(DELETED_S)
         await self._collect_garbage(clients)
         if left := self._what_is_left():
-            self._found("not deleted", left)
+            self._add_anomaly("not deleted", left)
 
     async def _until(self, why_not: Callable[[], str | None], kind: str) -> bool:
         """Wait until `why_not` returns None; a timeout is an anomaly, and returns False."""
-        until = trio.current_time() + PATIENCE_S
+        until = trio.current_time() + TIMEOUT_S
         while (why := why_not()) is not None:
             if trio.current_time() > until:
-                self._found(kind, f"in {PATIENCE_S:g} s: {why}")
+                self._add_anomaly(kind, f"in {TIMEOUT_S:g} s: {why}")
                 return False
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_INTERVAL_S)
         return True
 
-    def _found(self, kind: str, text: str) -> None:
+    def _add_anomaly(self, kind: str, text: str) -> None:
         self.anomalies.append(Anomaly(kind, text))
 
-    def _replicas(self, *topics: str) -> Iterator[Tiered]:
+    def _replicas(self, *topics: str) -> Iterator[TieredReplica]:
         """The replicas of `topics`, or of all tiered topics."""
         for _, broker in self._cluster.running():
             remote = broker.services.tiered_storage
@@ -163,7 +163,7 @@ class TierChecks:
                 return f"{partition!r} on {host(broker.node_id)} has {states}"
         return None
 
-    async def _check_all(self, committed: list[Seen], clients: Clients) -> None:
+    async def _check_all(self, committed: list[ReadRecord], clients: TierCheckClients) -> None:
         """Check that nothing is lost, duplicated or moved, and that all objects in the store are
         known."""
         await self._collect_garbage(clients)
@@ -173,11 +173,11 @@ class TierChecks:
         )
         again = Counter(await clients.read_again(self._starts))
         if missing := wanted - again:
-            self._found("lost in the tier", f"{list(missing)}")
+            self._add_anomaly("lost in the tier", f"{list(missing)}")
         if more := again - wanted:
-            self._found("doubled by the tier", f"{list(more)}")
+            self._add_anomaly("doubled by the tier", f"{list(more)}")
 
-    async def _collect_garbage(self, clients: Clients) -> None:
+    async def _collect_garbage(self, clients: TierCheckClients) -> None:
         """Remove garbage as `odradek remote gc` does. It exists only after a false response of the
         store."""
         audit = RemoteStorageAudit(await clients.known_segments(), old_before_ms=MAX_MS)
@@ -188,7 +188,7 @@ class TierChecks:
             if finding.status.is_garbage:
                 keys = finding.removal_order()
                 if not self._may_dangle:
-                    self._found("dangling object", f"{keys}")
+                    self._add_anomaly("dangling object", f"{keys}")
                 for key in keys:
                     bucket.remove(key)
 
@@ -210,7 +210,9 @@ class TierChecks:
         for key, size in known.items():
             there = len(self._bucket.objects[key]) if key in self._bucket.objects else -1
             if there != size >= 0 or there < 0:
-                self._found("other object", f"{key} has {there} bytes, its segment says {size}")
+                self._add_anomaly(
+                    "other object", f"{key} has {there} bytes, its segment says {size}"
+                )
         self._check_dangling(set(known))
 
     def _objects_of(self, segment: RemoteLogSegmentMetadata) -> Iterator[tuple[str, int]]:
@@ -233,11 +235,13 @@ class TierChecks:
         starts = self._starts if partition.topic == self._topic else {}
         log, wanted = partition.log, starts.get(partition.index, 0)
         if log.log_start_offset != wanted:
-            self._found("offset moved", f"{name} starts at {log.log_start_offset}, not at {wanted}")
+            self._add_anomaly(
+                "offset moved", f"{name} starts at {log.log_start_offset}, not at {wanted}"
+            )
         segments = copied_segments(partition, metadata, partition_log)
         end = segments[-1].end_offset + 1 if segments else log.log_start_offset
         if end < log.local_log_start_offset:
-            self._found("hole in the tier", f"{name} has {end} nowhere")
+            self._add_anomaly("hole in the tier", f"{name} has {end} nowhere")
 
     def _check_dangling(self, known: set[str]) -> None:
         ids = {name.id for key in known if (name := parse_key(key)) is not None}
@@ -248,7 +252,7 @@ class TierChecks:
             and ((name := parse_key(key)) is None or name.id not in ids)
         ]
         if dangling:
-            self._found("unknown object", f"{dangling}")
+            self._add_anomaly("unknown object", f"{dangling}")
 
     def _what_is_retained(self) -> str | None:
         for broker, partition, metadata, partition_log in self._replicas(self._topic):

@@ -14,11 +14,11 @@ from odradek.replication.partition.partition import Partition
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
-Starts = Mapping[int, int]
+LogStartOffsets = Mapping[int, int]
 """The log start offset of each partition."""
 
 
-class Administrator(Protocol):
+class RetentionAdministrator(Protocol):
     async def configure(self, configs: Mapping[str, str]) -> None:
         """Set configs of the topic."""
         ...
@@ -28,7 +28,7 @@ class Administrator(Protocol):
         ...
 
 
-class LedLog:
+class LeaderLog:
     """The log of a partition on its leader."""
 
     def __init__(
@@ -59,9 +59,11 @@ def copied_segments(
     return found
 
 
-async def unpin(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
+async def expire_records(
+    chance: random.Random, logs: Sequence[LeaderLog], admin: RetentionAdministrator
+) -> LogStartOffsets:
     """Delete records in one of three ways; return the expected log start offsets."""
-    ways: Sequence[Callable[[], Awaitable[Starts]]] = (
+    ways: Sequence[Callable[[], Awaitable[LogStartOffsets]]] = (
         lambda: _by_size(chance, logs, admin),
         lambda: _by_time(logs, admin),
         lambda: _by_offset(chance, logs, admin),
@@ -69,7 +71,9 @@ async def unpin(chance: random.Random, logs: Sequence[LedLog], admin: Administra
     return await chance.choice(ways)()
 
 
-async def _by_size(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
+async def _by_size(
+    chance: random.Random, logs: Sequence[LeaderLog], admin: RetentionAdministrator
+) -> LogStartOffsets:
     """Delete the oldest segments while the rest has at least `retention.bytes` (S-02)."""
     kept_bytes = max(1, int(chance.random() * max(_size(log) for log in logs)))
     await admin.configure({"retention.bytes": str(kept_bytes)})
@@ -85,17 +89,19 @@ async def _by_size(chance: random.Random, logs: Sequence[LedLog], admin: Adminis
     return starts
 
 
-def _size(log: LedLog) -> int:
+def _size(log: LeaderLog) -> int:
     return log.local_only_bytes + sum(segment.size_bytes for segment in log.segments)
 
 
-async def _by_time(logs: Sequence[LedLog], admin: Administrator) -> Starts:
+async def _by_time(logs: Sequence[LeaderLog], admin: RetentionAdministrator) -> LogStartOffsets:
     """Expire all records by time, including the active segment."""
     await admin.configure({"local.retention.ms": "1", "retention.ms": "1"})
     return {log.index: log.end_offset for log in logs}
 
 
-async def _by_offset(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
+async def _by_offset(
+    chance: random.Random, logs: Sequence[LeaderLog], admin: RetentionAdministrator
+) -> LogStartOffsets:
     """Use DeleteRecords with an offset within a segment or at its end."""
     starts = {log.index: chance.randint(0, log.end_offset) for log in logs}
     await admin.delete_records(starts)

@@ -1,8 +1,8 @@
 """A transactional producer that sends one request at a time and reports only confirmed results.
 
-It finds its coordinators and the partition leaders as every client does. `Protocol.CLASSIC` adds
+It finds its coordinators and the partition leaders as every client does. `TransactionProtocol.CLASSIC` adds
 partitions with AddPartitionsToTxn and keeps its epoch from one transaction to the next. With
-`Protocol.IMPLICIT` (KIP-890) the partition leader adds them, and the end of each transaction bumps the
+`TransactionProtocol.IMPLICIT` (KIP-890) the partition leader adds them, and the end of each transaction bumps the
 epoch.
 """
 
@@ -33,29 +33,31 @@ from odradek.seams.clock import Clock
 from odradek.seams.network import Address
 
 TIMEOUT_MS = 2_500
-PATIENCE_S = 20.0
+REQUEST_TIMEOUT_S = 20.0
 PAUSE_S, PAUSE_MAX_S = 0.02, 0.32
 """The delay before a retry, and its maximum; it doubles each time."""
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 
-ASKED_AGAIN = frozenset({ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress})
+RETRIED_ERRORS = frozenset(
+    {ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress}
+)
 
 
-class Protocol(Enum):
+class TransactionProtocol(Enum):
     CLASSIC = "classic"
     IMPLICIT = "implicit"
 
 
 class TransactionalClient:
     def __init__(
-        self, cluster: Cluster, clock: Clock, name: str, topic: str, protocol: Protocol
+        self, cluster: Cluster, clock: Clock, name: str, topic: str, protocol: TransactionProtocol
     ) -> None:
         self.name = name
         self._cluster = cluster
         self._clock = clock
         self._topic = topic
-        self._implicit = protocol is Protocol.IMPLICIT
+        self._implicit = protocol is TransactionProtocol.IMPLICIT
         self._producer_id = -1
         self._epoch = -1
         self._sequences: dict[int, int] = {}
@@ -73,7 +75,7 @@ class TransactionalClient:
                 "producer_epoch": -1,
             },
             at_most=5,
-            patience_s=10 * PATIENCE_S,
+            patience_s=10 * REQUEST_TIMEOUT_S,
         )
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
@@ -138,7 +140,7 @@ class TransactionalClient:
             END_TXN,
             {**self._identity(), "committed": commit},
             at_most=5 if self._implicit else 3,
-            patience_s=10 * PATIENCE_S,
+            patience_s=10 * REQUEST_TIMEOUT_S,
         )
         self._added.clear()
         if self._implicit:
@@ -158,7 +160,11 @@ class TransactionalClient:
         }
 
     async def _ask(
-        self, api: Api, values: Mapping[str, Any], at_most: int, patience_s: float = PATIENCE_S
+        self,
+        api: Api,
+        values: Mapping[str, Any],
+        at_most: int,
+        patience_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
         """Send the request until it succeeds or fails with a fatal error; all of them are
         idempotent."""
@@ -173,11 +179,11 @@ class TransactionalClient:
                 raise KafkaError(code, f"{api.title} of {self.name}")
             except (KafkaError, ClientError) as error:
                 again = retriable(error) or (
-                    isinstance(error, KafkaError) and error.code in ASKED_AGAIN
+                    isinstance(error, KafkaError) and error.code in RETRIED_ERRORS
                 )
                 if not again or trio.current_time() > limit:
                     raise
-                if isinstance(error, ClientError) or error.code not in ASKED_AGAIN:
+                if isinstance(error, ClientError) or error.code not in RETRIED_ERRORS:
                     self._cluster.forget(self._topic)
                     self._coordinators.clear()
             await trio.sleep(pause_s)

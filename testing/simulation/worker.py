@@ -44,12 +44,12 @@ def run_one(
         )
         if keep is not None:
             save(run, keep)
-        say(row_of(run, time.process_time() - began))
+        say(to_row(run, time.process_time() - began))
         os._exit(0)
 
     with _watched(stuck):
         run = _simulate(plan)
-    row = row_of(run, time.process_time() - began)
+    row = to_row(run, time.process_time() - began)
     if not run.is_sound and keep is not None:
         save(run, keep)
         kinds = {each.kind for each in run.anomalies}
@@ -66,7 +66,7 @@ def run_one(
     say(row)
 
 
-def row_of(run: Run, cpu_s: float = 0.0) -> Row:
+def to_row(run: Run, cpu_s: float = 0.0) -> Row:
     return {
         "seed": run.plan.seed,
         "anomalies": [str(each) for each in run.anomalies],
@@ -139,10 +139,10 @@ def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
         # Exempt all existing objects (modules and what they keep) from the collection after a
         # world. This is done before each seed because worlds load modules, mostly the first one.
         gc.freeze()
-        run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None, _say)
+        run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None, _print_row)
 
 
-def _say(row: Row) -> None:
+def _print_row(row: Row) -> None:
     print(json.dumps(row), flush=True)
 
 

@@ -43,29 +43,29 @@ from odradek.testing.simulation.history import (
     TRANSACTIONAL,
     Anomaly,
     History,
-    Outcome,
-    Seen,
-    Sent,
+    ReadRecord,
+    SentRecord,
     Transaction,
+    TransactionOutcome,
 )
 from odradek.testing.simulation.plan import (
-    ASKED_S,
+    ADMIN_REQUEST_S,
     DATA,
     OTHER_DATA,
     RUN_S,
     Fault,
-    Kind,
+    FaultKind,
     Plan,
 )
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import (
-    ASKED_AGAIN,
+    RETRIED_ERRORS,
     TIMEOUT_MS,
-    Protocol,
     TransactionalClient,
+    TransactionProtocol,
 )
-from odradek.testing.simulation.transactional_life import TransactionalLife
+from odradek.testing.simulation.transactional_workload import TransactionalWorkload
 
 TOPIC = "records"
 PARTITIONS = 2
@@ -82,14 +82,14 @@ TIERED_TOPIC = {
     "file.delete.delay.ms": "100",
 }
 """About ten segments in a run; the local disks keep only the last ones."""
-COPIES_OFF = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
-COPIES_ON = {
+COPY_DISABLED = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
+COPY_ENABLED = {
     "remote.log.copy.disable": "false",
     "local.retention.ms": TIERED_TOPIC["local.retention.ms"],
 }
 WRITES = 12
 TRANSACTIONS = 4
-PATIENCE_S = 60.0
+OPERATION_TIMEOUT_S = 60.0
 """The time limit of any operation; faults end long before."""
 REQUEST_S = 5.0
 RESPONDED_S = 3.0
@@ -98,8 +98,8 @@ RESPONDED_S = 3.0
 A client that uses the wrong node retries within half a second. The summary has the longest time of
 all runs.
 """
-TOLD_AMID_FAULTS = RETRIABLE | ASKED_AGAIN
-TOLD_TO_THE_OLD = frozenset(
+ERRORS_DURING_FAULTS = RETRIABLE | RETRIED_ERRORS
+ERRORS_AFTER_TIMEOUT = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
         ErrorCode.producer_fenced,
@@ -108,19 +108,19 @@ TOLD_TO_THE_OLD = frozenset(
         ErrorCode.invalid_txn_state,
     }
 )
-TOLD_BY_THE_CUT_OFF = frozenset({ErrorCode.transaction_abortable})
+ERRORS_FROM_PARTITIONED_NODES = frozenset({ErrorCode.transaction_abortable})
 """A partitioned node may still act as the leader of a partition and as transaction coordinator.
 
 It does not know the partitions that were added at its successor, and responds without asking a
 replica, as Apache Kafka does; the client aborts and continues.
 """
-CUT_OFF = frozenset(
+PARTITIONING_FAULTS = frozenset(
     {
-        Kind.PARTITION,
-        Kind.ONE_WAY,
-        Kind.MISSED_EPOCH,
-        Kind.LAGGING_VOTER,
-        Kind.TOPIC_MADE_ANEW,
+        FaultKind.PARTITION,
+        FaultKind.ONE_WAY_PARTITION,
+        FaultKind.MISSED_LEADER_EPOCH,
+        FaultKind.LAGGING_VOTER,
+        FaultKind.TOPIC_RECREATED,
     }
 )
 """Faults in which a node may be partitioned from the others while it reaches the clients."""
@@ -148,10 +148,10 @@ class Workload:
         self._trace = trace
         self._chance = random.Random(f"clients {plan.seed}")
         self._readers = Readers(self.history, TOPIC, PARTITIONS, poll_s=POLL_S)
-        self._hurried = trio.Event()
+        self._pauses_ended = trio.Event()
         self._whole = trio.Event()
 
-    async def make_topic(self) -> None:
+    async def create_topic(self) -> None:
         nodes = list(range(1, self._plan.nodes + 1))
         configs = {**(TIERED_TOPIC if self._plan.tiered else {}), **self._plan.topic_configs}
         topic = NewTopic(
@@ -159,11 +159,13 @@ class Workload:
         )
         async with self._connect() as cluster:
             await cluster.retrying(
-                partial(_unless_there, cluster, topic), timeout_s=PATIENCE_S, also=_not_yet
+                partial(_create_if_absent, cluster, topic),
+                timeout_s=OPERATION_TIMEOUT_S,
+                also=_has_too_few_brokers,
             )
             if len(nodes) > 1:
                 await cluster.retrying(
-                    partial(_reassign, cluster, nodes[-2:]), timeout_s=PATIENCE_S
+                    partial(_reassign, cluster, nodes[-2:]), timeout_s=OPERATION_TIMEOUT_S
                 )
 
     async def reassign(self, fault: Fault) -> bool:
@@ -209,7 +211,7 @@ class Workload:
         async with self._connect() as cluster:
             for path in paths:
                 moved = False
-                with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
                     codes = await alter_replica_log_dirs(cluster, dict.fromkeys(replicas, path))
                     moved = ErrorCode.none in codes.values()
                     told = ", ".join(f"{each}: {code.name}" for each, code in codes.items())
@@ -217,15 +219,15 @@ class Workload:
                 await trio.sleep(fault.seconds * fault.amount / 2)
         return moved
 
-    async def copy_at_all(self, copies: bool) -> None:
+    async def set_remote_copy(self, copies: bool) -> None:
         """Enable or disable copies of the topic to the remote tier."""
-        await self.configure(COPIES_ON if copies else COPIES_OFF)
+        await self.configure(COPY_ENABLED if copies else COPY_DISABLED)
         self._trace.add("copies are switched on" if copies else "copies are switched off")
 
     async def remove_voter(self, key: ReplicaKey) -> bool:
         """Remove a voter; it joins again by itself."""
         async with self._connect() as cluster:
-            with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+            with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
                 await remove_voter(cluster, key.id, key.directory_id)
                 self._trace.add(f"{key.id} is no voter any more")
                 return True
@@ -239,9 +241,9 @@ class Workload:
             for number in range(self._plan.transactional):
                 nursery.start_soon(self._transact, f"{TRANSACTIONAL}{number}")
 
-    def hurry(self) -> None:
+    def end_pauses(self) -> None:
         """The faults have ended: clients do not pause any more."""
-        self._hurried.set()
+        self._pauses_ended.set()
 
     def whole(self) -> None:
         """Every replica is in sync: requests must succeed promptly from now on."""
@@ -250,7 +252,7 @@ class Workload:
     async def _pause(self, seconds: float) -> None:
         """Pause between two operations of a client, unless it is in a hurry."""
         with trio.move_on_after(seconds):
-            await self._hurried.wait()
+            await self._pauses_ended.wait()
 
     # Writers
 
@@ -258,7 +260,8 @@ class Workload:
         chance = random.Random(f"{name} {self._chance.random()}")
         entropy = SeededEntropy(random.Random(f"{name} {self._plan.seed}"))
         options = ProducerOptions(
-            request_timeout_s=REQUEST_S, delivery_timeout_s=chance.choice([2.0, PATIENCE_S])
+            request_timeout_s=REQUEST_S,
+            delivery_timeout_s=chance.choice([2.0, OPERATION_TIMEOUT_S]),
         )
         async with (
             self._connect() as cluster,
@@ -270,7 +273,7 @@ class Workload:
             await self._whole.wait()
             await self._write_everywhere(producer, name, WRITES)
 
-    async def write_anew(self) -> None:
+    async def write_as_new_producer(self) -> None:
         """Write as a new producer after recovery."""
         name = "late-writer"
         entropy = SeededEntropy(random.Random(f"{name} {self._plan.seed}"))
@@ -304,19 +307,21 @@ class Workload:
         TRANSACTION_ABORTABLE, from a partitioned node.
         """
         self._trace.add(f"{name} is refused: {error}")
-        is_old = open_s >= TIMEOUT_MS / 1000 or Kind.CLOCK_JUMP in self._kinds
+        is_old = open_s >= TIMEOUT_MS / 1000 or FaultKind.CLOCK_JUMP in self._kinds
         if isinstance(error, Unsupported) or (
             isinstance(error, KafkaError)
-            and error.code not in TOLD_AMID_FAULTS
-            and not (error.code in TOLD_TO_THE_OLD and is_old)
-            and not (error.code in TOLD_BY_THE_CUT_OFF and CUT_OFF & self._kinds)
+            and error.code not in ERRORS_DURING_FAULTS
+            and not (error.code in ERRORS_AFTER_TIMEOUT and is_old)
+            and not (
+                error.code in ERRORS_FROM_PARTITIONED_NODES and PARTITIONING_FAULTS & self._kinds
+            )
         ):
             why = f"{name} was told {error}, {open_s:.1f} s after its transaction began"
             self.anomalies.append(Anomaly("fatal to a client", why))
 
     async def _write_one(self, producer: Producer, name: str, number: int, partition: int) -> bool:
         """Write one record; return whether it was acknowledged."""
-        sent = Sent(partition, f"{name}.{number}".encode())
+        sent = SentRecord(partition, f"{name}.{number}".encode())
         written = Transaction(name, number, [sent])
         self.history.transactions.append(written)
         try:
@@ -325,7 +330,7 @@ class Workload:
         except (KafkaError, ClientError) as error:
             self._refused(name, error)
             return False
-        written.outcome = Outcome.COMMITTED
+        written.outcome = TransactionOutcome.COMMITTED
         self._trace.add(f"{name} has {number} at {partition}:{sent.offset}")
         return True
 
@@ -338,10 +343,10 @@ class Workload:
 
     async def _transact(self, name: str) -> None:
         chance = random.Random(f"{name} {self._chance.random()}")
-        protocol = chance.choice(list(Protocol))
+        protocol = chance.choice(list(TransactionProtocol))
         async with self._connect() as cluster:
             client = TransactionalClient(cluster, self._clock, name, TOPIC, protocol)
-            life = TransactionalLife(
+            life = TransactionalWorkload(
                 client,
                 self.history,
                 chance,
@@ -379,7 +384,7 @@ class Workload:
             # An open transaction of a dead client is aborted after its timeout.
             await self._readers.read_final(cluster, groups, patience_s=TIMEOUT_MS / 1000 + 1)
 
-    async def read_again(self, starts: Mapping[int, int]) -> list[Seen]:
+    async def read_again(self, starts: Mapping[int, int]) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`."""
         async with self._connect() as cluster:
             return await self._readers.read_again(cluster, starts)
@@ -389,13 +394,15 @@ class Workload:
         changes = [ConfigChange(ConfigOperation.SET, *each) for each in configs.items()]
         async with self._connect() as cluster:
             alter = partial(alter_configs, cluster, ResourceType.TOPIC, TOPIC, changes)
-            await cluster.retrying(alter, timeout_s=PATIENCE_S)
+            await cluster.retrying(alter, timeout_s=OPERATION_TIMEOUT_S)
 
     async def delete_records(self, before: Mapping[int, int]) -> None:
         """Delete all records below an offset in each partition."""
         wanted = {TopicPartition(TOPIC, index): offset for index, offset in before.items()}
         async with self._connect() as cluster:
-            await cluster.retrying(partial(delete_records, cluster, wanted), timeout_s=PATIENCE_S)
+            await cluster.retrying(
+                partial(delete_records, cluster, wanted), timeout_s=OPERATION_TIMEOUT_S
+            )
 
     async def known_segments(self) -> KnownSegments:
         """Read all segments from `__remote_log_metadata`."""
@@ -406,7 +413,9 @@ class Workload:
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         async with self._connect() as cluster:
-            await cluster.retrying(partial(delete_topics, cluster, names), timeout_s=PATIENCE_S)
+            await cluster.retrying(
+                partial(delete_topics, cluster, names), timeout_s=OPERATION_TIMEOUT_S
+            )
 
 
 async def _reassign(cluster: Cluster, replicas: list[int] | None, index: int = MOVED) -> None:
@@ -415,7 +424,7 @@ async def _reassign(cluster: Cluster, replicas: list[int] | None, index: int = M
         raise error
 
 
-async def _unless_there(cluster: Cluster, topic: NewTopic) -> None:
+async def _create_if_absent(cluster: Cluster, topic: NewTopic) -> None:
     try:
         await create_topics(cluster, [topic])
     except KafkaError as error:
@@ -423,6 +432,6 @@ async def _unless_there(cluster: Cluster, topic: NewTopic) -> None:
             raise
 
 
-def _not_yet(error: Exception) -> bool:
+def _has_too_few_brokers(error: Exception) -> bool:
     """Whether there are too few brokers for the replicas so far."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment

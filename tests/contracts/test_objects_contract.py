@@ -18,7 +18,12 @@ from odradek.seams.object_store import open_objects
 from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects, ObjectsUnavailable, Patience
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_clock import VirtualClock
-from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
+from odradek.testing.virtual_object_store import (
+    StoreFault,
+    StoreFaultKind,
+    VirtualBucket,
+    VirtualObjectStore,
+)
 from odradek.testing.virtual_offload import VirtualOffload
 
 if TYPE_CHECKING:
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 @pytest.fixture(params=["memory", "file", "virtual", "s3"])
 def objects(request: pytest.FixtureRequest, tmp_path: OsPath) -> Objects:
     if request.param == "virtual":
-        return VirtualObjects(page_objects=7)
+        return VirtualObjectStore(page_objects=7)
     if request.param == "s3":
         server: S3Server = request.getfixturevalue("s3_server")
         return open_objects(server.new_store(), server.options)
@@ -312,8 +317,8 @@ def test_a_store_nobody_knows() -> None:
 class TestFaults:
     def test_away_and_back(self) -> None:
         bucket = VirtualBucket()
-        objects = VirtualObjects(bucket)
-        bucket.inject(Fault(FaultKind.FAILS, "t/*", ("put",)))
+        objects = VirtualObjectStore(bucket)
+        bucket.inject(StoreFault(StoreFaultKind.FAILS, "t/*", ("put",)))
         with pytest.raises(ObjectsUnavailable):
             objects.put("t/k", [b"x"])
         objects.put("u", [b"x"])
@@ -324,26 +329,26 @@ class TestFaults:
 
     def test_an_answer_that_was_lost(self) -> None:
         bucket = VirtualBucket()
-        bucket.inject(Fault(FaultKind.RESPONSE_LOST))
+        bucket.inject(StoreFault(StoreFaultKind.RESPONSE_LOST))
         with pytest.raises(ObjectsUnavailable):
-            VirtualObjects(bucket).put("k", [b"x"])
+            VirtualObjectStore(bucket).put("k", [b"x"])
         assert bucket.objects == {"k": b"x"}
 
     def test_half_a_put_and_half_a_read(self) -> None:
         bucket = VirtualBucket()
-        objects = VirtualObjects(bucket)
-        bucket.inject(Fault(FaultKind.HALF_DONE, times=1))
+        objects = VirtualObjectStore(bucket)
+        bucket.inject(StoreFault(StoreFaultKind.HALF_DONE, times=1))
         with pytest.raises(ObjectsUnavailable):
             objects.put("k", [b"1234"])
         assert bytes(objects.get("k")) == b"12"
-        bucket.inject(Fault(FaultKind.HALF_DONE, operations=("get_range",)))
+        bucket.inject(StoreFault(StoreFaultKind.HALF_DONE, operations=("get_range",)))
         assert bytes(objects.get_range("k", 0, 2)) == b"1"
 
     def test_lies(self) -> None:
         bucket = VirtualBucket()
-        objects = VirtualObjects(bucket)
+        objects = VirtualObjectStore(bucket)
         objects.put("k", [b"x"])
-        bucket.inject(Fault(FaultKind.LIES, times=3))
+        bucket.inject(StoreFault(StoreFaultKind.LIES, times=3))
         objects.put("new", [b"x"])
         objects.delete("k")
         with pytest.raises(ObjectMissing):
@@ -352,8 +357,8 @@ class TestFaults:
 
     def test_it_strikes_so_often_and_not_at_once(self) -> None:
         bucket = VirtualBucket()
-        objects = VirtualObjects(bucket)
-        bucket.inject(Fault(FaultKind.THROTTLED, operations=("put",), after=1, times=2))
+        objects = VirtualObjectStore(bucket)
+        bucket.inject(StoreFault(StoreFaultKind.THROTTLED, operations=("put",), after=1, times=2))
         came = []
         for n in range(5):
             try:
@@ -365,9 +370,9 @@ class TestFaults:
 
     def test_faults_drawn_for_each_request(self) -> None:
         bucket = VirtualBucket()
-        objects = VirtualObjects(bucket)
+        objects = VirtualObjectStore(bucket)
         bucket.draw = lambda operation, key: (
-            Fault(FaultKind.FAILS) if (operation, key) == ("head", "k") else None
+            StoreFault(StoreFaultKind.FAILS) if (operation, key) == ("head", "k") else None
         )
         objects.put("k", [b"x"])
         with pytest.raises(ObjectsUnavailable):
@@ -380,9 +385,9 @@ class TestFaults:
         clock, bucket = VirtualClock(), VirtualBucket()
         clock.jumping = True
         offload = VirtualOffload()
-        objects = VirtualObjects(bucket, wait=offload.owe)
-        bucket.inject(Fault(FaultKind.HANGS, operations=("put",), times=1, seconds=30))
-        bucket.inject(Fault(FaultKind.SLOW, operations=("put",), times=1, seconds=7))
+        objects = VirtualObjectStore(bucket, wait=offload.extend_current_call)
+        bucket.inject(StoreFault(StoreFaultKind.HANGS, operations=("put",), times=1, seconds=30))
+        bucket.inject(StoreFault(StoreFaultKind.SLOW, operations=("put",), times=1, seconds=7))
         took: list[tuple[str, float]] = []
 
         async def put(key: str) -> None:
@@ -402,12 +407,12 @@ class TestFaults:
         assert sorted(bucket.objects) == ["one", "other"]
 
     @pytest.mark.parametrize(
-        ("kind", "left"), [(FaultKind.POWER_CUT, []), (FaultKind.POWER_CUT_AFTER, ["k"])]
+        ("kind", "left"), [(StoreFaultKind.POWER_CUT, []), (StoreFaultKind.POWER_CUT_AFTER, ["k"])]
     )
-    def test_the_power_goes_at_a_request(self, kind: FaultKind, left: list[str]) -> None:
+    def test_the_power_goes_at_a_request(self, kind: StoreFaultKind, left: list[str]) -> None:
         bucket, power = VirtualBucket(), Power()
-        objects = VirtualObjects(bucket, power)
-        bucket.inject(Fault(kind, operations=("put",)))
+        objects = VirtualObjectStore(bucket, power)
+        bucket.inject(StoreFault(kind, operations=("put",)))
         with pytest.raises(NodeCrashed):
             objects.put("k", [b"x"])
         assert not power.on
@@ -415,13 +420,13 @@ class TestFaults:
 
     def test_times_are_the_clocks(self) -> None:
         clock = VirtualClock()
-        objects = VirtualObjects(VirtualBucket(clock))
+        objects = VirtualObjectStore(VirtualBucket(clock))
         objects.put("k", [b"x"])
         assert objects.head("k").modified_ms == clock.wall_ms()
 
     def test_no_request_after_a_crash(self) -> None:
         bucket, power = VirtualBucket(), Power()
-        objects = VirtualObjects(bucket, power)
+        objects = VirtualObjectStore(bucket, power)
         power.cut()
         for use in (
             lambda: objects.put("k", [b"x"]),

@@ -27,7 +27,10 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
+from odradek.testing.in_memory_remote_log_metadata import (
+    InMemoryMetadataTopic,
+    InMemoryRemoteLogMetadataManager,
+)
 from tests.support.remote_log_metadata import MetadataWorld, run
 from tests.support.remote_segments import (
     DELETED,
@@ -46,9 +49,14 @@ TwoNodes = Callable[[Callable[[Manager, Manager], Awaitable[None]]], None]
 
 
 def in_memory(main: Callable[[Manager, Manager], Awaitable[None]]) -> None:
-    topic = MemoryMetadataTopic()
+    topic = InMemoryMetadataTopic()
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(main, MemoryMetadataManager(topic), MemoryMetadataManager(topic), clock=clock)
+    trio.run(
+        main,
+        InMemoryRemoteLogMetadataManager(topic),
+        InMemoryRemoteLogMetadataManager(topic),
+        clock=clock,
+    )
 
 
 def over_the_topic(main: Callable[[Manager, Manager], Awaitable[None]]) -> None:

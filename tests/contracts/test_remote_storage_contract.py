@@ -30,7 +30,7 @@ from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
@@ -87,7 +87,7 @@ INDEXES = {
 @pytest.fixture(params=["virtual", "memory", "file", "s3"])
 def objects(request: pytest.FixtureRequest, tmp_path: OsPath) -> Objects:
     if request.param == "virtual":
-        return VirtualObjects()
+        return VirtualObjectStore()
     if request.param == "s3":
         server: S3Server = request.getfixturevalue("s3_server")
         return open_objects(server.new_store(), server.options)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from odradek.protocol import apis
-from tests.crash.rebuilt import index_differences
+from tests.crash.index_check import index_differences
 from tests.crash.test_sigkill import (
     PARTITIONS,
     TOPIC,

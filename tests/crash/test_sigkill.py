@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.crash.rebuilt import index_differences
+from tests.crash.index_check import index_differences
 from tests.support.anomalies import assert_none, require
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.odradek_process import start_odradek

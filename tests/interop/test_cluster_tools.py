@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.testing.cluster.blocking import Cluster
+from odradek.testing.cluster.cluster import Cluster
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
 

@@ -19,7 +19,7 @@ from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.object_names import segment_key
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 from tests.pipeline.test_query import (
     COMMITTED,
     HOW,
@@ -92,7 +92,7 @@ def test_twenty_thousand_tasks_of_a_hundred_thousand_transactions_are_planned_in
     assert time.process_time() - began < 60
 
 
-class Together(VirtualObjects):
+class Together(VirtualObjectStore):
     """Nobody is given one of two transaction indexes before both were asked for."""
 
     def __init__(self) -> None:

@@ -42,7 +42,12 @@ from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder
 from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE
 from odradek.storage.tiered.segment_metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.testing import Broker
-from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
+from odradek.testing.virtual_object_store import (
+    StoreFault,
+    StoreFaultKind,
+    VirtualBucket,
+    VirtualObjectStore,
+)
 from tests.pipeline.tiering import QUICK, TIERED
 from tests.support.remote_segments import segment
 
@@ -237,7 +242,7 @@ def test_a_second_copy_is_dead_and_told_but_not_wrong(broker: Broker, copy: Path
     assert "DEAD: no offset of" in "\n".join(as_text(report))
 
 
-class Keeping(VirtualObjects):
+class Keeping(VirtualObjectStore):
     """A store that keeps indexes to itself: of those it gives away pieces alone."""
 
     def get(self, key: str) -> Buffer:
@@ -249,16 +254,28 @@ class Keeping(VirtualObjects):
 @pytest.mark.parametrize(
     ("kind", "faults", "error"),
     [
-        (VirtualObjects, [Fault(FaultKind.FAILS, "*index", ("get",))], StoreUnavailable),
-        (VirtualObjects, [Fault(FaultKind.THROTTLED, "*index", ("get",))], StoreUnavailable),
-        (VirtualObjects, [Fault(FaultKind.FAILS, "*.leader_epoch*", ("get",))], StoreUnavailable),
+        (
+            VirtualObjectStore,
+            [StoreFault(StoreFaultKind.FAILS, "*index", ("get",))],
+            StoreUnavailable,
+        ),
+        (
+            VirtualObjectStore,
+            [StoreFault(StoreFaultKind.THROTTLED, "*index", ("get",))],
+            StoreUnavailable,
+        ),
+        (
+            VirtualObjectStore,
+            [StoreFault(StoreFaultKind.FAILS, "*.leader_epoch*", ("get",))],
+            StoreUnavailable,
+        ),
         (Keeping, [], DeniedSegment),
     ],
 )
 def test_a_store_that_is_away_is_not_called_broken(
     copy: Path,
-    kind: type[VirtualObjects],
-    faults: list[Fault],
+    kind: type[VirtualObjectStore],
+    faults: list[StoreFault],
     error: type[PipelineError],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

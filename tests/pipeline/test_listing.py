@@ -10,10 +10,10 @@ import pytest
 
 from odradek.pipeline.store import AT_ONCE, list_directories
 from odradek.seams.objects import ObjectInfo, ObjectsUnavailable
-from odradek.testing.virtual_objects import Fault, FaultKind, VirtualObjects
+from odradek.testing.virtual_object_store import StoreFault, StoreFaultKind, VirtualObjectStore
 
 
-class Together(VirtualObjects):
+class Together(VirtualObjectStore):
     """Answers nobody until so many ask."""
 
     def __init__(self, count: int) -> None:
@@ -25,7 +25,7 @@ class Together(VirtualObjects):
         yield from super().pages(prefix, after)
 
 
-def filled(objects: VirtualObjects, directories: int) -> list[str]:
+def filled(objects: VirtualObjectStore, directories: int) -> list[str]:
     names = [f"d{number}" for number in range(directories)]
     for number, name in enumerate(names):
         for key in range(number % 10):
@@ -35,7 +35,7 @@ def filled(objects: VirtualObjects, directories: int) -> list[str]:
 
 @pytest.mark.parametrize("directories", [0, 1, AT_ONCE, 3 * AT_ONCE])
 def test_each_directory_is_listed_in_order_and_ends_once(directories: int) -> None:
-    objects = VirtualObjects(page_objects=3)
+    objects = VirtualObjectStore(page_objects=3)
     names = filled(objects, directories)
     found: dict[str, list[str]] = defaultdict(list)
     ended: list[str] = []
@@ -57,8 +57,8 @@ def test_many_are_asked_for_at_once() -> None:
 
 
 def test_what_cannot_be_listed_is_no_end() -> None:
-    objects = VirtualObjects(page_objects=3)
+    objects = VirtualObjectStore(page_objects=3)
     names = filled(objects, 50)
-    objects.bucket.inject(Fault(FaultKind.FAILS, after=60))
+    objects.bucket.inject(StoreFault(StoreFaultKind.FAILS, after=60))
     with pytest.raises(ObjectsUnavailable):
         list(list_directories(objects, names))

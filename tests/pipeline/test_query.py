@@ -46,7 +46,7 @@ from odradek.storage.tiered.object_names import (
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import TOPIC_ID, VirtualLeader
 from tests.pipeline.virtual_reading import FULL
@@ -163,7 +163,7 @@ def test_partitions_that_are_not_there_are_named(
         query(cluster_view, leader, **given).ranges()
 
 
-class Denying(VirtualObjects):
+class Denying(VirtualObjectStore):
     """Some objects are nobody's to read."""
 
     denied = ""
@@ -174,7 +174,7 @@ class Denying(VirtualObjects):
         return super().get(key)
 
 
-class Closed(VirtualObjects):
+class Closed(VirtualObjectStore):
     """Nobody may list what is in it."""
 
     def directories(self, prefix: str) -> Any:

@@ -22,7 +22,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 
 pytest.importorskip("pyarrow")
 
@@ -62,7 +62,7 @@ class Stored:
             FIRST, FIRST + A_BATCH * len(times) - 1, 1, max(times), 0, (EpochStart(0, FIRST),), len(self.log),
             SegmentState.COPY_SEGMENT_FINISHED,
         )  # fmt: skip
-        self._objects = VirtualObjects()
+        self._objects = VirtualObjectStore()
         self.storage = ObjectStoreStorage(self._objects, SeededEntropy(1))
         self.put(LOG_SUFFIX, self.log)
         self.put_offsets(b"".join(offset_index.ENTRY.pack(*each) for each in self.entries))

@@ -33,7 +33,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)
 
@@ -54,8 +54,8 @@ def segment(number: int, start: int, end: int, epoch: int = 0) -> RemoteLogSegme
 
 
 class World:
-    def __init__(self, page_objects: int = 10, objects: VirtualObjects | None = None) -> None:
-        self.objects = objects or VirtualObjects(page_objects=page_objects)
+    def __init__(self, page_objects: int = 10, objects: VirtualObjectStore | None = None) -> None:
+        self.objects = objects or VirtualObjectStore(page_objects=page_objects)
         self.storage = ObjectStoreStorage(self.objects, SeededEntropy(1))
         self.store = Store(self.objects, self.storage)
 

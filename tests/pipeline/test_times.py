@@ -36,7 +36,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 from tests.pipeline.virtual_reading import FULL
 
 START = 100
@@ -74,7 +74,7 @@ def test_the_first_record_as_late_is_where_it_is_looked_for(
         (EpochStart(0, START),),
         len(log),
     )
-    objects = VirtualObjects()
+    objects = VirtualObjectStore()
     objects.put(segment_key(segment, LOG_SUFFIX), [log])
     objects.put(segment_key(segment, IndexType.OFFSET.value), [b""])
     objects.put(segment_key(segment, IndexType.TIMESTAMP.value), [index])
@@ -100,7 +100,7 @@ def test_without_an_index_all_of_it_is_looked_through() -> None:
         1000,
     )
     segment_slice = SegmentSlice(segment, 0, 10)
-    storage = ObjectStoreStorage(VirtualObjects(), SeededEntropy(1))
+    storage = ObjectStoreStorage(VirtualObjectStore(), SeededEntropy(1))
     assert narrowed_to_time(storage, segment_slice, 3) is segment_slice
 
 
@@ -110,13 +110,13 @@ Times = list[int]
 def _stored(segments: list[list[Times]], partitions: int = 1) -> tuple[Store, Times]:
     """Segments of batches of records with such times, each batch in both indexes, the same in each partition; and
     all times of one in order."""
-    objects, every = VirtualObjects(), Times()
+    objects, every = VirtualObjectStore(), Times()
     for partition in range(partitions):
         every = _put(objects, partition, segments)
     return Store(objects, ObjectStoreStorage(objects, SeededEntropy(1))), every
 
 
-def _put(objects: VirtualObjects, partition: int, segments: list[list[Times]]) -> Times:
+def _put(objects: VirtualObjectStore, partition: int, segments: list[list[Times]]) -> Times:
     every = Times()
     for number, batches in enumerate(segments):
         start, log, places, index = len(every), b"", b"", b""

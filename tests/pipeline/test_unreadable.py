@@ -24,7 +24,12 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
+from odradek.testing.virtual_object_store import (
+    StoreFault,
+    StoreFaultKind,
+    VirtualBucket,
+    VirtualObjectStore,
+)
 
 pa = pytest.importorskip("pyarrow")
 
@@ -78,14 +83,14 @@ def _segment(log: bytes) -> RemoteLogSegmentMetadata:
     )
 
 
-class Keeping(VirtualObjects):
+class Keeping(VirtualObjectStore):
     """A store that lets nobody read."""
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         raise ObjectDenied(f"{key}: 403 Forbidden")
 
 
-def _stored(objects: VirtualObjects) -> tuple[ObjectStoreStorage, SegmentSlice, str]:
+def _stored(objects: VirtualObjectStore) -> tuple[ObjectStoreStorage, SegmentSlice, str]:
     log = b"".join(_log())
     segment = _segment(log)
     key = segment_key(segment, LOG_SUFFIX)
@@ -110,7 +115,7 @@ def _read(
 
 @pytest.mark.parametrize("broken", range(BATCHES))
 def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: int) -> None:
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     assert _read(storage, segment_slice) == (list(range(LAST + 1)), None)
     at = sum(len(batch) for batch in _log()[: broken + 1]) - 1
@@ -128,7 +133,7 @@ def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: in
 @pytest.mark.parametrize("bit", [*range(7), 17, 62, 63])
 def test_a_batch_with_other_offsets_is_told_though_its_crc_matches(broken: int, bit: int) -> None:
     """No CRC is over a batch's first offset."""
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log = bytearray(objects.bucket.objects[key])
     log[sum(map(len, _log()[:broken])) + bit // 8] ^= 1 << bit % 8
@@ -146,7 +151,7 @@ def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
     broken: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it is taken for good before its neighbour is there."""
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, whole, key = _stored(objects)
     at, first = sum(map(len, _log()[:broken])), broken * RECORDS_A_BATCH
     monkeypatch.setattr(segments, "PIECE_BYTES", at + len(_log()[broken]) + behind)
@@ -171,11 +176,11 @@ def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
 @pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("bit", range(56, 61))
 def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
-    broken: int, bit: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+    broken: int, bit: int, read_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that reads a part of a segment finds its bytes by the index, and reads a neighbour more."""
-    monkeypatch.setattr(segments, "PIECE_BYTES", piece_bytes)
-    objects = VirtualObjects(VirtualBucket())
+    monkeypatch.setattr(segments, "PIECE_BYTES", read_bytes_max)
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
     ends = [sum(map(len, batches[:number])) for number in range(BATCHES)]
@@ -202,7 +207,7 @@ def test_a_task_that_begins_behind_a_broken_batch_has_all_of_its_records(
     has_index: bool, broken: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a piece ends: what cannot be read is the other task's to tell."""
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
     ends = [sum(map(len, batches[:number])) for number in range(BATCHES + 1)]
@@ -230,7 +235,7 @@ def test_a_task_that_begins_behind_a_broken_batch_has_all_of_its_records(
 def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
     says: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
     at = len(batches[0]) + len(batches[1])
@@ -247,7 +252,7 @@ def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
 @pytest.mark.parametrize("broken", [0, BATCHES // 2, BATCHES - 1])
 def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
     """Headers are all that a count looks at: whichever bit is another, it is right, or the object is named."""
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     good = objects.bucket.objects[key]
     begins = sum(map(len, _log()[:broken]))
@@ -276,7 +281,7 @@ def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
 @pytest.mark.parametrize("first", [-100, -5, 5, 100])
 def test_a_log_that_is_another_segments_is_told(first: int) -> None:
     """Of the same size, too: it reads well, and has nothing of what is looked for."""
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     segment = replace(segment_slice.segment, start_offset=200, end_offset=200 + LAST)
     log = bytearray(objects.bucket.objects[key])
@@ -291,17 +296,17 @@ def test_a_log_that_is_another_segments_is_told(first: int) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [(None, MissingSegment), (FaultKind.THROTTLED, StoreUnavailable), (FaultKind.FAILS, StoreUnavailable)],
+    [(None, MissingSegment), (StoreFaultKind.THROTTLED, StoreUnavailable), (StoreFaultKind.FAILS, StoreUnavailable)],
 )  # fmt: skip
 def test_each_trouble_is_called_by_its_name(
-    fault: FaultKind | None, kind: type[PipelineError]
+    fault: StoreFaultKind | None, kind: type[PipelineError]
 ) -> None:
-    objects = VirtualObjects(VirtualBucket())
+    objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     if fault is None:
         del objects.bucket.objects[key]
     else:
-        objects.bucket.inject(Fault(fault))
+        objects.bucket.inject(StoreFault(fault))
     found, error = _read(storage, segment_slice)
     assert found == []
     assert type(error) is kind

@@ -29,7 +29,7 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster, host
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.simulation.transactional_client import Protocol, TransactionalClient
+from odradek.testing.simulation.transactional_client import TransactionalClient, TransactionProtocol
 from odradek.testing.virtual_world import VirtualWorld
 
 TOPIC = "records"
@@ -114,7 +114,7 @@ class History:
                     TransactionalClient(
                         self.cluster, self.cluster_view.clock, f"client-{n}", TOPIC, how
                     )
-                    for n, how in enumerate(Protocol)
+                    for n, how in enumerate(TransactionProtocol)
                 ]
                 for client in self._clients:
                     await client.init()

@@ -45,7 +45,7 @@ from odradek.pipeline.stream import StreamReader
 from odradek.protocol.errors import KafkaError
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 from odradek.testing.virtual_world import VirtualWorld
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class VirtualSource:
     def __init__(self, cluster_view: VirtualWorld, cluster: Cluster, topic: str) -> None:
         self._still = Standstill(cluster_view)
         self._brokers = VirtualBrokers(cluster, self._still)
-        objects = VirtualObjects(cluster_view.bucket)
+        objects = VirtualObjectStore(cluster_view.bucket)
         self._store = Store(objects, ObjectStoreStorage(objects, SeededEntropy(Random(1))))
         self._topic = topic
 

@@ -16,14 +16,14 @@ from odradek.replication.raft import metadata_loader as catching_up
 from odradek.replication.raft.metadata_log_writer import Blocking
 from odradek.testing.simulation.cluster import SimulatedCluster
 from odradek.testing.simulation.history import Anomaly
-from odradek.testing.simulation.many import run_many
+from odradek.testing.simulation.parallel_runs import run_many
 from odradek.testing.simulation.plan import (
     DATA,
-    OF_TIER,
+    NEEDS_TIERED_TOPIC,
     OTHER_DATA,
     RUN_S,
     Fault,
-    Kind,
+    FaultKind,
     Plan,
     draw_plan,
     from_json,
@@ -31,9 +31,9 @@ from odradek.testing.simulation.plan import (
 )
 from odradek.testing.simulation.run import Run, simulate
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.simulation.worker import load, row_of, save, shrink
+from odradek.testing.simulation.worker import load, save, shrink, to_row
 from odradek.testing.virtual_world import VirtualWorld
-from tests.simulation.what_was_met import assert_sound
+from tests.simulation.coverage import assert_sound
 
 SEEDS_AT_ONCE = 250
 """Enough that each kind of fault meets a node that serves; a hundred are too few."""
@@ -78,7 +78,7 @@ def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         return await honest(log, offset, up_to, waiting)
 
     monkeypatch.setattr(catching_up, "_read", read)
-    slow = [Fault(0.5, Kind.SLOW_DISK, each, 1, seconds=1.5, amount=0.1) for each in (1, 2, 3)]
+    slow = [Fault(0.5, FaultKind.SLOW_DISK, each, 1, seconds=1.5, amount=0.1) for each in (1, 2, 3)]
     run = simulate(Plan(0, tuple(slow), writers=1, transactional=0))
     assert run.is_sound
     assert len(waited_for) > 0
@@ -87,28 +87,28 @@ def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_did_not_bite_is_not_covered() -> None:
     """A node that is down is not killed, nor moved to where it is."""
     faults = (
-        Fault(0.5, Kind.REASSIGNMENT, 1, 2, 0.1, 0.5),  # there are its replicas
-        Fault(0.6, Kind.STOP, 1, 2, 2.0, 0.5),
-        Fault(1.5, Kind.KILL, 1, 2, 0.1, 0.5),
-        Fault(1.55, Kind.CLOCK_JUMP, 1, 2, 0.1, 0.9),
+        Fault(0.5, FaultKind.REASSIGNMENT, 1, 2, 0.1, 0.5),  # there are its replicas
+        Fault(0.6, FaultKind.STOP, 1, 2, 2.0, 0.5),
+        Fault(1.5, FaultKind.KILL, 1, 2, 0.1, 0.5),
+        Fault(1.55, FaultKind.CLOCK_JUMP, 1, 2, 0.1, 0.9),
     )
     run = simulate(Plan(1, faults, transactional=0))
     assert run.is_sound
-    assert {kind for kind, _ in run.coverage} == {Kind.STOP.value}
+    assert {kind for kind, _ in run.coverage} == {FaultKind.STOP.value}
 
 
 @pytest.mark.parametrize(
     ("kind", "how", "ends"),
     [
-        (Kind.BAD_DIRECTORY, 0.3, False),
-        (Kind.BAD_DIRECTORY, 0.5, False),
-        (Kind.BAD_DIRECTORY, 0.9, False),
-        (Kind.BAD_DISK, 0.0, True),
-        (Kind.UNREADABLE_DISK, 0.0, True),
+        (FaultKind.FAILING_DIRECTORY, 0.3, False),
+        (FaultKind.FAILING_DIRECTORY, 0.5, False),
+        (FaultKind.FAILING_DIRECTORY, 0.9, False),
+        (FaultKind.FAILING_DISK, 0.0, True),
+        (FaultKind.UNREADABLE_DISK, 0.0, True),
     ],
 )
 def test_a_node_outlives_one_directory_of_two_and_no_other(
-    kind: Kind, how: float, ends: bool
+    kind: FaultKind, how: float, ends: bool
 ) -> None:
     configs = {"log.dirs": f"{DATA},{OTHER_DATA}"}
     fault = Fault(1.0, kind, 2, 1, seconds=2.0, amount=0.5, how=how)
@@ -118,7 +118,9 @@ def test_a_node_outlives_one_directory_of_two_and_no_other(
 
 
 def test_voters_that_are_removed_join_again() -> None:
-    faults = tuple(Fault(0.8 * node, Kind.VOTER_REMOVED, node, 1, 0.1, 0.5) for node in (1, 2, 3))
+    faults = tuple(
+        Fault(0.8 * node, FaultKind.VOTER_REMOVED, node, 1, 0.1, 0.5) for node in (1, 2, 3)
+    )
     run = simulate(Plan(1, faults, transactional=0, dynamic_quorum=True))
     assert [str(each) for each in run.anomalies] == []
     states = [state for _, state in run.coverage.elements()]
@@ -128,7 +130,9 @@ def test_voters_that_are_removed_join_again() -> None:
 
 def test_what_the_cluster_has_no_occasion_for_is_not_covered() -> None:
     """Who is the controller does not lag behind it, and while there is none nobody does."""
-    faults = tuple(Fault(1.0 + node, Kind.LAGGING_VOTER, node, 1, 0.1, 0.5) for node in (1, 2, 3))
+    faults = tuple(
+        Fault(1.0 + node, FaultKind.LAGGING_VOTER, node, 1, 0.1, 0.5) for node in (1, 2, 3)
+    )
     run = simulate(Plan(1, faults, transactional=0))
     assert run.is_sound
     assert 0 < run.coverage.total() < len(faults)
@@ -176,25 +180,27 @@ def test_what_makes_no_sense_is_refused_on_the_command_line(
 def test_a_plan_is_written_down_and_read_again() -> None:
     plans = [draw_plan(seed) for seed in range(50)]
     assert [from_json(json.loads(json.dumps(to_json(plan)))) for plan in plans] == plans
-    assert {fault.kind for plan in plans for fault in plan.faults} == set(Kind) - OF_TIER
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(
+        FaultKind
+    ) - NEEDS_TIERED_TOPIC
 
 
 def test_a_plan_that_was_kept_before_there_was_more_in_plans_is_read_as_it_was() -> None:
     fault = {"at_s": 1.0, "kind": "kill", "node": 1, "other": 2, "seconds": 0.5, "amount": 0.1}
     kept = {"seed": 7, "nodes": 3, "writers": 1, "transactional": 0, "tiered": False}
-    expected = Fault(1.0, Kind.KILL, 1, 2, seconds=0.5, amount=0.1)
+    expected = Fault(1.0, FaultKind.KILL, 1, 2, seconds=0.5, amount=0.1)
     assert from_json({**kept, "faults": [fault]}) == Plan(7, (expected,), 3, 1, 0)
 
 
 def test_faults_that_met_nobody_who_serves_prove_nothing() -> None:
-    row = row_of(simulate(Plan(0, (), nodes=1, writers=1, transactional=0)))
+    row = to_row(simulate(Plan(0, (), nodes=1, writers=1, transactional=0)))
     with pytest.raises(AssertionError, match="KILL"):
-        assert_sound([row], {Kind.KILL})
+        assert_sound([row], {FaultKind.KILL})
     down = {**row, "coverage": [("kill", "down", 1)]}
     with pytest.raises(AssertionError, match="KILL"):
-        assert_sound([down], {Kind.KILL})
+        assert_sound([down], {FaultKind.KILL})
     with pytest.raises(AssertionError, match="'committed transactions': 0"):
-        assert_sound([{**row, "coverage": [("kill", "broker, all in sync", 1)]}], {Kind.KILL})
+        assert_sound([{**row, "coverage": [("kill", "broker, all in sync", 1)]}], {FaultKind.KILL})
 
 
 def test_a_failing_plan_shrinks_to_what_it_takes_to_fail() -> None:
@@ -224,7 +230,7 @@ def test_seeds_run_from_the_command_line(tmp_path: Path) -> None:
 def test_a_thousand_seeds_are_sound(first: int, tmp_path: Path) -> None:
     """Several tests, so that `tests.rotation` can divide them."""
     rows = run_many(range(first, first + SEEDS_AT_ONCE), nodes=3, jobs=1, keep=tmp_path)
-    assert_sound(list(rows), set(Kind) - OF_TIER)
+    assert_sound(list(rows), set(FaultKind) - NEEDS_TIERED_TOPIC)
 
 
 def test_a_batch_that_was_lost_before_a_roll_is_missed() -> None:

@@ -6,54 +6,73 @@ from collections.abc import Callable
 
 import pytest
 
-from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction, anomalies
+from odradek.testing.simulation.history import (
+    History,
+    ReadRecord,
+    SentRecord,
+    Transaction,
+    TransactionOutcome,
+    find_anomalies,
+)
 
 
 def sound() -> History:
     """Two committed transactions, an aborted one between them, and one of which nobody knows."""
     return History(
         transactions=[
-            Transaction("a", 0, [Sent(0, b"a0", 0), Sent(1, b"a1", 0)], 10, Outcome.COMMITTED),
-            Transaction("a", 1, [Sent(0, b"a2", 2)], 11, Outcome.ABORTED),
-            Transaction("a", 2, [Sent(0, b"a3", 4)], 12, Outcome.COMMITTED),
-            Transaction("b", 0, [Sent(0, b"b0", -1), Sent(1, b"b1", -1)], None, Outcome.UNKNOWN),
+            Transaction(
+                "a",
+                0,
+                [SentRecord(0, b"a0", 0), SentRecord(1, b"a1", 0)],
+                10,
+                TransactionOutcome.COMMITTED,
+            ),
+            Transaction("a", 1, [SentRecord(0, b"a2", 2)], 11, TransactionOutcome.ABORTED),
+            Transaction("a", 2, [SentRecord(0, b"a3", 4)], 12, TransactionOutcome.COMMITTED),
+            Transaction(
+                "b",
+                0,
+                [SentRecord(0, b"b0", -1), SentRecord(1, b"b1", -1)],
+                None,
+                TransactionOutcome.UNKNOWN,
+            ),
         ],
-        polled={"r": [Seen(0, 0, b"a0"), Seen(1, 0, b"a1"), Seen(0, 4, b"a3")]},
-        final=[Seen(0, 0, b"a0"), Seen(0, 4, b"a3"), Seen(1, 0, b"a1")],
+        polled={"r": [ReadRecord(0, 0, b"a0"), ReadRecord(1, 0, b"a1"), ReadRecord(0, 4, b"a3")]},
+        final=[ReadRecord(0, 0, b"a0"), ReadRecord(0, 4, b"a3"), ReadRecord(1, 0, b"a1")],
         group_offsets={"a": 12},
     )
 
 
 def test_a_sound_history_has_no_anomalies() -> None:
-    assert anomalies(sound()) == []
+    assert find_anomalies(sound()) == []
 
 
 def lose(history: History) -> None:
-    history.final.remove(Seen(1, 0, b"a1"))
-    history.polled["r"].remove(Seen(1, 0, b"a1"))
+    history.final.remove(ReadRecord(1, 0, b"a1"))
+    history.polled["r"].remove(ReadRecord(1, 0, b"a1"))
 
 
 def keep_aborted(history: History) -> None:
-    history.final.append(Seen(0, 2, b"a2"))
-    history.polled["r"].insert(2, Seen(0, 2, b"a2"))
+    history.final.append(ReadRecord(0, 2, b"a2"))
+    history.polled["r"].insert(2, ReadRecord(0, 2, b"a2"))
 
 
 def poll_aborted(history: History) -> None:
-    history.polled["r"].insert(2, Seen(0, 2, b"a2"))
+    history.polled["r"].insert(2, ReadRecord(0, 2, b"a2"))
 
 
 def tear(history: History) -> None:
-    history.final.append(Seen(0, 6, b"b0"))
-    history.polled["r"].append(Seen(0, 6, b"b0"))
+    history.final.append(ReadRecord(0, 6, b"b0"))
+    history.polled["r"].append(ReadRecord(0, 6, b"b0"))
 
 
 def double(history: History) -> None:
-    history.final.append(Seen(0, 7, b"a3"))
-    history.polled["r"].append(Seen(0, 7, b"a3"))
+    history.final.append(ReadRecord(0, 7, b"a3"))
+    history.polled["r"].append(ReadRecord(0, 7, b"a3"))
 
 
 def poll_another_value(history: History) -> None:
-    history.polled["r"][0] = Seen(0, 0, b"a3")
+    history.polled["r"][0] = ReadRecord(0, 0, b"a3")
 
 
 def acknowledge_elsewhere(history: History) -> None:
@@ -65,15 +84,15 @@ def send_backwards(history: History) -> None:
 
 
 def poll_twice(history: History) -> None:
-    history.polled["r"].append(Seen(0, 4, b"a3"))
+    history.polled["r"].append(ReadRecord(0, 4, b"a3"))
 
 
 def skip(history: History) -> None:
-    history.polled["r"].remove(Seen(0, 0, b"a0"))
+    history.polled["r"].remove(ReadRecord(0, 0, b"a0"))
 
 
 def miss_the_end(history: History) -> None:
-    history.polled["r"].remove(Seen(0, 4, b"a3"))
+    history.polled["r"].remove(ReadRecord(0, 4, b"a3"))
 
 
 def hang(history: History) -> None:
@@ -110,12 +129,12 @@ def keep_the_aborted_offset(history: History) -> None:
 def test_each_kind_is_found(spoil: Callable[[History], None], kind: str) -> None:
     history = sound()
     spoil(history)
-    assert kind in {anomaly.kind for anomaly in anomalies(history)}
+    assert kind in {anomaly.kind for anomaly in find_anomalies(history)}
 
 
 def test_a_transaction_of_which_nobody_knows_may_be_there_whole() -> None:
     history = sound()
-    for seen in (Seen(0, 6, b"b0"), Seen(1, 2, b"b1")):
+    for seen in (ReadRecord(0, 6, b"b0"), ReadRecord(1, 2, b"b1")):
         history.final.append(seen)
         history.polled["r"].append(seen)
-    assert anomalies(history) == []
+    assert find_anomalies(history) == []

@@ -13,8 +13,8 @@ import trio
 from odradek.broker.lifecycle.errors import Stopped
 from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
-from odradek.testing.simulation.cluster import DATA, NodeLife, SimulatedCluster
-from odradek.testing.simulation.log_watch import EXPECTED, LIFE, Cause, watching
+from odradek.testing.simulation.cluster import DATA, SimulatedCluster, SimulatedNodeRun
+from odradek.testing.simulation.log_watch import CURRENT_NODE_RUN, EXPECTED, ErrorCause, watch_log
 from odradek.testing.simulation.plan import Plan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.trace import Trace
@@ -56,40 +56,42 @@ def test_a_round_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_record_of_a_disk_needs_a_disk_that_failed() -> None:
     world = VirtualWorld(0)
-    doors = world.node("node-1")
-    life = NodeLife("node-1", doors, world.bucket, refused_before=0)
+    virtual_node = world.node("node-1")
+    life = SimulatedNodeRun("node-1", virtual_node, world.bucket, refused_at_start=0)
     log = logging.getLogger("odradek.node")
 
     def said() -> list[str]:
-        with watching() as watch:
+        with watch_log() as watch:
             log.error("Log directory %s is full: taking it offline", DATA)
             log.warning("nobody asks for warnings")
         return [each.text for each in watch.anomalies]
 
-    token = LIFE.set(life)
+    token = CURRENT_NODE_RUN.set(life)
     try:
         assert said() == [f"node-1 says: Log directory {DATA} is full: taking it offline"]
-        doors.disk.refusal(errno.ENOSPC, DATA)
+        virtual_node.disk.refusal(errno.ENOSPC, DATA)
         assert said() == []
-        assert life.has_met(Cause.DISK)
-        assert not life.has_met(Cause.STORE)
+        assert life.is_affected_by(ErrorCause.DISK)
+        assert not life.is_affected_by(ErrorCause.STORE)
         assert life.has_reason(OSError())
         assert not life.has_reason(Stopped())
     finally:
-        LIFE.reset(token)
+        CURRENT_NODE_RUN.reset(token)
 
 
 def test_who_is_dead_says_nothing() -> None:
     world = VirtualWorld(0)
-    doors = world.node("node-1")
-    token = LIFE.set(NodeLife("node-1", doors, world.bucket, refused_before=0))
+    virtual_node = world.node("node-1")
+    token = CURRENT_NODE_RUN.set(
+        SimulatedNodeRun("node-1", virtual_node, world.bucket, refused_at_start=0)
+    )
     try:
-        with watching() as watch:
-            doors.power.cut()
+        with watch_log() as watch:
+            virtual_node.power.cut()
             logging.getLogger("odradek.node").error("on its way down")
         assert watch.anomalies == []
     finally:
-        LIFE.reset(token)
+        CURRENT_NODE_RUN.reset(token)
 
 
 def test_a_node_that_gives_up_a_sound_disk_has_failed() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.simulation.__main__ import main
-from odradek.testing.simulation.many import NOTHING
+from odradek.testing.simulation.parallel_runs import EMPTY_ROW
 from odradek.testing.simulation.plan import draw_plan
 from odradek.testing.simulation.run import simulate
-from odradek.testing.simulation.summary import OtherRun, Summary, keep, kept
-from odradek.testing.simulation.worker import row_of
+from odradek.testing.simulation.summary import MismatchedRun, Summary, load_progress, save_progress
+from odradek.testing.simulation.worker import to_row
 
 RUN = {"seeds": [0, 2], "nodes": 1, "tiered": False}
 
@@ -27,22 +27,25 @@ def summary_of(*rows: dict[str, object]) -> Summary:
 
 def test_what_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
     summary = summary_of(
-        row_of(simulate(draw_plan(0, nodes=1)), 0.25), {**NOTHING, "seed": 1, "anomalies": ["lost"]}
+        to_row(simulate(draw_plan(0, nodes=1)), 0.25),
+        {**EMPTY_ROW, "seed": 1, "anomalies": ["lost"]},
     )
-    keep(tmp_path / "run", summary, **RUN)
-    assert kept(tmp_path / "run", **RUN) == summary
+    save_progress(tmp_path / "run", summary, **RUN)
+    assert load_progress(tmp_path / "run", **RUN) == summary
 
 
 def test_a_run_goes_on_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run"
-    keep(file, summary_of(*({**NOTHING, "seed": each, "anomalies": []} for each in (0, 1))), **RUN)
+    save_progress(
+        file, summary_of(*({**EMPTY_ROW, "seed": each, "anomalies": []} for each in (0, 1))), **RUN
+    )
     words = ["--seeds", "0-2", "--nodes", "1", "--jobs", "1", "--resume", str(file)]
     monkeypatch.setattr(sys, "argv", ["simulation", *words])
     assert main() == 0
     assert "3 runs, 0 with anomalies" in capsys.readouterr().out
-    summary = kept(file, **RUN)
+    summary = load_progress(file, **RUN)
     assert summary.runs == 3
     assert summary.seconds > 1.5
     assert summary.starts_cpu_ms.total() == 3
@@ -61,7 +64,7 @@ def test_another_run_is_not_gone_on_with(
     tmp_path: Path, change: dict[str, object], why: str
 ) -> None:
     file = tmp_path / "run"
-    keep(file, Summary(), **RUN)
+    save_progress(file, Summary(), **RUN)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(OtherRun, match=why):
-        kept(file, **RUN)
+    with pytest.raises(MismatchedRun, match=why):
+        load_progress(file, **RUN)

@@ -10,10 +10,10 @@ import trio
 from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.metadata import open_cluster
 from odradek.seams.files import Path
-from odradek.testing.simulation.cluster import CLIENTS, OF_MANY, SimulatedCluster
+from odradek.testing.simulation.cluster import CLIENTS, MULTI_NODE_CONFIGS, SimulatedCluster
 from odradek.testing.simulation.plan import SMALL_METADATA
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.virtual_files import CHANGES, Strike
+from odradek.testing.virtual_files import CHANGES, CrashPoint
 from odradek.testing.virtual_world import VirtualWorld
 
 
@@ -50,8 +50,8 @@ def test_a_node_without_power_is_started_once_all_of_it_has_noticed() -> None:
             node = cluster.nodes[1]
             while not node.serves:
                 await trio.sleep(0.01)
-            assert node.doors is not None
-            node.doors.power.cut()  # as the store does, in the middle of a request
+            assert node.virtual_node is not None
+            node.virtual_node.power.cut()  # as the store does, in the middle of a request
             assert node.is_up
             await cluster.start(1)
             await cluster.start(1)
@@ -91,7 +91,7 @@ def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() 
             await cluster.stop_all()
 
     world.run(main)
-    fetch_timeout_s = int(OF_MANY["controller.quorum.fetch.timeout.ms"]) / 1000
+    fetch_timeout_s = int(MULTI_NODE_CONFIGS["controller.quorum.fetch.timeout.ms"]) / 1000
     assert max(took) < fetch_timeout_s / 2
 
 
@@ -174,13 +174,13 @@ def test_a_node_that_is_struck_at_work_is_down_and_starts_again(seed: int | None
             node = cluster.nodes[1]
             await cluster.start(1)
             disk = node.disk
-            await cluster.struck(1, strike := Strike(CHANGES, 10), 5.0, seed)
-            assert strike.has_happened
+            await cluster.crash_at_operation(1, crash_point := CrashPoint(CHANGES, 10), 5.0, seed)
+            assert crash_point.has_occurred
             assert not node.is_up
             assert (node.disk is disk) is (seed is None)
             await cluster.start(1)
-            await cluster.struck(1, strike := Strike(frozenset()), 5.0, seed)
-            assert not strike.has_happened
+            await cluster.crash_at_operation(1, crash_point := CrashPoint(frozenset()), 5.0, seed)
+            assert not crash_point.has_occurred
             assert node.serves
             await cluster.stop_all()
 
@@ -197,9 +197,9 @@ def test_a_disk_that_is_slow_stays_slow_when_its_node_starts_again() -> None:
             cluster = SimulatedCluster(world, 1, trace, nursery, offloaded_s=0.01)
 
             def pace() -> tuple[float, bool]:
-                doors = cluster.nodes[1].doors
-                assert doors is not None
-                return doors.offload.delay_seconds, doors.disk.is_slow
+                virtual_node = cluster.nodes[1].virtual_node
+                assert virtual_node is not None
+                return virtual_node.offload.delay_seconds, virtual_node.disk.is_slow
 
             await cluster.start(1)
             assert pace() == (0.01, False)

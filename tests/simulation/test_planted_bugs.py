@@ -14,7 +14,7 @@ from itertools import chain, count, islice
 
 import pytest
 
-from odradek.testing.simulation.plan import Kind, draw_plan
+from odradek.testing.simulation.plan import FaultKind, draw_plan
 from odradek.testing.simulation.run import simulate
 from tests.simulation import planted_bugs, planted_group_bugs, planted_tier_bugs
 
@@ -61,15 +61,15 @@ FOUND_BY_GROUP: Mapping[str, tuple[int, set[str]]] = {
     "take_commits_of_whoever_comes": (44, {"another member's", "read again"}),
     "hand_on_what_nobody_let_go_of": (2, {"another member's", "read again"}),
 }
-NEEDS: Mapping[str, Kind] = {
-    "know_followers_across_a_missed_epoch": Kind.MISSED_EPOCH,
-    "know_logs_by_their_names": Kind.TOPIC_MADE_ANEW,
+NEEDS: Mapping[str, FaultKind] = {
+    "know_followers_across_a_missed_epoch": FaultKind.MISSED_LEADER_EPOCH,
+    "know_logs_by_their_names": FaultKind.TOPIC_RECREATED,
 }
 """Plans without it are not tried."""
 
 
 def find(
-    found_by: tuple[int, set[str]], *, tiered: bool = False, needs: Kind | None = None
+    found_by: tuple[int, set[str]], *, tiered: bool = False, needs: FaultKind | None = None
 ) -> None:
     """That it is found by what it does, at once or by another seed."""
     named, kinds = found_by

@@ -10,7 +10,7 @@ from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-from odradek.testing.simulation.history import History, Seen
+from odradek.testing.simulation.history import History, ReadRecord
 from odradek.testing.simulation.readers import Readers
 
 
@@ -34,4 +34,4 @@ async def test_markers_behind_the_end_keep_nobody_reading() -> None:
         await producer.abort()
         with trio.fail_after(10):
             await readers.read_along(cluster, "reader")
-    assert history.polled["reader"] == history.final == [Seen(0, 0, b"a")]
+    assert history.polled["reader"] == history.final == [ReadRecord(0, 0, b"a")]

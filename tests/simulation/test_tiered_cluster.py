@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from odradek.testing.simulation.many import run_many
-from odradek.testing.simulation.plan import OF_TIER, Kind, draw_plan, from_json, to_json
+from odradek.testing.simulation.parallel_runs import run_many
+from odradek.testing.simulation.plan import (
+    NEEDS_TIERED_TOPIC,
+    FaultKind,
+    draw_plan,
+    from_json,
+    to_json,
+)
 from odradek.testing.simulation.run import simulate
-from tests.simulation.what_was_met import assert_sound
+from tests.simulation.coverage import assert_sound
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -35,11 +41,13 @@ def test_a_plan_with_a_store_makes_the_same_run_again() -> None:
 def test_a_plan_with_a_store_is_written_down_and_read_again() -> None:
     plans = [draw_plan(seed, tiered=True) for seed in range(50)]
     assert [from_json(json.loads(json.dumps(to_json(plan)))) for plan in plans] == plans
-    assert {fault.kind for plan in plans for fault in plan.faults} >= OF_TIER
-    assert not any(fault.kind in OF_TIER for seed in range(50) for fault in draw_plan(seed).faults)
+    assert {fault.kind for plan in plans for fault in plan.faults} >= NEEDS_TIERED_TOPIC
+    assert not any(
+        fault.kind in NEEDS_TIERED_TOPIC for seed in range(50) for fault in draw_plan(seed).faults
+    )
 
 
 @pytest.mark.slow
 def test_a_hundred_and_fifty_seeds_with_a_store_are_sound(tmp_path: Path) -> None:
     rows = run_many(range(150), nodes=3, jobs=1, keep=tmp_path, tiered=True)
-    assert_sound(list(rows), set(Kind))
+    assert_sound(list(rows), set(FaultKind))

@@ -16,17 +16,17 @@ from odradek.broker.transactions.messages import TransactionResult
 from odradek.broker.transactions.transaction import Transaction
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producer_state import ProducerEntry, ProducerStates
-from odradek.testing.simulation.history import Outcome, anomalies
-from tests.simulation.transactional_world import TransactionalWorld
+from odradek.testing.simulation.history import TransactionOutcome, find_anomalies
+from tests.simulation.single_broker_run import SingleBrokerRun
 
 SEEDS_AT_ONCE = 10
 SEEDS_FOR_A_BUG = 100
 
 
 def check(seed: int) -> None:
-    history = TransactionalWorld(seed).run()
-    assert [f"seed {seed}: {anomaly}" for anomaly in anomalies(history)] == []
-    assert any(each.outcome is Outcome.COMMITTED for each in history.transactions)
+    history = SingleBrokerRun(seed).run()
+    assert [f"seed {seed}: {anomaly}" for anomaly in find_anomalies(history)] == []
+    assert any(each.outcome is TransactionOutcome.COMMITTED for each in history.transactions)
 
 
 @pytest.mark.parametrize("seed", range(3), ids="seed{}".format)
@@ -44,7 +44,7 @@ def test_more_histories_are_sound(first: int) -> None:
 
 
 def test_a_seed_makes_the_same_run_again() -> None:
-    assert TransactionalWorld(7).run() == TransactionalWorld(7).run()
+    assert SingleBrokerRun(7).run() == SingleBrokerRun(7).run()
 
 
 # The bugs that the checker is to find: what each does to the broker, and one of its traces
@@ -103,5 +103,5 @@ def test_planted_bugs_are_found(
     plant(monkeypatch)
     for seed in itertools.count():
         assert seed < SEEDS_FOR_A_BUG, "the bug was not found"
-        if traces & {each.kind for each in anomalies(TransactionalWorld(seed).run())}:
+        if traces & {each.kind for each in find_anomalies(SingleBrokerRun(seed).run())}:
             break

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.testing.simulation import many
-from odradek.testing.simulation.many import run_many
+from odradek.testing.simulation import parallel_runs as many
+from odradek.testing.simulation.parallel_runs import run_many
 from odradek.testing.simulation.plan import Plan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.summary import Summary
@@ -69,10 +69,10 @@ def test_a_run_that_never_ends_is_stuck_and_the_others_go_on(
 
 
 def test_what_breaks_a_run_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def make_topic(work: Workload) -> None:
+    async def create_topic(work: Workload) -> None:
         raise KeyError("of the simulator's own")
 
-    monkeypatch.setattr(Workload, "make_topic", make_topic)
+    monkeypatch.setattr(Workload, "make_topic", create_topic)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
     assert [each.kind for each in run.anomalies] == ["broke"]
     assert 'KeyError: "of the simulator\'s own"' in run.anomalies[0].text

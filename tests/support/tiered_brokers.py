@@ -30,7 +30,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
 )
 from odradek.testing import Broker
-from odradek.testing.memory_metadata import MemoryMetadataManager
+from odradek.testing.in_memory_remote_log_metadata import InMemoryRemoteLogMetadataManager
 from tests.support.partition_logs import NOW_MS, batch
 from tests.support.remote_log_reads import Store, as_bytes, copy_sealed
 
@@ -78,7 +78,7 @@ class TieredStage:
         self.partitions = partitions
         self.store = SlowStore()
         self.store.gate.set()
-        self.metadata = MemoryMetadataManager()
+        self.metadata = InMemoryRemoteLogMetadataManager()
         self.reads = RemoteReadService(self.node.environment, self.store, self.metadata)
         self._copies = 0
 

@@ -13,9 +13,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from odradek.testing.cluster.links import CLIENTS, Direction, End, Links, Shape
+from odradek.testing.cluster.connection_owner import find_connection_owner
+from odradek.testing.cluster.links import CLIENTS, LinkDirection, LinkEnd, Links, LinkShape
 from odradek.testing.cluster.proxy import Proxy, join
-from odradek.testing.cluster.sources import owner_of
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Joined:
 
     left: trio.abc.HalfCloseableStream
     right: trio.abc.HalfCloseableStream
-    there: Direction
-    back: Direction
+    there: LinkDirection
+    back: LinkDirection
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def clock(autojump_clock: MockClock) -> MockClock:
 async def joined(nursery: trio.Nursery) -> AsyncIterator[Joined]:
     left, client = trio.testing.memory_stream_pair()
     server, right = trio.testing.memory_stream_pair()
-    made = Joined(left, right, Direction(), Direction())
+    made = Joined(left, right, LinkDirection(), LinkDirection())
     nursery.start_soon(join, client, server, made.there, made.back)
     yield made
     nursery.cancel_scope.cancel()
@@ -74,7 +74,7 @@ async def test_bytes_pass_both_ways_and_so_does_each_end(joined: Joined, clock: 
 async def test_a_delay_is_paid_once_by_what_follows_closely(
     joined: Joined, clock: MockClock
 ) -> None:
-    joined.there.shape = Shape(delay_s=0.1)
+    joined.there.shape = LinkShape(delay_s=0.1)
     start = trio.current_time()
     for _ in range(20):
         await joined.left.send_all(b"piece")
@@ -86,8 +86,8 @@ async def test_a_delay_is_paid_once_by_what_follows_closely(
 
 
 async def test_connections_share_the_rate_of_a_direction(clock: MockClock) -> None:
-    shared, back = Direction(), Direction()
-    shared.shape = Shape(bytes_per_s=10_000)
+    shared, back = LinkDirection(), LinkDirection()
+    shared.shape = LinkShape(bytes_per_s=10_000)
     async with trio.open_nursery() as nursery:
         ends = []
         for _ in range(2):
@@ -130,7 +130,7 @@ async def test_a_partition_hides_that_a_peer_is_gone(joined: Joined, clock: Mock
 
 
 async def test_a_delayed_piece_waits_out_a_partition_too(joined: Joined, clock: MockClock) -> None:
-    joined.there.shape = Shape(delay_s=1)
+    joined.there.shape = LinkShape(delay_s=1)
     await joined.left.send_all(b"under way")
     await trio.sleep(0.5)
     joined.there.close()
@@ -153,18 +153,18 @@ def test_a_partition_is_between_nodes_unless_it_says_otherwise() -> None:
     assert closed(links) == set()
 
 
-def closed(links: Links) -> set[tuple[End, End]]:
-    ends: list[End] = [*links.nodes, CLIENTS]
+def closed(links: Links) -> set[tuple[LinkEnd, LinkEnd]]:
+    ends: list[LinkEnd] = [*links.nodes, CLIENTS]
     pairs = [(source, to) for source in ends for to in ends]
     return {pair for pair in pairs if not links.direction(*pair).is_open}
 
 
 def test_a_shape_is_among_nodes_and_no_node_is_far_from_itself() -> None:
-    links, slow = Links([1, 2]), Shape(delay_s=0.1)
+    links, slow = Links([1, 2]), LinkShape(delay_s=0.1)
     links.shape(slow)
     assert links.direction(1, 2).shape == links.direction(2, 1).shape == slow
     for pair in ((1, 1), (1, CLIENTS), (CLIENTS, 1)):
-        assert links.direction(*pair).shape == Shape()
+        assert links.direction(*pair).shape == LinkShape()
 
 
 SPEAKER = """
@@ -183,8 +183,8 @@ async def test_the_kernel_tells_who_speaks(nursery: trio.Nursery) -> None:
         async for piece in stream:
             await stream.send_all(piece)
 
-    def who(peer_port: int) -> End:
-        found = owner_of(peer_port, port, pids)
+    def who(peer_port: int) -> LinkEnd:
+        found = find_connection_owner(peer_port, port, pids)
         return CLIENTS if found is None else found
 
     [listener] = await nursery.start(partial(trio.serve_tcp, echo, 0, host="127.0.0.1"))

@@ -220,7 +220,7 @@ async def test_a_machine_that_is_gone_is_silent_until_it_is_up_again(
         await clock.run_for(60)
         assert (waiting.end, idling.end, connecting) == (None, None, [])
         [_] = await world.node("b").network.listen("b", 9092)
-        world.wires.speak("b")
+        world.wires.unsilence("b")
         await clock.run_for(1)
         assert (waiting.end, idling.end, connecting) == ("lost", None, ["connected"])
         with pytest.raises(ConnectionLost):
@@ -232,7 +232,7 @@ async def test_a_process_that_is_killed_after_its_machine_was_back_is_no_silence
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     world.wires.silence("b")
-    world.wires.speak("b")
+    world.wires.unsilence("b")
     _, client, b, _ = await connected(world)
     receiver = Receiver(world, client)
     async with trio.open_nursery() as nursery:
@@ -262,7 +262,7 @@ async def test_of_two_troubles_between_hosts_one_outlasts_the_other(
         await client.send([b"slow"])
         await clock.run_for(3)
         assert receiver.came[1:] == [(b"slow", 7.0)]
-        assert (wholly.has_struck, back.has_struck, slow.has_struck) == (True, False, True)
+        assert (wholly.had_effect, back.had_effect, slow.had_effect) == (True, False, True)
         world.wires.heal(slow)
         await client.send([b"quick"])
         await clock.run_for(1)

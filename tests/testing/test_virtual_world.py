@@ -10,7 +10,7 @@ import trio
 
 from odradek.seams.files import Path
 from odradek.testing.power import NodeCrashed
-from odradek.testing.virtual_world import PASSES_A_LOOK, VirtualWorld
+from odradek.testing.virtual_world import PASSES_PER_POLL, VirtualWorld
 
 
 def history(seed: int) -> list[str]:
@@ -102,7 +102,7 @@ def test_ctrl_c_ends_a_world_that_never_rests() -> None:
         nonlocal passes
         # The signal arrives through trio's I/O polling, as all of trio's own wakeups do.
         signal.raise_signal(signal.SIGINT)
-        while passes < 2 * PASSES_A_LOOK:
+        while passes < 2 * PASSES_PER_POLL:
             await trio.lowlevel.checkpoint()
             passes += 1
 
@@ -112,4 +112,4 @@ def test_ctrl_c_ends_a_world_that_never_rests() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         VirtualWorld().run(main)
-    assert passes < 2 * PASSES_A_LOOK
+    assert passes < 2 * PASSES_PER_POLL

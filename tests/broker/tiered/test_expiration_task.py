@@ -19,7 +19,7 @@ from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
-from odradek.testing.memory_metadata import MemoryMetadataTopic
+from odradek.testing.in_memory_remote_log_metadata import InMemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (
     DELETING,
@@ -275,7 +275,7 @@ async def test_what_lies_behind_a_gap_counts_as_local_alone(clock: VirtualClock)
 
 async def test_dangling_copies_of_an_earlier_life_are_deleted(clock: VirtualClock) -> None:
     """E15: killed while it copied; what came of that is deleted at once, the segment copied anew."""
-    topic = MemoryMetadataTopic()
+    topic = InMemoryMetadataTopic()
     async with tiered_world(clock, topic=topic) as world:
         world.fill(1)
         world.storage.before_copy = lambda: setattr(

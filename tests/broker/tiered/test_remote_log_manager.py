@@ -17,7 +17,10 @@ from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
 )
-from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
+from odradek.testing.in_memory_remote_log_metadata import (
+    InMemoryMetadataTopic,
+    InMemoryRemoteLogMetadataManager,
+)
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (
     DELETED,
@@ -169,17 +172,17 @@ async def test_what_an_earlier_life_has_published_is_not_given_up(
     """It comes to be known while the deletion of what seemed to be unfinished is on its way: by then another
     leads, and may have nothing of it on its disk any more."""
     async with tiered_world(clock) as world:
-        update_segment = MemoryMetadataManager.update_segment
+        update_segment = InMemoryRemoteLogMetadataManager.update_segment
 
         async def update(
-            metadata: MemoryMetadataManager, event: RemoteLogSegmentMetadataUpdate
+            metadata: InMemoryRemoteLogMetadataManager, event: RemoteLogSegmentMetadataUpdate
         ) -> None:
             if event.state is DELETING:
                 before = RemoteLogSegmentMetadataUpdate(event.id, ME, clock.wall_ms(), FINISHED)
                 world.metadata.topic.publish(before)
             await update_segment(metadata, event)
 
-        monkeypatch.setattr(MemoryMetadataManager, "update_segment", update)
+        monkeypatch.setattr(InMemoryRemoteLogMetadataManager, "update_segment", update)
         world.follow(1)
         await world.publish_copy(0, 2, state=STARTED)
         await world.pass_time()
@@ -465,7 +468,7 @@ async def test_who_looks_for_lost_history_says_that_of_the_store_which_is_true(
 
 async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -> None:
     """S-02, E15: size counted twice after a leader change."""
-    topic = MemoryMetadataTopic()
+    topic = InMemoryMetadataTopic()
     async with tiered_world(clock, topic=topic) as world:
         world.fill(2)
         await world.pass_time()

@@ -19,7 +19,7 @@ from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
-from odradek.testing.memory_metadata import MemoryMetadataManager
+from odradek.testing.in_memory_remote_log_metadata import InMemoryRemoteLogMetadataManager
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualWorld
@@ -214,7 +214,7 @@ async def test_a_store_that_was_away_may_turn_out_to_be_another(
 
 async def test_what_has_lost_everything_hides_no_other(clock: VirtualClock) -> None:
     """One after the other is asked for, once the store is back."""
-    storage, metadata = _Store(), MemoryMetadataManager()
+    storage, metadata = _Store(), InMemoryRemoteLogMetadataManager()
     for id in (LOST, KEPT):
         metadata.partitions_changed([id], [])
         known = replace(segment(0, 2, state=STARTED), id=RemoteLogSegmentId(id, UUID(int=5)))

@@ -31,7 +31,10 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
+from odradek.testing.in_memory_remote_log_metadata import (
+    InMemoryMetadataTopic,
+    InMemoryRemoteLogMetadataManager,
+)
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_world import VirtualWorld
 from tests.support.finished_segments import segment
@@ -137,7 +140,7 @@ class TieredWorld:
     partition: Partition
     manager: RemoteLogManager
     storage: MemoryStorage
-    metadata: MemoryMetadataManager
+    metadata: InMemoryRemoteLogMetadataManager
     metrics: Metrics
 
     def fill(self, segments: int = 3) -> None:
@@ -216,7 +219,7 @@ async def tiered_world(
     clock: VirtualClock,
     *,
     config: LogConfig = TIERED,
-    topic: MemoryMetadataTopic | None = None,
+    topic: InMemoryMetadataTopic | None = None,
     settings: dict[str, str] | None = None,
 ) -> AsyncIterator[TieredWorld]:
     """This node leads a partition, alone; its remote log manager runs."""
@@ -227,7 +230,11 @@ async def tiered_world(
     )
     async with world.running() as logs:
         log = await logs.create("orders", 0, ONE)
-        storage, metadata, metrics = MemoryStorage(), MemoryMetadataManager(topic), Metrics()
+        storage, metadata, metrics = (
+            MemoryStorage(),
+            InMemoryRemoteLogMetadataManager(topic),
+            Metrics(),
+        )
         server = ServerConfig.from_properties(settings or {}, test_node=True)
         manager = RemoteLogManager(
             ME, storage, metadata, logs, seams, metrics, RemoteLogSettings(server)

@@ -16,7 +16,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.memory_metadata import MemoryMetadataManager
+from odradek.testing.in_memory_remote_log_metadata import InMemoryRemoteLogMetadataManager
 from tests.replication.partition.memory_log import MemoryLog, Record
 
 PARTITION = TopicIdPartition(UUID(int=5), "t", 0)
@@ -35,7 +35,7 @@ class MemoryTier:
     """Copies never fail half way here: how they are made is another's business."""
 
     def __init__(self) -> None:
-        self.metadata = MemoryMetadataManager()
+        self.metadata = InMemoryRemoteLogMetadataManager()
         self.metadata.partitions_changed([PARTITION], [])
         self._records: dict[UUID, list[Record]] = {}
         self._histories: dict[UUID, bytes] = {}

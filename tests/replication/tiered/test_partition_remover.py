@@ -194,7 +194,7 @@ def test_removal_that_ends_late_is_taken_up_again() -> None:
         def slow() -> None:
             if not begun.is_set():
                 begun.set()
-                doors.offload.owe(1.0)
+                doors.offload.extend_current_call(1.0)
 
         world.store.before_deletion = slow
         await world.delete("flights")

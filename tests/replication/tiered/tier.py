@@ -22,7 +22,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.memory_metadata import MemoryMetadataManager
+from odradek.testing.in_memory_remote_log_metadata import InMemoryRemoteLogMetadataManager
 
 
 class MemoryStorage:
@@ -91,7 +91,7 @@ class Tier:
     """Who copies is not asked for: `copy` does it."""
 
     def __init__(self) -> None:
-        self.metadata = MemoryMetadataManager()
+        self.metadata = InMemoryRemoteLogMetadataManager()
         self.storage = MemoryStorage()
         self._numbers = iter(range(1, 1000))
 

@@ -42,7 +42,7 @@ from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
-from odradek.testing.virtual_disk import Fault
+from odradek.testing.virtual_disk import DiskFault
 from tests.storage.compaction.histories import COMPACTED, History, content
 from tests.storage.compaction.test_survivors import check_files
 from tests.support.log_managers import ONE, A, World, append_keyed
@@ -382,7 +382,7 @@ class Exhaustion:
 
     def __init__(self, world: World, passes: int) -> None:
         self._disk, self._passes = world.disk, passes
-        self._fault: Fault | None = None
+        self._fault: DiskFault | None = None
 
     async def begin(self) -> None:
         operations = {"rename", "remove", "sync"}

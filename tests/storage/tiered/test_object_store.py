@@ -37,7 +37,12 @@ from odradek.storage.tiered.segment_metadata import (
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
+from odradek.testing.virtual_object_store import (
+    StoreFault,
+    StoreFaultKind,
+    VirtualBucket,
+    VirtualObjectStore,
+)
 
 TOPIC_ID = UUID("2d682b32-656b-4f46-bfff-b84ae1267938")
 SEGMENT_ID = UUID("6c2a97f5-4f94-4be9-a4f9-417f3140d623")
@@ -66,7 +71,7 @@ def storage_at(
 ) -> ObjectStoreStorage:
     entropy = SeededEntropy(random.Random(len(bucket.requests)))
     return ObjectStoreStorage(
-        VirtualObjects(bucket, power), entropy, form=form or StorageFormat(), cluster_id="cl"
+        VirtualObjectStore(bucket, power), entropy, form=form or StorageFormat(), cluster_id="cl"
     )
 
 
@@ -190,13 +195,13 @@ def test_a_copy_tells_whether_each_offset_has_a_record(
 class TestCrashes:
     """What a power failure at each request leaves, and what comes after it (T-17, T-20, T-22)."""
 
-    @pytest.mark.parametrize("kind", [FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER])
-    def test_of_a_copy(self, form: StorageFormat, kind: FaultKind) -> None:
+    @pytest.mark.parametrize("kind", [StoreFaultKind.POWER_CUT, StoreFaultKind.POWER_CUT_AFTER])
+    def test_of_a_copy(self, form: StorageFormat, kind: StoreFaultKind) -> None:
         """A manifest is there only with everything else; a second attempt makes it whole, and a
         deletion leaves nothing."""
         for step in range(_requests_of_a_copy(form)):
             bucket, power = VirtualBucket(), Power()
-            bucket.inject(Fault(kind, after=step, times=1))
+            bucket.inject(StoreFault(kind, after=step, times=1))
             with pytest.raises(NodeCrashed):
                 storage_at(bucket, form, power).copy_segment(METADATA, DATA)
             if f"{STEM}.manifest" in bucket.objects:
@@ -208,24 +213,24 @@ class TestCrashes:
             storage_at(bucket, form).delete_segment(METADATA)
             assert bucket.objects == {}
 
-    @pytest.mark.parametrize("kind", [FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER])
-    def test_of_a_copy_over_another(self, form: StorageFormat, kind: FaultKind) -> None:
+    @pytest.mark.parametrize("kind", [StoreFaultKind.POWER_CUT, StoreFaultKind.POWER_CUT_AFTER])
+    def test_of_a_copy_over_another(self, form: StorageFormat, kind: StoreFaultKind) -> None:
         for step in range(_requests_of_a_copy(form)):
             bucket, power = VirtualBucket(), Power()
             storage_at(bucket, form).copy_segment(METADATA, DATA)
-            bucket.inject(Fault(kind, after=step, times=1))
+            bucket.inject(StoreFault(kind, after=step, times=1))
             with pytest.raises(NodeCrashed):
                 storage_at(bucket, form, power).copy_segment(METADATA, DATA)
             if f"{STEM}.manifest" in bucket.objects:
                 _is_whole(bucket, form)
 
-    @pytest.mark.parametrize("kind", [FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER])
-    def test_of_a_deletion(self, form: StorageFormat, kind: FaultKind) -> None:
+    @pytest.mark.parametrize("kind", [StoreFaultKind.POWER_CUT, StoreFaultKind.POWER_CUT_AFTER])
+    def test_of_a_deletion(self, form: StorageFormat, kind: StoreFaultKind) -> None:
         """Something missing means no manifest."""
         for step in range(7):
             bucket, power = VirtualBucket(), Power()
             storage_at(bucket, form).copy_segment(METADATA, DATA)
-            bucket.inject(Fault(kind, after=step, times=1))
+            bucket.inject(StoreFault(kind, after=step, times=1))
             with pytest.raises(NodeCrashed):
                 storage_at(bucket, form, power).delete_segment(METADATA)
             if f"{STEM}.manifest" in bucket.objects:
@@ -254,16 +259,18 @@ class TestFaults:
     @pytest.mark.parametrize(
         "kind",
         [
-            FaultKind.FAILS, FaultKind.THROTTLED, FaultKind.HANGS, FaultKind.RESPONSE_LOST,
-            FaultKind.HALF_DONE, FaultKind.LIES,
+            StoreFaultKind.FAILS, StoreFaultKind.THROTTLED, StoreFaultKind.HANGS, StoreFaultKind.RESPONSE_LOST,
+            StoreFaultKind.HALF_DONE, StoreFaultKind.LIES,
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
-    def test_no_copy_succeeds_that_is_not_whole(self, kind: FaultKind, form: StorageFormat) -> None:
+    def test_no_copy_succeeds_that_is_not_whole(
+        self, kind: StoreFaultKind, form: StorageFormat
+    ) -> None:
         """Whatever goes wrong with whichever request: an error, or all of it is there."""
         for step in range(_requests_of_a_copy(form)):
             bucket = VirtualBucket()
-            bucket.inject(Fault(kind, after=step, times=1))
+            bucket.inject(StoreFault(kind, after=step, times=1))
             try:
                 storage_at(bucket, form).copy_segment(METADATA, DATA)
             except RemoteStorageError:
@@ -272,7 +279,7 @@ class TestFaults:
 
     def test_a_store_that_has_not_what_it_took(self) -> None:
         bucket = VirtualBucket()
-        bucket.inject(Fault(FaultKind.LIES, "*.log", ("put",)))
+        bucket.inject(StoreFault(StoreFaultKind.LIES, "*.log", ("put",)))
         with pytest.raises(RemoteStorageError, match=r"8890 bytes were put.* the store has None"):
             storage_at(bucket).copy_segment(METADATA, DATA)
         assert f"{STEM}.manifest" not in bucket.objects
@@ -281,7 +288,7 @@ class TestFaults:
         bucket = VirtualBucket()
         storage = storage_at(bucket)
         storage.copy_segment(METADATA, DATA)
-        bucket.inject(Fault(FaultKind.THROTTLED))
+        bucket.inject(StoreFault(StoreFaultKind.THROTTLED))
         for use in (
             lambda: storage.copy_segment(METADATA, DATA),
             lambda: storage.fetch_segment(METADATA, 0),
@@ -335,7 +342,7 @@ class TestFaults:
             bucket, power = VirtualBucket(), Power()
             custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
             metadata = replace(METADATA, custom_metadata=custom)
-            bucket.inject(Fault(FaultKind.POWER_CUT, after=step, times=1))
+            bucket.inject(StoreFault(StoreFaultKind.POWER_CUT, after=step, times=1))
             with pytest.raises(NodeCrashed):
                 storage_at(bucket, form, power).delete_segment(metadata)
             try:
@@ -352,7 +359,7 @@ class TestFaults:
     def test_a_read_cut_short_is_an_error(self, form: StorageFormat) -> None:
         bucket = VirtualBucket()
         custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
-        bucket.inject(Fault(FaultKind.HALF_DONE, operations=("get_range",)))
+        bucket.inject(StoreFault(StoreFaultKind.HALF_DONE, operations=("get_range",)))
         with pytest.raises(CorruptRemoteData, match=r"-bCqX9U-US-mk-UF_MUDWIw\.log: "):
             storage_at(bucket, form).fetch_segment(replace(METADATA, custom_metadata=custom), 0)
 

@@ -18,7 +18,7 @@ from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageForma
 from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from odradek.storage.tiered.segment_metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.storage.tiered.segment_verification import SegmentVerification
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 from tests.support.remote_segments import FINISHED, becomes, segment
 
 BATCHES = [
@@ -29,7 +29,7 @@ LOG = b"".join(BATCHES)
 COPY = replace(segment(1, 100, 199, size=len(LOG)), max_timestamp_ms=5)
 
 
-def stored(objects: VirtualObjects) -> StoredSegment:
+def stored(objects: VirtualObjectStore) -> StoredSegment:
     found = {}
     for info in objects.list(""):
         name = parse_key(info.key)
@@ -40,15 +40,15 @@ def stored(objects: VirtualObjects) -> StoredSegment:
 
 def copied(
     form: StorageFormat = StorageFormat(),  # noqa: B008 - a value
-) -> tuple[VirtualObjects, RemoteLogSegmentMetadata]:
-    objects = VirtualObjects()
+) -> tuple[VirtualObjectStore, RemoteLogSegmentMetadata]:
+    objects = VirtualObjectStore()
     storage = ObjectStoreStorage(objects, SeededEntropy(random.Random(3)), form=form)
     data = LogSegmentData(LOG, b"o" * 8, b"i" * 12, None, b"p" * 10, b"0\n1\n0 100\n")
     custom = storage.copy_segment(COPY, data)
     return objects, COPY.updated(becomes(COPY, FINISHED, custom_metadata=custom))
 
 
-def problems(objects: VirtualObjects, metadata: RemoteLogSegmentMetadata | None) -> list[str]:
+def problems(objects: VirtualObjectStore, metadata: RemoteLogSegmentMetadata | None) -> list[str]:
     found = SegmentVerification(objects, stored(objects), metadata)
     for _ in found.steps():
         pass
@@ -129,9 +129,9 @@ def without_manifest(change: Callable[[bytes], bytes]) -> list[str]:
 
 @pytest.mark.parametrize("piece_bytes", [100, 1000, 4 << 20])
 def test_without_a_manifest_the_batches_are_checked(
-    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+    read_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_verification, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(segment_verification, "PIECE_BYTES", read_bytes_max)
     assert without_manifest(lambda log: log) == []
     key = segment_key(COPY, ".log")
     for at in (3, 9, 30, 70, len(LOG) // 2, len(LOG) - 1):

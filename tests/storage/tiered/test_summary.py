@@ -28,7 +28,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.testing.virtual_objects import VirtualObjects
+from odradek.testing.virtual_object_store import VirtualObjectStore
 
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)
 
@@ -101,7 +101,7 @@ def test_a_summary_sorts_before_segments_and_a_later_epochs_behind() -> None:
 
 
 def test_the_latest_leaders_is_kept_and_all_go_with_the_partition() -> None:
-    objects = VirtualObjects()
+    objects = VirtualObjectStore()
     storage = ObjectStoreStorage(objects, SeededEntropy(1))
     storage.put_summary(WHERE, 3, b"old")
     storage.put_summary(WHERE, 5, b"new")

@@ -23,9 +23,14 @@ from odradek.broker.local_cluster.nodes import NodeState, Software
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.real import real_seams
-from odradek.testing.cluster.links import End
-from odradek.testing.cluster.running import NodeIds, RunningCluster, Wanted, run_cluster
-from odradek.testing.loops import check_trio
+from odradek.testing.cluster.links import LinkEnd
+from odradek.testing.cluster.running_cluster import (
+    ClusterOptions,
+    NodeIds,
+    RunningCluster,
+    run_cluster,
+)
+from odradek.testing.trio_checks import check_trio
 
 T = TypeVar("T")
 
@@ -58,7 +63,7 @@ class Cluster:
         tiered: bool | str | Path = False,
     ) -> None:
         place = None if data is None else str(data)
-        self._wanted = Wanted(
+        self._wanted = ClusterOptions(
             brokers,
             controllers,
             configs,
@@ -138,7 +143,7 @@ class Cluster:
         self._call(self.running.resume, nodes)
 
     def partition(
-        self, nodes: NodeIds, others: Iterable[End] | None = None, *, one_way: bool = False
+        self, nodes: NodeIds, others: Iterable[LinkEnd] | None = None, *, one_way: bool = False
     ) -> None:
         """Block all traffic between `nodes` and `others` (default: all other nodes, but not
         CLIENTS).
@@ -153,7 +158,7 @@ class Cluster:
         *,
         latency_ms: float = 0,
         bytes_per_s: float | None = None,
-        among: Iterable[End] | None = None,
+        among: Iterable[LinkEnd] | None = None,
     ) -> None:
         """Add latency, and limit the rate, in each direction between two of `among` (default:
         nodes)."""

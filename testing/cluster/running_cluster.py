@@ -2,7 +2,7 @@
 
 Every listener of every node has its own proxy, whose address the node advertises: clients and other
 nodes connect through it, and `links` apply to the traffic. The owner of the connecting socket
-identifies the sender (`sources.py`), so that nodes can be partitioned from each other and still
+identifies the sender (`connection_owner.py`), so that nodes can be partitioned from each other and still
 serve their clients.
 """
 
@@ -32,9 +32,9 @@ from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from odradek.testing.cluster.links import CLIENTS, End, Links, Shape
+from odradek.testing.cluster.connection_owner import find_connection_owner
+from odradek.testing.cluster.links import CLIENTS, LinkEnd, Links, LinkShape
 from odradek.testing.cluster.proxy import Proxy
-from odradek.testing.cluster.sources import owner_of
 
 LOG_CHARACTERS = 4000
 STOP_S = 30.0
@@ -43,7 +43,7 @@ NodeIds = int | Iterable[int]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClusterOptions:
     """The configuration of a cluster; `data` is a directory to use and keep (None: a temporary
     one).
 
@@ -77,7 +77,7 @@ class RunningCluster:
                 raise ValueError(f"there is no node {each}, only {', '.join(map(str, known))}")
         return wanted
 
-    def _ends(self, ends: Iterable[End] | None) -> list[End] | None:
+    def _ends(self, ends: Iterable[LinkEnd] | None) -> list[LinkEnd] | None:
         """Return the ends as a list; raises as `_ids` does."""
         if ends is None:
             return None
@@ -177,7 +177,7 @@ class RunningCluster:
     # Network faults
 
     def partition(
-        self, nodes: NodeIds, others: Iterable[End] | None = None, *, one_way: bool = False
+        self, nodes: NodeIds, others: Iterable[LinkEnd] | None = None, *, one_way: bool = False
     ) -> None:
         """Block all traffic between `nodes` and `others` (default: all other nodes, but not
         CLIENTS).
@@ -192,11 +192,11 @@ class RunningCluster:
         *,
         latency_ms: float = 0,
         bytes_per_s: float | None = None,
-        among: Iterable[End] | None = None,
+        among: Iterable[LinkEnd] | None = None,
     ) -> None:
         """Add latency, and limit the rate, in each direction between two of `among` (default:
         nodes)."""
-        self._faulty_links.shape(Shape(latency_ms / 1000, bytes_per_s), self._ends(among))
+        self._faulty_links.shape(LinkShape(latency_ms / 1000, bytes_per_s), self._ends(among))
 
     def heal(self) -> None:
         """Remove all partitions, latencies and rate limits."""
@@ -217,7 +217,7 @@ def log_file(node: NodePlan) -> Path:
 
 
 @asynccontextmanager
-async def run_cluster(wanted: Wanted, software: Software) -> AsyncIterator[RunningCluster]:
+async def run_cluster(wanted: ClusterOptions, software: Software) -> AsyncIterator[RunningCluster]:
     """Run a new cluster while the block is active.
 
     At its end the nodes are stopped if `wanted.data` is set; otherwise they are killed and the data
@@ -249,7 +249,7 @@ async def _start(plan: ClusterPlan, software: Software, nursery: trio.Nursery) -
     return cluster
 
 
-async def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
+async def _plan(wanted: ClusterOptions, directory: str) -> ClusterPlan:
     entropy = RealEntropy()
     # Two addresses a listener, and at most two listeners a node.
     count = 4 * (wanted.brokers + wanted.controllers)
@@ -275,13 +275,13 @@ def _without_proxies(doors: Iterable[ListenerAddress]) -> Iterator[ListenerAddre
 
 
 async def _open_proxies(nodes: Nodes, links: Links, nursery: trio.Nursery) -> None:
-    def who(listener: int, port: int) -> End:
+    def who(listener: int, port: int) -> LinkEnd:
         pids = {
             node.node_id: pid
             for node in nodes.plan.nodes
             if (pid := nodes.pid(node.node_id)) is not None
         }
-        found = owner_of(port, listener, pids)
+        found = find_connection_owner(port, listener, pids)
         return CLIENTS if found is None else found
 
     for node in nodes.plan.nodes:

@@ -1,6 +1,6 @@
 """A RemoteLogMetadataManager that keeps everything in memory, for tests.
 
-Several nodes of a test may share one `MemoryMetadataTopic`: each receives every event that one of
+Several nodes of a test may share one `InMemoryMetadataTopic`: each receives every event that one of
 them publishes. It passes the same contract suite as the manager that uses `__remote_log_metadata`.
 """
 
@@ -21,12 +21,12 @@ from odradek.storage.tiered.segment_metadata import (
 )
 
 
-class MemoryMetadataTopic:
+class InMemoryMetadataTopic:
     """All published events, in order, and the managers that receive new ones."""
 
     def __init__(self) -> None:
         self.events: list[RemoteEvent] = []
-        self.readers: list[MemoryMetadataManager] = []
+        self.readers: list[InMemoryRemoteLogMetadataManager] = []
 
     def publish(self, event: RemoteEvent) -> None:
         self.events.append(event)
@@ -34,16 +34,16 @@ class MemoryMetadataTopic:
             reader.take(event)
 
 
-class MemoryMetadataManager(RemotePartitionMetadataStore):
-    """A metadata manager over a `MemoryMetadataTopic`.
+class InMemoryRemoteLogMetadataManager(RemotePartitionMetadataStore):
+    """A metadata manager over a `InMemoryMetadataTopic`.
 
     After `hold`, announced partitions become ready only with `release`. If `failing` is set,
     publishing raises it.
     """
 
-    def __init__(self, topic: MemoryMetadataTopic | None = None) -> None:
+    def __init__(self, topic: InMemoryMetadataTopic | None = None) -> None:
         super().__init__()
-        self.topic = MemoryMetadataTopic() if topic is None else topic
+        self.topic = InMemoryMetadataTopic() if topic is None else topic
         self.topic.readers.append(self)
         self.failing: RemoteStorageError | None = None
         self._held = False

@@ -15,7 +15,7 @@ TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 """The sockets of a JVM are IPv6 sockets with IPv4-mapped addresses."""
 
 
-def owner_of(port: int, peer_port: int, pids: Mapping[int, int]) -> int | None:
+def find_connection_owner(port: int, peer_port: int, pids: Mapping[int, int]) -> int | None:
     """Return the key in `pids` (id → process id) whose process has the socket `port` → `peer_port`.
 
     None if none of them has it: another process has it, or it is closed.

@@ -9,13 +9,13 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Path
-from odradek.testing.simulation.committed import Committed, Replica
-from odradek.testing.simulation.plan import Fault, Kind, Plan
+from odradek.testing.simulation.committed_records import CommittedRecords, ReplicaSnapshot
+from odradek.testing.simulation.plan import Fault, FaultKind, Plan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 
-STOPS = Fault(1.0, Kind.STOP, 1, 2, seconds=0.3, amount=0.5)
+STOPS = Fault(1.0, FaultKind.STOP, 1, 2, seconds=0.3, amount=0.5)
 LOG = "t-0"
 DIRECTORY = Path("/data/t-0")
 
@@ -45,82 +45,84 @@ class Node:
         self.files.open(DIRECTORY / f"{0:020}.log", write=True).truncate(size)
         self.end = end
 
-    def seen(self, high: int, *, epoch: int = 0, leads: bool = False, start: int = 0) -> Replica:
-        return Replica(
+    def seen(
+        self, high: int, *, epoch: int = 0, leads: bool = False, start: int = 0
+    ) -> ReplicaSnapshot:
+        return ReplicaSnapshot(
             self.name, self.name, self.files.disk, DIRECTORY, start, high, self.end, epoch, leads
         )
 
 
 @pytest.fixture
-def nodes() -> tuple[Committed, Node, Node]:
-    committed, one, two = Committed(), Node("one"), Node("two")
+def nodes() -> tuple[CommittedRecords, Node, Node]:
+    committed, one, two = CommittedRecords(), Node("one"), Node("two")
     one.append(b"a", b"b", b"c")
-    assert committed.look(LOG, one.seen(4, leads=True)) is None
+    assert committed.compare(LOG, one.seen(4, leads=True)) is None
     assert committed.high(LOG) == 4
     return committed, one, two
 
 
-Nodes = tuple[Committed, Node, Node]
+Nodes = tuple[CommittedRecords, Node, Node]
 
 
 def test_replicas_that_are_equal_are_sound(nodes: Nodes) -> None:
     committed, _, two = nodes
     two.append(b"a")
-    assert committed.look(LOG, two.seen(2)) is None
+    assert committed.compare(LOG, two.seen(2)) is None
     two.append(b"b", b"x")  # the last of them nobody has committed
-    assert committed.look(LOG, two.seen(4)) is None
+    assert committed.compare(LOG, two.seen(4)) is None
 
 
 def test_what_differs_below_a_high_watermark_is_found(nodes: Nodes) -> None:
     committed, _, two = nodes
     two.append(b"a", b"x")
-    assert committed.look(LOG, two.seen(2)) is None
-    found = committed.look(LOG, two.seen(4))
+    assert committed.compare(LOG, two.seen(2)) is None
+    found = committed.compare(LOG, two.seen(4))
     assert found is not None
-    assert "two has Stretch(base=2, next=4" in found
+    assert "two has BatchFingerprint(base=2, next=4" in found
 
 
 def test_what_is_cut_and_comes_again_is_compared_again(nodes: Nodes) -> None:
     committed, one, _ = nodes
     one.cut(2)
-    assert committed.look(LOG, one.seen(2)) is None
+    assert committed.compare(LOG, one.seen(2)) is None
     one.append(b"x")
-    assert committed.look(LOG, one.seen(4)) is not None
+    assert committed.compare(LOG, one.seen(4)) is not None
 
 
 def test_who_leads_the_newest_epoch_has_all_of_it(nodes: Nodes) -> None:
     committed, one, two = nodes
     two.append(b"a")
-    assert committed.look(LOG, two.seen(2)) is None
-    found = committed.look(LOG, two.seen(2, epoch=1, leads=True))
+    assert committed.compare(LOG, two.seen(2)) is None
+    found = committed.compare(LOG, two.seen(2, epoch=1, leads=True))
     assert found == "two leads, and ends at 2 before 4"
     two.append(b"x")
-    assert committed.look(LOG, two.seen(2, epoch=1, leads=True)) is not None
+    assert committed.compare(LOG, two.seen(2, epoch=1, leads=True)) is not None
     one.cut(2)  # it leads no more: may lack what it has not told
-    assert committed.look(LOG, one.seen(2, leads=True)) is None
+    assert committed.compare(LOG, one.seen(2, leads=True)) is None
 
 
 def test_a_log_that_begins_later_is_compared_from_there(nodes: Nodes) -> None:
     committed, one, two = nodes
     two.end = 2
     two.append(b"b", b"c", segment=2)
-    assert committed.look(LOG, two.seen(6, start=2)) is None
+    assert committed.compare(LOG, two.seen(6, start=2)) is None
     assert committed.high(LOG) == 6
-    assert committed.look(LOG, one.seen(6)) is None
+    assert committed.compare(LOG, one.seen(6)) is None
 
 
 def test_a_file_that_lacks_what_is_committed_is_found(nodes: Nodes) -> None:
     committed, _, two = nodes
     two.append(b"a")
     two.end = 4
-    assert committed.look(LOG, two.seen(4)) is not None
+    assert committed.compare(LOG, two.seen(4)) is not None
 
 
 def test_an_unclean_election_may_lose_it(nodes: Nodes) -> None:
     committed, _, two = nodes
     committed.forget(LOG)
     two.append(b"x")
-    assert committed.look(LOG, two.seen(2, epoch=1, leads=True)) is None
+    assert committed.compare(LOG, two.seen(2, epoch=1, leads=True)) is None
 
 
 def test_a_second_leader_is_seen_however_short_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:

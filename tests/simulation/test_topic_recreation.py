@@ -14,9 +14,9 @@ from odradek.broker.transactions.marker_channel_manager import (
 from odradek.client.admin import delete_topics
 from odradek.client.metadata import Cluster
 from odradek.storage.directories.names import TopicPartition
-from odradek.testing.simulation.made_anew import MADE_ANEW, TopicMadeAnew
-from odradek.testing.simulation.plan import Fault, Kind, Plan
+from odradek.testing.simulation.plan import Fault, FaultKind, Plan
 from odradek.testing.simulation.run import Run, simulate
+from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation
 from odradek.testing.simulation.worker import load
 from tests.simulation import planted_bugs
 
@@ -30,14 +30,14 @@ def run_of(*faults: Fault) -> Run:
     "how", [0.1, 0.4, 0.6, 0.9], ids=["killed", "left alone", "cut off", "stopped"]
 )
 def test_a_topic_is_made_anew(how: float, amount: float) -> None:
-    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=amount, how=how))
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=amount, how=how))
     assert [str(each) for each in run.anomalies] == []
-    assert {kind for kind, _ in run.coverage} == {Kind.TOPIC_MADE_ANEW.value}
-    told = [line.split(maxsplit=1)[1] for line in run.trace if MADE_ANEW in line]
+    assert {kind for kind, _ in run.coverage} == {FaultKind.TOPIC_RECREATED.value}
+    told = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
     first, began, deleted, second = told
     assert (began, deleted) == (
-        f"{MADE_ANEW}-client-0 has begun a transaction",
-        f"{MADE_ANEW} is deleted",
+        f"{RECREATED_TOPIC}-client-0 has begun a transaction",
+        f"{RECREATED_TOPIC} is deleted",
     )
     assert first != second
 
@@ -49,11 +49,11 @@ def test_two_topics_of_the_name_are_left_in_two_directories() -> None:
 
 
 def test_one_that_is_not_made_again_is_no_anomaly() -> None:
-    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, how=0.4))
     assert [str(each) for each in run.anomalies] == []
     assert run.coverage.total() == 1
-    told = [line.split(maxsplit=1)[1] for line in run.trace if MADE_ANEW in line]
-    assert told[-1] == f"{MADE_ANEW} is deleted"
+    told = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
+    assert told[-1] == f"{RECREATED_TOPIC} is deleted"
 
 
 @pytest.mark.parametrize("amount", [0.5, 0.9], ids=["made again", "not made again"])
@@ -68,27 +68,27 @@ def test_a_transaction_that_waits_for_a_topic_that_is_gone_is_found(
         return NO_LEADER if found is None else found
 
     monkeypatch.setattr(TransactionMarkerChannelManager, "_leader", leader)
-    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=amount, how=0.4))
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=amount, how=0.4))
     expected = {"hanging transaction"} if amount > 0.75 else set()
     assert {each.kind for each in run.anomalies} == expected
 
 
 def test_a_deletion_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def delete(self: TopicMadeAnew, cluster: Cluster) -> None:
+    async def delete(self: TopicRecreation, cluster: Cluster) -> None:
         assert self._id is not None
-        self._gone.add(self._id)
+        self._deleted.add(self._id)
 
-    monkeypatch.setattr(TopicMadeAnew, "_delete", delete)
-    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    monkeypatch.setattr(TopicRecreation, "_delete", delete)
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, how=0.4))
     assert {each.kind for each in run.anomalies} == {"not deleted"}
 
 
 def test_a_topic_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def delete(self: TopicMadeAnew, cluster: Cluster) -> None:
-        await delete_topics(cluster, [MADE_ANEW])
+    async def delete(self: TopicRecreation, cluster: Cluster) -> None:
+        await delete_topics(cluster, [RECREATED_TOPIC])
 
-    monkeypatch.setattr(TopicMadeAnew, "_delete", delete)
-    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    monkeypatch.setattr(TopicRecreation, "_delete", delete)
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, how=0.4))
     assert {each.kind for each in run.anomalies} == {"topic lost"}
 
 
@@ -96,8 +96,8 @@ def test_what_another_topic_had_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     """Who was down goes on with the log of the old topic, and leads the new one in the end."""
     planted_bugs.know_logs_by_their_names(monkeypatch)
     run = run_of(
-        Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.1, amount=0.5, how=0.1),
-        Fault(4.0, Kind.STOP, 1, 2, seconds=0.1, amount=0.5),
+        Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.1, amount=0.5, how=0.1),
+        Fault(4.0, FaultKind.STOP, 1, 2, seconds=0.1, amount=0.5),
     )
     assert {"another topic's", "lost write"} <= {each.kind for each in run.anomalies}
 
@@ -109,8 +109,8 @@ def test_what_is_left_under_a_partitions_name_is_found(monkeypatch: pytest.Monke
         pass
 
     faults = (
-        Fault(0.5, Kind.STOP, 2, 1, seconds=2.5, amount=0.5),
-        Fault(1.0, Kind.REASSIGNMENT, 2, 1, seconds=0.1, amount=0.5),
+        Fault(0.5, FaultKind.STOP, 2, 1, seconds=2.5, amount=0.5),
+        Fault(1.0, FaultKind.REASSIGNMENT, 2, 1, seconds=0.1, amount=0.5),
     )
     assert run_of(*faults).is_sound
     monkeypatch.setattr(ReplicaManager, "_rename_stray_logs", set_nothing_aside)

@@ -12,9 +12,9 @@ from odradek.protocol.records.batch import batches
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint, format
 from odradek.storage.directories.names import TopicPartition
-from odradek.testing.simulation import rot as rotting
-from odradek.testing.simulation.plan import DATA, OTHER_DATA, Fault, Kind, Plan
-from odradek.testing.simulation.rot import Rotten, rot
+from odradek.testing.simulation import file_corruption as rotting
+from odradek.testing.simulation.file_corruption import CorruptibleFile, flip_bit
+from odradek.testing.simulation.plan import DATA, OTHER_DATA, Fault, FaultKind, Plan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -22,7 +22,7 @@ from tests.simulation import planted_bugs
 from tests.support.partition_logs import batch
 
 DIRECTORY = Path("/data/records-0")
-SELDOM = (Rotten.PRODUCERS, Rotten.OFFSETS, Rotten.SNAPSHOT)
+SELDOM = (CorruptibleFile.PRODUCERS, CorruptibleFile.OFFSETS, CorruptibleFile.SNAPSHOT)
 """There are none so soon."""
 LOG = DIRECTORY / "00000000000000000000.log"
 
@@ -40,8 +40,8 @@ def files() -> VirtualFiles:
     return files
 
 
-def only(monkeypatch: pytest.MonkeyPatch, kind: Rotten) -> None:
-    spots = {each: rotting._SPOTS[each] if each is kind else nowhere for each in Rotten}
+def only(monkeypatch: pytest.MonkeyPatch, kind: CorruptibleFile) -> None:
+    spots = {each: rotting._SPOTS[each] if each is kind else nowhere for each in CorruptibleFile}
     monkeypatch.setattr(rotting, "_SPOTS", spots)
 
 
@@ -52,11 +52,11 @@ def nowhere(disk: VirtualDisk) -> Iterator[rotting.Spot]:
 def test_logs_rot_where_a_crc_tells_past_the_recovery_point(
     files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only(monkeypatch, Rotten.LOG)
+    only(monkeypatch, CorruptibleFile.LOG)
     was = files.read(LOG)
     bounds = [(each.base_offset, each.size) for each in batches(memoryview(was))]
     for seed in range(300):
-        assert rot(files.disk, random.Random(seed)) is not None
+        assert flip_bit(files.disk, random.Random(seed)) is not None
         now = files.read(LOG)
         [position] = [at for at, byte in enumerate(was) if byte != now[at]]
         assert (was[position] ^ now[position]).bit_count() == 1
@@ -70,8 +70,8 @@ def test_logs_rot_where_a_crc_tells_past_the_recovery_point(
 def test_what_has_no_checksum_rots_so_that_it_shows(
     files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only(monkeypatch, Rotten.OFFSETS)
-    assert rot(files.disk, random.Random(1)) is not None
+    only(monkeypatch, CorruptibleFile.OFFSETS)
+    assert flip_bit(files.disk, random.Random(1)) is not None
     with pytest.raises(UnicodeDecodeError):
         files.read(Path("/data") / Checkpoint.RECOVERY_POINT.value).decode()
 
@@ -79,33 +79,35 @@ def test_what_has_no_checksum_rots_so_that_it_shows(
 def test_where_there_is_nothing_to_rot_nothing_does(
     files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only(monkeypatch, Rotten.SNAPSHOT)
-    assert rot(files.disk, random.Random(1)) is None
+    only(monkeypatch, CorruptibleFile.SNAPSHOT)
+    assert flip_bit(files.disk, random.Random(1)) is None
 
 
 def rotten(node: int) -> Plan:
-    fault = Fault(1.5, Kind.BIT_ROT, node, 1, seconds=0.5, amount=0.3, how=0.7)
+    fault = Fault(1.5, FaultKind.BIT_FLIP, node, 1, seconds=0.5, amount=0.3, how=0.7)
     return Plan(4, (fault,), transactional=0)
 
 
-@pytest.mark.parametrize("kind", [each for each in Rotten if each not in SELDOM], ids=str)
+@pytest.mark.parametrize("kind", [each for each in CorruptibleFile if each not in SELDOM], ids=str)
 def test_a_node_with_rot_comes_back_or_says_what_is_lost(
-    kind: Rotten, monkeypatch: pytest.MonkeyPatch
+    kind: CorruptibleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, kind)
     run = simulate(rotten(2))
     assert [str(each) for each in run.anomalies] == []
     assert any("node-2 rots: /data/" in line for line in run.trace)
-    assert any("node-2 has a new disk" in line for line in run.trace) == (kind is Rotten.NAMED)
+    assert any("node-2 has a new disk" in line for line in run.trace) == (
+        kind is CorruptibleFile.NAMED
+    )
 
 
 def test_a_directory_that_can_not_be_used_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node itself goes on with the other one."""
-    only(monkeypatch, Rotten.NAMED)
+    only(monkeypatch, CorruptibleFile.NAMED)
     named = rotting._named
     monkeypatch.setitem(
         rotting._SPOTS,
-        Rotten.NAMED,
+        CorruptibleFile.NAMED,
         lambda disk: (spot for spot in named(disk) if spot[0] == "/other/meta.properties"),
     )
     run = simulate(replace(rotten(2), configs={"log.dirs": f"{DATA},{OTHER_DATA}"}))
@@ -116,13 +118,13 @@ def test_a_directory_that_can_not_be_used_is_replaced(monkeypatch: pytest.Monkey
 def test_a_new_disk_joins_a_dynamic_quorum_as_another_voter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    only(monkeypatch, Rotten.NAMED)
+    only(monkeypatch, CorruptibleFile.NAMED)
     run = simulate(replace(rotten(2), dynamic_quorum=True))
     assert [str(each) for each in run.anomalies] == []
     assert any("node-2 has a new disk" in line for line in run.trace)
 
 
 def test_rot_that_is_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    only(monkeypatch, Rotten.LOG)
+    only(monkeypatch, CorruptibleFile.LOG)
     planted_bugs.recover_what_is_broken(monkeypatch)
     assert any(not simulate(rotten(node)).is_sound for node in (1, 2, 3))

@@ -7,7 +7,7 @@ import pytest
 from odradek.seams.files import Path
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
-from odradek.testing.virtual_files import CHANGES, NAMES, Strike, VirtualFiles
+from odradek.testing.virtual_files import CHANGES, NAME_CHANGES, CrashPoint, VirtualFiles
 
 HERE = Path("/log")
 
@@ -22,10 +22,10 @@ def work(files: VirtualFiles) -> None:
     files.open(Path("/renamed"), write=True).truncate(2)
 
 
-def left(strike: Strike) -> tuple[dict[str, bytes], int]:
+def left(crash_point: CrashPoint) -> tuple[dict[str, bytes], int]:
     """Return the files after the strike, and the number of syncs before it."""
     files = VirtualFiles(VirtualDisk())
-    files.strike = strike
+    files.crash_point = crash_point
     with pytest.raises(NodeCrashed):
         work(files)
     assert not files.power.on
@@ -34,23 +34,23 @@ def left(strike: Strike) -> tuple[dict[str, bytes], int]:
 
 
 @pytest.mark.parametrize(
-    ("strike", "expected"),
+    ("crash_point", "expected"),
     [
-        (Strike(CHANGES), ({}, 0)),
-        (Strike(CHANGES, 1), ({"log": b""}, 0)),
-        (Strike(frozenset({"write"}), share=0.5), ({"log": b"o"}, 0)),
-        (Strike(frozenset({"write"}), 1, share=0.9), ({"log": b"onetw"}, 0)),
-        (Strike(frozenset({"sync"})), ({"log": b"onetwo"}, 0)),
-        (Strike(NAMES, 1), ({"log": b"onetwo"}, 1)),
-        (Strike(frozenset({"sync"}), 1), ({"renamed": b"onetwo"}, 1)),
-        (Strike(frozenset({"write"}), 2), ({"renamed": b"onetwo"}, 2)),
+        (CrashPoint(CHANGES), ({}, 0)),
+        (CrashPoint(CHANGES, 1), ({"log": b""}, 0)),
+        (CrashPoint(frozenset({"write"}), share=0.5), ({"log": b"o"}, 0)),
+        (CrashPoint(frozenset({"write"}), 1, share=0.9), ({"log": b"onetw"}, 0)),
+        (CrashPoint(frozenset({"sync"})), ({"log": b"onetwo"}, 0)),
+        (CrashPoint(NAME_CHANGES, 1), ({"log": b"onetwo"}, 1)),
+        (CrashPoint(frozenset({"sync"}), 1), ({"renamed": b"onetwo"}, 1)),
+        (CrashPoint(frozenset({"write"}), 2), ({"renamed": b"onetwo"}, 2)),
     ],
 )
 def test_the_power_goes_at_the_change_that_was_drawn(
-    strike: Strike, expected: tuple[dict[str, bytes], int]
+    crash_point: CrashPoint, expected: tuple[dict[str, bytes], int]
 ) -> None:
-    assert left(strike) == expected
-    assert strike.has_happened
+    assert left(crash_point) == expected
+    assert crash_point.has_occurred
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
@@ -58,7 +58,7 @@ def test_a_strike_that_may_not_happen_waits_until_it_may(refused: int) -> None:
     responses = [False] * refused + [True]
     files = VirtualFiles(VirtualDisk())
     file = files.open(HERE, create=True)
-    files.strike = Strike(frozenset({"sync"}), may_happen=lambda: responses.pop(0))
+    files.crash_point = CrashPoint(frozenset({"sync"}), may_occur=lambda: responses.pop(0))
     for _ in range(refused):
         file.sync()
     with pytest.raises(NodeCrashed):
@@ -67,7 +67,7 @@ def test_a_strike_that_may_not_happen_waits_until_it_may(refused: int) -> None:
 
 def test_nothing_happens_that_is_not_due() -> None:
     files = VirtualFiles(VirtualDisk())
-    files.strike = Strike(frozenset({"write"}), passes=3)
+    files.crash_point = CrashPoint(frozenset({"write"}), passes=3)
     work(files)
-    assert not files.strike.has_happened
+    assert not files.crash_point.has_occurred
     assert files.power.on

@@ -30,7 +30,7 @@ _OVERHEAD = 12
 _HEADER_BYTES = 61
 
 
-class Stretch(NamedTuple):
+class BatchFingerprint(NamedTuple):
     """Offsets and checksum of one batch."""
 
     base: int
@@ -40,16 +40,16 @@ class Stretch(NamedTuple):
 
 
 @dataclass
-class _Prefix:
+class _CommittedPrefix:
     high: int = 0
     epoch: int = -1
     """The newest leader epoch that was seen on a replica."""
-    stretches: dict[int, Stretch] = field(default_factory=dict)
+    stretches: dict[int, BatchFingerprint] = field(default_factory=dict)
     low: int = -1
     """The start of the known part of the prefix."""
 
 
-class Replica(NamedTuple):
+class ReplicaSnapshot(NamedTuple):
     """The log of a node at one time."""
 
     who: Hashable
@@ -64,9 +64,9 @@ class Replica(NamedTuple):
     is_leader: bool
 
 
-class Committed:
+class CommittedRecords:
     def __init__(self) -> None:
-        self._prefixes: dict[Hashable, _Prefix] = {}
+        self._prefixes: dict[Hashable, _CommittedPrefix] = {}
         self._compared: dict[Hashable, int] = {}
 
     def forget(self, log: Hashable) -> None:
@@ -77,10 +77,10 @@ class Committed:
         """The offset up to which the log is known to be committed."""
         return self._prefixes[log].high if log in self._prefixes else 0
 
-    def look(self, log: Hashable, replica: Replica) -> str | None:
+    def compare(self, log: Hashable, replica: ReplicaSnapshot) -> str | None:
         """Return a violation by the replica, if any; its own committed records are added to the
         prefix."""
-        prefix = self._prefixes.setdefault(log, _Prefix())
+        prefix = self._prefixes.setdefault(log, _CommittedPrefix())
         prefix.epoch = max(prefix.epoch, replica.epoch)
         leads = replica.is_leader and replica.epoch == prefix.epoch
         if leads and replica.end < prefix.high:
@@ -95,13 +95,15 @@ class Committed:
         prefix.high = max(prefix.high, replica.high_watermark)
         return wrong
 
-    def _compare(self, prefix: _Prefix, replica: Replica, start: int, until: int) -> str | None:
+    def _compare(
+        self, prefix: _CommittedPrefix, replica: ReplicaSnapshot, start: int, until: int
+    ) -> str | None:
         at = start
         if (
             start > prefix.high
         ):  # no replica was seen with the offsets in between, and none needs to have them
             prefix.low = start
-        for stretch in _stretches(replica.disk, replica.directory, start, until):
+        for stretch in _batch_fingerprints(replica.disk, replica.directory, start, until):
             at = stretch.next
             known = prefix.stretches.get(stretch.base)
             if prefix.low < 0:
@@ -126,7 +128,9 @@ def _base(name: str) -> int:
     return int(name.removesuffix(_SUFFIX))
 
 
-def _stretches(disk: VirtualDisk, directory: Path, start: int, until: int) -> Iterator[Stretch]:
+def _batch_fingerprints(
+    disk: VirtualDisk, directory: Path, start: int, until: int
+) -> Iterator[BatchFingerprint]:
     """The batches with offsets from `start` to `until`, as they are in the files now."""
     folder = disk.find(directory)
     if not isinstance(folder, DirectoryNode):
@@ -144,7 +148,7 @@ def _stretches(disk: VirtualDisk, directory: Path, start: int, until: int) -> It
                 yield from _batches_of(content, start, until)
 
 
-def _batches_of(content: memoryview, start: int, until: int) -> Iterator[Stretch]:
+def _batches_of(content: memoryview, start: int, until: int) -> Iterator[BatchFingerprint]:
     position = 0
     while position + _HEADER_BYTES <= len(content):
         base, length = _PREFIX.unpack_from(content, position)
@@ -153,5 +157,5 @@ def _batches_of(content: memoryview, start: int, until: int) -> Iterator[Stretch
             return
         following = base + _LAST_DELTA.unpack_from(content, position + _LAST_DELTA_AT)[0] + 1
         if following > start:
-            yield Stretch(base, following, zlib.crc32(content[position:end]))
+            yield BatchFingerprint(base, following, zlib.crc32(content[position:end]))
         position = end

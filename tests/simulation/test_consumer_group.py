@@ -8,21 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.testing.simulation.group_history import Commit, Given, GroupHistory
-from odradek.testing.simulation.history import Seen
+from odradek.testing.simulation.group_history import GroupHistory, MemberAssignment, OffsetCommit
+from odradek.testing.simulation.history import ReadRecord
 from odradek.testing.simulation.plan import Plan, draw_plan, from_json, to_json
 from odradek.testing.simulation.run import simulate
 
-FINAL = [Seen(0, offset, b"%d" % offset) for offset in range(4)]
+FINAL = [ReadRecord(0, offset, b"%d" % offset) for offset in range(4)]
 
 
-def given(member: str, generation: int, at_s: float, *offsets: int) -> Given:
+def given(member: str, generation: int, at_s: float, *offsets: int) -> MemberAssignment:
     seen = [each for each in FINAL if each.offset in offsets]
-    return Given(member, generation, {0}, at_s, at_s + 0.1, seen)
+    return MemberAssignment(member, generation, {0}, at_s, at_s + 0.1, seen)
 
 
-def commit(member: str, generation: int, at_s: float, offset: int, *, told: bool = True) -> Commit:
-    return Commit(member, generation, {0: offset}, at_s, at_s + 0.1 if told else None)
+def commit(
+    member: str, generation: int, at_s: float, offset: int, *, told: bool = True
+) -> OffsetCommit:
+    return OffsetCommit(member, generation, {0: offset}, at_s, at_s + 0.1 if told else None)
 
 
 def kinds(history: GroupHistory, has: int) -> set[str]:
@@ -75,16 +77,16 @@ def test_what_cannot_be_is_found(history: GroupHistory, has: int, kind: str) -> 
 
 
 def test_what_is_aborted_in_the_end_was_nobodys() -> None:
-    aborted = Given("a", 1, {0}, 1.0, 1.1, [*FINAL, Seen(0, 4, b"aborted")])
+    aborted = MemberAssignment("a", 1, {0}, 1.0, 1.1, [*FINAL, ReadRecord(0, 4, b"aborted")])
     assert kinds(GroupHistory([aborted]), has=-1) == {"aborted read"}
 
 
 def test_who_joins_again_is_given_anew() -> None:
     one = given("a", 1, 1.0, 0, 1)
-    assert one.goes_on(1, {0}, [Seen(0, 2, b"2")])
-    assert not one.goes_on(1, {0}, [Seen(0, 1, b"1")])
-    assert not one.goes_on(2, {0}, [])
-    assert not one.goes_on(1, {0, 1}, [])
+    assert one.continues(1, {0}, [ReadRecord(0, 2, b"2")])
+    assert not one.continues(1, {0}, [ReadRecord(0, 1, b"1")])
+    assert not one.continues(2, {0}, [])
+    assert not one.continues(1, {0, 1}, [])
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -27,10 +27,10 @@ from odradek.testing.simulation.history import History
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.transactional_client import (
     TIMEOUT_MS,
-    Protocol,
     TransactionalClient,
+    TransactionProtocol,
 )
-from odradek.testing.simulation.transactional_life import TransactionalLife
+from odradek.testing.simulation.transactional_workload import TransactionalWorkload
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 
 BROKER = "broker"
@@ -55,7 +55,7 @@ CONFIG = {
 }
 
 
-class TransactionalWorld:
+class SingleBrokerRun:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"transactions {seed}")
         self._world = VirtualWorld(seed)
@@ -130,9 +130,9 @@ class TransactionalWorld:
 
     async def _transact(self, cluster: Cluster, name: str) -> None:
         source = random.Random(f"{name} {self._random.random()}")
-        protocol = source.choice(list(Protocol))
+        protocol = source.choice(list(TransactionProtocol))
         client = TransactionalClient(cluster, self._world.clock, name, TOPIC, protocol)
-        life = TransactionalLife(client, self._history, source, partitions=PARTITIONS)
+        life = TransactionalWorkload(client, self._history, source, partitions=PARTITIONS)
         await life.live(TRANSACTIONS, RUN_S)
 
     # The readers

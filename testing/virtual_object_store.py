@@ -1,7 +1,7 @@
 """Object storage in memory, with faults: unavailable, slow, hanging, partial, or lost responses.
 
-The store (`VirtualBucket`) outlives the nodes; `VirtualObjects` is the `Objects` seam of one node.
-A `Fault` specifies which requests fail, how often, and how. A node can lose its power at a request,
+The store (`VirtualBucket`) outlives the nodes; `VirtualObjectStore` is the `Objects` seam of one node.
+A `StoreFault` specifies which requests fail, how often, and how. A node can lose its power at a request,
 before or after the store has performed it: this is a crash between two steps of one call.
 """
 
@@ -28,7 +28,7 @@ OPERATIONS = ("put", "get", "get_range", "head", "delete", "list")
 CHANGES = ("put", "delete")
 
 
-class FaultKind(Enum):
+class StoreFaultKind(Enum):
     FAILS = "nothing is done, and an error says so"
     THROTTLED = "nothing is done: 503 Slow Down"
     HANGS = "nothing is done, and no answer comes until the request times out"
@@ -41,14 +41,14 @@ class FaultKind(Enum):
 
 
 @value_class
-class Fault:
+class StoreFault:
     """Affects `times` requests (None: all, until `heal`) of `operations` on matching keys.
 
     The first `after` matching requests succeed. `pattern` is an fnmatch pattern; `seconds` is the
     duration of a slow response or a timeout.
     """
 
-    kind: FaultKind
+    kind: StoreFaultKind
     pattern: str = "*"
     operations: tuple[str, ...] = OPERATIONS
     times: int | None = None
@@ -64,28 +64,28 @@ class VirtualBucket:
         self.modified_ms: dict[str, int] = {}
         self.requests: list[tuple[str, str]] = []
         """(operation, key) of every request, failed or not."""
-        self.draw: Callable[[str, str], Fault | None] | None = None
+        self.draw: Callable[[str, str], StoreFault | None] | None = None
         """Called with (operation, key) for a random fault if no injected fault matches."""
-        self.struck = 0
+        self.affected_requests = 0
         """The number of requests that a fault affected."""
         self._clock = clock
-        self._injected: list[_Injected] = []
+        self._injected: list[_InjectedFault] = []
 
-    def inject(self, fault: Fault) -> None:
-        self._injected.append(_Injected(fault))
+    def inject(self, fault: StoreFault) -> None:
+        self._injected.append(_InjectedFault(fault))
 
     def heal(self) -> None:
         """Remove all injected and random faults."""
         self._injected.clear()
         self.draw = None
 
-    def fault(self, operation: str, key: str) -> Fault | None:
+    def fault(self, operation: str, key: str) -> StoreFault | None:
         """Return the fault of the current request; injected faults come before random ones."""
-        found = next((each for each in self._injected if each.strikes(operation, key)), None)
+        found = next((each for each in self._injected if each.affects(operation, key)), None)
         fault = None if found is None else found.fault
         if fault is None and self.draw is not None:
             fault = self.draw(operation, key)
-        self.struck += fault is not None
+        self.affected_requests += fault is not None
         return fault
 
     def store(self, key: str, data: bytes) -> None:
@@ -100,15 +100,15 @@ class VirtualBucket:
         return ObjectInfo(key, len(self.objects[key]), self.modified_ms.get(key, 0))
 
 
-class _Injected:
+class _InjectedFault:
     """An injected fault, and how many requests it still skips and affects."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: StoreFault) -> None:
         self.fault = fault
         self._to_pass = fault.after
         self._left = fault.times
 
-    def strikes(self, operation: str, key: str) -> bool:
+    def affects(self, operation: str, key: str) -> bool:
         fault = self.fault
         if operation not in fault.operations or not fnmatchcase(key, fault.pattern):
             return False
@@ -121,8 +121,8 @@ class _Injected:
         return self._left >= 0
 
 
-class VirtualObjects(Objects):
-    """The object storage of one node; `wait(seconds)` delays the call (`VirtualOffload.owe`)."""
+class VirtualObjectStore(Objects):
+    """The object storage of one node; `wait(seconds)` delays the call (`VirtualOffload.extend_current_call`)."""
 
     def __init__(
         self,
@@ -143,17 +143,17 @@ class VirtualObjects(Objects):
         options: Mapping[str, str] | None = None,
         patience: Patience = USUAL_PATIENCE,
         memory: str | None = None,
-    ) -> VirtualObjects:
+    ) -> VirtualObjectStore:
         """Implements `OpenObjects`: every URL opens the same bucket."""
         return self
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         data = b"".join(parts)
         fault = self._enter("put", key)
-        if fault is FaultKind.HALF_DONE:
+        if fault is StoreFaultKind.HALF_DONE:
             self.bucket.store(key, data[: len(data) // 2])
             raise ObjectsUnavailable(f"{key}: the connection broke")
-        if fault is not FaultKind.LIES:
+        if fault is not StoreFaultKind.LIES:
             self.bucket.store(key, data)
         self._leave(fault, key)
 
@@ -173,9 +173,9 @@ class VirtualObjects(Objects):
 
     def delete(self, key: str) -> None:
         fault = self._enter("delete", key)
-        if fault is FaultKind.HALF_DONE:
+        if fault is StoreFaultKind.HALF_DONE:
             raise ObjectsUnavailable(f"{key}: the connection broke")
-        if fault is not FaultKind.LIES:
+        if fault is not StoreFaultKind.LIES:
             self.bucket.remove(key)
         self._leave(fault, key)
 
@@ -220,38 +220,38 @@ class VirtualObjects(Objects):
         fault = self._enter(operation, key)
         data = self._found(key, fault)[part]
         self._leave(fault, key)
-        return data[: len(data) // 2] if fault is FaultKind.HALF_DONE else data
+        return data[: len(data) // 2] if fault is StoreFaultKind.HALF_DONE else data
 
-    def _found(self, key: str, fault: FaultKind | None) -> bytes:
+    def _found(self, key: str, fault: StoreFaultKind | None) -> bytes:
         data = self.bucket.objects.get(key)
-        if data is None or fault is FaultKind.LIES:
+        if data is None or fault is StoreFaultKind.LIES:
             raise ObjectMissing(key)
         return data
 
-    def _enter(self, operation: str, key: str) -> FaultKind | None:
+    def _enter(self, operation: str, key: str) -> StoreFaultKind | None:
         """Begin a request; return the kind of its fault if the store performs it nevertheless."""
         self._power.check()
         self.bucket.requests.append((operation, key))
         fault = self.bucket.fault(operation, key)
         if fault is None:
             return None
-        if self._wait is not None and fault.kind in (FaultKind.HANGS, FaultKind.SLOW):
+        if self._wait is not None and fault.kind in (StoreFaultKind.HANGS, StoreFaultKind.SLOW):
             self._wait(fault.seconds)
-        if fault.kind is FaultKind.FAILS:
+        if fault.kind is StoreFaultKind.FAILS:
             raise ObjectsUnavailable(f"{key}: the store is away")
-        if fault.kind is FaultKind.THROTTLED:
+        if fault.kind is StoreFaultKind.THROTTLED:
             raise ObjectsUnavailable(f"{key}: 503 Slow Down")
-        if fault.kind is FaultKind.HANGS:
+        if fault.kind is StoreFaultKind.HANGS:
             raise ObjectsUnavailable(f"{key}: timed out after {fault.seconds} s")
-        if fault.kind is FaultKind.POWER_CUT:
+        if fault.kind is StoreFaultKind.POWER_CUT:
             self._cut()
         return fault.kind
 
-    def _leave(self, fault: FaultKind | None, key: str) -> None:
+    def _leave(self, fault: StoreFaultKind | None, key: str) -> None:
         """Complete a request: raise if its response is lost, or cut the power."""
-        if fault is FaultKind.RESPONSE_LOST:
+        if fault is StoreFaultKind.RESPONSE_LOST:
             raise ObjectsUnavailable(f"{key}: the store's answer was lost")
-        if fault is FaultKind.POWER_CUT_AFTER:
+        if fault is StoreFaultKind.POWER_CUT_AFTER:
             self._cut()
 
     def _cut(self) -> None:

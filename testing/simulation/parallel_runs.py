@@ -69,7 +69,7 @@ class _Worker:
                 self._start()
                 return self.row()
             why = f"broke: the process ended with {self._process.returncode}"
-            row = {**NOTHING, "seed": self.left.pop(0), "anomalies": [why]}
+            row = {**EMPTY_ROW, "seed": self.left.pop(0), "anomalies": [why]}
             if self.left:
                 self._start()
             return row
@@ -83,7 +83,7 @@ class _Worker:
         self._process.wait()
 
 
-NOTHING: dict[str, Any] = {
+EMPTY_ROW: dict[str, Any] = {
     **dict.fromkeys(("virtual_s", "cpu_s", "starts_cpu_s", "healed_s", "responded_s"), 0.0),
     **dict.fromkeys(("messages", "disk_calls"), 0),
     "done": {},

@@ -6,7 +6,7 @@ empty disk, as from an operator. Apache Kafka guarantees no more, so other bits 
 below the recovery point are not checked, a batch's base offset and leader epoch are outside its
 CRC, and text files have no checksum: only invalid text is detected.
 
-The other nodes must have everything (`others_have_all`), because the node may lose logs.
+The other nodes must have everything (`other_nodes_have_all`), because the node may lose logs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from odradek.testing.simulation.cluster import SimulatedCluster
 from odradek.testing.virtual_disk import FileNode, VirtualDisk
 
 BASE_OFFSET_BYTES = 8
-EPOCH = range(12, 16)
+LEADER_EPOCH = range(12, 16)
 """The position of the leader epoch in a batch."""
-NO_TEXT = 0x80
+NON_ASCII_BIT = 0x80
 """The bit that is clear in all bytes of these files."""
 
 
-class Rotten(Enum):
+class CorruptibleFile(Enum):
     """The kinds of files that are corrupted."""
 
     LOG = "log"
@@ -50,14 +50,14 @@ class Rotten(Enum):
     """Files without which the node or the replica must not start."""
 
 
-Spot = tuple[str, FileNode, range, int | None]
+BitLocations = tuple[str, FileNode, range, int | None]
 """A file, the positions that may be corrupted, and the bit that flips (None: any)."""
 
 
-def rot(disk: VirtualDisk, chance: random.Random) -> str | None:
+def flip_bit(disk: VirtualDisk, chance: random.Random) -> str | None:
     """Flip a bit of an unused disk; return its file and position, or None if there is no candidate."""
-    for kind in chance.sample(list(Rotten), len(Rotten)):
-        spots = [spot for spot in _SPOTS[kind](disk) if spot[2]]
+    for kind in chance.sample(list(CorruptibleFile), len(CorruptibleFile)):
+        spots = [spot for spot in _LOCATIONS[kind](disk) if spot[2]]
         if spots:
             path, node, where, mask = chance.choice(spots)
             position = chance.choice(where)
@@ -66,7 +66,7 @@ def rot(disk: VirtualDisk, chance: random.Random) -> str | None:
     return None
 
 
-def others_have_all(cluster: SimulatedCluster, number: int) -> bool:
+def other_nodes_have_all(cluster: SimulatedCluster, number: int) -> bool:
     """Whether all nodes but `number` have everything.
 
     They serve, have the same metadata, are in sync, and are a majority of the quorum's voters.
@@ -99,14 +99,14 @@ def _flip(node: FileNode, position: int, mask: int) -> None:
     node.cold = True
 
 
-def _files(disk: VirtualDisk, *names: str, mask: int | None = None) -> Iterator[Spot]:
+def _files(disk: VirtualDisk, *names: str, mask: int | None = None) -> Iterator[BitLocations]:
     """Files whose path ends with one of `names`."""
     for path, node in disk.walk():
         if isinstance(node, FileNode) and path.endswith(names):
             yield path, node, range(len(node.content)), mask
 
 
-def _of_replicas(disk: VirtualDisk, *names: str) -> Iterator[tuple[Spot, int]]:
+def _of_replicas(disk: VirtualDisk, *names: str) -> Iterator[tuple[BitLocations, int]]:
     """Files of live replicas, with the recovery points of their logs."""
     points = dict(_recovery_points(disk))
     for spot in _files(disk, *names):
@@ -125,7 +125,7 @@ def _recovery_points(disk: VirtualDisk) -> Iterator[tuple[tuple[str, TopicPartit
                 yield (path.removesuffix(f"/{name}"), which), offset
 
 
-def _batches(disk: VirtualDisk, *, of_metadata: bool) -> Iterator[Spot]:
+def _batches(disk: VirtualDisk, *, of_metadata: bool) -> Iterator[BitLocations]:
     for (path, node, _, _), recovery_point in _of_replicas(disk, ".log"):
         if (METADATA_TOPIC in path) != of_metadata:
             continue
@@ -136,14 +136,19 @@ def _batches(disk: VirtualDisk, *, of_metadata: bool) -> Iterator[Spot]:
                     yield (
                         path,
                         node,
-                        range(position + BASE_OFFSET_BYTES, position + EPOCH.start),
+                        range(position + BASE_OFFSET_BYTES, position + LEADER_EPOCH.start),
                         None,
                     )
-                    yield path, node, range(position + EPOCH.stop, position + batch.size), None
+                    yield (
+                        path,
+                        node,
+                        range(position + LEADER_EPOCH.stop, position + batch.size),
+                        None,
+                    )
                 position += batch.size
 
 
-def _indexes(disk: VirtualDisk) -> Iterator[Spot]:
+def _indexes(disk: VirtualDisk) -> Iterator[BitLocations]:
     """Index files of segments that recovery scans completely."""
     for spot, recovery_point in _of_replicas(disk, ".index", ".timeindex", ".txnindex"):
         base, _, _ = spot[0].rpartition("/")[2].partition(".")
@@ -151,22 +156,24 @@ def _indexes(disk: VirtualDisk) -> Iterator[Spot]:
             yield spot
 
 
-def _named(disk: VirtualDisk) -> Iterator[Spot]:
-    yield from _files(disk, "/quorum-state", "/partition.metadata", mask=NO_TEXT)
-    for path, node, _, mask in _files(disk, "/meta.properties", mask=NO_TEXT):
+def _identity_files(disk: VirtualDisk) -> Iterator[BitLocations]:
+    yield from _files(disk, "/quorum-state", "/partition.metadata", mask=NON_ASCII_BIT)
+    for path, node, _, mask in _files(disk, "/meta.properties", mask=NON_ASCII_BIT):
         start = node.content.index(b"node.id")  # flips only the value of an id
         yield path, node, range(start, node.content.index(b"\n", start)), mask
 
 
-_SPOTS: dict[Rotten, Callable[[VirtualDisk], Iterator[Spot]]] = {
-    Rotten.LOG: lambda disk: _batches(disk, of_metadata=False),
-    Rotten.METADATA_LOG: lambda disk: _batches(disk, of_metadata=True),
-    Rotten.INDEX: _indexes,
-    Rotten.PRODUCERS: lambda disk: (spot for spot, _ in _of_replicas(disk, ".snapshot")),
-    Rotten.OFFSETS: lambda disk: _files(
-        disk, Checkpoint.RECOVERY_POINT.value, Checkpoint.HIGH_WATERMARK.value, mask=NO_TEXT
+_LOCATIONS: dict[CorruptibleFile, Callable[[VirtualDisk], Iterator[BitLocations]]] = {
+    CorruptibleFile.LOG: lambda disk: _batches(disk, of_metadata=False),
+    CorruptibleFile.METADATA_LOG: lambda disk: _batches(disk, of_metadata=True),
+    CorruptibleFile.INDEX: _indexes,
+    CorruptibleFile.PRODUCERS: lambda disk: (spot for spot, _ in _of_replicas(disk, ".snapshot")),
+    CorruptibleFile.OFFSETS: lambda disk: _files(
+        disk, Checkpoint.RECOVERY_POINT.value, Checkpoint.HIGH_WATERMARK.value, mask=NON_ASCII_BIT
     ),
-    Rotten.EPOCHS: lambda disk: _files(disk, "/leader-epoch-checkpoint", mask=NO_TEXT),
-    Rotten.SNAPSHOT: lambda disk: (spot for spot, _ in _of_replicas(disk, ".checkpoint")),
-    Rotten.NAMED: _named,
+    CorruptibleFile.EPOCHS: lambda disk: _files(
+        disk, "/leader-epoch-checkpoint", mask=NON_ASCII_BIT
+    ),
+    CorruptibleFile.SNAPSHOT: lambda disk: (spot for spot, _ in _of_replicas(disk, ".checkpoint")),
+    CorruptibleFile.NAMED: _identity_files,
 }

@@ -24,27 +24,27 @@ from odradek.seams.clock import Clock
 from odradek.testing.simulation.history import (
     Anomaly,
     History,
-    Outcome,
-    Seen,
-    Sent,
+    ReadRecord,
+    SentRecord,
     Transaction,
-    anomalies,
+    TransactionOutcome,
+    find_anomalies,
 )
-from odradek.testing.simulation.plan import ASKED_S
+from odradek.testing.simulation.plan import ADMIN_REQUEST_S
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.simulation.transactional_client import Protocol, TransactionalClient
+from odradek.testing.simulation.transactional_client import TransactionalClient, TransactionProtocol
 
-MADE_ANEW = "made-anew"
+RECREATED_TOPIC = "made-anew"
 PARTITIONS = 2
-FILLED_S = 3.0
+ACKNOWLEDGED_S = 3.0
 """The time limit for acknowledgements; a replica that is down leaves the ISR, or is back, by then.
 """
 PAUSE_S = 0.1
 POLL_S = 0.5
 
 
-class TopicMadeAnew:
+class TopicRecreation:
     """A topic with a replica on each of `nodes` nodes. It does not exist until the first `make`."""
 
     def __init__(
@@ -62,19 +62,19 @@ class TopicMadeAnew:
         self._configs = configs
         self._id: UUID | None = None
         """The id of the last topic, if it is known."""
-        self._made: UUID | None = None
+        self._created: UUID | None = None
         """The last topic whose creation was acknowledged."""
-        self._asked_to_go: set[UUID] = set()
-        self._gone: set[UUID] = set()
+        self._deletion_requested: set[UUID] = set()
+        self._deleted: set[UUID] = set()
         """Topics whose deletion was acknowledged."""
         self._sent: dict[UUID, list[Transaction]] = {}
-        self._begun: list[str] = []
+        self._transactional_ids: list[str] = []
         """The transactional ids that have begun a transaction."""
         self._writers = 0
-        self._asking = trio.Lock()
+        self._admin_lock = trio.Lock()
 
     @property
-    def was_made(self) -> bool:
+    def was_created(self) -> bool:
         return bool(self._sent)
 
     @property
@@ -83,23 +83,23 @@ class TopicMadeAnew:
 
     async def delete(self) -> bool:
         """Delete the topic; return whether the deletion was acknowledged."""
-        async with self._asking:
+        async with self._admin_lock:
             if self._id is None:
                 return False
-            with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+            with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
                 async with self._connect() as cluster:
                     await cluster.retrying(lambda: self._delete(cluster))
-                    self._trace.add(f"{MADE_ANEW} is deleted")
+                    self._trace.add(f"{RECREATED_TOPIC} is deleted")
                     return True
         return False
 
     async def make(self) -> bool:
         """Create the topic; return whether it exists, with a known id."""
-        async with self._asking:
-            with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+        async with self._admin_lock:
+            with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
                 async with self._connect() as cluster:
-                    await cluster.retrying(lambda: self._make(cluster), also=_no_broker_yet)
-                    self._trace.add(f"{MADE_ANEW} is {self._id}")
+                    await cluster.retrying(lambda: self._make(cluster), also=_has_no_broker)
+                    self._trace.add(f"{RECREATED_TOPIC} is {self._id}")
                     return True
         return False
 
@@ -111,7 +111,7 @@ class TopicMadeAnew:
         topic = self._id
         if topic is None:
             return False
-        with trio.move_on_after(FILLED_S) as limit:
+        with trio.move_on_after(ACKNOWLEDGED_S) as limit:
             async with self._connect() as cluster, trio.open_nursery() as nursery:
                 for partition in range(PARTITIONS):
                     nursery.start_soon(self._fill, cluster, topic, partition, records)
@@ -122,44 +122,57 @@ class TopicMadeAnew:
 
         A later client with its transactional id must be served, even if the topic was deleted.
         """
-        number = len(self._begun)
-        name, protocol = f"{MADE_ANEW}-client-{number}", list(Protocol)[number % 2]
-        self._begun.append(name)
-        with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+        number = len(self._transactional_ids)
+        name, protocol = f"{RECREATED_TOPIC}-client-{number}", list(TransactionProtocol)[number % 2]
+        self._transactional_ids.append(name)
+        with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
             async with self._connect() as cluster:
-                client = TransactionalClient(cluster, self._clock, name, MADE_ANEW, protocol)
+                client = TransactionalClient(cluster, self._clock, name, RECREATED_TOPIC, protocol)
                 await client.init()
                 await client.send(0, name.encode())
                 self._trace.add(f"{name} has begun a transaction")
 
     async def final(self) -> list[Anomaly]:
         """Check the topic after recovery, when no other client sends requests."""
-        if not self.was_made:
+        if not self.was_created:
             return []
         async with self._connect() as cluster:
-            clients = await self._take_over(cluster)
+            clients = await self._init_all(cluster)
             if clients is None:
-                return [Anomaly("hanging transaction", f"one of {self._begun} can't go on")]
-            self._id = topic = await self._there(cluster)
+                return [
+                    Anomaly("hanging transaction", f"one of {self._transactional_ids} can't go on")
+                ]
+            self._id = topic = await self._current_topic_id(cluster)
             if topic is None:
-                is_lost = self._made is not None and self._made not in self._asked_to_go
-                return [Anomaly("topic lost", f"{MADE_ANEW} is {self._made}")] if is_lost else []
-            if topic in self._gone:
-                return [Anomaly("not deleted", f"{MADE_ANEW} is {topic} still")]
+                is_lost = (
+                    self._created is not None and self._created not in self._deletion_requested
+                )
+                return (
+                    [Anomaly("topic lost", f"{RECREATED_TOPIC} is {self._created}")]
+                    if is_lost
+                    else []
+                )
+            if topic in self._deleted:
+                return [Anomaly("not deleted", f"{RECREATED_TOPIC} is {topic} still")]
             if not (await self.fill() and await self._commit(topic, clients)):
                 return [
-                    Anomaly("not acknowledged", f"what {MADE_ANEW} was sent, though all was healed")
+                    Anomaly(
+                        "not acknowledged",
+                        f"what {RECREATED_TOPIC} was sent, though all was healed",
+                    )
                 ]
-            readers = Readers(History(), MADE_ANEW, PARTITIONS, poll_s=POLL_S)
-            return list(self._wrong_with(topic, await readers.read_again(cluster, {})))
+            readers = Readers(History(), RECREATED_TOPIC, PARTITIONS, poll_s=POLL_S)
+            return list(self._check_records(topic, await readers.read_again(cluster, {})))
 
-    async def _take_over(self, cluster: Cluster) -> list[TransactionalClient] | None:
+    async def _init_all(self, cluster: Cluster) -> list[TransactionalClient] | None:
         """Initialize all transactional ids that began a transaction; None on a timeout."""
         clients = [
-            TransactionalClient(cluster, self._clock, name, MADE_ANEW, Protocol.CLASSIC)
-            for name in self._begun
+            TransactionalClient(
+                cluster, self._clock, name, RECREATED_TOPIC, TransactionProtocol.CLASSIC
+            )
+            for name in self._transactional_ids
         ]
-        with trio.move_on_after(FILLED_S) as limit:
+        with trio.move_on_after(ACKNOWLEDGED_S) as limit:
             for client in clients:
                 await client.init()
         return None if limit.cancelled_caught else clients
@@ -167,32 +180,35 @@ class TopicMadeAnew:
     async def _commit(self, topic: UUID, clients: Iterable[TransactionalClient]) -> bool:
         """Write a record in the next transaction of each client; return whether all committed in
         time."""
-        with trio.move_on_after(FILLED_S) as limit:
+        with trio.move_on_after(ACKNOWLEDGED_S) as limit:
             for client in clients:
-                sent = Sent(0, f"{client.name}.next".encode())
+                sent = SentRecord(0, f"{client.name}.next".encode())
                 written = Transaction(client.name, 0, [sent])
                 self._sent.setdefault(topic, []).append(written)
                 sent.offset = await client.send(0, sent.value)
                 await client.end(commit=True)
-                written.outcome = Outcome.COMMITTED
+                written.outcome = TransactionOutcome.COMMITTED
             for (
                 client
             ) in clients:  # the markers are written by then, so committed records are visible
                 await client.init()
         return not limit.cancelled_caught
 
-    def _wrong_with(self, topic: UUID, found: list[Seen]) -> Iterator[Anomaly]:
+    def _check_records(self, topic: UUID, found: list[ReadRecord]) -> Iterator[Anomaly]:
         own = self._sent.get(topic, [])
-        yield from anomalies(History(own, final=found))
-        for value in sorted({each.value for each in found} - set(_values(own))):
+        yield from find_anomalies(History(own, final=found))
+        for value in sorted({each.value for each in found} - set(_record_values(own))):
             of = next(
-                (str(each) for each, sent in self._sent.items() if value in _values(sent)), "nobody"
+                (str(each) for each, sent in self._sent.items() if value in _record_values(sent)),
+                "nobody",
             )
-            yield Anomaly("another topic's", f"{MADE_ANEW} is {topic} and has {value!r} of {of}")
+            yield Anomaly(
+                "another topic's", f"{RECREATED_TOPIC} is {topic} and has {value!r} of {of}"
+            )
 
-    async def _there(self, cluster: Cluster) -> UUID | None:
+    async def _current_topic_id(self, cluster: Cluster) -> UUID | None:
         try:
-            return (await cluster.topic(MADE_ANEW)).topic_id
+            return (await cluster.topic(RECREATED_TOPIC)).topic_id
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
@@ -200,7 +216,7 @@ class TopicMadeAnew:
 
     async def _delete(self, cluster: Cluster) -> None:
         assert self._id is not None
-        self._asked_to_go.add(self._id)
+        self._deletion_requested.add(self._id)
         controller = await cluster.controller()
         response = await controller.request(
             DELETE_TOPICS,
@@ -213,45 +229,45 @@ class TopicMadeAnew:
         )
         code = response.responses[0].error_code
         if code != ErrorCode.unknown_topic_id:  # otherwise an earlier try succeeded
-            check(code, about=MADE_ANEW)
-            self._gone.add(self._id)
+            check(code, about=RECREATED_TOPIC)
+            self._deleted.add(self._id)
         self._id = None
 
     async def _make(self, cluster: Cluster) -> None:
         assignments = dict.fromkeys(range(PARTITIONS), self._replicas)
-        wanted = NewTopic(MADE_ANEW, assignments=assignments, configs=dict(self._configs))
+        wanted = NewTopic(RECREATED_TOPIC, assignments=assignments, configs=dict(self._configs))
         try:
             [made] = await create_topics(cluster, [wanted])
-            self._id = self._made = made.topic_id
+            self._id = self._created = made.topic_id
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise
             # The response to an earlier request was lost.
-            self._id = (await cluster.topic(MADE_ANEW)).topic_id
+            self._id = (await cluster.topic(RECREATED_TOPIC)).topic_id
         assert self._id is not None
         self._sent.setdefault(self._id, [])
 
     async def _fill(self, cluster: Cluster, topic: UUID, partition: int, records: int) -> None:
         sent = self._sent.setdefault(topic, [])
         self._writers += 1
-        name = f"{MADE_ANEW}.{self._writers}"
+        name = f"{RECREATED_TOPIC}.{self._writers}"
         acknowledged = 0
         for number in count():
             if acknowledged == records:
                 return
-            record = Sent(partition, f"{name}.{number}".encode())
+            record = SentRecord(partition, f"{name}.{number}".encode())
             written = Transaction(name, number, [record])
             sent.append(written)
             with suppress(KafkaError, ClientError):
                 record.offset = await self._produce(cluster, topic, record)
-                written.outcome = Outcome.COMMITTED
+                written.outcome = TransactionOutcome.COMMITTED
                 acknowledged += 1
                 continue
-            cluster.forget(MADE_ANEW)
+            cluster.forget(RECREATED_TOPIC)
             await trio.sleep(PAUSE_S)
 
-    async def _produce(self, cluster: Cluster, topic: UUID, record: Sent) -> int:
-        leader = await cluster.node(await cluster.leader(MADE_ANEW, record.partition))
+    async def _produce(self, cluster: Cluster, topic: UUID, record: SentRecord) -> int:
+        leader = await cluster.node(await cluster.leader(RECREATED_TOPIC, record.partition))
         batch = build_batch([Record(0, self._clock.wall_ms(), None, record.value)])
         rows = [{"index": record.partition, "records": bytes(batch)}]
         response = await leader.request(
@@ -265,14 +281,14 @@ class TopicMadeAnew:
             timeout_s=cluster.timeout_s,
         )
         row = response.responses[0].partition_responses[0]
-        check(row.error_code, about=MADE_ANEW)
+        check(row.error_code, about=RECREATED_TOPIC)
         return int(row.base_offset)
 
 
-def _values(sent: Iterable[Transaction]) -> Iterator[bytes]:
+def _record_values(sent: Iterable[Transaction]) -> Iterator[bytes]:
     return (record.value for each in sent for record in each.sent)
 
 
-def _no_broker_yet(error: Exception) -> bool:
+def _has_no_broker(error: Exception) -> bool:
     """Whether the controller knows no running broker with a replica."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment

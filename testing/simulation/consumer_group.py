@@ -21,17 +21,17 @@ from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.testing.simulation.consumer_member import ConsumerMember
-from odradek.testing.simulation.group_history import Commit, Given, GroupHistory
-from odradek.testing.simulation.history import Anomaly, Seen
-from odradek.testing.simulation.plan import ASKED_S
-from odradek.testing.simulation.readers import as_seen
+from odradek.testing.simulation.group_history import GroupHistory, MemberAssignment, OffsetCommit
+from odradek.testing.simulation.history import Anomaly, ReadRecord
+from odradek.testing.simulation.plan import ADMIN_REQUEST_S
+from odradek.testing.simulation.readers import to_read_records
 from odradek.testing.simulation.trace import Trace
 
 GROUP = "group"
 SESSION_S = 1.5
 HEARTBEAT_S = 0.3
 REBALANCE_S = 1.5
-LIFE_S = 2.0
+MEMBER_LIFETIME_S = 2.0
 """The average lifetime of members until the cluster is whole."""
 POLL_S = 0.3
 COMMIT_S = 0.2
@@ -48,7 +48,7 @@ CAUGHT_UP_S = 8.0
 
 It includes a session timeout for a dead member, and a rebalance timeout for one that does not join.
 """
-TOLD_TO_MEMBERS = RETRIABLE | {
+EXPECTED_ERRORS = RETRIABLE | {
     ErrorCode.rebalance_in_progress,
     ErrorCode.illegal_generation,
     ErrorCode.unknown_member_id,
@@ -57,11 +57,11 @@ TOLD_TO_MEMBERS = RETRIABLE | {
     ErrorCode.fenced_instance_id,
     ErrorCode.unreleased_instance_id,
 }
-TOLD_OF_THE_TIER = ErrorCode.unknown_server_error
+STORE_ERROR = ErrorCode.unknown_server_error
 """The error of reading from a store that is unavailable."""
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     generation: int
 
     @property
@@ -75,19 +75,19 @@ class Member(Protocol):
 
 
 @dataclass
-class _Life:
+class _ActiveMember:
     """The lifetime of one member."""
 
     number: int
     name: str
-    member: Member
+    member: GroupMember
     chance: random.Random
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    given: Given | None = None
+    assignment: MemberAssignment | None = None
     """The partitions that the member owns."""
 
 
-class Group:
+class ConsumerGroupWorkload:
     """A group of `members` members at a time; each replacement has a new member id.
 
     Static members have the instance id of their predecessors.
@@ -110,12 +110,12 @@ class Group:
         self._topic = topic
         self._members = members
         self._trace = trace
-        self._told = TOLD_TO_MEMBERS | {TOLD_OF_THE_TIER} if tiered else TOLD_TO_MEMBERS
+        self._expected_errors = EXPECTED_ERRORS | {STORE_ERROR} if tiered else EXPECTED_ERRORS
         chance = random.Random(f"group {seed}")
         self._is_classic = chance.random() < 0.5
         self._is_static = chance.random() < 0.3
         self._chances = [random.Random(chance.random()) for _ in range(members)]
-        self._lives: list[_Life] = []
+        self._lives: list[_ActiveMember] = []
         self._whole = trio.Event()
         self._served: set[int] = set()
         """Members that have had a commit acknowledged since the cluster is whole."""
@@ -128,7 +128,7 @@ class Group:
             return
         async with trio.open_nursery() as nursery:
             for number in range(self._members):
-                nursery.start_soon(self._come_and_go, number)
+                nursery.start_soon(self._run_members, number)
             await self._over.wait()
             nursery.cancel_scope.cancel()
 
@@ -138,7 +138,7 @@ class Group:
         for life in self._lives:
             life.scope.deadline = float("inf")
 
-    async def final(self, committed: list[Seen], ends: Mapping[TopicPartition, int]) -> None:
+    async def final(self, committed: list[ReadRecord], ends: Mapping[TopicPartition, int]) -> None:
         """Wait until the group has read and committed `committed`, up to `ends`."""
         if not self._members:
             return
@@ -163,13 +163,13 @@ class Group:
         have = self.history.acknowledged()
         return all(have.get(where.partition, 0) >= end for where, end in self._ends.items())
 
-    async def _come_and_go(self, number: int) -> None:
+    async def _run_members(self, number: int) -> None:
         chance = self._chances[number]
         for which in count():
             name = f"{GROUP}-{number}.{which}"
-            seconds, leaves = chance.expovariate(1 / LIFE_S), chance.random() < 0.5
+            seconds, leaves = chance.expovariate(1 / MEMBER_LIFETIME_S), chance.random() < 0.5
             async with self._connect() as cluster:
-                life = _Life(number, name, self._member(cluster, number, name), chance)
+                life = _ActiveMember(number, name, self._member(cluster, number, name), chance)
                 if not self._whole.is_set():
                     life.scope.deadline = trio.current_time() + seconds
                 self._lives.append(life)
@@ -178,10 +178,10 @@ class Group:
                 self._lives.remove(life)
                 self._trace.add(f"{name} {'leaves' if leaves else 'dies'}")
                 if leaves:
-                    with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                    with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
                         await life.member.leave()
 
-    def _member(self, cluster: Cluster, number: int, name: str) -> Member:
+    def _member(self, cluster: Cluster, number: int, name: str) -> GroupMember:
         instance_id = f"{GROUP}-{number}" if self._is_static else None
         reader = ReaderOptions(Isolation.READ_COMMITTED)
         if self._is_classic:
@@ -197,34 +197,36 @@ class Group:
             reader=reader,
         )
 
-    async def _live(self, life: _Life) -> None:
+    async def _live(self, life: _ActiveMember) -> None:
         due_s = 0.0
         while True:
             asked_s = trio.current_time()
             try:
                 has_more = await self._poll(life, asked_s)
                 if self._whole.is_set() or (has_more and asked_s >= due_s):
-                    await self._be_busy(life)
+                    await self._process_slowly(life)
                     await self._commit(life)
                     due_s = asked_s + COMMIT_S
             except (KafkaError, ClientError) as error:
                 self._refused(life.name, error)
                 await trio.sleep(PAUSE_S)
 
-    async def _poll(self, life: _Life, asked_s: float) -> bool:
+    async def _poll(self, life: _ActiveMember, asked_s: float) -> bool:
         """Poll once, and record the assignment; return whether there were records."""
-        member, given = life.member, life.given
-        records = as_seen(await member.poll(POLL_S))
+        member, assignment = life.member, life.assignment
+        records = to_read_records(await member.poll(POLL_S))
         owned = {where.partition for where in member.positions}
-        if given is None or not given.goes_on(member.generation, owned, records):
+        if assignment is None or not assignment.continues(member.generation, owned, records):
             now_s = trio.current_time()
-            given = life.given = Given(life.name, member.generation, owned, asked_s, now_s)
-            self.history.given.append(given)
+            assignment = life.assignment = MemberAssignment(
+                life.name, member.generation, owned, asked_s, now_s
+            )
+            self.history.assignments.append(assignment)
             self._trace.add(f"{life.name} has {sorted(owned)} in {member.generation}")
-        given.seen += records
+        assignment.seen += records
         return bool(records)
 
-    async def _be_busy(self, life: _Life) -> None:
+    async def _process_slowly(self, life: _ActiveMember) -> None:
         if life.chance.random() < BUSY:
             seconds = life.chance.uniform(*BUSY_S)
             life.scope.deadline += seconds
@@ -232,18 +234,18 @@ class Group:
             with trio.move_on_after(seconds):
                 await self._whole.wait()
 
-    async def _commit(self, life: _Life) -> None:
-        member, is_whole = life.member, self._whole.is_set()
+    async def _commit(self, life: _ActiveMember) -> None:
+        member, is_in_sync = life.member, self._whole.is_set()
         offsets = member.positions
         if not offsets or member.generation < 0:
             return
-        said = {where.partition: offset for where, offset in offsets.items()}
-        commit = Commit(life.name, member.generation, said, trio.current_time())
+        requested = {where.partition: offset for where, offset in offsets.items()}
+        commit = OffsetCommit(life.name, member.generation, requested, trio.current_time())
         self.history.commits.append(commit)
         await member.commit(offsets)
-        commit.told_s = trio.current_time()
-        self._trace.add(f"{life.name} has committed {said}")
-        if is_whole:
+        commit.acknowledged_s = trio.current_time()
+        self._trace.add(f"{life.name} has committed {requested}")
+        if is_in_sync:
             self._served.add(life.number)
         if self._has_all():
             self._over.set()
@@ -251,6 +253,6 @@ class Group:
     def _refused(self, name: str, error: Exception) -> None:
         self._trace.add(f"{name} is refused: {error}")
         if isinstance(error, Unsupported) or (
-            isinstance(error, KafkaError) and error.code not in self._told
+            isinstance(error, KafkaError) and error.code not in self._expected_errors
         ):
-            self.anomalies.append(Anomaly("fatal to a client", f"{name} was told {error}"))
+            self.anomalies.append(Anomaly("fatal to a client", f"{name} received {error}"))

@@ -6,7 +6,7 @@ from collections.abc import Set
 from typing import Any
 
 from odradek.testing.simulation.faults import Coverage
-from odradek.testing.simulation.plan import Kind
+from odradek.testing.simulation.plan import FaultKind
 from odradek.testing.simulation.summary import Summary
 
 DONE_A_RUN = {
@@ -20,7 +20,7 @@ DONE_A_RUN = {
 """On the average; it is some 35, 23, 4, twice 32 and 5."""
 
 
-def assert_sound(rows: list[dict[str, Any]], kinds: Set[Kind]) -> None:
+def assert_sound(rows: list[dict[str, Any]], kinds: Set[FaultKind]) -> None:
     """None has an anomaly; each of the kinds of faults met a node that served; clients had their work done."""
     found = [(row["seed"], row["anomalies"]) for row in rows if row["anomalies"]]
     assert found == [], found
@@ -37,7 +37,7 @@ def assert_sound(rows: list[dict[str, Any]], kinds: Set[Kind]) -> None:
     assert not lacking, f"too little was done in {summary.runs} runs: {lacking}"
 
 
-def missed(coverage: Coverage, kinds: Set[Kind]) -> set[Kind]:
+def missed(coverage: Coverage, kinds: Set[FaultKind]) -> set[FaultKind]:
     """Those that met no node as a broker or the controller."""
     met = {kind for kind, state in coverage if state.startswith(("broker, ", "controller, "))}
     return {kind for kind in kinds if kind.value not in met}

@@ -13,11 +13,11 @@ import trio
 
 from odradek.client.errors import ClientError
 from odradek.protocol.errors import KafkaError
-from odradek.testing.simulation.history import History, Outcome, Sent, Transaction
+from odradek.testing.simulation.history import History, SentRecord, Transaction, TransactionOutcome
 from odradek.testing.simulation.transactional_client import TransactionalClient
 
 
-class TransactionalLife:
+class TransactionalWorkload:
     """`padding` is appended to each value and is not part of it; `pause` waits between operations.
 
     `refused` is called with every fatal error of a request, and with the age of the transaction in
@@ -79,7 +79,7 @@ class TransactionalLife:
         except (KafkaError, ClientError) as error:
             self._refused(error)
             return False
-        transaction.outcome = Outcome.COMMITTED
+        transaction.outcome = TransactionOutcome.COMMITTED
         return True
 
     async def _begin(self, number: int) -> Transaction | None:
@@ -99,21 +99,23 @@ class TransactionalLife:
             await self._fill(transaction)
         except (KafkaError, ClientError) as error:
             self._refused(error)
-            transaction.outcome = Outcome.ABORTED  # the client has not requested a commit
+            transaction.outcome = (
+                TransactionOutcome.ABORTED
+            )  # the client has not requested a commit
             return await self._done(lambda: client.end(commit=False))
         if chance.random() < 0.1:  # the client dies here; its successor aborts
-            transaction.outcome = Outcome.ABORTED
+            transaction.outcome = TransactionOutcome.ABORTED
             return False
         commit = chance.random() < 0.75
         if not commit:
-            transaction.outcome = Outcome.ABORTED
+            transaction.outcome = TransactionOutcome.ABORTED
         ended = False
         # Some clients end before they get the response to EndTxn.
         patience_s = chance.uniform(0, 0.02) if chance.random() < 0.15 else float("inf")
         with trio.move_on_after(patience_s):
             ended = await self._done(lambda: client.end(commit=commit))
         if ended and commit:
-            transaction.outcome = Outcome.COMMITTED
+            transaction.outcome = TransactionOutcome.COMMITTED
         return ended
 
     async def _fill(self, transaction: Transaction) -> None:
@@ -128,7 +130,7 @@ class TransactionalLife:
 
     async def _send(self, transaction: Transaction, number: int, partition: int) -> None:
         value = f"{transaction.client}.{transaction.number}.{number}".encode()
-        sent = Sent(partition, value)
+        sent = SentRecord(partition, value)
         transaction.sent.append(sent)
         sent.offset = await self._client.send(partition, value + self._padding())
 

@@ -6,30 +6,30 @@ from dataclasses import dataclass
 
 
 @dataclass(eq=False)
-class Trouble:
+class NetworkFault:
     """A partition or a delay between pairs of hosts."""
 
     pairs: frozenset[tuple[str, str]]
     """The affected directions: (sender, receiver)."""
     delay_seconds: tuple[float, float] | None = None
     """The minimum and maximum delay; None: a partition."""
-    has_struck: bool = False
+    had_effect: bool = False
     """Whether it delayed any bytes."""
 
 
-class Troubles:
+class NetworkFaults:
     """The active troubles of a network, with a lookup by sender and receiver."""
 
     def __init__(self) -> None:
-        self._all: list[Trouble] = []
+        self._all: list[NetworkFault] = []
         self._partitions: set[tuple[str, str]] = set()
 
-    def add(self, trouble: Trouble) -> Trouble:
+    def add(self, trouble: NetworkFault) -> NetworkFault:
         self._all.append(trouble)
         self._find_partitions()
         return trouble
 
-    def heal(self, trouble: Trouble | None) -> None:
+    def heal(self, trouble: NetworkFault | None) -> None:
         """End one trouble, or all of them if None."""
         self._all = [each for each in self._all if trouble is not None and each is not trouble]
         self._find_partitions()
@@ -37,12 +37,12 @@ class Troubles:
     def parted(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) in self._partitions
 
-    def hold_back(self, sender: str, receiver: str) -> bool:
+    def is_blocked(self, sender: str, receiver: str) -> bool:
         """Whether a partition blocks this direction; records that the partition had an effect."""
         if (sender, receiver) not in self._partitions:
             return False
         for trouble in self._all:
-            trouble.has_struck |= (
+            trouble.had_effect |= (
                 trouble.delay_seconds is None and (sender, receiver) in trouble.pairs
             )
         return True
@@ -52,7 +52,7 @@ class Troubles:
         delays = []
         for trouble in self._all:
             if trouble.delay_seconds is not None and (one, other) in trouble.pairs:
-                trouble.has_struck = True
+                trouble.had_effect = True
                 delays.append(trouble.delay_seconds)
         return max(delays, key=lambda delay: delay[1], default=None)
 
