@@ -12,7 +12,7 @@ from odradek.protocol.records.batch import batches
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint, format
 from odradek.storage.directories.names import TopicPartition
-from odradek.testing.simulation import file_corruption as rotting
+from odradek.testing.simulation import file_corruption
 from odradek.testing.simulation.file_corruption import CorruptibleFile, flip_bit
 from odradek.testing.simulation.plan import DATA, OTHER_DATA, Fault, FaultKind, Plan
 from odradek.testing.simulation.run import simulate
@@ -41,11 +41,14 @@ def files() -> VirtualFiles:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, kind: CorruptibleFile) -> None:
-    spots = {each: rotting._SPOTS[each] if each is kind else nowhere for each in CorruptibleFile}
-    monkeypatch.setattr(rotting, "_SPOTS", spots)
+    locations = {
+        each: file_corruption._LOCATIONS[each] if each is kind else nowhere
+        for each in CorruptibleFile
+    }
+    monkeypatch.setattr(file_corruption, "_LOCATIONS", locations)
 
 
-def nowhere(disk: VirtualDisk) -> Iterator[rotting.Spot]:
+def nowhere(disk: VirtualDisk) -> Iterator[file_corruption.BitLocations]:
     return iter(())
 
 
@@ -104,9 +107,9 @@ def test_a_node_with_rot_comes_back_or_says_what_is_lost(
 def test_a_directory_that_can_not_be_used_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node itself goes on with the other one."""
     only(monkeypatch, CorruptibleFile.NAMED)
-    named = rotting._named
+    named = file_corruption._identity_files
     monkeypatch.setitem(
-        rotting._SPOTS,
+        file_corruption._LOCATIONS,
         CorruptibleFile.NAMED,
         lambda disk: (spot for spot in named(disk) if spot[0] == "/other/meta.properties"),
     )
