@@ -1,4 +1,4 @@
-"""`odradek acls`: list, add, remove."""
+"""`odradek acls`: list, add and remove access control lists."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def add_parser(
     parser = subparsers.add_parser(
         "acls",
         help="list, add and remove access control lists",
-        description="Access control lists (ACLs). The brokers need an authorizer (authorizer.class.name).",
+        description="List, add and remove access control lists (ACLs). The brokers need an authorizer "
+        "(authorizer.class.name).",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
 
     listing = add_cluster_subcommand(commands, "list", "list the ACLs", list_acls)
     _filter_arguments(listing, "only ACLs")
@@ -76,9 +77,13 @@ def run(args: argparse.Namespace) -> int:
 def _resource_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
     resources = parser.add_mutually_exclusive_group(required=required)
     for name in ("topic", "group", "transactional-id"):
-        resources.add_argument(f"--{name}", metavar="NAME", help=f"a {name}; '*' matches all")
-    resources.add_argument("--cluster", action="store_true", help="the cluster as a resource")
-    parser.add_argument("--prefixed", action="store_true", help="NAME is a prefix of names")
+        resources.add_argument(
+            f"--{name}", metavar="NAME", help=f"a {name.replace('-', ' ')}; '*' matches all"
+        )
+    resources.add_argument("--cluster", action="store_true", help="the cluster resource")
+    parser.add_argument(
+        "--prefixed", action="store_true", help="match every resource whose name starts with NAME"
+    )
 
 
 def _filter_arguments(parser: argparse.ArgumentParser, which: str) -> None:

@@ -25,7 +25,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 HINTS = {
     ErrorCode.unknown_topic_or_partition: "`odradek topics list` lists the topics",
     ErrorCode.topic_already_exists: "`odradek topics describe` shows it; "
-    "with --if-not-exists this is not an error",
+    "--if-not-exists accepts an existing topic",
     ErrorCode.group_id_not_found: "`odradek groups list` lists the groups",
     ErrorCode.non_empty_group: "stop its members first, or wait for their session timeout",
     ErrorCode.unknown_member_id: "if the group has members, stop them first",
@@ -41,7 +41,7 @@ HINTS = {
     ErrorCode.topic_authorization_failed: "this user may not do that",
     ErrorCode.group_authorization_failed: "this user may not do that",
 }
-"""Hints for error codes."""
+"""Advice that is printed after an error, by error code."""
 
 
 def add_cluster_subcommand(
@@ -76,7 +76,7 @@ def cluster_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=seconds,
         default=10.0,
-        help="timeout of requests (default: 10)",
+        help="request timeout (default: 10)",
     )
 
 
@@ -87,8 +87,8 @@ def bootstrap_argument(parser: argparse.ArgumentParser) -> None:
         "--bootstrap-server",
         metavar="HOST:PORT",
         default=environment("ODRADEK_BOOTSTRAP", DEFAULT_BOOTSTRAP),
-        help="brokers of the cluster, separated by commas "
-        f"(default: ODRADEK_BOOTSTRAP, or {DEFAULT_BOOTSTRAP})",
+        help="bootstrap servers, separated by commas "
+        f"(default: the environment variable ODRADEK_BOOTSTRAP, or {DEFAULT_BOOTSTRAP})",
     )
 
 
@@ -118,8 +118,8 @@ def run_cluster_subcommand(args: argparse.Namespace) -> int:
 def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Awaitable[T]]) -> T:
     """Run `action` with the cluster at --bootstrap, and add hints to its errors.
 
-    Ctrl-C interrupts `action` only where it waits. Raised inside trio's functions, such as `start_soon`,
-    KeyboardInterrupt would leave a nursery that never ends.
+    Ctrl-C interrupts `action` only at checkpoints. A KeyboardInterrupt inside a function of trio, such as
+    `start_soon`, would leave a nursery that never ends.
     """
     try:
         addresses = parse_bootstrap(args.bootstrap)
@@ -146,16 +146,14 @@ def command_error(error: BaseException, args: argparse.Namespace) -> BaseExcepti
         return CommandFailed(f"{error}\n`odradek configs list broker` lists the brokers")
     if isinstance(error, Unreachable):
         return CommandFailed(
-            f"{error}\nIs a broker running there? Name another one with --bootstrap HOST:PORT or "
-            f"ODRADEK_BOOTSTRAP (now {args.bootstrap})"
+            f"{error}\nIs a broker running at {args.bootstrap}? --bootstrap HOST:PORT or ODRADEK_BOOTSTRAP "
+            "selects another bootstrap server"
         )
     if isinstance(error, ClientError):
         return CommandFailed(str(error))
-    if isinstance(error, UnicodeEncodeError):  # an argument of the command line that is not text
+    if isinstance(error, UnicodeEncodeError):  # an argument is not text
         return WrongUsage(f"{error.object!r} is not UTF-8")
-    if isinstance(
-        error, struct.error
-    ):  # a number of the command line that a request cannot contain
+    if isinstance(error, struct.error):  # an argument exceeds the range of its field in the request
         return WrongUsage(f"a number is too large, or too small: {error}")
     if isinstance(error, KafkaError):
         text = error.message or str(error)

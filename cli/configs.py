@@ -49,23 +49,26 @@ def add_parser(
     parser = subparsers.add_parser(
         "configs",
         help="describe and alter configs",
-        description="The configs of topics, brokers and groups.",
+        description="List, describe and alter the configs of topics, brokers and groups.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
 
     listing = add_cluster_subcommand(
-        commands, "list", "list resources that have configs", list_resources
+        commands, "list", "list resources with configs that are set", list_resources
     )
     listing.add_argument("type", nargs="?", choices=TYPES, metavar="TYPE", help=", ".join(TYPES))
 
     describing = add_cluster_subcommand(
-        commands, "describe", "show configs with their values and sources", describe
+        commands,
+        "describe",
+        "show the configs of a resource with their values and sources",
+        describe,
     )
     _resource_arguments(describing)
     describing.add_argument(
-        "--all", action="store_true", help="also configs with their default value"
+        "--all", action="store_true", help="include configs that have their default value"
     )
     describing.add_argument(
         "--key",
@@ -75,9 +78,7 @@ def add_parser(
         help="only this config; can be repeated",
     )
 
-    altering = add_cluster_subcommand(
-        commands, "alter", "alter configs; all others keep their values", alter
-    )
+    altering = add_cluster_subcommand(commands, "alter", "alter configs of a resource", alter)
     _resource_arguments(altering)
     for flag, operation, line in (
         ("--set", ConfigOperation.SET, "set a config"),
@@ -101,7 +102,7 @@ def add_parser(
         help="restore the default value; can be repeated",
     )
     altering.add_argument(
-        "--validate-only", action="store_true", help="validate the change, without making it"
+        "--validate-only", action="store_true", help="validate the change without making it"
     )
     return parser
 
@@ -112,7 +113,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _resource_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("type", choices=TYPES, metavar="TYPE", help=", ".join(TYPES))
-    parser.add_argument("name", metavar="NAME", help=f"for brokers: an id, or {CLUSTER_WIDE}")
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help=f"name of the resource; for brokers, a node id, or {CLUSTER_WIDE} for the cluster-wide default",
+    )
 
 
 def _name(args: argparse.Namespace) -> str:

@@ -40,15 +40,15 @@ from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
 
 DESCRIPTION = """\
-Print the records of a topic, one per line, and wait for more (unless -e or -c is given).
+Print the records of topics, one per line. Without -e or -c, wait for more records.
 
-With --group, the group assigns the partitions. The offsets of printed records are committed, and the
-next run continues from there.
+With --group, the group assigns the partitions and the offsets of printed records are committed. The next
+run with the same group continues after them.
 """
 EPILOG = """\
 formats (-f):
-  %s value     %S its length, -1 for NULL    %R the same as 4 bytes, big-endian
-  %k key       %K its length, -1 for NULL    %T timestamp (ms)
+  %s value     %S its length, -1 for null    %R its length as 4 bytes, big-endian
+  %k key       %K its length, -1 for null    %T timestamp (ms)
   %t topic     %p partition    %o offset     %h headers     %%    \\n \\r \\t \\0 \\\\ \\xHH
 
 examples:
@@ -67,27 +67,38 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "consume",
-        help="print a topic's records",
+        help="consume records to stdout",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cluster_arguments(parser)
     parser.add_argument(
-        "-t", "--topic", dest="topics", action="append", required=True, help="can be repeated"
+        "-t",
+        "--topic",
+        dest="topics",
+        action="append",
+        required=True,
+        help="a topic; can be repeated",
     )
     parser.add_argument(
-        "-p", "--partitions", type=partition_list, metavar="LIST", help="0,3,5-7 (default: all)"
+        "-p",
+        "--partitions",
+        type=partition_list,
+        metavar="LIST",
+        help="partitions, such as 0,3,5-7 (default: all)",
     )
     parser.add_argument(
         "-o",
         "--offset",
         metavar="OFFSET",
         type=parse_offset,
-        help=f"where to begin: {HELP} (default: end; with --group only for partitions without a "
-        "committed offset, default: beginning)",
+        help=f"where to begin: {HELP} (default: end). With --group: beginning or end, for partitions without a "
+        "committed offset (default: beginning)",
     )
-    parser.add_argument("-G", "--group", metavar="GROUP", help="consume as a member of this group")
+    parser.add_argument(
+        "-G", "--group", metavar="GROUP", help="consume as a member of this consumer group"
+    )
     parser.add_argument(
         "-c", "--count", type=record_count, metavar="N", help="stop after N records"
     )
@@ -95,7 +106,12 @@ def add_parser(
         "-e", "--exit", action="store_true", help="stop at the end of the partitions"
     )
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("-f", "--format", metavar="FORMAT", help="see below (default: %%s\\n)")
+    shape.add_argument(
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help="format of a record, as described below (default: %%s\\n)",
+    )
     shape.add_argument(
         "-J", "--json", action="store_true", help="print one line of JSON per record"
     )
@@ -112,7 +128,7 @@ def add_parser(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
         default="read_committed",
-        help="read_committed skips records of open and aborted transactions "
+        help="read_committed filters out transactional records that are not committed "
         "(default: read_committed)",
     )
     return parser

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 HELP = "print and verify the files of a broker, offline"
 DESCRIPTION = """\
-Print the files of a broker, as Odradek and Apache Kafka write them: segments, indexes, producer
-snapshots, checkpoints, metadata snapshots, cached remote log metadata, and the marker files of a log
-directory. No file is changed. Files of a running broker can be read; their last batch may be truncated.
+Print the files of an Odradek or Apache Kafka broker: segments, indexes, producer snapshots, checkpoints,
+metadata snapshots, cached remote log metadata, and meta.properties and the other small files of a log
+directory. No file is changed. The broker may be running; then the last batch of a segment may be truncated.
 
 Directories are searched recursively. Records of __consumer_offsets, __transaction_state,
-__cluster_metadata and __remote_log_metadata are decoded; the directory's name selects the decoder.
+__cluster_metadata and __remote_log_metadata are decoded, based on the topic in the directory's name.
 """
 EPILOG = """\
 examples:
@@ -51,10 +51,10 @@ def add_parser(
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a directory")
     parser.add_argument(
-        "--deep", action="store_true", help="print the records in the batches, with their sizes"
+        "--deep", action="store_true", help="print each record of a batch, with its sizes"
     )
     parser.add_argument(
-        "--records", action="store_true", help="print the keys, values and headers of records"
+        "--records", action="store_true", help="print each record with its key, value and headers"
     )
     parser.add_argument(
         "--decode",
@@ -62,24 +62,24 @@ def add_parser(
         default="auto",
         help="decoder of keys and values (default: auto, by the topic's name)",
     )
-    parser.add_argument("--from", type=int, metavar="OFFSET", help="the first offset")
-    parser.add_argument("--to", type=int, metavar="OFFSET", help="the last offset")
+    parser.add_argument("--from", type=int, metavar="OFFSET", help="first offset that is printed")
+    parser.add_argument("--to", type=int, metavar="OFFSET", help="last offset that is printed")
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="verify checksums, the order of offsets, and indexes against the log; print only problems "
-        "(--deep reads every record)",
+        help="verify checksums, the order of offsets, and the indexes; print only problems. With --deep, "
+        "decode every record",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON per entry")
     parser.add_argument(
         "--remote-log-metadata",
         action="store_true",
-        help="print the events of __remote_log_metadata, one per line, as Kafka's formatter does",
+        help="print the events of __remote_log_metadata in the format of Kafka's RemoteLogMetadataFormatter",
     )
     parser.add_argument(
         "--kip-405",
         action="store_true",
-        help="with --remote-log-metadata: print the format of KIP-405 instead",
+        help="with --remote-log-metadata: use the format of KIP-405",
     )
     parser.add_argument(
         "--property",
@@ -87,7 +87,7 @@ def add_parser(
         default=[],
         metavar="NAME=BOOL",
         help="with --kip-405: print.partition, print.message.offset, print.version or "
-        "print.all.event.value.fields (all false)",
+        "print.all.event.value.fields, each false by default; can be repeated",
     )
     return parser
 

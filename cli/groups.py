@@ -39,11 +39,11 @@ def add_parser(
     parser = subparsers.add_parser(
         "groups",
         help="list, describe, reset and delete consumer groups",
-        description="Consumer groups and their committed offsets.",
+        description="List, describe and delete consumer groups, and reset or delete their committed offsets.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
 
     listing = add_cluster_subcommand(commands, "list", "list the groups", list_groups)
     listing.add_argument(
@@ -51,7 +51,7 @@ def add_parser(
     )
 
     describing = add_cluster_subcommand(
-        commands, "describe", "show a group's members, offsets and lag", describe
+        commands, "describe", "show the members, committed offsets and lag of groups", describe
     )
     describing.add_argument("groups", nargs="+", metavar="GROUP")
 
@@ -63,7 +63,9 @@ def add_parser(
             commands, name, line, reset, epilog="The group must have no members."
         )
         resetting.add_argument("group", metavar="GROUP")
-        _partition_arguments(resetting, "default: all topics with committed offsets")
+        _partition_arguments(
+            resetting, "can be repeated (default: all topics with committed offsets)"
+        )
         resetting.add_argument(
             "--to", metavar="OFFSET", type=parse_offset, required=True, help=HELP
         )
@@ -71,11 +73,13 @@ def add_parser(
             "--dry-run", action="store_true", help="print the new offsets without committing them"
         )
 
-    deleting = add_cluster_subcommand(commands, "delete", "delete groups and their offsets", delete)
+    deleting = add_cluster_subcommand(
+        commands, "delete", "delete groups and their committed offsets", delete
+    )
     deleting.add_argument("groups", nargs="+", metavar="GROUP")
 
     forgetting = add_cluster_subcommand(
-        commands, "forget", "delete the committed offsets of topics", forget
+        commands, "forget", "delete the committed offsets of a group for topics", forget
     )
     forgetting.add_argument("group", metavar="GROUP")
     _partition_arguments(forgetting, "can be repeated")
@@ -91,7 +95,11 @@ def _partition_arguments(parser: argparse.ArgumentParser, more: str) -> None:
         "-t", "--topic", dest="topics", action="append", default=[], help=f"a topic; {more}"
     )
     parser.add_argument(
-        "-p", "--partitions", type=partition_list, metavar="LIST", help="0,3,5-7 (default: all)"
+        "-p",
+        "--partitions",
+        type=partition_list,
+        metavar="LIST",
+        help="partitions, such as 0,3,5-7 (default: all)",
     )
 
 
@@ -280,7 +288,7 @@ async def _description(cluster: Cluster, group: str) -> dict[str, Any]:
 
 
 async def _existing(cluster: Cluster, where: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Filter out partitions of deleted topics: their committed offsets may still exist."""
+    """Filter out partitions of deleted topics, whose committed offsets may still exist."""
     wanted = list(where)
     await cluster.refresh(None)
     return [

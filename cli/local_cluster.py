@@ -47,12 +47,12 @@ STATUS_S = 5.0
 """Timeout of a status request. The supervisor responds at once unless it hangs."""
 
 DESCRIPTION = """\
-Run a cluster on this machine, one process per node, until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which
-stop it cleanly. Log lines of the nodes are printed with the node id.
+Run a cluster on this machine, with one process per node. SIGTERM, SIGINT (Ctrl-C) and SIGHUP shut the
+cluster down cleanly. Each log line of a node is printed after its node id.
 
-Brokers have the node ids 1, 2, …. The first three are also controllers; --controllers adds nodes that are
-only controllers. A node that ends is not restarted until you run `odradek cluster restart NODE`. With the
-same --data, the same cluster starts again.
+The brokers have the node ids 1, 2, …. The first three are also controllers; --controllers adds nodes that
+are only controllers. A node that exits stays down until `odradek cluster restart NODE`. The next run with
+the same --data starts the same cluster again.
 """
 EPILOG = """\
 examples:
@@ -86,23 +86,24 @@ def add_parser(
         "--controllers",
         metavar="N",
         type=int,
-        help="number of additional nodes that are only controllers (default: 0)",
+        help="number of nodes of a new cluster that are only controllers (default: 0)",
     )
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="address of the first broker of a new cluster; the others use the following ports; port 0 "
-        f"selects free ports (default: {HOST}:{DEFAULT_PORT}, or free ports if those are in use)",
+        help="address of the first broker of a new cluster; the other nodes use the next ports; port 0 "
+        f"selects free ports (default: {HOST}:{DEFAULT_PORT}, or free ports if a port is in use)",
     )
     parser.add_argument(
         "--port-file",
         metavar="FILE",
-        help="write HOST:PORT of each broker to this file, one per line, when all brokers serve clients",
+        help="write HOST:PORT of each broker to this file, one per line, when all brokers accept clients",
     )
     parser.add_argument(
         "--tiered",
         metavar="DIR|URL",
-        help="enable tiered storage of a new cluster in this directory or object store (s3://bucket/prefix, …)",
+        help="enable tiered storage of a new cluster in this directory or object store (s3://bucket/prefix, gs://…, "
+        "az://…)",
     )
     parser.add_argument(
         "--set",
@@ -110,24 +111,23 @@ def add_parser(
         type=key_value,
         action="append",
         default=[],
-        help="a configuration of every node of a new cluster; repeat for more",
+        help="a config of every node of a new cluster; can be repeated",
     )
-    commands = parser.add_subparsers(metavar="WHAT", dest="what")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND", dest="what")
     shown = commands.add_parser(
         "status",
-        help="print the nodes of a cluster, running or not",
-        description="Print the nodes of a cluster with their processes, addresses and states, whether or not "
-        "the cluster is running.",
+        help="print the state of each node",
+        description="Print the state, process id and addresses of each node of a cluster, whether or not it is running.",
     )
     _data_argument(shown)
     shown.add_argument("--json", action="store_true", help="print JSON instead of a table")
     again = commands.add_parser(
         "restart",
-        help="restart a node",
-        description="Restart a node of a cluster that is running, or start it if it has ended. The command "
-        "ends when the node serves clients.",
+        help="restart or start a node",
+        description="Restart a node of a cluster, or start it if it has exited. The cluster must be running. The command ends when "
+        "the node accepts clients.",
     )
-    again.add_argument("node", metavar="NODE", type=int, help="the node's id")
+    again.add_argument("node", metavar="NODE", type=int, help="the node id")
     _data_argument(again)
     return parser
 

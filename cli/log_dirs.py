@@ -49,19 +49,19 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
     listing = add_cluster_subcommand(
         commands, "list", "list the log directories and their disks", list_directories
     )
     describing = add_cluster_subcommand(
         commands,
         "describe",
-        "list every replica with its directory, size, lag and move",
+        "list the replicas with their log directories, sizes, lags and moves",
         describe,
-        epilog="--json prints KIP-113's JSON; with several brokers, each directory has the broker's id.",
+        epilog="--json prints the JSON of KIP-113. With several brokers, each directory has a broker id.",
     )
     describing.add_argument(
-        "--kafka-json", action="store_true", help="print what kafka-log-dirs prints, as JSON"
+        "--kafka-json", action="store_true", help="print the JSON of kafka-log-dirs"
     )
     describing.add_argument(
         "-t",
@@ -77,34 +77,34 @@ def add_parser(
     balancing = add_cluster_subcommand(
         commands,
         "balance",
-        "balance the directories of each broker with the least data moved",
+        "balance the log directories of each broker",
         balance,
-        epilog="--json prints the plan as a file for `odradek reassign`. If it is interrupted, the moves "
-        "continue; run it again to wait for them.",
+        epilog="The plan moves as little data as possible. --json prints it in the format of `odradek reassign`.\nIf "
+        "the command is interrupted, the moves continue. Run it again to wait for them.",
     )
     what = balancing.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="print the plan (the default)")
     what.add_argument(
-        "--execute", action="store_true", help="start the moves, and print their progress"
+        "--execute", action="store_true", help="start the moves and print their progress"
     )
     balancing.add_argument(
         "--tolerance",
         metavar="PERCENT",
         type=_percent,
         default=TOLERANCE_PERCENT,
-        help=f"allowed deviation from the mean (default: {TOLERANCE_PERCENT})",
+        help=f"largest deviation from the mean of a balanced directory (default: {TOLERANCE_PERCENT})",
     )
     balancing.add_argument(
         "--throttle",
         metavar="BYTES/S",
         type=_rate,
-        help="limit the moves of each broker; removed at the end",
+        help="limit for the moves of each broker, which is removed when they are complete",
     )
     formatting = commands.add_parser(
         "format",
         help="format a new disk as a log directory of a node",
-        description="Write meta.properties for a node to a new log directory. A broker does this itself only at "
-        "its first start. Also add the directory to log.dirs, and restart the broker.",
+        description="Format a new log directory: write the node's meta.properties to it. Then add the directory to "
+        "log.dirs and restart the broker. A broker formats its log directories only at its first start.",
     )
     formatting.add_argument(
         "directory", metavar="NEW", help="the new directory; created if it does not exist"
@@ -113,7 +113,7 @@ def add_parser(
         "--like",
         metavar="DIRECTORY",
         required=True,
-        help="a log directory of the node",
+        help="an existing log directory of the node",
     )
     formatting.set_defaults(offline=format_directory)
     for command in (listing, describing, balancing):

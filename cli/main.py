@@ -41,7 +41,7 @@ class Command(Protocol):
 
 # name -> (module, help line), in the order of `odradek --help`
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "serve": ("odradek.cli.serve", "run a broker"),
+    "serve": ("odradek.cli.serve", "run a broker, a controller, or both"),
     "storage": (
         "odradek.cli.storage",
         "format and describe the log directories of a node",

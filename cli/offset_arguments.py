@@ -9,9 +9,7 @@ from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offse
 from odradek.client.metadata import Cluster
 from odradek.seams.values import value_class
 
-HELP = (
-    "beginning, end, N, -N (N before the end) or s@MS (the first record at or after a time in ms)"
-)
+HELP = "beginning, end, N, -N (N before the end) or s@MS (the first record whose timestamp in ms is at least MS)"
 
 
 @value_class
@@ -28,7 +26,7 @@ class BeforeEnd:
 
 @value_class
 class AtTimestamp:
-    """The first record at or after a time (ms), or the end if there is none."""
+    """The first record whose timestamp in ms is at least the given one, or the end if there is none."""
 
     timestamp_ms: int
 
@@ -70,7 +68,7 @@ def parse_offset(text: str) -> Offset:
 async def resolve_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, int]:
-    """Look up the offset of each partition with ListOffsets where it is needed."""
+    """Resolve the argument of each partition to an offset, with ListOffsets where necessary."""
     first = await list_offsets(
         cluster,
         {w: EARLIEST for w, offset in wanted.items() if isinstance(offset, Beginning | BeforeEnd)},

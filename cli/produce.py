@@ -20,8 +20,8 @@ from odradek.seams.files import Path
 DESCRIPTION = """\
 Produce records to a topic. Each line of stdin, or each FILE, is the value of a record.
 
-Records are partitioned by key as in Kafka's Java producer; records without a key are distributed over
-the partitions. The exit code is 0 if every record was acknowledged. Nothing is printed.
+A record with a key goes to the same partition as with Kafka's Java producer. Records without a key are
+distributed over the partitions. Nothing is printed. The exit status is 0 if every record was acknowledged.
 """
 EPILOG = """\
 examples:
@@ -44,7 +44,7 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cluster_arguments(parser)
-    parser.add_argument("-t", "--topic", required=True)
+    parser.add_argument("-t", "--topic", required=True, help="the topic")
     parser.add_argument(
         "-p", "--partition", type=int, metavar="N", help="the partition of every record"
     )
@@ -53,7 +53,7 @@ def add_parser(
         "--key-delimiter",
         metavar="DELIM",
         type=_delimiter,
-        help="separates key and value; \\t and \\xHH are escapes",
+        help="separates key and value of a record; \\t and \\xHH are escapes",
     )
     parser.add_argument("-k", "--key", metavar="KEY", help="the key of every record")
     parser.add_argument(

@@ -35,17 +35,17 @@ def add_parser(
     parser = subparsers.add_parser(
         "quorum",
         help="describe the metadata quorum, add and remove voters",
-        description="The voters and observers of the metadata quorum.",
+        description="Describe the metadata quorum, and add or remove voters.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
     add_cluster_subcommand(
         commands,
         "describe",
         "show the leader, and the log end offset and lag of each voter and observer",
         describe,
-        epilog="FETCHED and CAUGHT UP are in ms before now.",
+        epilog="FETCHED and CAUGHT UP are the ms since the last fetch of the replica, and since it was last caught up.",
     )
     adding = add_cluster_subcommand(
         commands, "add", "add a running controller to the voters", add, json=False
@@ -55,7 +55,7 @@ def add_parser(
         "--config",
         metavar="FILE",
         required=True,
-        help="server.properties of the new voter; its metadata directory is read too",
+        help="server.properties of the new voter; its metadata directory must be on this machine",
     )
     removing = add_cluster_subcommand(
         commands, "remove", "remove a controller from the voters", remove, json=False
@@ -66,7 +66,7 @@ def add_parser(
         "--directory",
         type=_uuid,
         metavar="ID",
-        help="the id of its metadata directory (default: that of the current voter)",
+        help="the controller's metadata directory id (default: from the current voter set)",
     )
     for command in (adding, removing):
         command.add_argument(
@@ -95,7 +95,7 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
     print_lines(
         [
             f"leader {quorum.leader_id}, epoch {quorum.leader_epoch}, "
-            f"high watermark {quorum.high_watermark}, lag of the last voter {behind}"
+            f"high watermark {quorum.high_watermark}, largest lag of a voter {behind}"
         ]
     )
     now_ms = seams.clock.wall_ms()
@@ -119,7 +119,7 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
 
 
 def _by_role(quorum: QuorumState) -> list[tuple[str, QuorumReplica]]:
-    """The leader first, then the other voters, then the observers."""
+    """Replicas with their roles: the leader, then the other voters, then the observers."""
     leader = [("leader", each) for each in quorum.voters if each.id == quorum.leader_id]
     others = [("follower", each) for each in quorum.voters if each.id != quorum.leader_id]
     return [*leader, *others, *(("observer", each) for each in quorum.observers)]

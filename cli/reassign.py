@@ -43,7 +43,7 @@ moves.json:
   {"version": 1, "partitions": [
     {"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": ["/disk2"]}]}
 
-log_dirs has one entry for each replica, "any" or an absolute path; it may be left out.
+log_dirs is optional. It has one entry per replica: "any", or an absolute path.
 """
 EXISTING = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to override "
@@ -72,9 +72,13 @@ def add_parser(
     )
     what = parser.add_mutually_exclusive_group(required=True)
     for name, action, line in (
-        ("--execute", execute, "start the reassignment of the file"),
-        ("--verify", verify, "show the status; remove the throttles once it is complete"),
-        ("--cancel", cancel, "cancel the moves that are not complete"),
+        ("--execute", execute, "start the reassignment in --file"),
+        (
+            "--verify",
+            verify,
+            "show the status of the reassignment, and remove its throttles if it is complete",
+        ),
+        ("--cancel", cancel, "cancel the moves of the reassignment that are not complete"),
         ("--list", list_all, "list the active reassignments between brokers"),
     ):
         what.add_argument(name, dest="action", action="store_const", const=action, help=line)
@@ -84,7 +88,7 @@ def add_parser(
         "--file",
         "--reassignment-json-file",
         metavar="FILE",
-        help="the reassignment, as JSON",
+        help="the reassignment as JSON",
     )
     parser.add_argument(
         "--timeout",
@@ -92,13 +96,13 @@ def add_parser(
         metavar="MS",
         type=int,
         default=TIMEOUT_MS,
-        help="how long to wait until every move to a log directory has started (default: 10000)",
+        help="timeout for the start of all moves to log directories (default: 10000)",
     )
     parser.add_argument(
         "--additional", action="store_true", help="execute even if other reassignments are active"
     )
     parser.add_argument(
-        "--throttle", metavar="BYTES/S", type=rate, help="limit for moves between brokers"
+        "--throttle", metavar="BYTES/S", type=rate, help="limit for replication between brokers"
     )
     parser.add_argument(
         "--replica-alter-log-dirs-throttle",
@@ -108,12 +112,12 @@ def add_parser(
         help="limit for moves between the log directories of a broker",
     )
     parser.add_argument(
-        "--preserve-throttles", action="store_true", help="do not change the throttles"
+        "--preserve-throttles", action="store_true", help="do not change existing throttles"
     )
     parser.add_argument(
         "--disallow-replication-factor-change",
         action="store_true",
-        help="refuse to change a partition's number of replicas",
+        help="fail if the reassignment changes a replication factor",
     )
     parser.set_defaults(timeout=RESPONSE_S)
     return parser
@@ -134,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _file(args: argparse.Namespace, seams: Seams) -> ReassignmentFile:
     if args.file is None:
-        raise WrongUsage("odradek reassign: give --file, the reassignment as JSON")
+        raise WrongUsage("odradek reassign: --file is missing")
     try:
         text = seams.files.read(Path(args.file))
     except OSError as error:

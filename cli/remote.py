@@ -37,8 +37,8 @@ PARALLEL_READS = 4
 OBJECTS_PER_DELETE = 500
 
 DESCRIPTION = """\
-List all objects of the remote tier, and compare them with the cluster's __remote_log_metadata, or only
-with the manifests in the store.
+Compare the objects of the remote tier with the cluster's __remote_log_metadata. With --without-metadata,
+no cluster is needed: the manifests in the store replace the metadata.
 """
 EPILOG = """\
 examples:
@@ -47,7 +47,7 @@ examples:
   odradek remote verify --url /var/lib/tiered --quick     # only existence and sizes
   odradek remote gc --config server.properties            # list garbage
   odradek remote gc --config server.properties --execute
-  odradek remote summarize --url s3://bucket/prefix       # for readers of an older store
+  odradek remote summarize --url s3://bucket/prefix       # for a store of an older release
   odradek remote give-up --config server.properties --execute   # the store is lost
 
 exit status: 0 for success, 1 if the command failed or found problems, 2 for wrong usage
@@ -66,47 +66,54 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
     listed = _add_subcommand(
         commands,
         "list",
-        "list the partitions in the store, and segments that are not complete",
+        "list partitions, and remote log segments that are not complete",
         _list,
     )
     listed.add_argument(
         "--segments", action="store_true", help="list segments instead of partitions"
     )
-    verified = _add_subcommand(commands, "verify", "verify objects against the metadata", _verify)
+    verified = _add_subcommand(
+        commands,
+        "verify",
+        "verify the objects of remote log segments against the metadata",
+        _verify,
+    )
     verified.add_argument(
-        "--quick", action="store_true", help="do not read objects: verify only existence and sizes"
+        "--quick", action="store_true", help="verify only the existence and sizes of objects"
     )
     collected = _add_subcommand(
-        commands, "gc", "find and remove objects that no metadata refers to", _collect
+        commands, "gc", "find and remove garbage: objects without metadata", _collect
     )
     collected.add_argument(
         "--execute",
         action="store_true",
-        help="remove the garbage; without it, garbage is only listed",
+        help="remove the garbage; without --execute, it is only listed",
     )
     given_up = _add_subcommand(
         commands,
         "give-up",
-        "recover from the permanent loss of the store. An empty directory or bucket must replace it. Topics that "
-        "lost all of their remote log segments then start at the local log start offset, and the brokers copy "
-        "their local segments again",
+        "recover from the permanent loss of the store",
         _give_up,
+        more="First replace the store with an empty directory or bucket. The log start offset of each topic "
+        "without any remote log segment in the store becomes the local log start offset. The brokers then copy "
+        "the local segments to the new store.",
     )
     given_up.add_argument(
         "--execute",
         action="store_true",
-        help="execute it; without it, the lost topics are only listed",
+        help="recover the topics; without --execute, they are only listed",
     )
     _add_subcommand(
         commands,
         "summarize",
-        "write a summary for each partition without a summary of a leader. Readers of the store without "
-        "brokers then do not read one manifest per segment",
+        "write a summary of the remote log segments of each partition",
         _summarize,
+        more="A program that reads the store without a broker then reads one summary per partition instead of "
+        "one manifest per segment. Partitions with a summary written by their leader are not changed.",
     )
     return parser
 
@@ -116,12 +123,15 @@ def _add_subcommand(
     name: str,
     line: str,
     action: RemoteCommand,
+    *,
+    more: str = "",
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
+    description = f"{line[0].upper()}{line[1:]}. {more}"
+    parser = commands.add_parser(name, help=line, description=description)
     cluster_arguments(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--config", metavar="FILE", help="the server.properties of a broker with the store"
+        "--config", metavar="FILE", help="server.properties of a broker that uses the store"
     )
     where.add_argument("--url", help="the store: a directory, s3://bucket/prefix, gs://… or az://…")
     parser.add_argument(
@@ -135,7 +145,7 @@ def _add_subcommand(
     parser.add_argument(
         "--without-metadata",
         action="store_true",
-        help="use only the manifests in the store, without a cluster",
+        help="use the manifests in the store instead of the metadata of a cluster",
     )
     parser.add_argument(
         "--pass-over",
@@ -150,8 +160,8 @@ def _add_subcommand(
         "--older-than",
         type=seconds,
         metavar="SECONDS",
-        help="minimum age of garbage, because a younger object may belong to a copy in progress "
-        f"(default: {GARBAGE_AGE_S:.0f}; {GARBAGE_AGE_WITHOUT_METADATA_S:.0f} --without-metadata)",
+        help="minimum age of garbage; a younger object may belong to a copy in progress (default: "
+        f"{GARBAGE_AGE_S:.0f}, or {GARBAGE_AGE_WITHOUT_METADATA_S:.0f} with --without-metadata)",
     )
     parser.add_argument(
         "-t", "--topic", dest="topics", action="append", metavar="NAME", help="only this topic"
@@ -171,7 +181,7 @@ def _record(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> int:
     if not hasattr(args, "remote_command"):
-        raise WrongUsage("odradek remote needs a command; see `odradek remote --help`")
+        raise WrongUsage("a subcommand is missing: see `odradek remote --help`")
     action: RemoteCommand = args.remote_command
     if not args.without_metadata:
 

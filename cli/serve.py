@@ -31,9 +31,9 @@ HELP = "run a broker, a controller, or both"
 DESCRIPTION = """\
 Run a node until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which shut it down cleanly.
 
-Without --config, it is a single node for tests: node id 1, internal topics with one replica, no initial
-rebalance delay, and socket buffers of the operating system. All other configurations have Apache Kafka's
-defaults. --config reads a server.properties file. Options and --set override the file.
+Without --config, the node is a cluster of one node for tests: its node id is 1, internal topics have one
+replica, the initial rebalance has no delay, and the operating system sizes the socket buffers. All other
+configs have Apache Kafka's defaults. The other options and --set override the file of --config.
 """
 EPILOG = """\
 examples:
@@ -44,7 +44,7 @@ examples:
   odradek configs alter topic history --set remote.storage.enable=true
 
 exit status: 0 after a clean shutdown, 1 if the node could not start or had to stop, 2 for invalid options
-or configurations
+or configs
 """
 
 
@@ -71,8 +71,8 @@ def add_parser(
     parser.add_argument(
         "--tiered",
         metavar="DIR|URL",
-        help="enable tiered storage in this directory or object store (s3://bucket/prefix, gs://…, az://…);"
-        " set remote.storage.enable=true for each tiered topic",
+        help="enable tiered storage in this directory or object store (s3://bucket/prefix, gs://…, az://…). Each "
+        "tiered topic also needs remote.storage.enable=true",
     )
     parser.add_argument("--config", metavar="FILE", help="a server.properties file")
     parser.add_argument(
@@ -80,19 +80,19 @@ def add_parser(
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="a broker configuration; repeat for more",
+        help="a broker config; can be repeated",
     )
     parser.add_argument(
         "--topic",
         metavar="NAME[:PARTITIONS]",
         action="append",
         default=[],
-        help="create this topic if it does not exist; repeat for more",
+        help="create this topic if it does not exist; can be repeated",
     )
     parser.add_argument(
         "--port-file",
         metavar="FILE",
-        help="write HOST:PORT to this file when the node serves clients",
+        help="write HOST:PORT to this file when the node accepts clients",
     )
     parser.add_argument(
         "--metrics",
@@ -102,13 +102,13 @@ def add_parser(
     parser.add_argument(
         "--stop-with-stdin",
         action="store_true",
-        help="also stop when stdin is closed, for example because the parent process ended",
+        help="also shut down when stdin is closed, for example because the parent process ended",
     )
     parser.add_argument(
         "--log-level",
         default="warning",
         choices=["debug", "info", "warning", "error"],
-        help="lowest level that is logged to stderr (default: warning)",
+        help="lowest level of log lines on stderr (default: warning)",
     )
     return parser
 

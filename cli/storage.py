@@ -32,7 +32,7 @@ examples:
   odradek storage info -c server.properties
   odradek storage version-mapping -r 4.0
 
-A node without process.roles in its config formats itself at its first start.
+A node without process.roles in its config formats its log directories at its first start.
 """
 
 
@@ -47,22 +47,28 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
     _add_format(commands)
     info = _add_subcommand(
-        commands, "info", "show the meta.properties of the directories", storage_info
+        commands, "info", "show the meta.properties of the log directories", storage_info
     )
     _add_config(info)
     mapping = _add_subcommand(
-        commands, "version-mapping", "show the feature levels of a release", _mapping
+        commands, "version-mapping", "show the feature levels of a release version", _mapping
     )
     mapping.add_argument("-r", "--release-version", metavar="RELEASE", help=_release_help())
     needs = _add_subcommand(
-        commands, "feature-dependencies", "show the dependencies of feature levels", _needs
+        commands,
+        "feature-dependencies",
+        "show the feature levels that a feature level requires",
+        _needs,
     )
     _add_feature(needs, required=True)
     _add_subcommand(
-        commands, "random-uuid", "print a random UUID for a cluster or a directory", _random_uuid
+        commands,
+        "random-uuid",
+        "print a random UUID for a cluster id or a directory id",
+        _random_uuid,
     )
     return parser
 
@@ -98,7 +104,8 @@ def _add_feature(parser: argparse.ArgumentParser, *, required: bool = False) -> 
 
 
 def _release_help() -> str:
-    return f"from {RELEASE_VERSIONS[OLDEST]} to {RELEASE_VERSIONS[NEWEST]} (default: {RELEASE_VERSIONS[NEWEST]})"
+    newest = RELEASE_VERSIONS[NEWEST]
+    return f"a release version from {RELEASE_VERSIONS[OLDEST]} to {newest} (default: {newest})"
 
 
 def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -107,7 +114,11 @@ def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     _add_config(parser)
     parser.add_argument(
-        "-t", "--cluster-id", metavar="ID", required=True, help="the cluster's id, any text"
+        "-t",
+        "--cluster-id",
+        metavar="ID",
+        required=True,
+        help="the cluster id: any text, the same for every node",
     )
     parser.add_argument(
         "-g",
@@ -128,26 +139,29 @@ def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     voters = parser.add_mutually_exclusive_group()
     voters.add_argument(
-        "-s", "--standalone", action="store_true", help="this controller is the only voter"
+        "-s",
+        "--standalone",
+        action="store_true",
+        help="make this controller the only initial voter",
     )
     voters.add_argument(
         "-N",
         "--no-initial-controllers",
         action="store_true",
-        help="learn the voters from the other controllers",
+        help="do not set initial voters: the controller finds them with controller.quorum.bootstrap.servers",
     )
     voters.add_argument(
         "-I",
         "--initial-controllers",
         metavar="ID@HOST:PORT:DIRECTORY,…",
-        help="the initial voters, with the ids of their metadata directories; the same for "
+        help="the initial voters, each with its metadata directory id; the same list for "
         "every node",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     if not hasattr(args, "action"):
-        raise WrongUsage("odradek storage needs a command; see `odradek storage --help`")
+        raise WrongUsage("a subcommand is missing: see `odradek storage --help`")
     try:
         code: int = args.action(args)
     except UnknownReleaseVersion as error:

@@ -45,7 +45,7 @@ def node_format(args: argparse.Namespace, config: ServerConfig, entropy: Entropy
     """Combine config and options. Raises WrongUsage, CommandFailed and UnknownReleaseVersion."""
     if config.standalone:
         raise WrongUsage(
-            f"{args.config} has no process.roles: this node formats itself at its first start"
+            f"{args.config} has no process.roles: this node formats its log directories at its first start"
         )
     voters = _voters(args, config, entropy)
     levels = initial_levels(

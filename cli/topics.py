@@ -15,6 +15,7 @@ from odradek.cli.cluster_connection import (
 )
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.offset_arguments import (
+    HELP,
     AtTimestamp,
     Offset,
     parse_offset,
@@ -62,24 +63,40 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="WHAT")
+    commands = parser.add_subparsers(metavar="SUBCOMMAND")
 
     listing = add_cluster_subcommand(commands, "list", "list the topics", list_topics)
     listing.add_argument("--internal", action="store_true", help="include internal topics")
 
     describing = add_cluster_subcommand(
-        commands, "describe", "show topics with their partitions and configs", describe
+        commands, "describe", "show the partitions and configs of topics", describe
     )
-    describing.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all topics")
+    describing.add_argument(
+        "topics", nargs="*", metavar="TOPIC", help="a topic (default: all topics)"
+    )
 
     creating = add_cluster_subcommand(commands, "create", "create a topic", create)
     creating.add_argument("topic", metavar="TOPIC")
-    creating.add_argument("-p", "--partitions", type=int, default=-1, metavar="N")
-    creating.add_argument("-r", "--replication-factor", type=int, default=-1, metavar="N")
+    creating.add_argument(
+        "-p",
+        "--partitions",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="number of partitions (default: num.partitions of the brokers)",
+    )
+    creating.add_argument(
+        "-r",
+        "--replication-factor",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="replication factor (default: default.replication.factor of the brokers)",
+    )
     creating.add_argument(
         "--assign",
         metavar="BROKERS",
-        help="replicas of each partition: commas between partitions, colons between brokers (1:2,2:1)",
+        help="brokers of the replicas of each partition: 1:2,2:1 is two partitions with two replicas each",
     )
     _config_arguments(creating)
     creating.add_argument(
@@ -88,13 +105,13 @@ def add_parser(
     creating.add_argument(
         "--validate-only",
         action="store_true",
-        help="validate the request, without creating the topic",
+        help="validate the request without creating the topic",
     )
 
     altering = add_cluster_subcommand(commands, "alter", "add partitions and alter configs", alter)
     altering.add_argument("topic", metavar="TOPIC")
     altering.add_argument(
-        "-p", "--partitions", type=int, metavar="N", help="the new total number of partitions"
+        "-p", "--partitions", type=int, metavar="N", help="new number of partitions"
     )
     _config_arguments(altering)
     altering.add_argument(
@@ -112,24 +129,32 @@ def add_parser(
     )
 
     offsets = add_cluster_subcommand(
-        commands, "offsets", "show the offsets of each partition", show_offsets
+        commands, "offsets", "show offsets of each partition", show_offsets
     )
     offsets.add_argument("topics", nargs="+", metavar="TOPIC")
     offsets.add_argument(
         "--at",
         metavar="OFFSET",
         type=_parse_offset_spec,
-        help="beginning, end, earliest-local, latest-tiered, or s@MS: the first record at or after a"
-        " time in ms (default: beginning and end)",
+        help="beginning, end, earliest-local, latest-tiered or s@MS (the first record whose timestamp in ms is at "
+        "least MS) (default: beginning and end)",
     )
 
     trimming = add_cluster_subcommand(commands, "trim", "delete the records before an offset", trim)
     trimming.add_argument("topic", metavar="TOPIC")
     trimming.add_argument(
-        "--before", metavar="OFFSET", type=parse_offset, required=True, help="as for consume -o"
+        "--before",
+        metavar="OFFSET",
+        type=parse_offset,
+        required=True,
+        help=f"first offset that is kept: {HELP}",
     )
     trimming.add_argument(
-        "-p", "--partitions", type=partition_list, metavar="LIST", help="0,3,5-7 (default: all)"
+        "-p",
+        "--partitions",
+        type=partition_list,
+        metavar="LIST",
+        help="partitions, such as 0,3,5-7 (default: all)",
     )
     return parser
 

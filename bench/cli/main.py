@@ -17,7 +17,7 @@ EXTRA = "pip install 'odradek[bench]'"
 
 DESCRIPTION = """\
 Compare brokers on this machine. Workloads run over real sockets, and alternate between the brokers. The
-results contain every sample, medians with their range, and physical limits measured without a broker.
+results contain every sample, medians with their range, and the limits of the machine without a broker.
 """
 EPILOG = """\
 examples:
@@ -85,21 +85,21 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         metavar="N",
         type=int,
-        help="runs of each workload that count (default: 5, or the number in `list`)",
+        help="measured rounds of each workload (default: 5, or the number in `list`)",
     )
     parser.add_argument(
         "--warm-ups",
         metavar="N",
         type=int,
         default=1,
-        help="warm-up rounds, so that a JVM can compile (default: 1)",
+        help="rounds before the measured ones, so that a JVM can compile (default: 1)",
     )
     parser.add_argument(
         "--repeats",
         metavar="N",
         type=int,
         default=2,
-        help="how often a run is repeated if other processes disturbed it (default: 2)",
+        help="number of repetitions of a run that other processes disturbed (default: 2)",
     )
     parser.add_argument(
         "--bootstrap", metavar="HOST:PORT", help="measure only the broker at this address"
@@ -113,7 +113,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--warm-memory",
         metavar="GIB",
         type=gib,
-        help="free memory that is touched before the run (default: nearly all; takes about a minute "
+        help="free memory to touch before the run, in GiB (default: nearly all; takes about a minute "
         "on a virtual machine)",
     )
     parser.add_argument(
@@ -134,7 +134,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RESULTS.json",
-        help="results of a section of that page: clusters-*, tiered-*, rebuild-* or tables-*",
+        help="another results file for the page: clusters-*, tiered-*, rebuild-* or tables-*",
     )
 
 

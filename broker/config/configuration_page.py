@@ -60,8 +60,8 @@ _INTRODUCTION = """\
 
 Odradek has the configs of Apache Kafka 4.3, with the same names, types, defaults and limits, in the same
 `server.properties`. Configs marked *no effect yet* are accepted, stored and described, but do not change behaviour,
-so a file for Kafka can be used unchanged. Names that Kafka does not know are listed in one warning at start. An
-invalid value is rejected with the reason, and `odradek serve` exits with status 2.
+so a file for Kafka can be used unchanged. One warning at start lists the names that Kafka does not have. If a value
+is invalid, `odradek serve` prints the reason and exits with status 2.
 
 The precedence of a broker config, highest first:
 
@@ -74,13 +74,13 @@ The precedence of a broker config, highest first:
 Topic and group configs override the defaults of the broker. If a config has names in several units, the finer unit
 applies: `log.retention.ms` before `log.retention.minutes` before `log.retention.hours`.
 
-The file has Java's properties format: `key=value`, `key: value` or `key value`, comments with `#` and `!`, a backslash
-at the end of a line that continues, `\\u00e9` for characters. It may also be UTF-8.
+The file has Java's properties format: `key=value`, `key: value` or `key value`. `#` and `!` start a comment, a
+backslash at the end of a line continues it, and `\\u00e9` is an escaped character. The file may be UTF-8.
 
 ## Differences from Kafka
 
-- A node with both roles whose configs name no other controller formats its directories itself. Every other node must
-  be formatted for its cluster (`odradek storage format`), as in Kafka.
+- A node with both roles and no other controller in its configs formats its log directories itself. All other nodes
+  must be formatted for their cluster (`odradek storage format`), as in Kafka.
 - Listeners are PLAINTEXT; SSL and SASL are rejected.
 - `listeners` cannot be updated dynamically.
 - `${provider:path:key}` in a value is not resolved; a warning is logged.
@@ -101,12 +101,12 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield _INTRODUCTION
-    yield "A node without `process.roles` is a quorum by itself, with these configs:"
+    yield "A node without `process.roles` is a cluster of one node, with these configs:"
     yield "\n```properties"
     yield from (f"{name}={text}" for name, text in STANDALONE.items())
     yield "```\n"
-    yield "Its node id is 1, and it has no controller listener. Without `--config`, these defaults apply below the"
-    yield "command line, because Kafka's defaults require several brokers:"
+    yield "Its node id is 1, and it has no controller listener. Without `--config`, the following defaults apply,"
+    yield "because Kafka's defaults require several brokers. Options of the command line override them:"
     yield "\n```properties"
     yield from (f"{name}={text}" for name, text in TEST_NODE.items())
     yield "```\n"

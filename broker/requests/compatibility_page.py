@@ -38,30 +38,32 @@ ApiVersions does not list these APIs; clients report that the broker does not su
 
 ## Intended differences
 
-- Client quotas: a fetch that exceeds `consumer_byte_rate` returns its records and mutes the connection for the time
-  after which Kafka would let the client retry. `request_percentage` is a percentage of one event loop, so the maximum is 100.
+- Client quotas: a fetch that exceeds `consumer_byte_rate` returns its records, and the connection is muted for the
+  throttle time. Kafka returns no records, and the client retries after the throttle time. `request_percentage` is a
+  percentage of one event loop, so the maximum is 100.
 - A client quota entity of type ip is an address; Kafka also accepts host names.
 - ListOffsets with timestamp -3 (maximum timestamp) returns -1 after DeleteRecords has deleted all records; Kafka
   returns a deleted offset.
 - ListOffsets with timestamp -4 (earliest local offset) is supported from version 7, as in KIP-405; Kafka supports it
   from version 8.
-- A string that is not UTF-8 closes the connection, except in the client id. Kafka decodes it with replacement characters.
-- A consumer group computes assignments and resolves regular expressions without waiting for a scheduled time in the
-  future, because the last assignment may have the clock of another coordinator. Kafka waits. If all members use the
+- If a request contains a string that is not UTF-8, the connection is closed; the client id is an exception. Kafka
+  decodes the string with replacement characters.
+- The time of a consumer group's last assignment or regular expression resolution may be in the future, if another
+  coordinator's clock was ahead. Odradek then computes the next one at once; Kafka waits. If all members use the
   classic protocol, the partitions of a member that left are assigned to the others; Kafka 4.3 leaves them unassigned.
 - CreateAcls with ANY where a specific value is required returns INVALID_REQUEST for that ACL; Kafka returns
   UNKNOWN_SERVER_ERROR for the whole request.
 - Produced records are not decoded: the broker validates the header, CRC and size of a batch. Kafka decodes every
-  batch and rejects invalid records; in Odradek a consumer detects them.
+  batch and rejects invalid records. In Odradek consumers detect invalid records.
 - A retry of a committed batch is acknowledged even if fewer than `min.insync.replicas` replicas are in sync. Kafka
   returns NOT_ENOUGH_REPLICAS, and its producer may write the batch again in a new epoch.
-- After a batch of an idempotent producer was refused for too few replicas, another leader or a disk error, its later
-  batches in flight fail with the same error. Kafka returns OUT_OF_ORDER_SEQUENCE_NUMBER, after which librdkafka
-  starts a new epoch and writes unacknowledged batches again.
+- If a batch of an idempotent producer fails because of too few replicas, a new leader or a disk error, its later
+  batches in flight fail with the same error. Kafka returns OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then starts a new
+  epoch and writes unacknowledged batches again.
 - If all records of the active segment are below the log start offset, its bytes are deleted by the next retention
   check. Kafka keeps them until the segment rolls.
 - The log cleaner stops at the recovery point, verifies the CRC of every batch, and keeps the base timestamp of a
-  rewritten batch, where Kafka uses the timestamp of the first remaining record. The remaining records are the same.
+  rewritten batch. Kafka sets the base timestamp to that of the first remaining record.
 - A dynamic `log.flush.interval.ms` below 0 is rejected, as at start. Kafka accepts it, and DescribeConfigs of a topic
   then fails with UNKNOWN_SERVER_ERROR.
 - Configs without effect are accepted, stored and described; [configuration.md](configuration.md) marks them.

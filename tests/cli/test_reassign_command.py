@@ -187,7 +187,7 @@ def test_any_directory_sends_no_alter_replica_log_dirs(
     [
         ([], 2, "one of the arguments --execute --verify --cancel --list is required"),
         (["--execute", "--verify", "--file", "f"], 2, "not allowed with"),
-        (["--execute"], 2, "give --file"),
+        (["--execute"], 2, "--file is missing"),
         (["--execute", "--file", "/no/such/file"], 1, "/no/such/file: No such file"),
     ],
 )

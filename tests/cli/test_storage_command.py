@@ -92,7 +92,12 @@ def test_storage_info_reports_directories_and_problems(
     ("old", "new", "flags", "reason"),
     [
         ("", "", (), "you must specify one of the following: --standalone"),
-        ("process.roles=broker,controller\n", "", (), "formats itself at its first start"),
+        (
+            "process.roles=broker,controller\n",
+            "",
+            (),
+            "formats its log directories at its first start",
+        ),
         (
             "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.1:9193",
             "controller.quorum.voters=1@127.0.0.1:9093",

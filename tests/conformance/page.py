@@ -14,7 +14,7 @@ HEAD = """\
 What other people's test suites say of Odradek, and of Apache Kafka on the same machine with the same
 settings. `make conformance` fetches the suites from their registries into the cache directory, builds
 them, runs every entry against a broker in a process of its own on which nothing else runs meanwhile,
-and writes this page ([the command](interop.md#other-peoples-suites)).
+and writes this page ([the command](interop.md#test-suites-of-other-projects)).
 
 An entry that fails is run again with no other beside it. *Passed later* counts those that passed only
 then; their rows say in how many runs, and what was wrong in the first that failed. The commit is the one
