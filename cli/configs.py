@@ -78,6 +78,11 @@ def add_parser(
         help="only this config; can be repeated",
     )
 
+    _add_alter_parser(commands)
+    return parser
+
+
+def _add_alter_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     altering = add_cluster_subcommand(commands, "alter", "alter configs of a resource", alter)
     _resource_arguments(altering)
     for flag, operation, line in (
@@ -104,7 +109,6 @@ def add_parser(
     altering.add_argument(
         "--validate-only", action="store_true", help="validate the change without making it"
     )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -105,6 +105,18 @@ def add_parser(
     parser.add_argument(
         "-e", "--exit", action="store_true", help="stop at the end of the partitions"
     )
+    _add_output_arguments(parser)
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_committed",
+        help="read_committed filters out transactional records that are not committed "
+        "(default: read_committed)",
+    )
+    return parser
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument(
         "-f",
@@ -124,14 +136,6 @@ def add_parser(
     parser.add_argument(
         "-Z", "--null", action="store_true", help="print null keys and values as NULL"
     )
-    parser.add_argument(
-        "--isolation",
-        choices=("read_uncommitted", "read_committed"),
-        default="read_committed",
-        help="read_committed filters out transactional records that are not committed "
-        "(default: read_committed)",
-    )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

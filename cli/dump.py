@@ -71,6 +71,11 @@ def add_parser(
         "decode every record",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON per entry")
+    _add_remote_metadata_arguments(parser)
+    return parser
+
+
+def _add_remote_metadata_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote-log-metadata",
         action="store_true",
@@ -89,7 +94,6 @@ def add_parser(
         help="with --kip-405: print.partition, print.message.offset, print.version or "
         "print.all.event.value.fields, each false by default; can be repeated",
     )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

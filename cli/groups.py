@@ -55,6 +55,22 @@ def add_parser(
     )
     describing.add_argument("groups", nargs="+", metavar="GROUP")
 
+    _add_reset_parsers(commands)
+
+    deleting = add_cluster_subcommand(
+        commands, "delete", "delete groups and their committed offsets", delete
+    )
+    deleting.add_argument("groups", nargs="+", metavar="GROUP")
+
+    forgetting = add_cluster_subcommand(
+        commands, "forget", "delete the committed offsets of a group for topics", forget
+    )
+    forgetting.add_argument("group", metavar="GROUP")
+    _partition_arguments(forgetting, "can be repeated")
+    return parser
+
+
+def _add_reset_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     for name, line in (
         ("reset", "reset the committed offsets of a group"),
         ("alter", "the same as reset"),
@@ -72,18 +88,6 @@ def add_parser(
         resetting.add_argument(
             "--dry-run", action="store_true", help="print the new offsets without committing them"
         )
-
-    deleting = add_cluster_subcommand(
-        commands, "delete", "delete groups and their committed offsets", delete
-    )
-    deleting.add_argument("groups", nargs="+", metavar="GROUP")
-
-    forgetting = add_cluster_subcommand(
-        commands, "forget", "delete the committed offsets of a group for topics", forget
-    )
-    forgetting.add_argument("group", metavar="GROUP")
-    _partition_arguments(forgetting, "can be repeated")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

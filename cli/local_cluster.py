@@ -76,6 +76,12 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _data_argument(parser)
+    _add_options(parser)
+    _add_subcommands(parser)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--brokers",
         metavar="N",
@@ -113,6 +119,9 @@ def add_parser(
         default=[],
         help="a config of every node of a new cluster; can be repeated",
     )
+
+
+def _add_subcommands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="SUBCOMMAND", dest="what")
     shown = commands.add_parser(
         "status",
@@ -129,7 +138,6 @@ def add_parser(
     )
     again.add_argument("node", metavar="NODE", type=int, help="the node id")
     _data_argument(again)
-    return parser
 
 
 def _data_argument(parser: argparse.ArgumentParser) -> None:

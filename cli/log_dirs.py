@@ -53,6 +53,34 @@ def add_parser(
     listing = add_cluster_subcommand(
         commands, "list", "list the log directories and their disks", list_directories
     )
+    describing = _add_describe_parser(commands)
+    balancing = _add_balance_parser(commands)
+    _add_format_parser(commands)
+    for command in (listing, describing, balancing):
+        command.add_argument(
+            "--broker",
+            "--broker-list",
+            dest="brokers",
+            type=partition_list,
+            metavar="LIST",
+            help="only these brokers: 1,3,5-7",
+        )
+    for command in (listing, describing):
+        command.add_argument(
+            "--dir",
+            "--log-dirs",
+            dest="directories",
+            action="extend",
+            type=_names,
+            metavar="LIST",
+            help="only these log directories, separated by commas",
+        )
+    return parser
+
+
+def _add_describe_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
     describing = add_cluster_subcommand(
         commands,
         "describe",
@@ -74,6 +102,12 @@ def add_parser(
         metavar="LIST",
         help="only these topics, separated by commas",
     )
+    return describing
+
+
+def _add_balance_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
     balancing = add_cluster_subcommand(
         commands,
         "balance",
@@ -100,6 +134,10 @@ def add_parser(
         type=_rate,
         help="limit for the moves of each broker, which is removed when they are complete",
     )
+    return balancing
+
+
+def _add_format_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     formatting = commands.add_parser(
         "format",
         help="format a new disk as a log directory of a node",
@@ -116,26 +154,6 @@ def add_parser(
         help="an existing log directory of the node",
     )
     formatting.set_defaults(offline=format_directory)
-    for command in (listing, describing, balancing):
-        command.add_argument(
-            "--broker",
-            "--broker-list",
-            dest="brokers",
-            type=partition_list,
-            metavar="LIST",
-            help="only these brokers: 1,3,5-7",
-        )
-    for command in (listing, describing):
-        command.add_argument(
-            "--dir",
-            "--log-dirs",
-            dest="directories",
-            action="extend",
-            type=_names,
-            metavar="LIST",
-            help="only these log directories, separated by commas",
-        )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -48,6 +48,12 @@ def add_parser(
     parser.add_argument(
         "-p", "--partition", type=int, metavar="N", help="the partition of every record"
     )
+    _add_record_arguments(parser)
+    _add_delivery_arguments(parser)
+    return parser
+
+
+def _add_record_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-K",
         "--key-delimiter",
@@ -77,6 +83,9 @@ def add_parser(
     parser.add_argument(
         "-Z", "--null", action="store_true", help="produce empty keys and values as null"
     )
+
+
+def _add_delivery_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-z", "--compression", choices=CODECS, default="none", help="the compression codec"
     )
@@ -97,7 +106,6 @@ def add_parser(
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="a file with the value of one record"
     )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

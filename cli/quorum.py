@@ -47,6 +47,11 @@ def add_parser(
         describe,
         epilog="FETCHED and CAUGHT UP are the ms since the last fetch of the replica, and since it was last caught up.",
     )
+    _add_change_parsers(commands)
+    return parser
+
+
+def _add_change_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     adding = add_cluster_subcommand(
         commands, "add", "add a running controller to the voters", add, json=False
     )
@@ -72,7 +77,6 @@ def add_parser(
         command.add_argument(
             "--dry-run", action="store_true", help="print the change without making it"
         )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -101,6 +101,12 @@ def add_parser(
     parser.add_argument(
         "--additional", action="store_true", help="execute even if other reassignments are active"
     )
+    _add_limit_arguments(parser)
+    parser.set_defaults(timeout=RESPONSE_S)
+    return parser
+
+
+def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--throttle", metavar="BYTES/S", type=rate, help="limit for replication between brokers"
     )
@@ -119,8 +125,6 @@ def add_parser(
         action="store_true",
         help="fail if the reassignment changes a replication factor",
     )
-    parser.set_defaults(timeout=RESPONSE_S)
-    return parser
 
 
 def rate(text: str) -> int:

@@ -93,6 +93,12 @@ def add_parser(
         action="store_true",
         help="remove the garbage; without --execute, it is only listed",
     )
+    _add_give_up_parser(commands)
+    # SUM
+    return parser
+
+
+def _add_give_up_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     given_up = _add_subcommand(
         commands,
         "give-up",
@@ -115,7 +121,6 @@ def add_parser(
         more="A program that reads the store without a broker then reads one summary per partition instead of "
         "one manifest per segment. Partitions with a summary written by their leader are not changed.",
     )
-    return parser
 
 
 def _add_subcommand(
@@ -129,19 +134,7 @@ def _add_subcommand(
     description = f"{line[0].upper()}{line[1:]}. {more}"
     parser = commands.add_parser(name, help=line, description=description)
     cluster_arguments(parser)
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--config", metavar="FILE", help="server.properties of a broker that uses the store"
-    )
-    where.add_argument("--url", help="the store: a directory, s3://bucket/prefix, gs://… or az://…")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="NAME=VALUE",
-        help="with --url, an option of the store: aws_endpoint, aws_region, …",
-    )
+    _add_store_arguments(parser)
     parser.add_argument(
         "--without-metadata",
         action="store_true",
@@ -169,6 +162,22 @@ def _add_subcommand(
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(remote_command=action)
     return parser
+
+
+def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--config", metavar="FILE", help="server.properties of a broker that uses the store"
+    )
+    where.add_argument("--url", help="the store: a directory, s3://bucket/prefix, gs://… or az://…")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="NAME=VALUE",
+        help="with --url, an option of the store: aws_endpoint, aws_region, …",
+    )
 
 
 def _record(text: str) -> tuple[int, int]:

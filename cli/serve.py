@@ -89,6 +89,11 @@ def add_parser(
         default=[],
         help="create this topic if it does not exist; can be repeated",
     )
+    _add_process_arguments(parser)
+    return parser
+
+
+def _add_process_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port-file",
         metavar="FILE",
@@ -110,7 +115,6 @@ def add_parser(
         choices=["debug", "info", "warning", "error"],
         help="lowest level of log lines on stderr (default: warning)",
     )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -137,6 +137,10 @@ def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="a SCRAM credential: 'SCRAM-SHA-256=[name=alice,password=secret]' or "
         '\'SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]\'',
     )
+    _add_initial_voters(parser)
+
+
+def _add_initial_voters(parser: argparse.ArgumentParser) -> None:
     voters = parser.add_mutually_exclusive_group()
     voters.add_argument(
         "-s",

@@ -75,6 +75,21 @@ def add_parser(
         "topics", nargs="*", metavar="TOPIC", help="a topic (default: all topics)"
     )
 
+    _add_create_parser(commands)
+
+    _add_alter_parser(commands)
+
+    deleting = add_cluster_subcommand(commands, "delete", "delete topics and their records", delete)
+    deleting.add_argument("topics", nargs="+", metavar="TOPIC")
+    deleting.add_argument(
+        "--if-exists", action="store_true", help="succeed if a topic does not exist"
+    )
+
+    _add_offset_parsers(commands)
+    return parser
+
+
+def _add_create_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     creating = add_cluster_subcommand(commands, "create", "create a topic", create)
     creating.add_argument("topic", metavar="TOPIC")
     creating.add_argument(
@@ -108,6 +123,8 @@ def add_parser(
         help="validate the request without creating the topic",
     )
 
+
+def _add_alter_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     altering = add_cluster_subcommand(commands, "alter", "add partitions and alter configs", alter)
     altering.add_argument("topic", metavar="TOPIC")
     altering.add_argument(
@@ -122,12 +139,8 @@ def add_parser(
         help="restore the default value; can be repeated",
     )
 
-    deleting = add_cluster_subcommand(commands, "delete", "delete topics and their records", delete)
-    deleting.add_argument("topics", nargs="+", metavar="TOPIC")
-    deleting.add_argument(
-        "--if-exists", action="store_true", help="succeed if a topic does not exist"
-    )
 
+def _add_offset_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     offsets = add_cluster_subcommand(
         commands, "offsets", "show offsets of each partition", show_offsets
     )
@@ -156,7 +169,6 @@ def add_parser(
         metavar="LIST",
         help="partitions, such as 0,3,5-7 (default: all)",
     )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

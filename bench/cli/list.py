@@ -12,27 +12,36 @@ from odradek.cli.output import print_json, print_lines, print_table
 
 def run(args: argparse.Namespace) -> int:
     if args.json:
-        print_json(
-            {
-                "workloads": [
-                    {
-                        "name": each.name,
-                        "title": each.title,
-                        "default": each.default,
-                        "rounds_most": ROUNDS_MOST.get(each.name),
-                        "parameters": dict(each.parameters),
-                        "metrics": [metric.name for metric in each.metrics],
-                    }
-                    for each in WORKLOADS
-                ],
-                "peers": [
-                    {"name": each.name, "title": each.title, "default": each.default}
-                    for each in PEERS.values()
-                ],
-                "limits": [{"name": each.name, "title": each.title} for each in LIMITS],
-            }
-        )
-        return 0
+        _print_json()
+    else:
+        _print_tables()
+    return 0
+
+
+def _print_json() -> None:
+    print_json(
+        {
+            "workloads": [
+                {
+                    "name": each.name,
+                    "title": each.title,
+                    "default": each.default,
+                    "rounds_most": ROUNDS_MOST.get(each.name),
+                    "parameters": dict(each.parameters),
+                    "metrics": [metric.name for metric in each.metrics],
+                }
+                for each in WORKLOADS
+            ],
+            "peers": [
+                {"name": each.name, "title": each.title, "default": each.default}
+                for each in PEERS.values()
+            ],
+            "limits": [{"name": each.name, "title": each.title} for each in LIMITS],
+        }
+    )
+
+
+def _print_tables() -> None:
     print_table(
         ["WORKLOAD", "", "ROUNDS", "TITLE", "METRICS"],
         [
@@ -57,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
         [(each.name, each.metric.unit, each.title) for each in LIMITS],
     )
     print_lines(["", "* selected by default; ROUNDS: default number of rounds, if it is not 5"])
-    return 0
 
 
 def _star(is_default: bool) -> str:

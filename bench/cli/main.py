@@ -101,6 +101,10 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         help="number of repetitions of a run that other processes disturbed (default: 2)",
     )
+    _environment_arguments(parser)
+
+
+def _environment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", metavar="HOST:PORT", help="measure only the broker at this address"
     )

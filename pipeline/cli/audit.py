@@ -23,22 +23,7 @@ _HEAD = ("TOPIC", "PARTITION", "SEGMENTS", "BYTES", "RECORDS", "OFFSETS", "GAPS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tiered",
-        required=True,
-        metavar="DIR|URL",
-        help="the remote storage: a directory or a URL",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=(
-            "option of the remote storage: prefix, aws_region, encryption.key.file, …; may be"
-            " repeated"
-        ),
-    )
+    _add_store_arguments(parser)
     parser.add_argument(
         "--bootstrap",
         metavar="HOST:PORT",
@@ -73,6 +58,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     add_spark_arguments(parser)
+
+
+def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tiered",
+        required=True,
+        metavar="DIR|URL",
+        help="the remote storage: a directory or a URL",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=(
+            "option of the remote storage: prefix, aws_region, encryption.key.file, …; may be"
+            " repeated"
+        ),
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -36,6 +36,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="bootstrap servers of the target topic's cluster (--bootstrap)",
     )
+    _add_range_arguments(parser)
+    parser.add_argument(
+        "--by",
+        default="partition",
+        help=(
+            "how records are assigned to partitions: partition (the same partition) or key"
+            " (partition)"
+        ),
+    )
+    parser.add_argument(
+        "--job",
+        metavar="NAME",
+        help="name of the job; with a new name, the range is replayed again",
+    )
+    _add_write_arguments(parser)
+    parser.add_argument(
+        "--isolation",
+        default="read_committed",
+        help="isolation level: read_uncommitted or read_committed (read_committed)",
+    )
+    add_spark_arguments(parser)
+
+
+def _add_range_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since",
         metavar="TIME",
@@ -56,19 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P:FROM:TO",
         help="only the offsets FROM <= offset < TO of partition P; may be repeated",
     )
-    parser.add_argument(
-        "--by",
-        default="partition",
-        help=(
-            "how records are assigned to partitions: partition (the same partition) or key"
-            " (partition)"
-        ),
-    )
-    parser.add_argument(
-        "--job",
-        metavar="NAME",
-        help="name of the job; with a new name, the range is replayed again",
-    )
+
+
+def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--records-per-second", type=float, metavar="N", help="maximum rate of all tasks together"
     )
@@ -81,12 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compression", default="lz4", help="compression of the written batches (lz4)"
     )
-    parser.add_argument(
-        "--isolation",
-        default="read_committed",
-        help="isolation level: read_uncommitted or read_committed (read_committed)",
-    )
-    add_spark_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

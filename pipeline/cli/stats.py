@@ -58,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             " partition (1h; ms, s, m, h, d)"
         ),
     )
+    _add_retention_arguments(parser)
+    add_spark_arguments(parser)
+
+
+def _add_retention_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--what-if",
         action="append",
@@ -75,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="price of a GiB per month, for the bytes that are kept",
     )
-    add_spark_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
