@@ -73,6 +73,28 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cluster_arguments(parser)
+    _add_position_arguments(parser)
+    parser.add_argument(
+        "-G", "--group", metavar="GROUP", help="consume as a member of this consumer group"
+    )
+    parser.add_argument(
+        "-c", "--count", type=record_count, metavar="N", help="stop after N records"
+    )
+    parser.add_argument(
+        "-e", "--exit", action="store_true", help="stop at the end of the partitions"
+    )
+    _add_output_arguments(parser)
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_committed",
+        help="read_committed filters out transactional records that are not committed "
+        "(default: read_committed)",
+    )
+    return parser
+
+
+def _add_position_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-t",
         "--topic",
@@ -96,24 +118,6 @@ def add_parser(
         help=f"where to begin: {HELP} (default: end). With --group: beginning or end, for partitions without a "
         "committed offset (default: beginning)",
     )
-    parser.add_argument(
-        "-G", "--group", metavar="GROUP", help="consume as a member of this consumer group"
-    )
-    parser.add_argument(
-        "-c", "--count", type=record_count, metavar="N", help="stop after N records"
-    )
-    parser.add_argument(
-        "-e", "--exit", action="store_true", help="stop at the end of the partitions"
-    )
-    _add_output_arguments(parser)
-    parser.add_argument(
-        "--isolation",
-        choices=("read_uncommitted", "read_committed"),
-        default="read_committed",
-        help="read_committed filters out transactional records that are not committed "
-        "(default: read_committed)",
-    )
-    return parser
 
 
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:

@@ -251,43 +251,56 @@ async def _description(cluster: Cluster, group: str) -> dict[str, Any]:
     there = await _existing(cluster, where)
     first = await list_offsets(cluster, dict.fromkeys(there, EARLIEST))
     end = await list_offsets(cluster, dict.fromkeys(there, LATEST))
-    rows = []
-    for part in where:
-        offset = _offset(committed[part].offset) if part in committed else None
-        last = end[part].offset if part in end else None
-        owner = owners.get(part)
-        rows.append(
-            {
-                "topic": part.topic,
-                "partition": part.partition,
-                "committed": offset,
-                "first": first[part].offset if part in first else None,
-                "end": last,
-                "lag": None if offset is None or last is None else max(0, last - offset),
-                "member": owner.member_id if owner else None,
-                "client": owner.client_id if owner else None,
-                "host": owner.client_host if owner else None,
-            }
-        )
     return {
         "group": group,
         "state": found.state,
         "protocol": found.protocol_type,
         "assignor": found.protocol,
-        "members": [
-            {
-                "member": member.member_id,
-                "instance": member.instance_id,
-                "client": member.client_id,
-                "host": member.client_host,
-                "partitions": [
-                    {"topic": part.topic, "partition": part.partition}
-                    for part in _assignment(member.assignment)
-                ],
-            }
-            for member in found.members
+        "members": [_member_description(member) for member in found.members],
+        "partitions": [
+            _partition_description(
+                part,
+                committed=_offset(committed[part].offset) if part in committed else None,
+                first=first[part].offset if part in first else None,
+                end=end[part].offset if part in end else None,
+                owner=owners.get(part),
+            )
+            for part in where
         ],
-        "partitions": rows,
+    }
+
+
+def _member_description(member: group_admin.GroupMember) -> dict[str, Any]:
+    return {
+        "member": member.member_id,
+        "instance": member.instance_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "partitions": [
+            {"topic": part.topic, "partition": part.partition}
+            for part in _assignment(member.assignment)
+        ],
+    }
+
+
+def _partition_description(
+    part: TopicPartition,
+    *,
+    committed: int | None,
+    first: int | None,
+    end: int | None,
+    owner: group_admin.GroupMember | None,
+) -> dict[str, Any]:
+    return {
+        "topic": part.topic,
+        "partition": part.partition,
+        "committed": committed,
+        "first": first,
+        "end": end,
+        "lag": None if committed is None or end is None else max(0, end - committed),
+        "member": owner.member_id if owner else None,
+        "client": owner.client_id if owner else None,
+        "host": owner.client_host if owner else None,
     }
 
 

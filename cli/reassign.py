@@ -70,18 +70,7 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    for name, action, line in (
-        ("--execute", execute, "start the reassignment in --file"),
-        (
-            "--verify",
-            verify,
-            "show the status of the reassignment, and remove its throttles if it is complete",
-        ),
-        ("--cancel", cancel, "cancel the moves of the reassignment that are not complete"),
-        ("--list", list_all, "list the active reassignments between brokers"),
-    ):
-        what.add_argument(name, dest="action", action="store_const", const=action, help=line)
+    _add_actions(parser)
     bootstrap_argument(parser)
     parser.add_argument(
         "-f",
@@ -104,6 +93,21 @@ def add_parser(
     _add_limit_arguments(parser)
     parser.set_defaults(timeout=RESPONSE_S)
     return parser
+
+
+def _add_actions(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    for name, action, line in (
+        ("--execute", execute, "start the reassignment in --file"),
+        (
+            "--verify",
+            verify,
+            "show the status of the reassignment, and remove its throttles if it is complete",
+        ),
+        ("--cancel", cancel, "cancel the moves of the reassignment that are not complete"),
+        ("--list", list_all, "list the active reassignments between brokers"),
+    ):
+        what.add_argument(name, dest="action", action="store_const", const=action, help=line)
 
 
 def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:

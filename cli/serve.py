@@ -58,22 +58,7 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        help=f"address of the listener; port 0 selects a free port (default: {DEFAULT_LISTEN})",
-    )
-    parser.add_argument(
-        "--log-dirs",
-        metavar="DIR[,DIR…]",
-        help=f"log directories (default: ./{DEFAULT_LOG_DIRS})",
-    )
-    parser.add_argument(
-        "--tiered",
-        metavar="DIR|URL",
-        help="enable tiered storage in this directory or object store (s3://bucket/prefix, gs://…, az://…). Each "
-        "tiered topic also needs remote.storage.enable=true",
-    )
+    _add_node_arguments(parser)
     parser.add_argument("--config", metavar="FILE", help="a server.properties file")
     parser.add_argument(
         "--set",
@@ -91,6 +76,25 @@ def add_parser(
     )
     _add_process_arguments(parser)
     return parser
+
+
+def _add_node_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"address of the listener; port 0 selects a free port (default: {DEFAULT_LISTEN})",
+    )
+    parser.add_argument(
+        "--log-dirs",
+        metavar="DIR[,DIR…]",
+        help=f"log directories (default: ./{DEFAULT_LOG_DIRS})",
+    )
+    parser.add_argument(
+        "--tiered",
+        metavar="DIR|URL",
+        help="enable tiered storage in this directory or object store (s3://bucket/prefix, gs://…, az://…). Each "
+        "tiered topic also needs remote.storage.enable=true",
+    )
 
 
 def _add_process_arguments(parser: argparse.ArgumentParser) -> None:
