@@ -177,7 +177,7 @@ def compatibility_rows(served: Iterable[Api]) -> list[tuple[str, int, str, str]]
 
     `served` are the APIs that have a handler. The versions of an API that is not served are "".
     """
-    ours = {api.key for api in served}
+    served_keys = {api.key for api in served}
     rows = []
     for api in APIS.values():
         versions = (
@@ -185,5 +185,5 @@ def compatibility_rows(served: Iterable[Api]) -> list[tuple[str, int, str, str]]
             if len(api.versions) > 1
             else str(api.min_version)
         )
-        rows.append((api.title, api.key, versions, versions if api.key in ours else ""))
+        rows.append((api.title, api.key, versions, versions if api.key in served_keys else ""))
     return rows

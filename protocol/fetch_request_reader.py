@@ -158,12 +158,12 @@ def _read_topics(request: FetchRequest, body: memoryview, version: int, position
     flexible = version >= FLEXIBLE_VERSION
     end = len(body)
     count, position = _read_count(body, position, flexible, 3)
-    room = MAX_PARTITIONS
+    remaining = MAX_PARTITIONS
     for _ in range(count):
         name, topic_id, position = _read_topic(body, version, position)
         partition_count, position = _read_count(body, position, flexible, 16)
-        room -= partition_count + 1
-        if room < 0:
+        remaining -= partition_count + 1
+        if remaining < 0:
             raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Fetch request")
         partitions = []
         for _ in range(partition_count):
@@ -196,12 +196,12 @@ def _read_partition(body: memoryview, version: int, position: int) -> tuple[Fetc
 def _read_forgotten(request: FetchRequest, body: memoryview, version: int, position: int) -> int:
     flexible = version >= FLEXIBLE_VERSION
     count, position = _read_count(body, position, flexible, 3)
-    room = MAX_PARTITIONS
+    remaining = MAX_PARTITIONS
     for _ in range(count):
         name, topic_id, position = _read_topic(body, version, position)
         partition_count, position = _read_count(body, position, flexible, 4)
-        room -= partition_count + 1
-        if room < 0:
+        remaining -= partition_count + 1
+        if remaining < 0:
             raise InvalidFrame(f"more than {MAX_PARTITIONS} forgotten partitions")
         partitions = [
             index

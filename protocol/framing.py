@@ -102,7 +102,7 @@ def respond_head(api: Api, version: int, correlation_id: int, body_bytes: int) -
 def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int, int]:
     """The correlation id of a response, and the offset in the frame at which its message starts."""
     if len(frame) < 4:
-        raise InvalidFrame(f"an answer of {len(frame)} bytes is too short for a header")
+        raise InvalidFrame(f"a response of {len(frame)} bytes is too short for a header")
     (correlation_id,) = _CORRELATION.unpack_from(frame)
     if version >= api.flexible_version and api is not API_VERSIONS:
         return correlation_id, skip_tagged_fields(frame, 4)

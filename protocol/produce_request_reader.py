@@ -96,15 +96,15 @@ def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
     position += 10
     check_count(topic_count, 6, end - position)
     topics = []
-    room = MAX_PARTITIONS
+    remaining = MAX_PARTITIONS
     for _ in range(topic_count):
         (length,) = _INT16.unpack_from(body, position)
         name, position = read_string(body, position + 2, length)
         (count,) = _INT32.unpack_from(body, position)
         position += 4
         check_count(count, 8, end - position)
-        room -= count + 1
-        if room < 0:
+        remaining -= count + 1
+        if remaining < 0:
             raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Produce request")
         partitions: list[Partition] = []
         for _ in range(count):
@@ -138,7 +138,7 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
         topic_count, position = read_uvarint(body, position - 1)
     check_count(topic_count - 1, 3, end - position)
     topics = []
-    room = MAX_PARTITIONS
+    remaining = MAX_PARTITIONS
     for _ in range(topic_count - 1):
         name = topic_id = None
         if by_id:
@@ -159,8 +159,8 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
         if count > 0x7F:
             count, position = read_uvarint(body, position - 1)
         check_count(count - 1, 6, end - position)
-        room -= count
-        if room < 0:
+        remaining -= count
+        if remaining < 0:
             raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Produce request")
         partitions: list[Partition] = []
         for _ in range(count - 1):

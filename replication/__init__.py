@@ -1,1 +1,1 @@
-"""What several nodes agree on."""
+"""Replication of partitions, and the metadata quorum with its controller (KIP-500, KIP-595)."""

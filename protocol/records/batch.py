@@ -167,7 +167,8 @@ class Batch:
         computed = crc32c(view[CRC_START:])
         if computed != self.crc:
             raise CorruptBatch(
-                f"CRC is {computed:08x}, the batch at offset {self.base_offset} says {self.crc:08x}"
+                f"Record is corrupt (stored crc = {self.crc}, computed crc = {computed}) "
+                f"in the batch at offset {self.base_offset}"
             )
 
     def stamp(self, base_offset: int, leader_epoch: int) -> None:

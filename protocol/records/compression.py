@@ -87,7 +87,7 @@ class _Stream(Protocol):
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
     view = memoryview(data)
     members = []
-    room = max_bytes
+    remaining = max_bytes
     # A decompressor copies the bytes after the end of its member. So it gets all bytes for the first member, which is
     # usually the only one, and small pieces for later ones, of which malicious data can have very many.
     position, piece_bytes = 0, len(view)
@@ -95,11 +95,11 @@ def _gunzip(data: Buffer, max_bytes: int) -> bytes:
     while True:
         piece = view[position : position + piece_bytes]
         try:
-            part = stream.decompress(piece, room + 1)
+            part = stream.decompress(piece, remaining + 1)
         except zlib.error as error:
             raise CorruptBatch(f"gzip: {error}") from None
-        room -= len(part)
-        if room < 0:
+        remaining -= len(part)
+        if remaining < 0:
             raise _too_large(max_bytes)
         members.append(part)
         position += len(piece) - len(stream.unused_data)
@@ -131,7 +131,7 @@ def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
     if end < position:
         raise CorruptBatch("snappy: cut short in xerial's header")
     blocks = []
-    room = max_bytes
+    remaining = max_bytes
     while position < end:
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)  # concatenated streams, which Java accepts
@@ -142,14 +142,14 @@ def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
         position += _LENGTH.size
         if size > end - position:
             raise CorruptBatch("snappy: cut short in a block")
-        block = _unsnappy_block(data[position : position + size], room, max_bytes)
+        block = _unsnappy_block(data[position : position + size], remaining, max_bytes)
         position += size
-        room -= len(block)
+        remaining -= len(block)
         blocks.append(block)
     return b"".join(blocks)
 
 
-def _unsnappy_block(block: memoryview, room: int, max_bytes: int) -> bytes:
+def _unsnappy_block(block: memoryview, remaining: int, max_bytes: int) -> bytes:
     """Decompress a raw block after checking the size (varint) at its start."""
     import snappy
 
@@ -161,7 +161,7 @@ def _unsnappy_block(block: memoryview, room: int, max_bytes: int) -> bytes:
             break
     else:
         raise CorruptBatch("snappy: no size at the start")
-    if size > room:
+    if size > remaining:
         raise _too_large(max_bytes)
     try:
         decompressed: bytes = snappy.decompress(bytes(block))
@@ -217,11 +217,11 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
         data, read_across_frames=True
     )
     parts = []
-    room = max_bytes
+    remaining = max_bytes
     try:
-        while part := reader.read(min(room + 1, 1 << 17)):
-            room -= len(part)
-            if room < 0:
+        while part := reader.read(min(remaining + 1, 1 << 17)):
+            remaining -= len(part)
+            if remaining < 0:
                 raise _too_large(max_bytes)
             parts.append(part)
     except zstandard.ZstdError as error:

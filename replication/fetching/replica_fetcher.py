@@ -218,7 +218,13 @@ class ReplicaFetcher:
     async def _failed(self, failure: ClientError) -> None:
         seconds = self._reconnect_seconds
         level = logging.WARNING if seconds == FIRST_RECONNECT_SECONDS else logging.DEBUG
-        log.log(level, "%s cannot fetch from broker %d: %s", self.name, self.leader_id, failure)
+        log.log(
+            level,
+            "%s: Error sending fetch request to node %d: %s",
+            self.name,
+            self.leader_id,
+            failure,
+        )
         most = self._context.settings.back_off_ms / 1000
         self._reconnect_seconds = min(2 * seconds, max(most, FIRST_RECONNECT_SECONDS))
         await self._clock.sleep(min(seconds, most))
@@ -308,9 +314,9 @@ class ReplicaFetcher:
     async def _refused(self, code: ErrorCode) -> None:
         """Begin a new session after a top-level error; the second time in a row after a back-off."""
         log.info(
-            "broker %d returned an error for the Fetch of %s: %s",
-            self.leader_id,
+            "%s: Node %d was unable to process the fetch request: %s",
             self.name,
+            self.leader_id,
             code.name,
         )
         self._partitions.session.lost()

@@ -232,14 +232,19 @@ class FollowerRole:
             return self._append(append, response, records)
         except KafkaError as error:
             log.warning(
-                "%r cannot append fetched records at offset %d: %s",
-                self.partition,
+                "Error while processing data for partition %s at offset %d: %s",
+                self._name,
                 append.offset,
                 error,
             )
             self.state.failed(append, _code_of(error), self._now_ms())
         except Exception:  # a bug: only this partition stops fetching
-            log.exception("%r stopped following because of an unexpected error", self.partition)
+            log.exception(
+                "Unexpected error occurred while processing data for partition %s at offset %d: "
+                "partition marked as failed",
+                self._name,
+                append.offset,
+            )
             self.stop()
         return 0
 
@@ -308,12 +313,14 @@ class FollowerRole:
         try:
             await self._run_change(change, beginning)
         except _Superseded:
-            log.info("%r: the change was superseded by a new leader epoch", self.partition)
+            log.info("The truncation of %s was superseded by a new leader epoch", self._name)
             self.state.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
         except KafkaError as error:
             self._failed(change, error)
         except Exception as error:  # a bug: the log's state is unknown
-            log.exception("%r is offline because of an unexpected error", self.partition)
+            log.exception(
+                "Unexpected error occurred during truncation for %s: its log is offline", self._name
+            )
             self.partition.log.take_log_offline(error)
             self.state.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
         else:
@@ -341,16 +348,21 @@ class FollowerRole:
         except KafkaError as error:
             self._failed(change, error)
         except Exception:  # a bug; the log is unchanged
-            log.exception(
-                "%r: reading the remote tier failed because of an unexpected error", self.partition
-            )
+            log.exception("Error building remote log auxiliary state for %s", self._name)
             self.state.failed(change, ErrorCode.unknown_server_error, self._now_ms())
         return None
 
     def _failed(self, change: LogChange, error: KafkaError) -> None:
         is_temporary = isinstance(error, RemoteNotReady)
         level = logging.INFO if is_temporary else logging.WARNING
-        log.log(level, "%r: the log could not be changed: %s", self.partition, error)
+        match change:
+            case BuildRemoteLogAuxState():
+                text = "Could not build remote log auxiliary state for %s due to error: %s"
+            case FlushTo():
+                text = "Failed to flush %s: %s"
+            case _:
+                text = "Failed to truncate %s: %s"
+        log.log(level, text, self._name, error)
         self.state.failed(change, _code_of(error), self._now_ms())
 
     async def _run_change(self, change: LogChange, beginning: EmptyLogStart | None) -> None:
@@ -360,24 +372,34 @@ class FollowerRole:
         elif isinstance(change, TruncateTo):
             if change.offset < partition_log.end_offset:
                 log.info(
-                    "Truncating %r to offset %d, where it diverges from the leader",
-                    self.partition,
+                    "Truncating partition %s to offset %d, where its log diverges from the leader's",
+                    self._name,
                     change.offset,
                 )
             await self._logs.truncate(partition_log, change.offset, begin=begin)
         elif isinstance(change, TruncateFullyAndStartAt):
-            log.info("Truncating %r fully and starting at offset %d", self.partition, change.offset)
+            log.info(
+                "Truncate fully and reset fetch offset for partition %s to offset %d",
+                self._name,
+                change.offset,
+            )
             await self._logs.truncate_fully(
                 partition_log, EmptyLogStart.at(change.offset), begin=begin
             )
         else:
             assert beginning is not None
             log.info(
-                "Truncating %r fully and starting at offset %d, after the remote log segments",
-                self.partition,
+                "Truncate fully and reset fetch offset for partition %s to offset %d, "
+                "the end of its remote log segments",
+                self._name,
                 beginning.offset,
             )
             await self._logs.truncate_fully(partition_log, beginning, begin=begin)
+
+    @property
+    def _name(self) -> str:
+        """Name of the partition in log messages, as in Kafka."""
+        return f"{self.partition.topic}-{self.partition.index}"
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

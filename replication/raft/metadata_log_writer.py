@@ -158,10 +158,10 @@ class MetadataLogWriter:
     async def truncate(self, end_offset: int) -> None:
         async with self.flushing:
             log.info(
-                "truncating %s from offset %d to %d",
+                "Truncating the log in %s to offset %d from log end offset %d",
                 self._log.directory,
-                self._log.end_offset,
                 end_offset,
+                self._log.end_offset,
             )
             await self.retry_until_written(self._log.truncate, end_offset)
             self.durable_end = min(self.durable_end, self._log.end_offset)
@@ -216,7 +216,11 @@ class MetadataLogWriter:
             await self._blocking(self._log.install, download)
             self.durable_end = self._log.end_offset
         self._download = self._last_error = None
-        log.info("%s continues from snapshot %s", self._log.directory, download.snapshot.file_name)
+        log.info(
+            "Fully truncated the log in %s after downloading snapshot %s",
+            self._log.directory,
+            download.snapshot.file_name,
+        )
         return [_at(each, end_offset - 1) for each in changes]
 
     def _changes_in(self, download: SnapshotDownload) -> list[ControlChange]:

@@ -94,7 +94,7 @@ class MetadataSnapshots:
         self._directory = directory
         self._round_s = round_s
         self._changed: set[TopicIdPartition] = set()
-        self._on_disk: set[str] | None = None
+        self._file_names: set[str] | None = None
         self._committed: dict[int, int] = {}
         self._topic_id: UUID | None = None
         """Id of the topic to which the offsets on disk belong."""
@@ -173,7 +173,7 @@ class MetadataSnapshots:
             await self._blocking(self._commit, encode_offsets(committed))
             self._committed = committed
         if is_another:
-            await self._blocking(self._say_topic, encode_topic_id(reading.topic_id))
+            await self._blocking(self._write_topic_id, encode_topic_id(reading.topic_id))
             self._topic_id = reading.topic_id
 
     async def _replace(self, name: str, reading: SubscribedPartition) -> None:
@@ -192,9 +192,9 @@ class MetadataSnapshots:
 
     async def _names(self) -> set[str]:
         """Names of the files; listed once."""
-        if self._on_disk is None:
-            names, committed, topic_id = await self._blocking(self._look)
-            self._on_disk = names
+        if self._file_names is None:
+            names, committed, topic_id = await self._blocking(self._list_files)
+            self._file_names = names
             try:
                 self._committed = decode_offsets(committed)
             except CorruptRemoteData as error:
@@ -206,11 +206,11 @@ class MetadataSnapshots:
                 log.warning(
                     "ignoring %s, the metadata topic is read from the start: %s", TOPIC_ID, error
                 )
-        return self._on_disk
+        return self._file_names
 
     # Blocking operations
 
-    def _look(self) -> tuple[set[str], bytes, bytes]:
+    def _list_files(self) -> tuple[set[str], bytes, bytes]:
         files = self._seams.files
         found = {name for name in files.list(self._directory) if name.startswith(PREFIX)}
         for name in sorted(found):
@@ -240,7 +240,7 @@ class MetadataSnapshots:
         self._seams.files.sync_directory(self._directory)
         self._seams.files.write_new(self._directory / COMMITTED_OFFSETS, offsets)
 
-    def _say_topic(self, topic_id: bytes) -> None:
+    def _write_topic_id(self, topic_id: bytes) -> None:
         self._seams.files.write_new(self._directory / TOPIC_ID, topic_id)
 
     def _read(self, partition: TopicIdPartition) -> MetadataSnapshotReader:

@@ -235,7 +235,7 @@ class MetadataSubscriptions:
         reading = self._subjects.get(subject)
         return reading is not None and reading.ready
 
-    def take_newly_ready(self) -> list[Subject]:
+    def pop_newly_ready(self) -> list[Subject]:
         """Return the subjects that became ready since the last call."""
         ready, self._newly_ready = self._newly_ready, []
         return ready

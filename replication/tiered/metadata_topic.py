@@ -1,9 +1,8 @@
-"""`__remote_log_metadata`: what it is made like, and which of its partitions tells of which of ours.
+"""The topic `__remote_log_metadata`: its creation, and the mapping of partitions to its partitions.
 
-It is made by whichever node finds it missing. It is not compacted, its records have no key, and by
-default it keeps them for ever (T-08, T-44): what bounds a restart are the snapshots of each node. The
-number of its partitions is part of where everything is found, so one that has another number than is
-configured cannot be used, as in Kafka.
+The first node that does not find the topic creates it. The topic is not compacted, its records have no keys, and by
+default it keeps them forever (T-08, T-44). Each node bounds its restart by snapshots. A metadata partition is
+computed from the number of partitions, so a topic with another number than configured is refused, as in Kafka.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _LONG = 0xFFFFFFFFFFFFFFFF
 
 
 class UnusableMetadataTopic(Exception):
-    """The topic is not what the configs say, and waiting does not mend it."""
+    """The topic differs from its configs, and retrying does not help."""
 
 
 @value_class
 class MetadataTopic:
-    """How the topic is made (T-08); `retention_ms` is -1 for ever."""
+    """Configs of the topic (T-08). `retention_ms` -1 is unlimited."""
 
     partitions: int = 50
     replication_factor: int = 3
@@ -52,8 +51,10 @@ class MetadataTopic:
 
 
 def metadata_partition(partition: TopicIdPartition, count: int) -> int:
-    """Which of the topic's `count` partitions has the metadata of this one: murmur2 of Java's
-    `Objects.hash` of the id's lower half, its upper half, and the partition's number."""
+    """Return the metadata partition, of `count`, with the metadata of a partition, as in Kafka.
+
+    It is murmur2 of Java's `Objects.hash` of the lower and the upper half of the topic id, and the partition.
+    """
     hashed = 1
     for part in (partition.topic_id.int & _LONG, partition.topic_id.int >> 64):
         hashed = (31 * hashed + ((part ^ part >> 32) & _INT)) & _INT
@@ -62,10 +63,10 @@ def metadata_partition(partition: TopicIdPartition, count: int) -> int:
 
 
 async def ensure_metadata_topic(cluster: Cluster, wanted: MetadataTopic) -> None:
-    """Make the topic unless it is there.
+    """Create the topic unless it exists.
 
-    Raises UnusableMetadataTopic if it is there with another number of partitions, and KafkaError or
-    ClientError if it cannot be looked up or made now (too few brokers, for one).
+    Raises UnusableMetadataTopic if it exists with another number of partitions. Raises KafkaError or ClientError if
+    it cannot be found or created now, for example because of too few brokers.
     """
     try:
         found = await cluster.topic(METADATA_TOPIC)
@@ -77,8 +78,8 @@ async def ensure_metadata_topic(cluster: Cluster, wanted: MetadataTopic) -> None
     if len(found.partitions) != wanted.partitions:
         raise UnusableMetadataTopic(
             f"topic {METADATA_TOPIC} has {len(found.partitions)} partitions, and "
-            f"remote.log.metadata.topic.num.partitions is {wanted.partitions}: where a segment's "
-            "metadata is follows from that number, it cannot be changed"
+            f"remote.log.metadata.topic.num.partitions is {wanted.partitions}: the number of partitions "
+            "cannot be changed, because it determines the metadata partition of each segment"
         )
 
 
@@ -86,7 +87,7 @@ async def _create(cluster: Cluster, wanted: MetadataTopic) -> None:
     try:
         await create_topics(cluster, [wanted.new_topic()])
     except KafkaError as error:
-        if error.code != ErrorCode.topic_already_exists:  # another node was quicker
+        if error.code != ErrorCode.topic_already_exists:  # another node created it
             raise
     else:
         log.info(

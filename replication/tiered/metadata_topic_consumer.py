@@ -37,7 +37,7 @@ from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 log = logging.getLogger("odradek.tiered")
 
 WAIT_S: Final = 0.5
-"""How long a fetch waits for news; newcomers wait that long at most for what is under way."""
+"""Maximum wait of a fetch in seconds. A new subject waits at most this long for the fetch in progress."""
 RECORDS_A_STEP: Final = 32
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
@@ -47,9 +47,9 @@ REMIND_S: Final = 60.0
 """Interval of log messages about a corrupt batch, in seconds."""
 ENDS_TIMEOUT_S: Final = 5.0
 INVENTORY_REST: Final = 2.0
-"""For each second that a inventory takes of the loop, so many for others: nobody waits for it."""
+"""Pause in seconds after each second of reading for inventories, which have the lowest priority."""
 
-Tell = Callable[[Lane, int, int, bytes | None], None]
+RecordHandler = Callable[[Lane, int, int, bytes | None], None]
 """Called with a record: the lane, the metadata partition, the offset, the value. It must not raise."""
 
 
@@ -61,17 +61,20 @@ class _CorruptBatch:
     offset: int
     logged_at: float
     pause_s: float = PAUSE_S
-    again_at: float = 0.0
+    retry_at: float = 0.0
 
-    def put_off(self, now: float) -> None:
+    def delay_retry(self, now: float) -> None:
         """Delay the next read of the batch; the delay doubles each time."""
-        self.again_at = now + self.pause_s
+        self.retry_at = now + self.pause_s
         self.pause_s = min(2 * self.pause_s, PAUSE_MAX_S)
 
 
 class MetadataTopicConsumer:
-    """Reads the metadata topic. `progressed` is called with a metadata partition whenever one of its cursors
-    moved or its end became known; `ensure_topic` is awaited when the topic is found missing."""
+    """Reads the metadata topic.
+
+    `progressed` is called with a metadata partition when one of its cursors has moved or its end offset is known.
+    `ensure_topic` is awaited when the topic is missing.
+    """
 
     def __init__(
         self,
@@ -79,21 +82,21 @@ class MetadataTopicConsumer:
         subscriptions: MetadataSubscriptions,
         options: ReaderOptions,
         *,
-        tell: Tell,
+        on_record: RecordHandler,
         progressed: Callable[[int], None],
         ensure_topic: Callable[[], Awaitable[None]],
     ) -> None:
         self._clusters = clusters
         self._subscriptions = subscriptions
         self._options = options
-        self._tell = tell
+        self._on_record = on_record
         self._progressed = progressed
         self._ensure_topic = ensure_topic
         self._changed = {lane: trio.Event() for lane in Lane}
         self._ends_wanted = trio.Event()
         self._readers: dict[Lane, set[int]] = {lane: set() for lane in Lane}
         self._failing_since: float | None = None
-        self._complained_at = 0.0
+        self._failure_logged_at = 0.0
         self._damaged: dict[tuple[Lane, int], _CorruptBatch] = {}
 
     @property
@@ -102,9 +105,9 @@ class MetadataTopicConsumer:
         cursors = self._subscriptions.cursors
         return len(
             {
-                where
-                for (lane, where), damage in self._damaged.items()
-                if cursors(lane).get(where) == damage.offset
+                index
+                for (lane, index), damage in self._damaged.items()
+                if cursors(lane).get(index) == damage.offset
             }
         )
 
@@ -115,7 +118,7 @@ class MetadataTopicConsumer:
             self._changed[lane].set()
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Read the metadata topic until cancelled."""
         async with trio.open_nursery() as nursery:
             for lane in Lane:
                 nursery.start_soon(self._keep_readers, lane, nursery)
@@ -151,27 +154,27 @@ class MetadataTopicConsumer:
         except (KafkaError, ClientError) as error:
             await self._no_topic(error)
             return {}
-        found = {where: topic.partitions.get(where) for where in cursors}
-        return {where: each.leader for where, each in found.items() if each and each.leader >= 0}
+        found = {index: topic.partitions.get(index) for index in cursors}
+        return {index: each.leader for index, each in found.items() if each and each.leader >= 0}
 
     async def _topic(self, lane: Lane) -> Topic:
         """Return the topic from a lane's metadata, refreshed if necessary. Raises KafkaError and ClientError."""
         cluster = self._clusters[lane]
         topic = cluster.topics.get(METADATA_TOPIC) or await cluster.topic(METADATA_TOPIC)
         if topic.topic_id is not None and self._subscriptions.topic_is(topic.topic_id):
-            log.warning("topic %s was recreated: reading all of it again", METADATA_TOPIC)
+            log.warning("topic %s was recreated, reading it from the start", METADATA_TOPIC)
             self._ends_wanted.set()
             for other in self._clusters.values():
                 other.forget(METADATA_TOPIC)
         return topic
 
     async def _no_topic(self, error: Exception) -> None:
-        self._complain(error)
+        self._log_failure(error)
         if isinstance(error, KafkaError) and error.code == ErrorCode.unknown_topic_or_partition:
             try:
                 await self._ensure_topic()
             except (KafkaError, ClientError) as failure:
-                self._complain(failure)
+                self._log_failure(failure)
 
     async def _read_from(self, lane: Lane, node_id: int) -> None:
         """Read the metadata partitions that a broker leads, until it leads none."""
@@ -186,9 +189,9 @@ class MetadataTopicConsumer:
                 if set(leaders.values()) - self._readers[lane]:
                     self._changed[lane].set()
                 wanted = {
-                    TopicPartition(METADATA_TOPIC, where): cursors[where]
-                    for where in led
-                    if not self._rests(lane, where, node_id, cursors[where])
+                    TopicPartition(METADATA_TOPIC, index): cursors[index]
+                    for index in led
+                    if not self._is_backing_off(lane, index, node_id, cursors[index])
                 }
                 if not wanted:
                     await trio.sleep(PAUSE_S)
@@ -208,7 +211,7 @@ class MetadataTopicConsumer:
         except DamagedBatch:
             records = []
         except (KafkaError, ClientError) as error:
-            self._complain(error)
+            self._log_failure(error)
             self._changed[lane].set()
             if isinstance(error, KafkaError) and error.code == ErrorCode.offset_out_of_range:
                 await self._reset(lane, wanted)
@@ -225,38 +228,40 @@ class MetadataTopicConsumer:
             by_partition.setdefault(record.partition, []).append(record)
         for each, begun_at in wanted.items():
             of_it = by_partition.get(each.partition, [])
-            await self._take(lane, each.partition, begun_at, of_it, ends[each])
+            await self._deliver(lane, each.partition, begun_at, of_it, ends[each])
         if lane is Lane.INVENTORY and records:
             await trio.sleep(min(INVENTORY_REST * (trio.current_time() - read_at), PAUSE_MAX_S))
 
     # Records
 
-    async def _take(
-        self, lane: Lane, where: int, begun_at: int, records: Sequence[ConsumedRecord], end: int
+    async def _deliver(
+        self, lane: Lane, index: int, begun_at: int, records: Sequence[ConsumedRecord], end: int
     ) -> None:
         """Pass on the records from `begun_at` to `end` in steps, unless the cursor was moved back."""
         at = begun_at
         for first in range(0, len(records), RECORDS_A_STEP):
-            if self._subscriptions.cursors(lane).get(where) != at:
+            if self._subscriptions.cursors(lane).get(index) != at:
                 return
             step = records[first : first + RECORDS_A_STEP]
             for record in step:
-                self._tell(lane, where, record.offset, record.value)
-            at = self._advance(lane, where, at, step[-1].offset + 1)
+                self._on_record(lane, index, record.offset, record.value)
+            at = self._advance(lane, index, at, step[-1].offset + 1)
             await trio.lowlevel.checkpoint()
-        if self._subscriptions.cursors(lane).get(where) == at < end:  # a range without records
-            self._advance(lane, where, at, end)
+        if self._subscriptions.cursors(lane).get(index) == at < end:  # a range without records
+            self._advance(lane, index, at, end)
 
-    def _advance(self, lane: Lane, where: int, at: int, to: int) -> int:
-        if to > at and self._damaged.pop((lane, where), None) is not None:
-            log.warning("reading %s-%d from offset %d", METADATA_TOPIC, where, at)
-        self._settled(where, self._subscriptions.advanced(lane, where, at, to))
+    def _advance(self, lane: Lane, index: int, at: int, to: int) -> int:
+        if to > at and self._damaged.pop((lane, index), None) is not None:
+            log.warning(
+                "resuming %s-%d at offset %d, after a corrupt batch", METADATA_TOPIC, index, at
+            )
+        self._settled(index, self._subscriptions.advanced(lane, index, at, to))
         return to
 
-    def _settled(self, where: int, is_new_in_live: bool) -> None:
+    def _settled(self, index: int, is_new_in_live: bool) -> None:
         if is_new_in_live:
             self._changed[Lane.LIVE].set()
-        self._progressed(where)
+        self._progressed(index)
 
     async def _reset(self, lane: Lane, wanted: Mapping[TopicPartition, int]) -> None:
         """Find the metadata partitions whose cursor is out of range, and reset it."""
@@ -265,13 +270,13 @@ class MetadataTopicConsumer:
             starts = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
             ends = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
         except (KafkaError, ClientError) as error:
-            self._complain(error)
+            self._log_failure(error)
             await trio.sleep(PAUSE_S)
             return
         for each, begun_at in wanted.items():
-            where, start, end = each.partition, starts[each].offset, ends[each].offset
-            is_new_in_live = self._subscriptions.reset(lane, where, begun_at, start, end)
-            self._settled(where, is_new_in_live)
+            index, start, end = each.partition, starts[each].offset, ends[each].offset
+            is_new_in_live = self._subscriptions.reset(lane, index, begun_at, start, end)
+            self._settled(index, is_new_in_live)
 
     # End offsets
 
@@ -284,9 +289,9 @@ class MetadataTopicConsumer:
                 await self._ends_wanted.wait()
                 continue
             found = await self._ends_of(wanted)
-            for where, end in found.items():
-                is_new = self._subscriptions.ends_found(where, wanted[where], end)
-                self._settled(where, is_new)
+            for index, end in found.items():
+                is_new = self._subscriptions.ends_found(index, wanted[index], end)
+                self._settled(index, is_new)
             if found.keys() != wanted.keys():
                 with trio.move_on_after(PAUSE_S):
                     await self._ends_wanted.wait()
@@ -300,25 +305,25 @@ class MetadataTopicConsumer:
             self._clusters[lane].forget(METADATA_TOPIC)
             after = await self._topic(lane)
         except (KafkaError, ClientError) as error:
-            self._complain(error)
+            self._log_failure(error)
             return {}
         return found if after.topic_id == before.topic_id else {}
 
     async def _responded_ends(self, cluster: Cluster, wanted: Sequence[int]) -> dict[int, int]:
         """Request all end offsets at once, or one by one if some brokers do not respond."""
         found: dict[int, int] = {}
-        everywhere = [TopicPartition(METADATA_TOPIC, where) for where in wanted]
+        everywhere = [TopicPartition(METADATA_TOPIC, index) for index in wanted]
         for some in (everywhere, *([each] for each in everywhere)):
             try:
                 ends = await list_offsets(
                     cluster, dict.fromkeys(some, LATEST), timeout_s=ENDS_TIMEOUT_S
                 )
             except (KafkaError, ClientError) as error:
-                self._complain(error)
+                self._log_failure(error)
                 if self._is_gone(error):
                     break
                 continue
-            found.update({where.partition: each.offset for where, each in ends.items()})
+            found.update({index.partition: each.offset for index, each in ends.items()})
             if len(found) == len(wanted):
                 break
         return found
@@ -327,13 +332,13 @@ class MetadataTopicConsumer:
         code = error.code if isinstance(error, KafkaError) else None
         return code == ErrorCode.unknown_topic_or_partition
 
-    def _rests(self, lane: Lane, where: int, node_id: int, offset: int) -> bool:
+    def _is_backing_off(self, lane: Lane, index: int, node_id: int, offset: int) -> bool:
         """Whether the batch of this broker was corrupt a short time ago."""
-        damage = self._damaged.get((lane, where))
+        damage = self._damaged.get((lane, index))
         return (
             damage is not None
             and (damage.node_id, damage.offset) == (node_id, offset)
-            and trio.current_time() < damage.again_at
+            and trio.current_time() < damage.retry_at
         )
 
     def _log_corrupt(self, lane: Lane, node_id: int, error: DamagedBatch) -> None:
@@ -343,7 +348,7 @@ class MetadataTopicConsumer:
         is_new = known is None or (known.node_id, known.offset) != (node_id, error.offset)
         if known is None or is_new:
             known = self._damaged[key] = _CorruptBatch(node_id, error.offset, logged_at=now)
-        known.put_off(now)
+        known.delay_retry(now)
         if is_new or now - known.logged_at > REMIND_S:
             known.logged_at = now
             log.error(
@@ -353,12 +358,12 @@ class MetadataTopicConsumer:
                 error.message,
             )
 
-    def _complain(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         """Log an error that lasts longer than a leader change, not every attempt."""
         now = trio.current_time()
         if self._failing_since is None:
-            self._failing_since = self._complained_at = now
-        if now - self._complained_at > LOG_AFTER_S:
-            self._complained_at = now
+            self._failing_since = self._failure_logged_at = now
+        if now - self._failure_logged_at > LOG_AFTER_S:
+            self._failure_logged_at = now
             lasting_s = now - self._failing_since
             log.warning("unable to read %s for %.0f s: %s", METADATA_TOPIC, lasting_s, error)

@@ -211,7 +211,7 @@ class RemotePartitionRemover:
             self._manager.hold(partition)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled."""
+        """Remove deleted partitions until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
@@ -226,7 +226,7 @@ class RemotePartitionRemover:
         """Start removals, and end those of other leaders; return whether the state of all topics is known."""
         inventories = dict(self._manager.inventories())
         for partition, scope in self._removing.items():
-            if self._manager.place_of(partition) not in inventories:
+            if self._manager.metadata_partition_of(partition) not in inventories:
                 scope.cancel()
         is_certain = True
         looked = 0

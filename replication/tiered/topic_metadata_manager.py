@@ -156,9 +156,9 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         """Running publications per metadata partition in order, with their start times."""
         self._refusing: set[int] = set()
         """Metadata partitions whose last publication failed."""
-        self._passed_over: dict[tuple[int, int], RemoteStorageError] = {}
-        self._moved: dict[int, trio.Event] = {}
-        self._reading: MetadataTopicConsumer | None = None
+        self._rejected_records: dict[tuple[int, int], RemoteStorageError] = {}
+        self._position_changed: dict[int, trio.Event] = {}
+        self._consumer: MetadataTopicConsumer | None = None
         self._producer: Producer | None = None
         self.records_read = 0
         """Records applied to partitions since the start, without inventories."""
@@ -166,7 +166,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
     @property
     def damaged_partitions(self) -> int:
         """Number of metadata partitions whose reading is stopped by a corrupt batch on the leader."""
-        return 0 if self._reading is None else self._reading.damaged_partitions
+        return 0 if self._consumer is None else self._consumer.damaged_partitions
 
     # Replicas of this node, and partitions that it removes
 
@@ -202,7 +202,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
             return
         self.forget(partition)
         self._subscriptions.forget(partition)
-        self._wake(self.place_of(partition))
+        self._wake(self.metadata_partition_of(partition))
         self._reading_changed()
 
     # Metadata partitions that this node leads
@@ -229,17 +229,17 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
 
     def is_in_inventory(self, partition: TopicIdPartition) -> bool:
         """Whether the remote tier may have segments of a partition. False if this node has no inventory of it."""
-        place = self.place_of(partition)
+        index = self.metadata_partition_of(partition)
         return (
-            self._subscriptions.is_ready(InventoryOf(place))
-            and partition in self._inventories[place]
+            self._subscriptions.is_ready(InventoryOf(index))
+            and partition in self._inventories[index]
         )
 
     def on_inventory_changed(self, callback: Callable[[], None]) -> None:
         """Register a callback for complete, ended and extended inventories."""
         self._on_inventory_changed = callback
 
-    def place_of(self, partition: TopicIdPartition) -> int:
+    def metadata_partition_of(self, partition: TopicIdPartition) -> int:
         """Return the metadata partition of a partition."""
         return metadata_partition(partition, self._settings.topic.partitions)
 
@@ -262,66 +262,66 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         Raises the error of an invalid event, and RemoteMetadataUnavailable if the result is unknown.
         """
         self.check(event)
-        place = self.place_of(event.partition)
+        index = self.metadata_partition_of(event.partition)
         producer = self._producer
         if producer is None:
             raise RemoteMetadataUnavailable(f"topic {METADATA_TOPIC} is not available yet")
-        with self._publishes_at(place):
+        with self._publishes_at(index):
             value = metadata_records.encode(event)
             try:
-                offset = await producer.send(METADATA_TOPIC, value, partition=place)
+                offset = await producer.send(METADATA_TOPIC, value, partition=index)
             except (KafkaError, ClientError) as error:
                 raise RemoteMetadataUnavailable(
-                    f"{event.partition}: not published in {METADATA_TOPIC}-{place}: {error}"
+                    f"{event.partition}: not published in {METADATA_TOPIC}-{index}: {error}"
                 ) from error
-            await self._until_read(event.partition, place, offset)
-            refused = self._passed_over.get((place, offset))
+            await self._until_read(event.partition, index, offset)
+            refused = self._rejected_records.get((index, offset))
         if refused is not None:
             raise refused
 
     @contextmanager
-    def _publishes_at(self, place: int) -> Iterator[None]:
+    def _publishes_at(self, index: int) -> Iterator[None]:
         """Keep rejected records of a metadata partition while publications run.
 
         After a failure, only one publication at a time is tried; others raise RemoteMetadataUnavailable.
         """
-        publishing, now = self._publishing.setdefault(place, {}), trio.current_time()
+        publishing, now = self._publishing.setdefault(index, {}), trio.current_time()
         first = next(iter(publishing.values()), now)
-        if publishing and (place in self._refusing or now - first > PUBLISHING_S):
+        if publishing and (index in self._refusing or now - first > PUBLISHING_S):
             raise RemoteMetadataUnavailable(
-                f"{METADATA_TOPIC}-{place} has accepted no record for {now - first:.0f} s"
+                f"{METADATA_TOPIC}-{index} has accepted no record for {now - first:.0f} s"
             )
         me = object()
         publishing[me] = now
         try:
             yield
-            self._refusing.discard(place)
+            self._refusing.discard(index)
         except RemoteMetadataUnavailable:
-            self._refusing.add(place)
+            self._refusing.add(index)
             raise
         finally:
             del publishing[me]
             if not publishing:
-                del self._publishing[place]
-                for key in [key for key in self._passed_over if key[0] == place]:
-                    del self._passed_over[key]
+                del self._publishing[index]
+                for key in [key for key in self._rejected_records if key[0] == index]:
+                    del self._rejected_records[key]
 
-    async def _until_read(self, partition: TopicIdPartition, place: int, offset: int) -> None:
+    async def _until_read(self, partition: TopicIdPartition, index: int, offset: int) -> None:
         limit_s = self._settings.consume_wait_s
         with trio.move_on_after(limit_s):
             while partition in self._subscriptions:
                 if self._subscriptions.position(partition) > offset:
                     return
-                await self._moved.setdefault(place, trio.Event()).wait()
+                await self._position_changed.setdefault(index, trio.Event()).wait()
             raise RemoteResourceNotFound(f"{partition} is no longer on this broker")
         raise RemoteMetadataUnavailable(
-            f"{partition}: the record at offset {offset} of {METADATA_TOPIC}-{place} was not read "
+            f"{partition}: the record at offset {offset} of {METADATA_TOPIC}-{index} was not read "
             f"within {limit_s:g} s"
         )
 
     # Records
 
-    def _tell(self, lane: Lane, where: int, offset: int, value: bytes | None) -> None:
+    def _handle_record(self, lane: Lane, index: int, offset: int, value: bytes | None) -> None:
         try:
             event = metadata_records.decode(value or b"")
         except RemoteStorageError as error:
@@ -330,20 +330,20 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 level,
                 "skipping the record of %s-%d at offset %d: %s",
                 METADATA_TOPIC,
-                where,
+                index,
                 offset,
                 error,
             )
             return
-        if self._subscriptions.is_for(event.partition, lane, where, offset):
-            self._apply(event, where, offset)
-        here = InventoryOf(where)
-        if self._subscriptions.is_for(here, lane, where, offset):
-            is_new = self._inventories[where].apply(event)
+        if self._subscriptions.is_for(event.partition, lane, index, offset):
+            self._apply(event, index, offset)
+        here = InventoryOf(index)
+        if self._subscriptions.is_for(here, lane, index, offset):
+            is_new = self._inventories[index].apply(event)
             if is_new and self._subscriptions.is_ready(here):
                 self._on_inventory_changed()
 
-    def _apply(self, event: RemoteEvent, where: int, offset: int) -> None:
+    def _apply(self, event: RemoteEvent, index: int, offset: int) -> None:
         self.records_read += 1
         self._snapshots.changed(event.partition)
         try:
@@ -352,29 +352,29 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
             log.info(
                 "skipping the record of %s-%d at offset %d: %s",
                 METADATA_TOPIC,
-                where,
+                index,
                 offset,
                 error,
             )
-            if where in self._publishing:
-                self._passed_over[where, offset] = error
+            if index in self._publishing:
+                self._rejected_records[index, offset] = error
 
-    def _progressed(self, where: int) -> None:
-        for subject in self._subscriptions.take_newly_ready():
+    def _progressed(self, index: int) -> None:
+        for subject in self._subscriptions.pop_newly_ready():
             if isinstance(subject, InventoryOf):
                 self._on_inventory_changed()
             else:
                 self.ready(subject)
-        self._wake(where)
+        self._wake(index)
 
-    def _wake(self, where: int) -> None:
-        moved = self._moved.pop(where, None)
+    def _wake(self, index: int) -> None:
+        moved = self._position_changed.pop(index, None)
         if moved is not None:
             moved.set()
 
     def _reading_changed(self) -> None:
-        if self._reading is not None:
-            self._reading.changed()
+        if self._consumer is not None:
+            self._consumer.changed()
 
     # Tasks
 
@@ -386,7 +386,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._open_announced)
-            nursery.start_soon(self._snapshots.run, self._read_for)
+            nursery.start_soon(self._snapshots.run, self._subscribed_partitions)
             task_status.started()
             async with (
                 self._cluster("admin") as admin,
@@ -403,15 +403,15 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self, admin: Cluster, publishing: Cluster, lanes: Mapping[Lane, Cluster]
     ) -> None:
         async with trio.open_nursery() as nursery:
-            self._reading = MetadataTopicConsumer(
+            self._consumer = MetadataTopicConsumer(
                 lanes,
                 self._subscriptions,
                 self._settings.consumer,
-                tell=self._tell,
+                on_record=self._handle_record,
                 progressed=self._progressed,
-                ensure_topic=lambda: self._find_again(admin),
+                ensure_topic=lambda: self._recreate_topic(admin),
             )
-            nursery.start_soon(self._reading.run)
+            nursery.start_soon(self._consumer.run)
             seams, options = self._seams, self._settings.producer
             async with open_producer(publishing, seams.clock, seams.entropy, options) as producer:
                 self._producer = producer
@@ -446,7 +446,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
             f"topic {METADATA_TOPIC} is not available after {settings.retry_max_s:g} s: {error}"
         )
 
-    async def _find_again(self, admin: Cluster) -> None:
+    async def _recreate_topic(self, admin: Cluster) -> None:
         """Create the topic again after it was deleted. Raises KafkaError and ClientError."""
         try:
             await ensure_metadata_topic(admin, self._settings.topic)
@@ -465,19 +465,19 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
             await self._opening.wait()
 
     async def _open(self, partition: TopicIdPartition) -> None:
-        place = self.place_of(partition)
+        index = self.metadata_partition_of(partition)
         if partition in self._subscriptions:
             return
-        found = await self._snapshots.load(partition, place)
+        found = await self._snapshots.load(partition, index)
         if partition not in self._interests or partition in self._subscriptions:
             return
         start = 0
         if found is not None:
             self.restart(found.metadata)
             start = self._subscriptions.start_in(found.topic_id, found.offset)
-        self._subscriptions.follow(partition, place, start)
+        self._subscriptions.follow(partition, index, start)
 
-    async def _read_for(self) -> SubscribedPartitions | None:
+    async def _subscribed_partitions(self) -> SubscribedPartitions | None:
         """Return the partitions whose snapshots may be written; None while some are not open or the topic id may change."""
         topic_id = self._subscriptions.topic_id
         found: list[SubscribedPartition] = []
@@ -493,7 +493,9 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 position = self._subscriptions.position(partition)
                 is_ready = self.is_ready(partition)
                 found.append(
-                    SubscribedPartition(known, self.place_of(partition), position, is_ready)
+                    SubscribedPartition(
+                        known, self.metadata_partition_of(partition), position, is_ready
+                    )
                 )
             if number % PARTITIONS_A_STEP == 0:
                 await trio.lowlevel.checkpoint()

@@ -106,7 +106,7 @@ def ints(*values: int) -> bytes:
 
 
 DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
-    (name(FIRST, ".log"), lambda data: flip(data, len(data) - 1), "CRC is"),
+    (name(FIRST, ".log"), lambda data: flip(data, len(data) - 1), "Record is corrupt"),
     (name(FIRST, ".log"), lambda data: data[:-5], "is truncated"),
     (name(FIRST, ".log"), lambda data: data + b"\x00" * 80, "not a batch: magic 0"),
     (name(FIRST, ".log"), lambda data: data + b"abc", "not a batch: 3 bytes"),

@@ -318,7 +318,9 @@ def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(
 
     stand.run(test)
     warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert any("could not be changed" in text for text in warned) == (trouble != "not ready")
+    assert any("Could not build remote log auxiliary state" in text for text in warned) == (
+        trouble != "not ready"
+    )
 
 
 def test_what_is_still_being_read_is_waited_for() -> None:

@@ -37,7 +37,7 @@ def caught_up(*subjects: TopicIdPartition, end: int) -> MetadataSubscriptions:
         found.follow(each, 7)
     find_ends(found, end)
     read(found, Lane.LIVE, 7, end)
-    assert found.take_newly_ready() == list(subjects)
+    assert found.pop_newly_ready() == list(subjects)
     return found
 
 
@@ -65,8 +65,8 @@ def test_partition_is_ready_once_read_to_where_it_ended() -> None:
     assert not subscriptions.is_ready(A)
     read(subscriptions, Lane.LIVE, 7, 9)
     assert subscriptions.is_ready(A)
-    assert subscriptions.take_newly_ready() == [A]
-    assert subscriptions.take_newly_ready() == []
+    assert subscriptions.pop_newly_ready() == [A]
+    assert subscriptions.pop_newly_ready() == []
 
 
 def test_an_end_asked_before_a_partition_came_is_not_its_end() -> None:

@@ -161,7 +161,7 @@ def test_next_leader_goes_on() -> None:
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
         await copy(world, partition, 6)
-        place = world.manager(1).place_of(partition)
+        place = world.manager(1).metadata_partition_of(partition)
         await world.delete("flights")
         for _ in range(2):
             leader = world.leader_of(place)
@@ -199,7 +199,7 @@ def test_removal_that_ends_late_is_taken_up_again() -> None:
         world.store.before_deletion = slow
         await world.delete("flights")
         await begun.wait()
-        place = manager.place_of(partition)
+        place = manager.metadata_partition_of(partition)
         manager.resign_metadata(place)
         await trio.sleep(0.2)  # the remover sees that
         manager.lead_metadata(place)

@@ -205,7 +205,7 @@ def test_leader_of_the_metadata_partition_moves() -> None:
     """T-49: what is published waits for it, and arrives once."""
 
     async def main(world: MetadataWorld) -> None:
-        place = world.manager(1).place_of(A)
+        place = world.manager(1).metadata_partition_of(A)
         for number in (1, 2, 3):
             world.manager(number).partitions_changed([A], [])
             await world.manager(number).wait_ready(A)
@@ -239,7 +239,9 @@ def test_unknown_records_and_garbage_are_passed_over(caplog: pytest.LogCaptureFi
         entropy = world.world.node("somebody").seams.entropy
         async with open_producer(world.client, world.world.clock, entropy) as producer:
             for value in (b"", None, b"\xff" * 40, b"\x01\x63\x00what", b"\x01\x00\x00\x04foo"):
-                await producer.send(METADATA_TOPIC, value, partition=manager.place_of(A))
+                await producer.send(
+                    METADATA_TOPIC, value, partition=manager.metadata_partition_of(A)
+                )
         await copied(world, 1, A, 0)
         assert manager.highest_offset(A, 0) == 9
 
@@ -268,11 +270,11 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
-        place = manager.place_of(A)
+        place = manager.metadata_partition_of(A)
         elsewhere = next(
             each
             for each in (TopicIdPartition(UUID(int=n), "hotels", 0) for n in range(2, 99))
-            if manager.place_of(each) != place
+            if manager.metadata_partition_of(each) != place
         )
         manager.partitions_changed([A, elsewhere], [])
         await manager.wait_ready(A)
@@ -304,7 +306,10 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
             await manager.wait_ready(A)
         assert manager.highest_offset(A, 0) == 1199
         assert manager.damaged_partitions == 0
-        assert f"reading {METADATA_TOPIC}-{place} from offset 0" in caplog.messages
+        assert (
+            f"resuming {METADATA_TOPIC}-{place} at offset 0, after a corrupt batch"
+            in caplog.messages
+        )
 
     def flip(world: MetadataWorld, place: int) -> None:
         """A bit of the first batch."""
@@ -327,11 +332,11 @@ def test_a_newcomer_below_the_topics_start_sets_nobody_back(
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
-        place = manager.place_of(A)
+        place = manager.metadata_partition_of(A)
         newcomer = next(
             each
             for each in (TopicIdPartition(UUID(int=n), "hotels", 0) for n in range(2, 99))
-            if manager.place_of(each) == place
+            if manager.metadata_partition_of(each) == place
         )
         manager.partitions_changed([A], [])
         await manager.wait_ready(A)
