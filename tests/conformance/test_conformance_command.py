@@ -38,21 +38,21 @@ TEST 20260101000000 (quick, scenario default) SUMMARY
         ("0004_four", Outcome.FAILED, "ended by SIGABRT"),
     ],
 )
-def test_librdkafkas_summary_says_what_became_of_an_entry(
+def test_librdkafka_summary_gives_result_of_each_entry(
     entry: str, outcome: Outcome, reason: str
 ) -> None:
     result = result_of(entry, Ended(-6, 2.0, SUMMARY), sources="")
     assert (result.outcome, result.reason) == (outcome, reason)
 
 
-def test_a_quick_run_that_starts_no_sub_test_has_not_passed() -> None:
+def test_librdkafka_entry_without_sub_tests_fails() -> None:
     ended = Ended(0, 1.0, SUMMARY)
     assert result_of("0001_one", ended, sources="SUB_TEST();").outcome is Outcome.FAILED
     began = Ended(0, 1.0, "[0001_one          /  0.001s] [ do_it:12: idempotent ]\n" + SUMMARY)
     assert result_of("0001_one", began, sources="SUB_TEST_QUICK();").outcome is Outcome.PASSED
 
 
-def test_librdkafkas_table_is_read_with_flags_and_scenario() -> None:
+def test_librdkafka_test_table_is_parsed_with_flags_and_scenario() -> None:
     table = """
 struct test tests[] = {
     {.name = "<MAIN>", .flags = TEST_F_LOCAL},
@@ -69,7 +69,7 @@ struct test tests[] = {
     ]
 
 
-def test_go_tests_that_reach_the_brokers_address_are_found_through_helpers() -> None:
+def test_go_tests_that_use_broker_address_are_found() -> None:
     sources = """
 func seeds() Opt {
 \treturn os.Getenv("KGO_SEEDS")
@@ -94,7 +94,7 @@ func TestAlone(t *testing.T) {
     assert find_tests_reaching("seeds", sources) == ["TestDirect", "TestThroughHelper"]
 
 
-def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+def test_hanging_program_is_killed_with_its_children(tmp_path: Path) -> None:
     child = "import subprocess, sys; print(1, flush=True); subprocess.run([sys.executable, '-c', 'input()'], stdin=0)"
     ended = run_program(
         [sys.executable, "-c", f"{child}; import threading; threading.Event().wait()"],
@@ -136,7 +136,7 @@ for ended in run_alike(Endless(), "odradek", {}, jobs, Path(sys.argv[1]), 1):
 """
 
 
-def test_sigterm_ends_the_command_with_its_broker(tmp_path: Path) -> None:
+def test_sigterm_stops_command_and_broker(tmp_path: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, "-c", TERMINATED, str(tmp_path)], cwd=Path(__file__).parents[2]
     )
@@ -156,7 +156,7 @@ def test_sigterm_ends_the_command_with_its_broker(tmp_path: Path) -> None:
     assert (tmp_path / "broker-1.log").exists()
 
 
-def test_results_outlive_the_run_with_every_run_of_an_entry(tmp_path: Path) -> None:
+def test_results_keep_every_run_of_an_entry(tmp_path: Path) -> None:
     side = Side(tmp_path, Build("0.1 (a)", "1"))
     side.put("one", failed(1.0, "why"))
     side.put("two", passed(2.0))
@@ -177,12 +177,12 @@ def test_results_outlive_the_run_with_every_run_of_an_entry(tmp_path: Path) -> N
     assert list(kept.kept()) == ["two"]
 
 
-def test_a_commit_takes_the_place_of_the_same_sources_uncommitted(tmp_path: Path) -> None:
+def test_commit_replaces_version_of_uncommitted_sources(tmp_path: Path) -> None:
     Side(tmp_path, Build("0.1 (a-dirty)", "1", dirty=True)).put("one", passed(1.0))
     assert Side(tmp_path, Build("0.1 (b)", "1")).version == "0.1 (b)"
 
 
-def test_results_are_kept_apart_by_broker_and_suite(tmp_path: Path) -> None:
+def test_results_are_separate_for_each_broker_and_suite(tmp_path: Path) -> None:
     module = tmp_path / "suite.py"
     module.write_text("one")
     first = results_name("odradek", Build("0.1", "1"), module)
@@ -192,21 +192,21 @@ def test_results_are_kept_apart_by_broker_and_suite(tmp_path: Path) -> None:
     assert results_name("odradek", Build("0.1", "1"), module) != first
 
 
-def test_digests_tell_where_one_part_ends(tmp_path: Path) -> None:
+def test_digest_depends_on_boundaries_of_parts(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("ab")
     assert digest_of("ab", "c") != digest_of("a", "bc")
     assert digest_of(file) == digest_of("ab")
 
 
-def test_the_repositorys_page_tells_of_commits_only(tmp_path: Path) -> None:
+def test_page_of_uncommitted_sources_is_refused(tmp_path: Path) -> None:
     clean, dirty = Build("0.1 (a)", "1"), Build("0.1 (a-dirty)", "1", dirty=True)
     assert page_refused({"odradek": clean}, PAGE) is None
     assert page_refused({"odradek": dirty}, tmp_path / "page.md") is None
     assert "commit them" in (page_refused({"odradek": dirty}, PAGE) or "")
 
 
-def test_the_page_has_a_row_for_each_entry_and_counts_them(tmp_path: Path) -> None:
+def test_page_has_row_for_each_entry_and_counts(tmp_path: Path) -> None:
     suite = FranzGo()
     ours = Side(tmp_path / "ours", Build("0.1", "1"))
     theirs = Side(tmp_path / "theirs", Build("4.3.0", "2"))

@@ -66,7 +66,7 @@ def healthy(environment: Mapping[str, str]) -> bool:
     return checked.returncode == 0
 
 
-def test_it_serves_is_healthy_and_ends_cleanly(tmp_path: Path) -> None:
+def test_container_serves_is_healthy_and_stops_cleanly(tmp_path: Path) -> None:
     variables = environment(tmp_path, ODRADEK_TOPICS="orders:3", KAFKA_NUM_PARTITIONS="2")
     data, created = tmp_path / "data", {"orders-0", "orders-1", "orders-2", "audit-0", "audit-1"}
     assert not healthy(variables)
@@ -85,7 +85,7 @@ def test_it_serves_is_healthy_and_ends_cleanly(tmp_path: Path) -> None:
         assert healthy(variables)
 
 
-def test_a_bad_config_ends_with_exit_code_2(tmp_path: Path) -> None:
+def test_invalid_config_exits_with_code_2(tmp_path: Path) -> None:
     variables = environment(tmp_path, KAFKA_NUM_PARTITIONS="many")
     ran = subprocess.run(
         [sys.executable, str(DOCKER / "entrypoint.py")],
@@ -99,7 +99,7 @@ def test_a_bad_config_ends_with_exit_code_2(tmp_path: Path) -> None:
     assert ran.stderr.count("\n") == 1
 
 
-def test_another_command_runs_instead(tmp_path: Path) -> None:
+def test_other_command_runs_instead_of_broker(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, str(DOCKER / "entrypoint.py"), "dump", str(tmp_path / "nothing")],
         env=environment(tmp_path),

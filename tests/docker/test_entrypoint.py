@@ -54,11 +54,11 @@ def sets(environment: dict[str, str], config: str | None = None) -> dict[str, st
         ("ODRADEK_NUM_PARTITIONS", "num.partitions"),
     ],
 )
-def test_names_map_as_in_kafkas_image(variable: str, config: str) -> None:
+def test_variable_names_map_to_configs_as_in_kafka_image(variable: str, config: str) -> None:
     assert entrypoint.config_name(variable) == config
 
 
-def test_values_are_handed_on_as_they_are_and_ours_win() -> None:
+def test_values_are_unchanged_and_odradek_variables_take_precedence() -> None:
     given = sets(
         {
             "KAFKA_NUM_PARTITIONS": "3",
@@ -74,37 +74,37 @@ def test_values_are_handed_on_as_they_are_and_ours_win() -> None:
     assert not {"heap.opts", "version", "path"} & given.keys()
 
 
-def test_alone_it_serves_host_and_network_from_its_volume() -> None:
+def test_default_listeners_are_host_and_network() -> None:
     given = sets({})
     assert given["log.dirs"] == "/var/lib/odradek"
     assert given["listeners"] == "HOST://:9092,NETWORK://:19092"
     assert given["advertised.listeners"] == "HOST://localhost:9092,NETWORK://box:19092"
 
 
-def test_a_port_published_elsewhere_is_what_clients_are_told() -> None:
+def test_odradek_port_is_advertised() -> None:
     given = sets({"ODRADEK_HOST": "ci.example", "ODRADEK_PORT": "29092"})
     assert given["listeners"].startswith("HOST://:9092")
     assert given["advertised.listeners"].startswith("HOST://ci.example:29092,")
 
 
-def test_a_service_by_the_name_of_odradek_is_no_port_that_is_published() -> None:
+def test_kubernetes_service_variable_is_ignored() -> None:
     """As Kubernetes tells of one."""
     given = sets({"ODRADEK_PORT": "tcp://10.96.0.17:9092"})
     assert given["advertised.listeners"] == "HOST://localhost:9092,NETWORK://box:19092"
 
 
-def test_advertised_listeners_alone_are_listened_for_everywhere() -> None:
+def test_advertised_listeners_bind_all_addresses() -> None:
     given = sets({"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://broker:9092, OTHER://[::1]:9094"})
     assert given["listeners"] == "PLAINTEXT://:9092,OTHER://:9094"
 
 
-def test_listeners_given_are_left_alone() -> None:
+def test_listeners_from_environment_are_unchanged() -> None:
     given = sets({"KAFKA_LISTENERS": "PLAINTEXT://:9000"})
     assert given["listeners"] == "PLAINTEXT://:9000"
     assert "advertised.listeners" not in given
 
 
-def test_a_config_file_decides_and_variables_win_over_it() -> None:
+def test_variables_override_config_file() -> None:
     made = line({"KAFKA_NUM_PARTITIONS": "3"}, config="/etc/odradek/server.properties")
     assert made[made.index("--config") + 1] == "/etc/odradek/server.properties"
     assert sets({"KAFKA_NUM_PARTITIONS": "3"}, config="/x") == {"num.partitions": "3"}
@@ -122,7 +122,7 @@ def test_topics_log_level_and_flags() -> None:
     "arguments",
     [["topics", "list"], ["remote", "list"], ["storge", "info"], ["--version"], ["--help"]],
 )
-def test_other_commands_are_run_as_they_are(arguments: list[str]) -> None:
+def test_other_commands_run_unchanged(arguments: list[str]) -> None:
     """Misspelt ones, too: `odradek` says what there is."""
     assert line({"KAFKA_NUM_PARTITIONS": "3"}, *arguments) == arguments
 
@@ -135,7 +135,7 @@ def test_other_commands_are_run_as_they_are(arguments: list[str]) -> None:
         ({"KAFKA_ADVERTISED_LISTENERS": "broker:9092"}, "is not NAME://HOST:PORT"),
     ],
 )
-def test_nonsense_is_refused_with_exit_code_2(
+def test_invalid_variables_exit_with_code_2(
     environment: dict[str, str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert entrypoint.main(environment, []) == 2
@@ -145,7 +145,7 @@ def test_nonsense_is_refused_with_exit_code_2(
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=30), st.text(max_size=30), max_size=6))
-def test_any_environment_gives_a_command_line_or_a_reason(environment: dict[str, str]) -> None:
+def test_any_environment_gives_command_line_or_error(environment: dict[str, str]) -> None:
     prefixed = {f"KAFKA_{name}": value for name, value in environment.items()}
     try:
         made = line({**environment, **prefixed})
@@ -154,7 +154,7 @@ def test_any_environment_gives_a_command_line_or_a_reason(environment: dict[str,
     assert made[0] == "serve"
 
 
-def test_the_command_line_is_one_that_serve_takes() -> None:
+def test_command_line_is_accepted_by_serve() -> None:
     """The flags used here exist there, and the configs make a node."""
     from odradek.cli import serve
     from odradek.cli.main import build_parser
@@ -171,7 +171,7 @@ def test_the_command_line_is_one_that_serve_takes() -> None:
     assert config.warnings == []
 
 
-def test_a_cluster_id_is_given_to_fresh_directories_and_insisted_on(tmp_path: Path) -> None:
+def test_cluster_id_formats_new_directories_and_must_match(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     made = line({"KAFKA_LOG_DIRS": data, "KAFKA_NODE_ID": "5"})
     entrypoint.join_cluster("my-cluster", entrypoint.server_config(made))

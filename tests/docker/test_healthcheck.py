@@ -46,7 +46,7 @@ def responding(respond: Callable[[bytes], bytes]) -> Iterator[int]:
         thread.join()
 
 
-def test_a_broker_that_answers_is_well() -> None:
+def test_responding_broker_is_healthy() -> None:
     asked: list[bytes] = []
 
     def respond(request: bytes) -> bytes:
@@ -69,19 +69,19 @@ def test_a_broker_that_answers_is_well() -> None:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_anything_else_is_not(reply: bytes) -> None:
+def test_invalid_responses_are_unhealthy(reply: bytes) -> None:
     with responding(lambda request: reply) as port:
         assert healthcheck.check("127.0.0.1", port, plain=True) is not None
 
 
-def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_connection_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert healthcheck.main({"KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}"}) == 1
     assert f"unhealthy: 127.0.0.1:{port}" in capsys.readouterr().err
 
 
-def test_it_asks_where_the_entry_point_listens() -> None:
+def test_health_check_uses_listener_of_entry_point() -> None:
     with responding(lambda request: GOOD) as port:
         assert (
             healthcheck.main(
@@ -95,7 +95,7 @@ def test_it_asks_where_the_entry_point_listens() -> None:
         )
 
 
-def test_a_controller_that_is_nothing_else_is_asked_as_one() -> None:
+def test_controller_is_checked_at_controller_listener() -> None:
     with responding(lambda request: GOOD) as port:
         assert (
             healthcheck.main(
@@ -111,6 +111,6 @@ def test_a_controller_that_is_nothing_else_is_asked_as_one() -> None:
         )
 
 
-def test_a_tls_listener_that_accepts_is_well() -> None:
+def test_accepting_tls_listener_is_healthy() -> None:
     with responding(lambda request: b"") as port:
         assert healthcheck.check("127.0.0.1", port, plain=False) is None

@@ -24,7 +24,7 @@ def last_stage() -> list[str]:
     return found[max(at for at, line in enumerate(found) if line.startswith("FROM")) :]
 
 
-def test_it_is_slim_multi_stage_and_not_root() -> None:
+def test_image_is_slim_multi_stage_and_runs_as_user() -> None:
     stages = [line for line in instructions() if line.startswith("FROM")]
     assert len(stages) == 2
     assert all("-slim" in stage for stage in stages)
@@ -35,7 +35,7 @@ def test_it_is_slim_multi_stage_and_not_root() -> None:
     )
 
 
-def test_what_it_runs_is_what_is_tested_here() -> None:
+def test_image_runs_tested_entry_point() -> None:
     text = " ".join(last_stage())
     assert 'ENTRYPOINT ["python", "/opt/odradek/entrypoint.py"]' in text
     assert '"/opt/odradek/healthcheck.py"' in text
@@ -44,7 +44,7 @@ def test_what_it_runs_is_what_is_tested_here() -> None:
         assert (ROOT / "docker" / program).is_file()
 
 
-def test_nothing_is_pinned_to_an_architecture() -> None:
+def test_image_has_no_fixed_architecture() -> None:
     assert not re.search(r"amd64|arm64|x86_64|aarch64", "\n".join(instructions()))
 
 
@@ -57,13 +57,13 @@ def test_build_context_has_every_layer_and_the_files_of_setup() -> None:
     assert {f"!{name}" for name in wanted} <= set(IGNORE)
 
 
-def test_the_dependency_layer_is_the_projects_own_list() -> None:
+def test_dependency_layer_uses_project_dependencies() -> None:
     program = runpy.run_path(str(ROOT / "docker" / "dependencies.py"))
     text = (ROOT / "pyproject.toml").read_text()
     assert program["dependencies"](text) == tomllib.loads(text)["project"]["dependencies"]
 
 
-def test_compose_publishes_the_listener_that_clients_on_the_host_are_told() -> None:
+def test_compose_publishes_host_listener() -> None:
     assert '"127.0.0.1:9092:9092"' in COMPOSE
     assert "hostname: broker" in COMPOSE
     assert "dockerfile: docker/Dockerfile" in COMPOSE

@@ -75,7 +75,7 @@ async def create(bootstrap: str, topic: str, partitions: int, **configs: str) ->
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_produce_and_consume_with_a_codec(bootstrap: str, name: str, codec: str | None) -> None:
+def test_produce_and_consume_with_each_codec(bootstrap: str, name: str, codec: str | None) -> None:
     async def main() -> None:
         await create(bootstrap, name, 1)
         assert await produce(bootstrap, name, 50, codec=codec) == [(0, n) for n in range(50)]
@@ -109,7 +109,7 @@ def test_idempotent_producer(bootstrap: str, name: str) -> None:
     on_asyncio(main())
 
 
-def test_a_group_shares_the_partitions_and_commits(bootstrap: str, name: str) -> None:
+def test_group_shares_partitions_and_commits(bootstrap: str, name: str) -> None:
     def member() -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
             name,

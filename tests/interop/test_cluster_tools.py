@@ -42,7 +42,7 @@ def create(cluster: Cluster, topic: str, assignment: str) -> None:
     until(cluster, topic, "topics", "--list")
 
 
-def test_the_quorum_is_described(cluster: Cluster) -> None:
+def test_quorum_is_described(cluster: Cluster) -> None:
     status = tool(cluster, "metadata-quorum", "describe", "--status").stdout
     assert re.search(r"LeaderId:\s+[123]\n", status)
     assert re.search(r"CurrentVoters:.*\"id\": 1.*\"id\": 2.*\"id\": 3", status)
@@ -56,7 +56,7 @@ def test_the_quorum_is_described(cluster: Cluster) -> None:
             check()
 
 
-def test_the_cluster_names_its_nodes(cluster: Cluster) -> None:
+def test_cluster_lists_nodes(cluster: Cluster) -> None:
     assert "Cluster ID: " in tool(cluster, "cluster", "cluster-id").stdout
     brokers = tool(cluster, "cluster", "list-endpoints").lines[1:]
     assert [row.split()[0] for row in brokers] == ["1", "2", "3"]
@@ -67,7 +67,7 @@ def test_the_cluster_names_its_nodes(cluster: Cluster) -> None:
         assert f"(id: {broker} rack: null" in versions
 
 
-def test_a_broker_that_is_gone_is_seen_by_the_filters_of_topics(cluster: Cluster) -> None:
+def test_kafka_topics_filters_show_stopped_broker(cluster: Cluster) -> None:
     """Under-replicated, at and under min.insync.replicas, unavailable; and none of it afterwards."""
     create(cluster, "filtered", "1:2:3,2:3:1,3:1:2")
     tool(
@@ -154,7 +154,7 @@ def test_replicas_are_reassigned(cluster: Cluster, tmp_path: Path) -> None:
     assert sum(int(row.rsplit(":", 1)[1]) for row in offsets) == 500
 
 
-def test_controllers_are_asked_directly(cluster: Cluster) -> None:
+def test_tools_connect_to_controllers(cluster: Cluster) -> None:
     """KIP-919, with --bootstrap-controller."""
     where = ("--bootstrap-controller", controllers(cluster))
     status = run_tool("metadata-quorum", *where, "describe", "--status").check().stdout

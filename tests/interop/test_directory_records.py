@@ -122,7 +122,7 @@ def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Story:
         return live(kafka)
 
 
-def test_the_same_records_are_written(kafkas: Story, tmp_path: Path) -> None:
+def test_directory_records_equal_those_of_kafka(kafkas: Story, tmp_path: Path) -> None:
     with start_odradek(tmp_path, log_dir_count=2, config=CONFIG) as odradek:
         ours = live(odradek)
     assert (

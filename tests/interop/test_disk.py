@@ -228,7 +228,7 @@ Start = Callable[..., BrokerProcess]
 
 
 @pytest.mark.slow
-def test_kafkas_directories_are_opened_and_every_record_is_served(tmp_path: Path) -> None:
+def test_odradek_opens_kafka_directories(tmp_path: Path) -> None:
     with start_kafka(tmp_path / "kafka", log_dir_count=2) as kafka:
         fill(kafka, transactions=True)
         before = look(kafka)
@@ -246,7 +246,7 @@ def test_kafkas_directories_are_opened_and_every_record_is_served(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_our_directories_are_opened_by_kafka(tmp_path: Path) -> None:
+def test_kafka_opens_odradek_directories(tmp_path: Path) -> None:
     writer = BROKERS[0]
     starter: Start = start_odradek if writer == "odradek" else start_kafka
     with starter(tmp_path / "ours", log_dir_count=2) as ours:

@@ -265,7 +265,7 @@ def test_cluster_metadata(left: Left) -> None:
     assert "LeaderChange" in run.stdout
 
 
-def test_checkpoints_of_the_metadata(left: Left) -> None:
+def test_metadata_snapshots(left: Left) -> None:
     metadata = left.broker.log_dirs[0] / "__cluster_metadata-0"
     snapshots = sorted(metadata.glob("*.checkpoint"))
     if not snapshots:

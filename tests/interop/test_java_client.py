@@ -49,7 +49,7 @@ def test_idempotent_producer_and_group_with_every_codec(bootstrap: str, name: st
         assert offsets == list(range(len(offsets)))
 
 
-def test_committed_offsets_are_where_the_next_member_begins(bootstrap: str, name: str) -> None:
+def test_next_member_starts_at_committed_offsets(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name)
     java("produce", bootstrap, name, "none", 10)
     first = java("consume", bootstrap, name, name, 10)
@@ -75,7 +75,7 @@ def test_group_rebalances(bootstrap: str, name: str, assignor: str, keeps_its_ow
     assert revoked == (set(together[1]) if keeps_its_own else {0, 1, 2, 3})
 
 
-def test_members_of_the_new_protocol_come_and_go(bootstrap: str, name: str) -> None:
+def test_consumer_protocol_members_join_and_leave(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, partitions=6)
     steps = [[set(owned) for owned in step] for step in java("new-group", bootstrap, name, name)]
     assert [sorted(map(len, step)) for step in steps] == [[6], [3, 3], [2, 2, 2], [3, 3], [6]]
@@ -85,7 +85,7 @@ def test_members_of_the_new_protocol_come_and_go(bootstrap: str, name: str) -> N
     assert two <= three
 
 
-def test_a_static_member_of_the_new_protocol_keeps_its_partitions(
+def test_static_member_of_consumer_protocol_keeps_partitions(
     bootstrap: str, name: str
 ) -> None:
     create_topic(bootstrap, name, partitions=4)
@@ -94,19 +94,19 @@ def test_a_static_member_of_the_new_protocol_keeps_its_partitions(
     assert seen["after"] == seen["before"]
 
 
-def test_subscription_by_an_expression(bootstrap: str, name: str) -> None:
+def test_subscription_by_regular_expression(bootstrap: str, name: str) -> None:
     seen = java("new-group-pattern", bootstrap, name, name)
     assert sorted(seen) == ["InvalidRegularExpression", f"{name}-a", f"{name}-b"]
 
 
-def test_a_group_changes_its_protocol_and_back(bootstrap: str, name: str) -> None:
+def test_group_is_upgraded_and_downgraded(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, partitions=4)
     assert java("migration", bootstrap, name, name) == [
         "1 Classic", "2 Consumer", "1 Classic", "2 Consumer", "1 Consumer",
     ]  # fmt: skip
 
 
-def test_every_kind_of_offset(bootstrap: str, name: str) -> None:
+def test_list_offsets_with_each_kind_of_timestamp(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, config={"retention.ms": "-1"})  # they are of 1970
     produce_with_timestamps(bootstrap, name, [1000, 2000, 4000, 3000])
     assert java("offsets", bootstrap, name) == {

@@ -84,7 +84,7 @@ def test_topics(tool: Tool, bootstrap: str, name: str) -> None:
     assert "does not exist" in gone.stdout
 
 
-def test_topics_refuses(tool: Tool, name: str) -> None:
+def test_topics_refuses_invalid_requests(tool: Tool, name: str) -> None:
     tool("topics", "--create", "--topic", name)
     for words, reason in [
         (["--topic", name], "already exists"),
@@ -100,7 +100,7 @@ def test_topics_refuses(tool: Tool, name: str) -> None:
     assert f"{name}-2" not in tool("topics", "--list").lines
 
 
-def test_topics_with_replicas_by_hand(tool: Tool, bootstrap: str, name: str) -> None:
+def test_topics_with_replica_assignment(tool: Tool, bootstrap: str, name: str) -> None:
     tool("topics", "--create", "--topic", name, "--replica-assignment", "1,1,1")
     wait_for_topic(bootstrap, name)
     assert "PartitionCount: 3" in tool("topics", "--describe", "--topic", name).stdout
@@ -209,7 +209,7 @@ def test_consumer_groups_describe_members(tool: Tool, bootstrap: str, name: str)
         member.communicate(timeout=PATIENCE_S)
 
 
-def test_consumer_groups_describe_the_new_protocol(tool: Tool, bootstrap: str, name: str) -> None:
+def test_consumer_groups_describe_consumer_protocol(tool: Tool, bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, partitions=2)
     for partition in (0, 1):
         produce(bootstrap, name, [b"x"] * 2, partition=partition)

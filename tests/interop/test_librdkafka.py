@@ -36,7 +36,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_produce_and_consume_with_a_codec(bootstrap: str, name: str, codec: str) -> None:
+def test_produce_and_consume_with_each_codec(bootstrap: str, name: str, codec: str) -> None:
     create_topic(bootstrap, name)
     values = [b"%d-" % number + b"x" * 500 for number in range(300)]
     config = {"compression.type": codec, "enable.idempotence": True, "linger.ms": 20}
@@ -48,7 +48,7 @@ def test_produce_and_consume_with_a_codec(bootstrap: str, name: str, codec: str)
     ]
 
 
-def test_headers_nulls_and_timestamps_come_back(bootstrap: str, name: str) -> None:
+def test_headers_nulls_and_timestamps_are_preserved(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, config={"retention.ms": "-1"})  # the record is of 1970
     producer = Producer({"bootstrap.servers": bootstrap})
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
@@ -60,7 +60,7 @@ def test_headers_nulls_and_timestamps_come_back(bootstrap: str, name: str) -> No
     assert message.timestamp()[1] == 1_234_567
 
 
-def test_log_append_time_is_the_brokers(bootstrap: str, name: str) -> None:
+def test_log_append_time_is_set_by_broker(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, config={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4"})
@@ -72,7 +72,7 @@ def test_log_append_time_is_the_brokers(bootstrap: str, name: str) -> None:
     assert before - 5 <= timestamp <= time.time() * 1000 + 5
 
 
-def test_a_record_that_is_too_large_is_refused(bootstrap: str, name: str) -> None:
+def test_too_large_record_is_refused(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, config={"max.message.bytes": "2000"})
     errors: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": bootstrap})
@@ -92,12 +92,12 @@ def test_acks(bootstrap: str, name: str, acks: int) -> None:
     assert [m.value() for m in read_all(bootstrap, name, 2)] == [b"one", b"two"]
 
 
-def test_a_topic_is_created_by_the_first_record(bootstrap: str, name: str) -> None:
+def test_first_record_creates_topic(bootstrap: str, name: str) -> None:
     produce(bootstrap, name, [b"first"], config={"allow.auto.create.topics": True})
     assert [m.value() for m in read_all(bootstrap, name, 1)] == [b"first"]
 
 
-def test_a_large_fetch_in_small_bites(bootstrap: str, name: str) -> None:
+def test_large_partition_is_read_with_small_fetches(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, config={"max.message.bytes": "1000000"})
     values = [bytes([number]) * 200_000 for number in range(20)]
     produce(bootstrap, name, values, config={"linger.ms": 0, "batch.num.messages": 1})
@@ -112,7 +112,7 @@ def test_a_large_fetch_in_small_bites(bootstrap: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_end_of_partition_is_seen(bootstrap: str, name: str, isolation: str) -> None:
+def test_end_of_partition_is_reported(bootstrap: str, name: str, isolation: str) -> None:
     create_topic(bootstrap, name)
     produce(bootstrap, name, [b"only"])
     config = {
@@ -133,7 +133,7 @@ def test_end_of_partition_is_seen(bootstrap: str, name: str, isolation: str) -> 
     consumer.close()
 
 
-def test_an_offset_out_of_range_is_reset(bootstrap: str, name: str) -> None:
+def test_offset_out_of_range_is_reset(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name)
     produce(bootstrap, name, [b"a", b"b"])
     config = {"bootstrap.servers": bootstrap, "group.id": name, "auto.offset.reset": "earliest"}
@@ -203,7 +203,7 @@ def settle(partitions: int, *members: Consumer, evenly: bool = False) -> list[se
 @pytest.mark.parametrize(
     "strategy", ["range", "roundrobin", "cooperative-sticky"], ids=lambda strategy: strategy
 )
-def test_members_come_and_go(bootstrap: str, name: str, group: Group, strategy: str) -> None:
+def test_classic_members_join_and_leave(bootstrap: str, name: str, group: Group, strategy: str) -> None:
     create_topic(bootstrap, name, partitions=4)
     first = group.join(partition_assignment_strategy=strategy)
     assert settle(4, first) == [{0, 1, 2, 3}]
@@ -217,7 +217,7 @@ def test_members_come_and_go(bootstrap: str, name: str, group: Group, strategy: 
 NEW = {"group_protocol": "consumer"}
 
 
-def test_members_of_the_new_protocol_come_and_go(bootstrap: str, name: str, group: Group) -> None:
+def test_consumer_protocol_members_join_and_leave(bootstrap: str, name: str, group: Group) -> None:
     create_topic(bootstrap, name, partitions=6)
     members = []
     for count in (1, 2, 3):
@@ -231,7 +231,7 @@ def test_members_of_the_new_protocol_come_and_go(bootstrap: str, name: str, grou
     )
 
 
-def test_a_member_of_the_new_protocol_takes_a_classic_group_along(
+def test_consumer_protocol_member_upgrades_classic_group(
     bootstrap: str, name: str, group: Group
 ) -> None:
     create_topic(bootstrap, name, partitions=4)
@@ -244,7 +244,7 @@ def test_a_member_of_the_new_protocol_takes_a_classic_group_along(
     group.leave(new)
 
 
-def test_a_static_member_returns_without_a_rebalance(
+def test_static_member_rejoins_without_rebalance(
     bootstrap: str, name: str, group: Group
 ) -> None:
     create_topic(bootstrap, name, partitions=4)
@@ -258,7 +258,7 @@ def test_a_static_member_returns_without_a_rebalance(
     assert group.rebalances == [again]
 
 
-def test_two_with_one_static_id_fence_each_other(bootstrap: str, name: str, group: Group) -> None:
+def test_members_with_same_instance_id_fence_each_other(bootstrap: str, name: str, group: Group) -> None:
     create_topic(bootstrap, name)
     first = group.join(group_instance_id="same")
     settle(1, first)
@@ -278,7 +278,7 @@ def test_two_with_one_static_id_fence_each_other(bootstrap: str, name: str, grou
     assert error.code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID)
 
 
-def test_offsets_are_committed_and_go_on(bootstrap: str, name: str, group: Group) -> None:
+def test_group_continues_at_committed_offsets(bootstrap: str, name: str, group: Group) -> None:
     create_topic(bootstrap, name)
     produce(bootstrap, name, [b"%d" % number for number in range(10)])
     first = group.join()
@@ -292,7 +292,7 @@ def test_offsets_are_committed_and_go_on(bootstrap: str, name: str, group: Group
     assert committed.offset == 4
 
 
-def test_topics_are_administrated(bootstrap: str, name: str) -> None:
+def test_admin_client_manages_topics(bootstrap: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def done(futures: Mapping[Any, Future[Any]]) -> list[Any]:
@@ -319,7 +319,7 @@ def test_topics_are_administrated(bootstrap: str, name: str) -> None:
             check()
 
 
-def test_offsets_are_administrated(bootstrap: str, name: str) -> None:
+def test_admin_client_manages_offsets(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name)
     produce(bootstrap, name, [b"%d" % number for number in range(10)])
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -338,7 +338,7 @@ def test_offsets_are_administrated(bootstrap: str, name: str) -> None:
     assert beyond.value.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE
 
 
-def test_groups_are_administrated(bootstrap: str, name: str, group: Group) -> None:
+def test_admin_client_manages_groups(bootstrap: str, name: str, group: Group) -> None:
     create_topic(bootstrap, name, partitions=2)
     produce(bootstrap, name, [b"a", b"b"], partition=0)
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -366,7 +366,7 @@ def test_groups_are_administrated(bootstrap: str, name: str, group: Group) -> No
     assert name not in {group.group_id for group in listed.valid}
 
 
-def test_the_cluster_describes_itself(broker: BrokerProcess) -> None:
+def test_cluster_is_described(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     found = admin.describe_cluster().result(PATIENCE_S)
     assert [f"{node.host}:{node.port}" for node in found.nodes] == [broker.bootstrap]

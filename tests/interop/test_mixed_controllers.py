@@ -93,7 +93,7 @@ def altered(admin: AdminClient, kind: ResourceType, name: str, config: str, valu
             check()
 
 
-def test_topics_come_grow_and_go(other: tuple[AdminClient, int]) -> None:
+def test_topics_are_created_extended_and_deleted(other: tuple[AdminClient, int]) -> None:
     admin, _ = other
     done(admin.create_topics([NewTopic("forwarded", 2, 2)]))
     assert refused(admin.create_topics([NewTopic("forwarded", 1, 1)])) == (
@@ -112,7 +112,7 @@ def test_topics_come_grow_and_go(other: tuple[AdminClient, int]) -> None:
             check()
 
 
-def test_configs_are_checked_by_the_broker_and_changed_by_the_controller(
+def test_configs_are_validated_by_broker_and_changed_by_controller(
     other: tuple[AdminClient, int],
 ) -> None:
     admin, broker = other
@@ -124,7 +124,7 @@ def test_configs_are_checked_by_the_broker_and_changed_by_the_controller(
     assert refused(admin.incremental_alter_configs([wrong])) == KafkaError.INVALID_CONFIG
 
 
-def test_each_broker_is_given_producer_ids_of_its_own(company: tuple[MixedCompany, int]) -> None:
+def test_each_broker_gets_its_own_producer_ids(company: tuple[MixedCompany, int]) -> None:
     """A block of a thousand, by the controller (AllocateProducerIds)."""
     both, _ = company
     blocks = [producer_id(each.bootstrap) // 1000 for each in (both.ours, both.theirs)]
@@ -143,7 +143,7 @@ def producer_id(bootstrap: str) -> int:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_topic_is_replicated_both_ways(
+def test_topic_is_replicated_in_both_directions(
     company: tuple[MixedCompany, int], compression: str
 ) -> None:
     both, _ = company
@@ -163,7 +163,7 @@ def test_a_topic_is_replicated_both_ways(
         wait_for_equal_logs(both, name, partition)
 
 
-def test_replicas_join_and_leave(company: tuple[MixedCompany, int], tmp_path: Path) -> None:
+def test_reassignment_adds_and_removes_replicas(company: tuple[MixedCompany, int], tmp_path: Path) -> None:
     """By kafka-reassign-partitions: each is led by the other's leader into the in-sync set, which the controller
     of either kind is asked for (AlterPartition), and then has what it was alone with."""
     both, _ = company

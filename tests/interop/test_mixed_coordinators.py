@@ -63,7 +63,7 @@ def commit(company: MixedCompany, producer: Producer, group: str, topic: str, of
 
 
 @pytest.mark.slow
-def test_there_and_back(company: MixedCompany) -> None:
+def test_coordinators_move_to_other_broker_and_back(company: MixedCompany) -> None:
     bootstrap = f"{company.ours.bootstrap},{company.theirs.bootstrap}"
     company.create_topic("t", [THEIRS, OURS], replicas=2)
     transactional(bootstrap, "first")  # the internal topics come into being

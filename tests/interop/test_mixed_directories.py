@@ -20,7 +20,7 @@ ALL = {"acks": "all"}
 
 
 @pytest.mark.parametrize("controller", [OURS, THEIRS], ids=["our controller", "their controller"])
-def test_what_was_in_a_failed_directory_is_led_by_the_other(
+def test_other_broker_leads_partitions_of_failed_directory(
     tmp_path: Path, controller: int
 ) -> None:
     with mixed_company(tmp_path, OFTEN, OFTEN, controller=controller, directories=2) as company:

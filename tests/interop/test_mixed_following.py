@@ -101,7 +101,7 @@ def numbered(count: int, size: int = 100) -> list[bytes]:
 # This broker leads
 
 
-def test_kafka_follows(company: MixedCompany) -> None:
+def test_kafka_follows_odradek(company: MixedCompany) -> None:
     create(company, "followed", **{"min.insync.replicas": "2"})
     values = numbered(2000)
     assert produce(company, "followed", values) == [None] * len(values)
@@ -111,7 +111,7 @@ def test_kafka_follows(company: MixedCompany) -> None:
     assert read(company.ours.bootstrap, "followed", len(values), **near) == values
 
 
-def test_a_follower_that_is_stopped_lags_and_leaves(company: MixedCompany) -> None:
+def test_paused_follower_leaves_isr(company: MixedCompany) -> None:
     create(company, "lags", **{"min.insync.replicas": "1"})
     wait_in_sync(company, "lags", OURS, THEIRS)
     os.kill(company.theirs.process.pid, signal.SIGSTOP)
@@ -124,7 +124,7 @@ def test_a_follower_that_is_stopped_lags_and_leaves(company: MixedCompany) -> No
     wait_in_sync(company, "lags", OURS, THEIRS)
 
 
-def test_too_few_in_sync_are_told_of(company: MixedCompany) -> None:
+def test_too_few_in_sync_replicas_are_reported(company: MixedCompany) -> None:
     create(company, "strict", **{"min.insync.replicas": "2"})
     wait_in_sync(company, "strict", OURS, THEIRS)
     os.kill(company.theirs.process.pid, signal.SIGSTOP)
@@ -149,7 +149,7 @@ def wait_in_sync_under_writes(company: MixedCompany) -> None:
 # Kafka leads
 
 
-def test_it_is_followed_and_read_here(company: MixedCompany) -> None:
+def test_odradek_follows_kafka(company: MixedCompany) -> None:
     create(company, "led", leader=THEIRS, **{"min.insync.replicas": "2"})
     values = numbered(5000)
     assert produce(company, "led", values) == [None] * len(values)
@@ -158,7 +158,7 @@ def test_it_is_followed_and_read_here(company: MixedCompany) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_large_and_compressed_batches_are_followed(company: MixedCompany, codec: str) -> None:
+def test_large_and_compressed_batches_are_replicated(company: MixedCompany, codec: str) -> None:
     name = f"large-{codec}"
     create(company, name, leader=THEIRS, **{"min.insync.replicas": "2"})
     values = numbered(300, 50_000)
@@ -168,7 +168,7 @@ def test_large_and_compressed_batches_are_followed(company: MixedCompany, codec:
 
 
 @pytest.mark.slow
-def test_a_leader_that_is_killed_is_succeeded_and_followed_again(company: MixedCompany) -> None:
+def test_killed_leader_is_replaced_and_returns(company: MixedCompany) -> None:
     create(company, "killed", leader=THEIRS, **{"min.insync.replicas": "1"})
     before = numbered(100)
     assert produce(company, "killed", before) == [None] * len(before)

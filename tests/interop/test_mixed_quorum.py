@@ -57,7 +57,7 @@ def assert_same_logs(nodes: list[Controller]) -> None:
 @pytest.mark.parametrize(
     ("kinds", "static"), [((KAFKA, KAFKA, OURS), True), ((KAFKA, OURS, OURS), False)]
 )
-def test_leaders_of_both_kinds_come_and_go(
+def test_leaders_of_both_kinds_are_elected(
     tmp_path: Path, kinds: tuple[str, ...], static: bool
 ) -> None:
     """SIGKILL and SIGTERM in turn; then who has not led yet, and is followed by both others."""
@@ -103,7 +103,7 @@ def _make_lead(mixed: Quorum, wanted: Controller) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(KAFKA, OURS), (OURS, KAFKA)])
-def test_a_newcomer_of_the_other_kind_takes_over(tmp_path: Path, first: str, second: str) -> None:
+def test_added_controller_of_other_kind_becomes_leader(tmp_path: Path, first: str, second: str) -> None:
     """It begins with the leader's snapshot, becomes a voter, leads, and removes who was there first,
     all by kafka-metadata-quorum."""
     with quorum(tmp_path, (first, second), OFTEN) as mixed:
@@ -169,7 +169,7 @@ def _hand_over(mixed: Quorum, to: Controller) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [(KAFKA, OURS), (OURS, KAFKA)])
-def test_a_static_quorum_becomes_one_that_can_change(
+def test_static_quorum_is_upgraded_to_dynamic(
     tmp_path: Path, kinds: tuple[str, str]
 ) -> None:
     """kafka-features raises kraft.version, once every voter has told its leader of its directory."""
@@ -203,7 +203,7 @@ def test_a_static_quorum_becomes_one_that_can_change(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(KAFKA, OURS), (OURS, KAFKA)])
-def test_a_controller_joins_by_itself(tmp_path: Path, first: str, second: str) -> None:
+def test_controller_joins_automatically(tmp_path: Path, first: str, second: str) -> None:
     """controller.quorum.auto.join.enable; with a new disk, in place of what it was before."""
     joins = {**QUICK, "controller.quorum.auto.join.enable": "true"}
     with quorum(tmp_path, (first, second), joins) as mixed:

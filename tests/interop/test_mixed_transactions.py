@@ -47,7 +47,7 @@ def topic(company: MixedCompany) -> str:
 
 
 @pytest.mark.slow
-def test_both_coordinate(company: MixedCompany, topic: str) -> None:
+def test_both_brokers_coordinate_transactions(company: MixedCompany, topic: str) -> None:
     transactional(company.ours.bootstrap, "first")
     assert set(company.leaders("__transaction_state")) == {OURS, THEIRS}
 
@@ -82,7 +82,7 @@ def test_java_commits_and_aborts(bootstrap: str, topic: str) -> None:
     assert sorted(read) == sorted(committed)
 
 
-def test_offsets_are_committed_with_what_was_made_of_them(
+def test_offsets_are_committed_in_transactions(
     company: MixedCompany, bootstrap: str, topic: str
 ) -> None:
     out = f"{topic}-out"
@@ -104,14 +104,14 @@ def test_offsets_are_committed_with_what_was_made_of_them(
     assert values(bootstrap, out, 4, partitions=range(2), config=COMMITTED) == ["made"] * 4
 
 
-def test_who_comes_later_fences_who_was_there(bootstrap: str, topic: str) -> None:
+def test_new_producer_fences_earlier_one(bootstrap: str, topic: str) -> None:
     for number in range(4):
         seen = java("fence", bootstrap, topic, f"{topic}-{number}")
         assert seen == {"first": "ProducerFencedException", "second": "committed"}
 
 
 @pytest.mark.slow
-def test_kafkas_tool_finds_the_transactions_of_both(bootstrap: str, topic: str) -> None:
+def test_kafka_transactions_lists_transactions_of_both(bootstrap: str, topic: str) -> None:
     producers: list[Producer] = []
     for number in range(4):
         producers.append(transactional(bootstrap, f"{topic}-{number}"))

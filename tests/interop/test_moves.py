@@ -90,7 +90,7 @@ def verified(tool: Tool, words: Sequence[str]) -> ToolRun:
 # Apache Kafka's tools
 
 
-def test_kafkas_tools_beside_a_running_move(
+def test_kafka_tools_during_running_move(
     tool: Tool, broker: BrokerProcess, name: str, tmp_path: Path
 ) -> None:
     """J-01, J-04, J-17 to J-19, J-22, J-23: shown, verified and cancelled while it goes on."""
@@ -140,7 +140,7 @@ def test_kafkas_tools_beside_a_running_move(
     assert broker.partition_directory(name).parent == target
 
 
-def test_a_throttle_is_changed_by_executing_again(
+def test_executing_again_changes_throttle(
     tool: Tool, broker: BrokerProcess, name: str, tmp_path: Path
 ) -> None:
     """J-23: and --throttle alone does not slow a move down."""
@@ -161,7 +161,7 @@ def test_a_throttle_is_changed_by_executing_again(
     assert MOVE_RATE not in tool("configs", "--describe", *settings).stdout
 
 
-def test_to_where_it_is_already_is_no_error(
+def test_move_to_current_directory_succeeds(
     tool: Tool, broker: BrokerProcess, name: str, tmp_path: Path
 ) -> None:
     """J-01; what kafka-python's test_alter_replica_log_dirs asks for."""
@@ -296,7 +296,7 @@ def more_comes_through(running: Traffic, count: int = 500) -> None:
             check()
 
 
-def test_kip_113s_first_system_test(own_broker: BrokerProcess, name: str, tmp_path: Path) -> None:
+def test_kip_113_first_system_test(own_broker: BrokerProcess, name: str, tmp_path: Path) -> None:
     """J-24 (1), on one broker: each replica to the other directory, and back, under load."""
     tool = tool_for(own_broker)
     create_topic(own_broker.bootstrap, name, partitions=3)
@@ -315,7 +315,7 @@ def test_kip_113s_first_system_test(own_broker: BrokerProcess, name: str, tmp_pa
     assert running.count > 1500
 
 
-def test_kip_113s_second_system_test(own_broker: BrokerProcess, name: str, tmp_path: Path) -> None:
+def test_kip_113_second_system_test(own_broker: BrokerProcess, name: str, tmp_path: Path) -> None:
     """J-24 (2), on one broker: a bad log directory does not concern the topic on the good one."""
     tool = tool_for(own_broker)
     first, second = own_broker.log_dirs

@@ -21,7 +21,7 @@ PATIENCE_S = 60
 
 
 @pytest.mark.slow
-def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
+def test_kafka_completes_interrupted_move(tmp_path: Path) -> None:
     config = {"intra.broker.throttled.rate": RATE, "log.initial.task.delay.ms": "600000"}
     with start_odradek(tmp_path / "ours", config=config, log_dir_count=2) as ours:
         small = {"internal.segment.bytes": "100000", "index.interval.bytes": "1000"}

@@ -49,7 +49,7 @@ def wait_for_roles(cluster: Cluster, voters: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("role", ["Follower", "Leader"])
-def test_a_controller_is_removed_and_added_again(cluster: Cluster, role: str) -> None:
+def test_controller_is_removed_and_added(cluster: Cluster, role: str) -> None:
     """The leader too: another one is elected then."""
     wait_for_roles(cluster, [1, 2, 3])
     node, directory = next((row[0], row[1]) for row in quorum(cluster) if row[-1] == role)
@@ -65,7 +65,7 @@ def test_a_controller_is_removed_and_added_again(cluster: Cluster, role: str) ->
     wait_for_roles(cluster, [1, 2, 3])
 
 
-def test_a_broker_is_forgotten_and_registers_again(cluster: Cluster) -> None:
+def test_unregistered_broker_registers_again(cluster: Cluster) -> None:
     cluster.stop(4)
     gone = tool(cluster, "cluster", "unregister", "--id", "4")
     assert "Broker 4 is no longer registered." in gone.stdout
@@ -78,7 +78,7 @@ def endpoints(cluster: Cluster) -> list[str]:
     return tool(cluster, "cluster", "list-endpoints", "--include-fenced-brokers").lines[1:]
 
 
-def test_a_feature_is_lowered_and_raised_for_all(cluster: Cluster) -> None:
+def test_feature_is_downgraded_and_upgraded_on_all_nodes(cluster: Cluster) -> None:
     for direction, level in (("downgrade", "0"), ("upgrade", "1")):
         done = tool(cluster, "features", direction, "--feature", f"share.version={level}")
         assert f"share.version was {direction}d to {level}." in done.stdout
@@ -92,7 +92,7 @@ def test_a_feature_is_lowered_and_raised_for_all(cluster: Cluster) -> None:
                     check()
 
 
-def test_somebody_is_elected_who_may_lack_records(cluster: Cluster) -> None:
+def test_unclean_election_elects_lagging_replica(cluster: Cluster) -> None:
     create(cluster, "unclean", "4:3")
     create(cluster, "guarded", "4:3")
     tool(
@@ -116,7 +116,7 @@ def test_somebody_is_elected_who_may_lack_records(cluster: Cluster) -> None:
     until(cluster, r"Isr: (3,4|4,3)\s", "topics", "--describe", "--topic", "unclean")
 
 
-def test_a_reassignment_is_listed_and_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+def test_reassignment_is_listed_and_cancelled(cluster: Cluster, tmp_path: Path) -> None:
     create(cluster, "slow", "1:2")
     lines = b"".join(b"%0999d\n" % number for number in range(1000))
     tool(cluster, "console-producer", "--topic", "slow", stdin=lines)
@@ -135,7 +135,7 @@ def test_a_reassignment_is_listed_and_cancelled(cluster: Cluster, tmp_path: Path
     until(cluster, "No partition reassignments found", "reassign-partitions", "--list")
 
 
-def test_the_metadata_log_is_read(cluster: Cluster, tmp_path: Path) -> None:
+def test_metadata_log_is_read_by_kafka_tools(cluster: Cluster, tmp_path: Path) -> None:
     """A follower's, and that of a broker which is no controller."""
     create(cluster, "shown", "1:2:3,4:1:2")
     for node in (2, 4):

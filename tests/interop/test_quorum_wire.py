@@ -91,7 +91,7 @@ async def leader_of(kafka: BrokerProcess) -> RaftResponse:
     return told
 
 
-async def test_who_does_not_know_the_epoch_is_told_it_and_its_leader(kafka: BrokerProcess) -> None:
+async def test_response_to_older_epoch_has_epoch_and_leader(kafka: BrokerProcess) -> None:
     told = await leader_of(kafka)
     there = controller(kafka)
     assert (told.leader_id, told.leader_endpoints) == (
@@ -100,7 +100,7 @@ async def test_who_does_not_know_the_epoch_is_told_it_and_its_leader(kafka: Brok
     )
 
 
-async def test_the_log_is_fetched_to_its_high_watermark(kafka: BrokerProcess) -> None:
+async def test_log_is_fetched_to_high_watermark(kafka: BrokerProcess) -> None:
     known = await leader_of(kafka)
     offset, epoch, kinds = 0, 0, set()
     while True:
@@ -123,7 +123,7 @@ async def test_the_log_is_fetched_to_its_high_watermark(kafka: BrokerProcess) ->
     assert parted.diverging.end_offset >= offset
 
 
-async def test_a_leader_gives_no_vote_away(kafka: BrokerProcess) -> None:
+async def test_leader_grants_no_vote(kafka: BrokerProcess) -> None:
     known = await leader_of(kafka)
     id_ = cluster_id(kafka)
     pre_vote = VoteRequest(
@@ -155,7 +155,7 @@ async def test_a_leader_gives_no_vote_away(kafka: BrokerProcess) -> None:
     assert mistaken.error is ErrorCode.invalid_voter_key
 
 
-async def test_epochs_that_are_over_begin_and_end_no_more(kafka: BrokerProcess) -> None:
+async def test_begin_and_end_of_older_epochs_are_refused(kafka: BrokerProcess) -> None:
     known = await leader_of(kafka)
     responses = await ask(
         kafka,
@@ -168,7 +168,7 @@ async def test_epochs_that_are_over_begin_and_end_no_more(kafka: BrokerProcess) 
         assert response.leader_endpoints == known.leader_endpoints
 
 
-async def test_snapshots_that_there_are_not(kafka: BrokerProcess) -> None:
+async def test_fetch_of_missing_snapshot_fails(kafka: BrokerProcess) -> None:
     known = await leader_of(kafka)
     requests = [
         FetchSnapshotRequest(
@@ -187,7 +187,7 @@ async def test_snapshots_that_there_are_not(kafka: BrokerProcess) -> None:
         ), "Kafka cannot say what is wrong; ours goes back to fetching"
 
 
-async def test_voters_that_cannot_be_changed_like_that(kafka: BrokerProcess) -> None:
+async def test_invalid_voter_changes_are_refused(kafka: BrokerProcess) -> None:
     known = await leader_of(kafka)
     stranger = Voter(ME.id, ME.directory_id, HERE)
     levels, nowhere, removed, updated = await ask(

@@ -40,7 +40,7 @@ EVENTS = (
 )
 
 
-def test_dump_log_decodes_ours_and_prints_what_we_print(
+def test_kafka_dump_log_prints_same_events_as_odradek(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """T-50; a segment, its states and the deletion of its partition."""
@@ -74,7 +74,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return broker.log_dirs[0], store
 
 
-def test_dump_log_decodes_what_a_broker_wrote(
+def test_kafka_dump_log_decodes_events_of_broker(
     stopped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """T-44 to T-46: every event of every partition of the topic."""
@@ -88,7 +88,7 @@ def test_dump_log_decodes_what_a_broker_wrote(
     assert states["COPY_SEGMENT_FINISHED"] >= 10
 
 
-def test_what_a_broker_stored_can_be_verified(
+def test_remote_segments_of_broker_are_verified(
     stopped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--without-metadata", "--url", str(stopped[1])]

@@ -17,7 +17,7 @@ PARTITIONS = (0, 1)
 COUNT = 200
 
 
-def test_each_record_once_and_whoever_was_there_before_is_fenced(bootstrap: str, name: str) -> None:
+def test_replay_writes_each_record_once_and_fences_earlier_run(bootstrap: str, name: str) -> None:
     again = f"{name}.again"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(each, 2) for each in (name, again)]).values():

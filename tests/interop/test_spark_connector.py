@@ -98,7 +98,7 @@ def options(bootstrap: str, topic: str, **more: Any) -> Options:
     }
 
 
-def test_a_batch_has_the_records_that_a_consumer_has(
+def test_batch_has_same_records_as_consumer(
     connector: SparkConnector, bootstrap: str, topic: str
 ) -> None:
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
@@ -113,7 +113,7 @@ def test_a_batch_has_the_records_that_a_consumer_has(
         assert len(rows) == {"read_uncommitted": 1300, "read_committed": 1200}[isolation]
 
 
-def test_a_batch_begins_and_ends_where_it_is_told_to(
+def test_batch_starts_and_ends_at_given_offsets(
     connector: SparkConnector, bootstrap: str, topic: str
 ) -> None:
     produce(bootstrap, topic, range(300))
@@ -138,7 +138,7 @@ def test_a_batch_begins_and_ends_where_it_is_told_to(
     assert early == [row for row in rows if row[2] < firsts[row[1]]]
 
 
-def test_a_stream_has_each_record_once_over_its_restarts(
+def test_stream_has_each_record_once_over_restarts(
     connector: SparkConnector, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     produce(bootstrap, topic, range(300))
@@ -154,7 +154,7 @@ def test_a_stream_has_each_record_once_over_its_restarts(
     assert rows == consumed(bootstrap, topic, "read_committed")
 
 
-def test_what_it_writes_is_there(
+def test_sink_writes_records(
     connector: SparkConnector, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     sent: list[Sent] = [
@@ -182,7 +182,7 @@ def test_what_it_writes_is_there(
     assert sorted(repr(row[5:7]) for row in piped) == sorted(repr(row[5:7]) for row in rows)
 
 
-def test_offsets_that_are_gone_fail_it_or_are_passed_over(
+def test_deleted_offsets_fail_query_or_are_skipped(
     connector: SparkConnector, bootstrap: str, topic: str
 ) -> None:
     produce(bootstrap, topic, range(300))

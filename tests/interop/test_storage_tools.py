@@ -68,7 +68,7 @@ def dumped(directory: Path) -> list[str]:
     ],
     ids=["dynamic", "3.9", "scram"],
 )
-def test_both_write_the_same(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_format_writes_same_files_as_kafka(tmp_path: Path, flags: tuple[str, ...]) -> None:
     theirs_config, ours_config = config_of(tmp_path / "theirs"), config_of(tmp_path / "ours")
     run_tool("storage", "format", "--cluster-id=some", "-c", str(theirs_config), *flags)
     ours("format", "--cluster-id=some", "-c", str(ours_config), *flags)
@@ -80,12 +80,12 @@ def test_both_write_the_same(tmp_path: Path, flags: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("release", ["3.3-IV3", "3.9", "4.0", "4.1-IV0", "4.3.0"])
-def test_both_map_versions_alike(release: str) -> None:
+def test_version_mapping_equals_that_of_kafka(release: str) -> None:
     words = ("version-mapping", "--release-version", release)
     assert ours(*words) == run_tool("storage", *words).stdout
 
 
-def test_both_know_the_same_dependencies() -> None:
+def test_feature_dependencies_equal_those_of_kafka() -> None:
     features = [
         "metadata.version=17", "eligible.leader.replicas.version=1", "transaction.version=2",
         "kraft.version=1", "share.version=1", "streams.version=1", "group.version=0",
@@ -94,7 +94,7 @@ def test_both_know_the_same_dependencies() -> None:
     assert ours(*words) == run_tool("storage", *words).stdout
 
 
-def test_kafka_runs_on_what_we_formatted(tmp_path: Path) -> None:
+def test_kafka_starts_on_directories_formatted_by_odradek(tmp_path: Path) -> None:
     port, controller = free_port(), free_port()
     directory = tmp_path / "kafka"
     directory.mkdir()

@@ -34,7 +34,7 @@ PAIRS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("writer", "reader"), PAIRS)
-def test_remote_storage_is_read_by_the_other(tmp_path: Path, writer: str, reader: str) -> None:
+def test_other_broker_reads_remote_storage(tmp_path: Path, writer: str, reader: str) -> None:
     store = tmp_path / "store"
     store.mkdir()
     config = tiered_configs(store, 1)

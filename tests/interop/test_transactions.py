@@ -92,7 +92,7 @@ def impatient(
         yield running
 
 
-def test_java_runs_out_of_time(impatient: BrokerProcess, name: str) -> None:
+def test_java_transaction_times_out(impatient: BrokerProcess, name: str) -> None:
     create_topic(impatient.bootstrap, name)
     seen = java("time-out", impatient.bootstrap, name, name, 2500)
     assert seen["late"] == "InvalidTxnStateException"

@@ -40,7 +40,7 @@ def cluster(
 
 
 @pytest.mark.parametrize("main_is_there", [False, True], ids=["alone", "beside-the-log"])
-def test_scenario_21_an_abandoned_copy_is_the_replica(
+def test_scenario_21_abandoned_future_replica_becomes_replica(
     cluster: Cluster, main_is_there: bool
 ) -> None:
     broker, *others = cluster.brokers

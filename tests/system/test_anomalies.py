@@ -31,7 +31,7 @@ def test_stuck():
 """
 
 
-def test_what_was_found_is_written_down(tmp_path: Path) -> None:
+def test_anomalies_are_written_to_file(tmp_path: Path) -> None:
     tests, found = tmp_path / "test_all.py", tmp_path / "found"
     tests.write_text(TESTS)
     words = [

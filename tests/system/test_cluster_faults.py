@@ -54,7 +54,7 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("kind", LOADS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_acknowledged_is_lost_or_doubled(whole: Cluster, fault: str, kind: str) -> None:
+def test_fault_neither_loses_nor_duplicates_acknowledged_records(whole: Cluster, fault: str, kind: str) -> None:
     """Neither by librdkafka nor, on a topic of its own with the same leaders, by the Java client."""
     what, topic, in_java = FAULTS[fault], f"{fault}-{kind}", f"{fault}-{kind}-java"
     partitions, padding_bytes = what.partitions, what.padding_bytes
@@ -85,7 +85,7 @@ def test_nothing_acknowledged_is_lost_or_doubled(whole: Cluster, fault: str, kin
 
 
 @pytest.mark.parametrize("kind", LOADS)
-def test_reassignment_under_bounce_loses_and_doubles_nothing(whole: Cluster, kind: str) -> None:
+def test_reassignment_with_bounces_neither_loses_nor_duplicates_records(whole: Cluster, kind: str) -> None:
     topic, partitions, replicas = f"reassigned-{kind}", 6, 2
     start = ring(whole.brokers, partitions, replicas, 0)
     create_topic(whole, topic, partitions, TOPIC_CONFIG, assignment=list(start.values()))
@@ -104,7 +104,7 @@ def test_reassignment_under_bounce_loses_and_doubles_nothing(whole: Cluster, kin
 
 
 @pytest.mark.parametrize("kind", LOADS)
-def test_an_unclean_election_loses_what_only_the_old_leader_had(whole: Cluster, kind: str) -> None:
+def test_unclean_election_loses_only_records_of_old_leader(whole: Cluster, kind: str) -> None:
     """Logs are cut to what the new leader has (KIP-101, KIP-320): nothing is doubled, all agree, and
     whoever reads along is told."""
     topic = f"unclean-{kind}"

@@ -61,7 +61,7 @@ def all_run(cluster: Cluster) -> bool:
     return all(cluster.state(each) is NodeState.RUNNING for each in cluster.brokers)
 
 
-def test_kip_113s_first_system_test(whole: Cluster, tmp_path: Path) -> None:
+def test_kip_113_first_system_test(whole: Cluster, tmp_path: Path) -> None:
     """J-24 (1): to the other directory, to the next broker's unused one, and all the way back."""
     brokers, topic = whole.brokers, "moved"
     create_topic(whole, topic, len(brokers), {}, assignment=[[each] for each in brokers])
@@ -90,7 +90,7 @@ def test_kip_113s_first_system_test(whole: Cluster, tmp_path: Path) -> None:
         assert leader(whole, topic, index) == broker
 
 
-def test_kip_113s_second_system_test(whole: Cluster, tmp_path: Path) -> None:
+def test_kip_113_second_system_test(whole: Cluster, tmp_path: Path) -> None:
     """J-24 (2): bad directories of a follower, of the leader, of all brokers are no concern of the topic
     on the good ones; the other topic goes on as long as it has a replica. Nothing of it is lost either."""
     good, bad = "on-good", "on-bad"

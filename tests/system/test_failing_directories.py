@@ -89,7 +89,7 @@ SLOW = pytest.mark.slow
         pytest.param(read_only, marks=SLOW),
     ],
 )
-def test_a_directory_goes_away_and_nobody_writes_to_it(
+def test_failed_directory_without_writes_goes_offline(
     open_path: Path, way: Callable[[Path], AbstractContextManager[tuple[Path, Break]]]
 ) -> None:
     """It is noticed all the same."""
@@ -118,7 +118,7 @@ def check_the_others(jbod: Jbod, load: Load) -> None:
 
 
 @SLOW
-def test_permissions_are_taken_away(open_path: Path) -> None:
+def test_directory_without_permissions_goes_offline(open_path: Path) -> None:
     """chmod 000; given back, a restart has all of it again."""
     bad, prefix = open_path / "bad", obeying_permissions()
     with running(open_path, bad, prefix=prefix) as jbod:
@@ -165,7 +165,7 @@ def start(jbod: Jbod, **more: Any) -> Iterator[Jbod]:
 
 
 @SLOW
-def test_a_disk_that_cannot_write_what_it_accepted(open_path: Path) -> None:
+def test_failed_writeback_takes_directory_offline(open_path: Path) -> None:
     """The page cache took it; a sync finds out, and is not tried again."""
     with failing(open_path) as (bad, break_it), running(open_path, bad) as jbod:
         with Load(jbod.bootstrap, jbod.good_partitions) as load:
@@ -178,7 +178,7 @@ def test_a_disk_that_cannot_write_what_it_accepted(open_path: Path) -> None:
         check_the_others(jbod, load)
 
 
-def test_a_disk_that_cannot_be_read(open_path: Path) -> None:
+def test_failed_reads_take_directory_offline(open_path: Path) -> None:
     """Data and index pages that are not in memory: an error each, and not a signal."""
     with failing_disk(open_path / "bad", open_path / "backing") as disk:
         with running(open_path, open_path / "bad", records=600) as jbod:
@@ -193,7 +193,7 @@ def test_a_disk_that_cannot_be_read(open_path: Path) -> None:
             assert load.acknowledged
 
 
-def test_a_full_disk_refuses_and_recovers(open_path: Path) -> None:
+def test_full_disk_refuses_writes_until_space_is_free(open_path: Path) -> None:
     """Where nothing was lost the directory stays online: what is there is read, room is made."""
     with small_disk(open_path / "bad", "24m"), running(open_path, open_path / "bad") as jbod:
         with Load(jbod.bootstrap, jbod.good_partitions) as load:
@@ -214,7 +214,7 @@ FOR_RECOVERY = 64 << 10
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=SLOW)])
-def test_a_start_on_a_full_disk_serves_what_is_there(open_path: Path, end: signal.Signals) -> None:
+def test_start_on_full_disk_serves_existing_records(open_path: Path, end: signal.Signals) -> None:
     with small_disk(open_path / "bad", "24m"), running(open_path, open_path / "bad") as jbod:
         ballast = fill(jbod.bad)
         produce(jbod.bootstrap, jbod.bad_partitions[0], 5, 10_000)
@@ -230,7 +230,7 @@ def test_a_start_on_a_full_disk_serves_what_is_there(open_path: Path, end: signa
                 assert produce(again.bootstrap, partition) == []
 
 
-def test_without_its_metadata_directory_the_broker_ends_and_says_why(open_path: Path) -> None:
+def test_loss_of_metadata_directory_stops_broker_with_reason(open_path: Path) -> None:
     with running(open_path, open_path / "bad") as jbod:
         jbod.good.rename(open_path / "away")
         assert jbod.process.process.wait(30) == 1
@@ -241,7 +241,7 @@ def test_without_its_metadata_directory_the_broker_ends_and_says_why(open_path: 
 
 
 @SLOW
-def test_without_any_directory_too(open_path: Path) -> None:
+def test_loss_of_last_directory_stops_broker(open_path: Path) -> None:
     with running(open_path, open_path / "bad") as jbod:
         for directory in (jbod.bad, jbod.good):
             directory.rename(open_path / f"{directory.name} away")
@@ -255,7 +255,7 @@ def test_without_any_directory_too(open_path: Path) -> None:
             )
 
 
-def test_a_disk_that_is_not_mounted_is_not_taken_for_an_empty_one(open_path: Path) -> None:
+def test_unmounted_disk_leaves_partitions_offline(open_path: Path) -> None:
     """Its partitions are offline, and come back with it: no record is lost to an empty log."""
     with running(open_path, open_path / "bad") as jbod:
         before = sorted(read_all(jbod.bootstrap, range(PARTITIONS)))

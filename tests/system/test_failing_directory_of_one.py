@@ -148,7 +148,7 @@ class OneByOne:
         assert self._producer.flush(PATIENCE_S) == 0  # a broker may take 30 s to give up
 
 
-def test_scenario_22_the_leaders_directory(whole: Cluster, tmp_path: Path) -> None:
+def test_scenario_22_directory_of_leader(whole: Cluster, tmp_path: Path) -> None:
     """A storage error, or that it does not lead; then another one does, and all goes on."""
     replicas = ReplicaManager(whole, "led", tmp_path)
     written = ReplicaManager(whole, "led-too", tmp_path)
@@ -178,7 +178,7 @@ def test_scenario_22_the_leaders_directory(whole: Cluster, tmp_path: Path) -> No
     assert_replicas_equal(whole, replicas.topic, PARTITIONS)
 
 
-def test_scenario_22_a_followers_directory(whole: Cluster, tmp_path: Path, kind: str) -> None:
+def test_scenario_22_directory_of_follower(whole: Cluster, tmp_path: Path, kind: str) -> None:
     """No producer notices; the broker goes on to follow what is in its other directory. (Apache Kafka may
     let a record wait for its time-out.)"""
     replicas = ReplicaManager(whole, "followed", tmp_path)
@@ -210,7 +210,7 @@ def test_scenario_22_a_followers_directory(whole: Cluster, tmp_path: Path, kind:
     assert_replicas_equal(whole, replicas.topic, PARTITIONS)
 
 
-def test_scenario_22_without_a_controller_to_be_told(
+def test_scenario_22_directory_of_leader_without_controller(
     whole: Cluster, tmp_path: Path, kind: str
 ) -> None:
     """After log.dir.failure.timeout.ms the broker ends: nobody would take its leadership otherwise."""

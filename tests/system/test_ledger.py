@@ -29,13 +29,13 @@ OK = Outcome.COMMITTED
         ([(0, b"p:1"), (1, b"p:2"), (2, b"p:3")], "p:3 was never sent"),
     ],
 )
-def test_what_was_acknowledged_is_there_once_and_in_order(
+def test_ledger_finds_lost_duplicated_and_reordered_records(
     rows: list[tuple[int, bytes]], complaint: str | None
 ) -> None:
     assert ledger(OK, OK).anomalies({0: rows}) == ([complaint] if complaint else [])
 
 
-def test_a_record_is_where_its_acknowledgement_says() -> None:
+def test_ledger_finds_records_at_wrong_offset() -> None:
     kept = ledger(OK)
     kept.places[b"p:1"] = (0, 7)
     assert kept.anomalies({0: [(7, b"p:1")]}) == []
@@ -44,7 +44,7 @@ def test_a_record_is_where_its_acknowledgement_says() -> None:
     ]
 
 
-def test_a_transaction_is_there_as_a_whole_or_not_at_all() -> None:
+def test_ledger_finds_partial_and_aborted_transactions() -> None:
     aborted, unknown = ledger(Outcome.ABORTED, size=2), ledger(Outcome.UNKNOWN, size=2)
     assert aborted.anomalies({0: []}) == []
     assert aborted.anomalies({0: [(0, b"p:1")]}) == ["p:1 was aborted, and is read"]
@@ -53,5 +53,5 @@ def test_a_transaction_is_there_as_a_whole_or_not_at_all() -> None:
     assert unknown.anomalies({0: [(0, b"p:1")]}) == ["of [b'p:1', b'p:2'] only [b'p:1'] is there"]
 
 
-def test_what_an_unclean_election_may_lose_is_no_loss() -> None:
+def test_ledger_accepts_losses_of_unclean_election() -> None:
     assert ledger(OK).anomalies({0: []}, lost_by_choice=frozenset([b"p:1"])) == []

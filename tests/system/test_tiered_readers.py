@@ -114,7 +114,7 @@ def leader_of(cluster: Cluster, topic: str) -> int:
     return int(admin.list_topics(topic, 20).topics[topic].partitions[0].leader)
 
 
-def test_t32_a_consumer_goes_on_from_the_next_leader(cluster: Cluster) -> None:
+def test_t32_consumer_continues_at_new_leader(cluster: Cluster) -> None:
     """T-32: it is neither reset nor told of an offset out of range."""
     local = create_and_fill(cluster, "moved")
     assert local > 0
@@ -130,7 +130,7 @@ def test_t32_a_consumer_goes_on_from_the_next_leader(cluster: Cluster) -> None:
         cluster.restart(killed[0])
 
 
-def test_t32_every_replica_serves_the_remote_tier(cluster: Cluster) -> None:
+def test_t32_every_replica_serves_remote_tier(cluster: Cluster) -> None:
     """T-32, KIP-392: a follower reads it by itself."""
     local = create_and_fill(cluster, "near")
     leader = leader_of(cluster, "near")

@@ -65,7 +65,7 @@ def test_scenario_1_offload_and_consume_from_leader(tiers: Tiered) -> None:
     assert tiers.consume_by_java("one-b", 1, 4) == ["1", "2", "3", "4"]
 
 
-def test_scenario_2_copying_is_disabled_and_enabled_again(tiers: Tiered) -> None:
+def test_scenario_2_copying_is_disabled_and_enabled(tiers: Tiered) -> None:
     """X-01's upstream form: with remote.log.copy.disable both tiers are read and nothing is copied."""
     topic = "two"
     tiers.create(topic, [FIRST, SECOND])
@@ -171,7 +171,7 @@ def test_scenario_5_list_offsets(tiers: Tiered) -> None:
     assert tiers.offset(topic, LATEST) == (epoch, 6)
 
 
-def test_scenario_6_segments_below_the_log_start_are_deleted(tiers: Tiered) -> None:
+def test_scenario_6_segments_below_log_start_are_deleted(tiers: Tiered) -> None:
     """T-37; the first epoch is that of the first record, under the next leader, too."""
     topic = "six"
     tiers.create(topic, [FIRST, SECOND], batches=2)
@@ -298,7 +298,7 @@ def test_scenario_10_offload_and_consume_committed(tiers: Tiered) -> None:
         assert reads.count(kind) <= 12, kind
 
 
-def test_aborted_transactions_are_left_out_in_both_tiers(tiers: Tiered) -> None:
+def test_aborted_transactions_are_skipped_in_both_tiers(tiers: Tiered) -> None:
     """T-35: by the transaction indexes that were copied."""
     topic = "ten-aborted"
     tiers.create(topic, [FIRST], batches=3)
@@ -407,7 +407,7 @@ def test_scenario_12_transactions_with_a_tiered_topic(tiers: Tiered) -> None:
         assert tiers.remote(topic, partition)
 
 
-def test_scenario_13_a_new_follower_of_what_has_moved_to_the_tiered_store(tiers: Tiered) -> None:
+def test_scenario_13_new_follower_of_tiered_log(tiers: Tiered) -> None:
     """T-42, T-58: it begins where the leader's local log does, with the epochs from remote storage."""
     topic = "thirteen"
     tiers.create(topic, [FIRST], batches=5)
@@ -422,7 +422,7 @@ def test_scenario_13_a_new_follower_of_what_has_moved_to_the_tiered_store(tiers:
     assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(9)]
 
 
-def test_scenario_14_a_new_follower_where_records_were_deleted(tiers: Tiered) -> None:
+def test_scenario_14_new_follower_after_delete_records(tiers: Tiered) -> None:
     topic = "fourteen"
     tiers.create(topic, [FIRST], batches=7)
     values = [str(number) for number in range(11)]
@@ -438,7 +438,7 @@ def test_scenario_14_a_new_follower_where_records_were_deleted(tiers: Tiered) ->
     assert [value for _, value in tiers.consume(topic, 5)] == values[5:]
 
 
-def test_scenario_14_a_follower_that_was_away_is_out_of_range(tiers: Tiered) -> None:
+def test_scenario_14_returning_follower_is_out_of_range(tiers: Tiered) -> None:
     """Its log ends before the leader's starts, which is before the leader's local log does (T-59)."""
     topic = "fourteen-away"
     tiers.create(topic, [FIRST, SECOND], batches=7)
@@ -466,7 +466,7 @@ def join(tiers: Tiered, topic: str, broker: int) -> None:
     kafka_facts.wait_until_reassigned(tiers.cluster, topic, replicas)
 
 
-def test_scenario_15_remote_storage_that_is_away_costs_no_record_and_leaves_nothing_over(
+def test_scenario_15_unavailable_remote_storage_loses_no_records(
     tiers: Tiered,
 ) -> None:
     """T-30, T-12: nothing local goes before it is copied; then each segment is there once."""
@@ -510,14 +510,14 @@ def test_scenario_15_remote_storage_that_is_away_costs_no_record_and_leaves_noth
         },
     ],
 )
-def test_scenario_17_configs_that_cannot_be(tiers: Tiered, config: dict[str, str]) -> None:
+def test_scenario_17_invalid_configs_are_refused(tiers: Tiered, config: dict[str, str]) -> None:
     """T-15, T-16."""
     with pytest.raises(KafkaException) as caught:
         tiers.create("seventeen-bad", [FIRST], config=config)
     assert caught.value.args[0].code() == KafkaError.INVALID_CONFIG
 
 
-def test_scenario_17_tiering_is_not_turned_off_without_a_word(tiers: Tiered) -> None:
+def test_scenario_17_disabling_requires_delete_on_disable(tiers: Tiered) -> None:
     topic = "seventeen"
     tiers.create(topic, [FIRST])
     for settings in (
