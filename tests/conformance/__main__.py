@@ -26,10 +26,10 @@ from tests.conformance import brokers
 from tests.conformance.builds import PAGE, Build, broker_build, results_name
 from tests.conformance.franz_go import FranzGo
 from tests.conformance.kafka_python import KafkaPython
-from tests.conformance.lanes import run_alike
 from tests.conformance.librdkafka import Librdkafka
 from tests.conformance.model import Job, Outcome, Result, Suite, not_applicable
 from tests.conformance.page import page
+from tests.conformance.parallel_jobs import run_alike
 from tests.conformance.results import Side
 from tests.support.kafka_dist import KafkaUnavailable
 

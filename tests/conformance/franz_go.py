@@ -16,7 +16,7 @@ from odradek.bench.build_cache import kept, needed_program, run_build
 from odradek.bench.model import PeerUnavailable
 from tests.conformance.builds import digest_of_build
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
-from tests.conformance.running import Ended, one_line, run_program
+from tests.conformance.programs import Ended, one_line, run_program
 
 MODULE = "github.com/twmb/franz-go"
 ADDRESS_FUNCTION = "getSeedBrokers"

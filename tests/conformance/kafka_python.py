@@ -18,7 +18,7 @@ from odradek.bench.build_cache import kept, run_build
 from odradek.bench.peers.jars import kafka_version
 from tests.conformance.builds import digest_of_build
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
-from tests.conformance.running import Ended, one_line, run_program
+from tests.conformance.programs import Ended, one_line, run_program
 
 NEEDS = (
     "pytest==9.2.0",

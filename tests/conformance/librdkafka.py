@@ -17,7 +17,7 @@ from odradek.bench.peers.jars import kafka_version
 from tests.conformance.kafka_scripts import write_scripts
 from tests.conformance.librdkafka_build import PACKAGE, PACKAGE_VERSION, VERSION, built_tests
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
-from tests.conformance.running import Ended, one_line, run_program
+from tests.conformance.programs import Ended, one_line, run_program
 
 FULL = frozenset(
     ["0018", "0019", "0026", "0045", "0050", "0061", "0082", "0089", "0102", "0122", "0127", "0132"]

@@ -16,8 +16,8 @@ from tests.conformance.franz_go import FranzGo, find_tests_reaching
 from tests.conformance.librdkafka import entries_of, result_of
 from tests.conformance.model import Outcome, failed, not_applicable, passed
 from tests.conformance.page import page
+from tests.conformance.programs import Ended, run_program
 from tests.conformance.results import Side
-from tests.conformance.running import Ended, run_program
 from tests.support.broker_process import deadline
 
 SUMMARY = """\
@@ -111,9 +111,9 @@ TERMINATED = """
 import sys
 from pathlib import Path
 from tests.conformance.__main__ import stop_when_terminated
-from tests.conformance.lanes import run_alike
+from tests.conformance.parallel_jobs import run_alike
 from tests.conformance.model import Job
-from tests.conformance.running import run_program
+from tests.conformance.programs import run_program
 
 class Endless:
     settings = {}

@@ -85,9 +85,7 @@ def test_consumer_protocol_members_join_and_leave(bootstrap: str, name: str) -> 
     assert two <= three
 
 
-def test_static_member_of_consumer_protocol_keeps_partitions(
-    bootstrap: str, name: str
-) -> None:
+def test_static_member_of_consumer_protocol_keeps_partitions(bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, partitions=4)
     seen = java("new-group-static", bootstrap, name, name)
     assert sorted(map(len, seen["before"])) == [2, 2]

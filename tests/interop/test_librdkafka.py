@@ -203,7 +203,9 @@ def settle(partitions: int, *members: Consumer, evenly: bool = False) -> list[se
 @pytest.mark.parametrize(
     "strategy", ["range", "roundrobin", "cooperative-sticky"], ids=lambda strategy: strategy
 )
-def test_classic_members_join_and_leave(bootstrap: str, name: str, group: Group, strategy: str) -> None:
+def test_classic_members_join_and_leave(
+    bootstrap: str, name: str, group: Group, strategy: str
+) -> None:
     create_topic(bootstrap, name, partitions=4)
     first = group.join(partition_assignment_strategy=strategy)
     assert settle(4, first) == [{0, 1, 2, 3}]
@@ -244,9 +246,7 @@ def test_consumer_protocol_member_upgrades_classic_group(
     group.leave(new)
 
 
-def test_static_member_rejoins_without_rebalance(
-    bootstrap: str, name: str, group: Group
-) -> None:
+def test_static_member_rejoins_without_rebalance(bootstrap: str, name: str, group: Group) -> None:
     create_topic(bootstrap, name, partitions=4)
     first = group.join(group_instance_id="one")
     second = group.join(group_instance_id="two")
@@ -258,7 +258,9 @@ def test_static_member_rejoins_without_rebalance(
     assert group.rebalances == [again]
 
 
-def test_members_with_same_instance_id_fence_each_other(bootstrap: str, name: str, group: Group) -> None:
+def test_members_with_same_instance_id_fence_each_other(
+    bootstrap: str, name: str, group: Group
+) -> None:
     create_topic(bootstrap, name)
     first = group.join(group_instance_id="same")
     settle(1, first)

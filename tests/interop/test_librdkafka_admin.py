@@ -122,7 +122,9 @@ def test_elections(admin: AdminClient, guarded: BrokerProcess, name: str) -> Non
         assert elected[where].name() == "ELECTION_NOT_NEEDED"
 
 
-def test_authorized_operations_are_described(admin: AdminClient, guarded: BrokerProcess, name: str) -> None:
+def test_authorized_operations_are_described(
+    admin: AdminClient, guarded: BrokerProcess, name: str
+) -> None:
     create_topic(guarded.bootstrap, name)
     cluster = admin.describe_cluster(include_authorized_operations=True).result()
     assert AclOperation.ALTER in cluster.authorized_operations

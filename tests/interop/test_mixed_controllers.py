@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from odradek.protocol import apis
-from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.support.anomalies import require
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import run_tool
@@ -41,10 +41,10 @@ ASSIGNMENT = [[OURS, THEIRS], [THEIRS, OURS], [OURS, THEIRS], [THEIRS, OURS]]
 @pytest.fixture(scope="module", params=[OURS, THEIRS], ids=["our controller", "their controller"])
 def company(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[MixedCompany, int]]:
+) -> Iterator[tuple[MixedBrokers, int]]:
     """With the id of who is the controller."""
     directory = tmp_path_factory.mktemp("mixed")
-    with mixed_company(directory, controller=request.param) as company:
+    with mixed_brokers(directory, controller=request.param) as company:
         yield company, request.param
 
 
@@ -52,7 +52,7 @@ def company(
 
 
 @pytest.fixture
-def other(company: tuple[MixedCompany, int]) -> tuple[AdminClient, int]:
+def other(company: tuple[MixedBrokers, int]) -> tuple[AdminClient, int]:
     """A client of the broker that is not the controller, and that broker's id."""
     both, controller = company
     asked = both.theirs if controller == OURS else both.ours
@@ -124,7 +124,7 @@ def test_configs_are_validated_by_broker_and_changed_by_controller(
     assert refused(admin.incremental_alter_configs([wrong])) == KafkaError.INVALID_CONFIG
 
 
-def test_each_broker_gets_its_own_producer_ids(company: tuple[MixedCompany, int]) -> None:
+def test_each_broker_gets_its_own_producer_ids(company: tuple[MixedBrokers, int]) -> None:
     """A block of a thousand, by the controller (AllocateProducerIds)."""
     both, _ = company
     blocks = [producer_id(each.bootstrap) // 1000 for each in (both.ours, both.theirs)]
@@ -144,7 +144,7 @@ def producer_id(bootstrap: str) -> int:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_topic_is_replicated_in_both_directions(
-    company: tuple[MixedCompany, int], compression: str
+    company: tuple[MixedBrokers, int], compression: str
 ) -> None:
     both, _ = company
     name = f"both-ways-{compression}"
@@ -163,7 +163,9 @@ def test_topic_is_replicated_in_both_directions(
         wait_for_equal_logs(both, name, partition)
 
 
-def test_reassignment_adds_and_removes_replicas(company: tuple[MixedCompany, int], tmp_path: Path) -> None:
+def test_reassignment_adds_and_removes_replicas(
+    company: tuple[MixedBrokers, int], tmp_path: Path
+) -> None:
     """By kafka-reassign-partitions: each is led by the other's leader into the in-sync set, which the controller
     of either kind is asked for (AlterPartition), and then has what it was alone with."""
     both, _ = company
@@ -185,7 +187,7 @@ def test_reassignment_adds_and_removes_replicas(company: tuple[MixedCompany, int
 
 
 def reassign(
-    company: MixedCompany, directory: Path, topic: str, wanted: Sequence[Sequence[int]]
+    company: MixedBrokers, directory: Path, topic: str, wanted: Sequence[Sequence[int]]
 ) -> None:
     """Have these replicas, and wait until all of them are in sync."""
     rows = [
@@ -231,7 +233,7 @@ def produce(bootstrap: str, topic: str, count: int, compression: str) -> list[ob
     return failed
 
 
-def wait_for_equal_logs(company: MixedCompany, topic: str, partition: int) -> None:
+def wait_for_equal_logs(company: MixedBrokers, topic: str, partition: int) -> None:
     with deadline(20, f"both to have the same of {topic}-{partition}") as check:
         while True:
             ours, theirs = (log(each, topic, partition) for each in (company.ours, company.theirs))

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.broker.coordination.coordinator_log import partition_for
-from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company, wait_for_both
+from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers, wait_for_both
 from tests.interop.test_transactions import COMMITTED, transactional, values
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
@@ -28,19 +28,19 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCompany]:
-    with mixed_company(tmp_path_factory.mktemp("mixed"), CONFIG, CONFIG) as it:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedBrokers]:
+    with mixed_brokers(tmp_path_factory.mktemp("mixed"), CONFIG, CONFIG) as it:
         yield it
 
 
-def key_at(company: MixedCompany, topic: str, node: int, prefix: str) -> str:
+def key_at(company: MixedBrokers, topic: str, node: int, prefix: str) -> str:
     """A group or transactional id that this node coordinates."""
     leaders = company.leaders(topic)
     keys = (f"{prefix}-{number}" for number in range(1000))
     return next(key for key in keys if leaders[partition_for(key, len(leaders))] == node)
 
 
-def committed(company: MixedCompany, group: str, topic: str) -> int:
+def committed(company: MixedBrokers, group: str, topic: str) -> int:
     """The group's offset in the first partition; from whoever coordinates it, once somebody does."""
     consumer = Consumer({"bootstrap.servers": company.ours.bootstrap, "group.id": group})
     with deadline(PATIENCE_S, f"a coordinator of {group}") as check:
@@ -55,7 +55,7 @@ def committed(company: MixedCompany, group: str, topic: str) -> int:
     return offset
 
 
-def commit(company: MixedCompany, producer: Producer, group: str, topic: str, offset: int) -> None:
+def commit(company: MixedBrokers, producer: Producer, group: str, topic: str, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": company.ours.bootstrap, "group.id": group})
     wanted = [TopicPartition(topic, 0, offset)]
     producer.send_offsets_to_transaction(wanted, consumer.consumer_group_metadata(), PATIENCE_S)
@@ -63,7 +63,7 @@ def commit(company: MixedCompany, producer: Producer, group: str, topic: str, of
 
 
 @pytest.mark.slow
-def test_coordinators_move_to_other_broker_and_back(company: MixedCompany) -> None:
+def test_coordinators_move_to_other_broker_and_back(company: MixedBrokers) -> None:
     bootstrap = f"{company.ours.bootstrap},{company.theirs.bootstrap}"
     company.create_topic("t", [THEIRS, OURS], replicas=2)
     transactional(bootstrap, "first")  # the internal topics come into being
@@ -104,7 +104,7 @@ def test_coordinators_move_to_other_broker_and_back(company: MixedCompany) -> No
     assert values(bootstrap, "t", 5, partitions=range(2), config=COMMITTED).count("again") == 1
 
 
-def lead_again(company: MixedCompany) -> None:
+def lead_again(company: MixedBrokers) -> None:
     """Every replica in sync, and each partition led by its first one."""
     admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
     with deadline(60, "every replica to be in sync") as check:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import PATIENCE_S, produce, read_all
@@ -20,10 +20,8 @@ ALL = {"acks": "all"}
 
 
 @pytest.mark.parametrize("controller", [OURS, THEIRS], ids=["our controller", "their controller"])
-def test_other_broker_leads_partitions_of_failed_directory(
-    tmp_path: Path, controller: int
-) -> None:
-    with mixed_company(tmp_path, OFTEN, OFTEN, controller=controller, directories=2) as company:
+def test_other_broker_leads_partitions_of_failed_directory(tmp_path: Path, controller: int) -> None:
+    with mixed_brokers(tmp_path, OFTEN, OFTEN, controller=controller, directories=2) as company:
         node = OURS + THEIRS - controller
         broker = company.theirs if controller == OURS else company.ours
         good, bad = broker.log_dirs
@@ -45,7 +43,7 @@ def test_other_broker_leads_partitions_of_failed_directory(
             assert [each.value() for each in read] == [b"before", b"after"]
 
 
-def move(company: MixedCompany, place: Path, topic: str, node: int, directory: Path) -> None:
+def move(company: MixedBrokers, place: Path, topic: str, node: int, directory: Path) -> None:
     """Have the broker's replica in that directory."""
     file = place / "wanted.json"
     replicas = [node, OURS + THEIRS - node]

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.support.broker_process import deadline
 from tests.support.librdkafka_clients import PATIENCE_S
 
@@ -28,12 +28,12 @@ NEAR_US = {"client.rack": "here"}
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCompany]:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedBrokers]:
     settings = {
         "replica.lag.time.max.ms": str(LAG_MS),
         "replica.selector.class": ("org.apache.kafka.common.replica.RackAwareReplicaSelector"),
     }
-    with mixed_company(
+    with mixed_brokers(
         tmp_path_factory.mktemp("following"),
         {**settings, "broker.rack": "here"},
         {**settings, "broker.rack": "there"},
@@ -41,7 +41,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCompany]:
         yield it
 
 
-def create(company: MixedCompany, name: str, *, leader: int = OURS, **configs: str) -> None:
+def create(company: MixedBrokers, name: str, *, leader: int = OURS, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
     assignment = [[leader, OURS + THEIRS - leader]]
     topic = NewTopic(name, num_partitions=1, replica_assignment=assignment, config=configs)
@@ -49,7 +49,7 @@ def create(company: MixedCompany, name: str, *, leader: int = OURS, **configs: s
     assert company.leaders(name) == [leader]
 
 
-def wait_in_sync(company: MixedCompany, topic: str, *brokers: int) -> None:
+def wait_in_sync(company: MixedBrokers, topic: str, *brokers: int) -> None:
     admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
     with deadline(30, f"{topic}'s in-sync set to be {brokers}") as check:
         while True:
@@ -60,7 +60,7 @@ def wait_in_sync(company: MixedCompany, topic: str, *brokers: int) -> None:
 
 
 def produce(
-    company: MixedCompany, topic: str, values: list[bytes], **config: object
+    company: MixedBrokers, topic: str, values: list[bytes], **config: object
 ) -> list[object]:
     """What became of each: None, or the error."""
     producer = Producer(
@@ -101,7 +101,7 @@ def numbered(count: int, size: int = 100) -> list[bytes]:
 # This broker leads
 
 
-def test_kafka_follows_odradek(company: MixedCompany) -> None:
+def test_kafka_follows_odradek(company: MixedBrokers) -> None:
     create(company, "followed", **{"min.insync.replicas": "2"})
     values = numbered(2000)
     assert produce(company, "followed", values) == [None] * len(values)
@@ -111,7 +111,7 @@ def test_kafka_follows_odradek(company: MixedCompany) -> None:
     assert read(company.ours.bootstrap, "followed", len(values), **near) == values
 
 
-def test_paused_follower_leaves_isr(company: MixedCompany) -> None:
+def test_paused_follower_leaves_isr(company: MixedBrokers) -> None:
     create(company, "lags", **{"min.insync.replicas": "1"})
     wait_in_sync(company, "lags", OURS, THEIRS)
     os.kill(company.theirs.process.pid, signal.SIGSTOP)
@@ -124,7 +124,7 @@ def test_paused_follower_leaves_isr(company: MixedCompany) -> None:
     wait_in_sync(company, "lags", OURS, THEIRS)
 
 
-def test_too_few_in_sync_replicas_are_reported(company: MixedCompany) -> None:
+def test_too_few_in_sync_replicas_are_reported(company: MixedBrokers) -> None:
     create(company, "strict", **{"min.insync.replicas": "2"})
     wait_in_sync(company, "strict", OURS, THEIRS)
     os.kill(company.theirs.process.pid, signal.SIGSTOP)
@@ -138,7 +138,7 @@ def test_too_few_in_sync_replicas_are_reported(company: MixedCompany) -> None:
     assert produce(company, "strict", [b"taken"]) == [None]
 
 
-def wait_in_sync_under_writes(company: MixedCompany) -> None:
+def wait_in_sync_under_writes(company: MixedBrokers) -> None:
     """A follower that has everything does not lag: something has to be written."""
     producer = Producer({"bootstrap.servers": company.ours.bootstrap, "acks": 1})
     producer.produce("strict", b"unreplicated")
@@ -149,7 +149,7 @@ def wait_in_sync_under_writes(company: MixedCompany) -> None:
 # Kafka leads
 
 
-def test_odradek_follows_kafka(company: MixedCompany) -> None:
+def test_odradek_follows_kafka(company: MixedBrokers) -> None:
     create(company, "led", leader=THEIRS, **{"min.insync.replicas": "2"})
     values = numbered(5000)
     assert produce(company, "led", values) == [None] * len(values)
@@ -158,7 +158,7 @@ def test_odradek_follows_kafka(company: MixedCompany) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_large_and_compressed_batches_are_replicated(company: MixedCompany, codec: str) -> None:
+def test_large_and_compressed_batches_are_replicated(company: MixedBrokers, codec: str) -> None:
     name = f"large-{codec}"
     create(company, name, leader=THEIRS, **{"min.insync.replicas": "2"})
     values = numbered(300, 50_000)
@@ -168,7 +168,7 @@ def test_large_and_compressed_batches_are_replicated(company: MixedCompany, code
 
 
 @pytest.mark.slow
-def test_killed_leader_is_replaced_and_returns(company: MixedCompany) -> None:
+def test_killed_leader_is_replaced_and_returns(company: MixedBrokers) -> None:
     create(company, "killed", leader=THEIRS, **{"min.insync.replicas": "1"})
     before = numbered(100)
     assert produce(company, "killed", before) == [None] * len(before)
@@ -185,7 +185,7 @@ def test_killed_leader_is_replaced_and_returns(company: MixedCompany) -> None:
     assert read(company.ours.bootstrap, "killed", 300, **NEAR_US) == before + after + last
 
 
-def prefer(company: MixedCompany, topic: str) -> None:
+def prefer(company: MixedBrokers, topic: str) -> None:
     """Have the first replica lead again."""
     admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
     where = TopicPartition(topic, 0)

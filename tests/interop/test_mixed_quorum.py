@@ -103,7 +103,9 @@ def _make_lead(mixed: Quorum, wanted: Controller) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(KAFKA, OURS), (OURS, KAFKA)])
-def test_added_controller_of_other_kind_becomes_leader(tmp_path: Path, first: str, second: str) -> None:
+def test_added_controller_of_other_kind_becomes_leader(
+    tmp_path: Path, first: str, second: str
+) -> None:
     """It begins with the leader's snapshot, becomes a voter, leads, and removes who was there first,
     all by kafka-metadata-quorum."""
     with quorum(tmp_path, (first, second), OFTEN) as mixed:
@@ -169,9 +171,7 @@ def _hand_over(mixed: Quorum, to: Controller) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [(KAFKA, OURS), (OURS, KAFKA)])
-def test_static_quorum_is_upgraded_to_dynamic(
-    tmp_path: Path, kinds: tuple[str, str]
-) -> None:
+def test_static_quorum_is_upgraded_to_dynamic(tmp_path: Path, kinds: tuple[str, str]) -> None:
     """kafka-features raises kraft.version, once every voter has told its leader of its directory."""
     with quorum(tmp_path, kinds, QUICK, static=True) as mixed:
         for node in mixed.nodes:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.interop.test_transactions import COMMITTED, java, transactional, values
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import PATIENCE_S, produce
@@ -27,19 +27,19 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module", params=[OURS, THEIRS], ids=["our controller", "their controller"])
 def company(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MixedCompany]:
-    with mixed_company(tmp_path_factory.mktemp("mixed"), controller=request.param) as it:
+) -> Iterator[MixedBrokers]:
+    with mixed_brokers(tmp_path_factory.mktemp("mixed"), controller=request.param) as it:
         yield it
 
 
 @pytest.fixture(params=["ours", "theirs"])
-def bootstrap(company: MixedCompany, request: pytest.FixtureRequest) -> str:
+def bootstrap(company: MixedBrokers, request: pytest.FixtureRequest) -> str:
     broker = company.ours if request.param == "ours" else company.theirs
     return broker.bootstrap
 
 
 @pytest.fixture
-def topic(company: MixedCompany) -> str:
+def topic(company: MixedBrokers) -> str:
     name = f"mixed-{next(_numbers)}"
     company.create_topic(name, [OURS, THEIRS])
     assert company.leaders(name) == [OURS, THEIRS]
@@ -47,7 +47,7 @@ def topic(company: MixedCompany) -> str:
 
 
 @pytest.mark.slow
-def test_both_brokers_coordinate_transactions(company: MixedCompany, topic: str) -> None:
+def test_both_brokers_coordinate_transactions(company: MixedBrokers, topic: str) -> None:
     transactional(company.ours.bootstrap, "first")
     assert set(company.leaders("__transaction_state")) == {OURS, THEIRS}
 
@@ -83,7 +83,7 @@ def test_java_commits_and_aborts(bootstrap: str, topic: str) -> None:
 
 
 def test_offsets_are_committed_in_transactions(
-    company: MixedCompany, bootstrap: str, topic: str
+    company: MixedBrokers, bootstrap: str, topic: str
 ) -> None:
     out = f"{topic}-out"
     company.create_topic(out, [OURS, THEIRS])

@@ -18,7 +18,7 @@ from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
 from tests.support.kafka_dist import kafka_dist
-from tests.system.kafka_facts import partition
+from tests.system.cluster_state import partition
 
 KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
 CONFIGS: Mapping[str, str] = {

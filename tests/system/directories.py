@@ -17,10 +17,10 @@ from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.testing import Cluster
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
+from tests.system.cluster_state import PATIENCE_S, create_topic, partition
 from tests.system.clusters import CONFIGS, SOFTWARE
-from tests.system.kafka_facts import PATIENCE_S, create_topic, partition
 from tests.system.mounts import need
-from tests.system.pairs import Pair
+from tests.system.producer_consumer_pair import Pair
 
 GOOD, BAD = 0, 1
 """A broker's directories: the one that stays, with all internal topics in it, and the other."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from odradek.testing import Cluster
 from odradek.testing.cluster.links import CLIENTS
-from tests.system.clusters import committed_values
-from tests.system.kafka_facts import (
+from tests.system.cluster_state import (
     active_controller,
     leader,
     partition,
@@ -24,6 +23,7 @@ from tests.system.kafka_facts import (
     wait_until_in_sync,
     wait_until_reassigned,
 )
+from tests.system.clusters import committed_values
 from tests.system.load import Load
 
 BOUNCES = 2

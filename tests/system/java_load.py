@@ -11,9 +11,9 @@ import threading
 
 from tests.support.broker_process import deadline
 from tests.support.kafka_dist import kafka_dist
+from tests.system.group_consumer import Sights
 from tests.system.ledger import Outcome
 from tests.system.load import PATIENCE_S, Load
-from tests.system.watching import Sights
 
 HEAP_MB = 128
 _ENDS = {

@@ -16,17 +16,17 @@ import pytest
 
 from odradek.testing import Cluster
 from tests.support.broker_process import deadline
-from tests.system.clusters import KINDS, assert_replicas_equal
-from tests.system.directories import described, places, tool, two_directories_each
-from tests.system.kafka_facts import (
+from tests.system.cluster_state import (
     PATIENCE_S,
     create_topic,
     leader,
     wait_for_in_sync,
     wait_until_in_sync,
 )
+from tests.system.clusters import KINDS, assert_replicas_equal
+from tests.system.directories import described, places, tool, two_directories_each
 from tests.system.load import read_partitions
-from tests.system.pairs import Pair
+from tests.system.producer_consumer_pair import Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 

@@ -15,6 +15,7 @@ import pytest
 from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
+from tests.system.cluster_state import active_controller, create_topic
 from tests.system.clusters import (
     CONFIGS,
     KINDS,
@@ -24,11 +25,10 @@ from tests.system.clusters import (
     assert_replicas_equal,
 )
 from tests.system.faults import FAULTS, Scene, reassignment_under_bounce, ring, unclean_election
+from tests.system.group_consumer import Watcher
 from tests.system.java_load import JavaLoad
-from tests.system.kafka_facts import active_controller, create_topic
 from tests.system.ledger import Row
 from tests.system.load import LOADS, read_partitions
-from tests.system.watching import Watcher
 
 pytestmark = pytest.mark.slow
 BROKERS = 3
@@ -54,7 +54,9 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("kind", LOADS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_fault_neither_loses_nor_duplicates_acknowledged_records(whole: Cluster, fault: str, kind: str) -> None:
+def test_fault_neither_loses_nor_duplicates_acknowledged_records(
+    whole: Cluster, fault: str, kind: str
+) -> None:
     """Neither by librdkafka nor, on a topic of its own with the same leaders, by the Java client."""
     what, topic, in_java = FAULTS[fault], f"{fault}-{kind}", f"{fault}-{kind}-java"
     partitions, padding_bytes = what.partitions, what.padding_bytes
@@ -85,7 +87,9 @@ def test_fault_neither_loses_nor_duplicates_acknowledged_records(whole: Cluster,
 
 
 @pytest.mark.parametrize("kind", LOADS)
-def test_reassignment_with_bounces_neither_loses_nor_duplicates_records(whole: Cluster, kind: str) -> None:
+def test_reassignment_with_bounces_neither_loses_nor_duplicates_records(
+    whole: Cluster, kind: str
+) -> None:
     topic, partitions, replicas = f"reassigned-{kind}", 6, 2
     start = ring(whole.brokers, partitions, replicas, 0)
     create_topic(whole, topic, partitions, TOPIC_CONFIG, assignment=list(start.values()))

@@ -16,6 +16,13 @@ from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
+from tests.system.cluster_state import (
+    PATIENCE_S,
+    create_topic,
+    leader,
+    partition,
+    wait_until_in_sync,
+)
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (
     BAD,
@@ -29,15 +36,8 @@ from tests.system.directories import (
     two_directories_each,
     wait_until_offline,
 )
-from tests.system.kafka_facts import (
-    PATIENCE_S,
-    create_topic,
-    leader,
-    partition,
-    wait_until_in_sync,
-)
 from tests.system.load import read_partitions
-from tests.system.pairs import Pair
+from tests.system.producer_consumer_pair import Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 

@@ -17,6 +17,7 @@ from odradek.protocol import apis
 from odradek.testing import Cluster
 from tests.support.broker_process import deadline
 from tests.support.raw_client import RawClient
+from tests.system.cluster_state import PATIENCE_S, create_topic, partition, wait_until_in_sync
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (
     BAD,
@@ -27,8 +28,7 @@ from tests.system.directories import (
     two_directories_each,
     wait_until_offline,
 )
-from tests.system.kafka_facts import PATIENCE_S, create_topic, partition, wait_until_in_sync
-from tests.system.pairs import Pair
+from tests.system.producer_consumer_pair import Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 PARTITIONS = 8

@@ -20,11 +20,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
+from tests.system.cluster_state import PATIENCE_S, create_topic, wait_until_reassigned
 from tests.system.clusters import CONFIGS, KINDS, SOFTWARE, assert_replicas_equal, shown_batches
 from tests.system.directories import begin_move, is_moved
 from tests.system.faults import ring
-from tests.system.kafka_facts import PATIENCE_S, create_topic, wait_until_reassigned
-from tests.system.pairs import Pair
+from tests.system.producer_consumer_pair import Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 BROKERS, PARTITIONS, REPLICAS = 4, 20, 3

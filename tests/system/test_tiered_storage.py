@@ -17,10 +17,11 @@ from confluent_kafka.admin import NewPartitions
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
-from tests.system import kafka_facts
+from tests.system import cluster_state as kafka_facts
+from tests.system.cluster_state import PATIENCE_S
 from tests.system.clusters import KINDS
 from tests.system.directories import move, places
-from tests.system.kafka_facts import PATIENCE_S
+from tests.system.group_consumer import Watcher
 from tests.system.load import LOADS, read_partitions
 from tests.system.tiered import (
     EARLIEST,
@@ -31,7 +32,6 @@ from tests.system.tiered import (
     Tiered,
     tiered_cluster,
 )
-from tests.system.watching import Watcher
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 FIRST, SECOND = 1, 2

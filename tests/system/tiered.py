@@ -39,9 +39,9 @@ from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_reading import read_to_end
 from tests.support.raw_client import RawClient
-from tests.system import kafka_facts
+from tests.system import cluster_state as kafka_facts
+from tests.system.cluster_state import PATIENCE_S
 from tests.system.clusters import CONFIGS, SOFTWARE
-from tests.system.kafka_facts import PATIENCE_S
 from tests.system.store_watch import StoreWatch
 
 EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, EARLIEST_PENDING = -2, -4, -1, -5, -6

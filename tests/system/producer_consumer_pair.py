@@ -5,9 +5,9 @@ from __future__ import annotations
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
-from tests.system.kafka_facts import PATIENCE_S
+from tests.system.cluster_state import PATIENCE_S
+from tests.system.group_consumer import Watcher
 from tests.system.load import IdempotentLoad, read_partitions
-from tests.system.watching import Watcher
 
 
 class Pair:

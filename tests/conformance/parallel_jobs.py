@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 from tests.conformance import brokers
 from tests.conformance.model import Job, Result, Suite
-from tests.conformance.running import end_programs
+from tests.conformance.programs import end_programs
 from tests.support.broker_process import BrokerProcess
 
 

@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 @dataclass
-class MixedCompany:
+class MixedBrokers:
     """Node 1 is ours, node 2 Apache Kafka's; both are registered."""
 
     ours: OdradekProcess
@@ -69,14 +69,14 @@ class MixedCompany:
 
 
 @contextmanager
-def mixed_company(
+def mixed_brokers(
     directory: Path,
     our_config: Mapping[str, str] = {},
     their_config: Mapping[str, str] = {},
     *,
     controller: int = OURS,
     directories: int = 1,
-) -> Iterator[MixedCompany]:
+) -> Iterator[MixedBrokers]:
     """Both, formatted by `odradek storage`, started, and let in by the controller, ours or theirs. Each
     has so many log directories."""
     listener = f"127.0.0.1:{free_port()}"
@@ -124,7 +124,7 @@ def mixed_company(
             ours, theirs = start_ours(), start_theirs()
         else:
             theirs, ours = start_theirs(), start_ours()
-        company = MixedCompany(ours, theirs, start_theirs)
+        company = MixedBrokers(ours, theirs, start_theirs)
         wait_for_both(company)
         yield company
         leaving = [company.ours, company.theirs]  # who is no controller asks for its leave first
@@ -144,7 +144,7 @@ def _format(file: Path, settings: Mapping[str, str], *flags: str) -> None:
     )
 
 
-def wait_for_both(company: MixedCompany) -> None:
+def wait_for_both(company: MixedBrokers) -> None:
     """Until both are registered and unfenced."""
     with deadline(60, "both brokers to be known") as check:
         while True:
