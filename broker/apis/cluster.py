@@ -34,7 +34,7 @@ RESULTS_UP_TO = 1
 whole."""
 _BROKERS = 1
 _CONTROLLERS = 2
-_NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}
+_NAMES = {_BROKERS: "BROKER", _CONTROLLERS: "CONTROLLER"}
 
 
 async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -66,10 +66,10 @@ def _check_asked(wanted: int, ctx: RequestContext) -> None:
     if wanted == here:
         return
     code = ErrorCode.mismatched_endpoint_type
-    message = f"This is a listener of {_NAMES[here]}: ask one of the others"
+    message = f"The request was sent to an endpoint of type {_NAMES[here]}, but we wanted an endpoint of type {_NAMES.get(wanted)}"
     if wanted not in _NAMES:
         code = ErrorCode.unsupported_endpoint_type
-        message = f"There is no endpoint type {wanted}"
+        message = f"Unsupported endpoint type {wanted}"
     raise KafkaError(code if ctx.api_version > 0 else ErrorCode.invalid_request, message)
 
 
@@ -98,7 +98,7 @@ def _controllers(ctx: RequestContext) -> dict[str, Any]:
     if metadata_version(metadata.image.features) < CONTROLLER_REGISTRATION:
         raise KafkaError(
             ErrorCode.unsupported_version,
-            "The current metadata.version has no controller registrations",
+            "Direct-to-controller communication is not supported with the current MetadataVersion.",
         )
     check_cluster(ctx, AclOperation.ALTER)
     return {

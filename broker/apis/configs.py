@@ -67,7 +67,7 @@ async def describe_configs(request: Any, ctx: RequestContext) -> Mapping[str, An
     strange = [each for each in request.resources if each.resource_type not in _DESCRIBED]
     if strange:
         error = KafkaError(
-            ErrorCode.invalid_request, f"Resource type {strange[0].resource_type} has no configs"
+            ErrorCode.invalid_request, f"Unsupported resource type: {strange[0].resource_type}"
         )
         return {"results": [_not_described(each, error) for each in request.resources]}
     with_docs = field(request, "include_documentation", False)
@@ -130,15 +130,15 @@ def _entries(resource: Any, ctx: RequestContext) -> list[ConfigEntry]:
             return describe.describe_broker(config, keys)
         case ResourceType.BROKER_LOGGER:
             if not name:
-                raise KafkaError(ErrorCode.invalid_request, "Log levels need a broker's id")
+                raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
             _check_this_broker(name, ctx)
             return _logger_entries(keys)
         case ResourceType.CLIENT_METRICS:
-            _check_named(name, "A client metrics subscription")
+            _check_named(name, "Client metrics subscription name")
             overrides = image.config(ResourceType.CLIENT_METRICS, name)
             return describe.describe_client_metrics(overrides, keys)
         case _:
-            _check_named(name, "A group")
+            _check_named(name, "Group name")
             overrides = image.config(ResourceType.GROUP, name)
             return describe.describe_group(config, overrides, keys)
 
@@ -147,13 +147,13 @@ def _check_this_broker(name: str, ctx: RequestContext) -> None:
     if broker_id(name) != ctx.services.node_id:
         raise KafkaError(
             ErrorCode.invalid_request,
-            f"This is broker {ctx.services.node_id}, not {name}: ask that",
+            f"Unexpected broker id, expected {ctx.services.node_id}, but received {name}",
         )
 
 
 def _check_named(name: str, what: str) -> None:
     if not name:
-        raise KafkaError(ErrorCode.invalid_request, f"{what} is described by its name")
+        raise KafkaError(ErrorCode.invalid_request, f"{what} must not be empty")
 
 
 def _logger_entries(keys: Sequence[str] | None) -> list[ConfigEntry]:
@@ -280,7 +280,7 @@ def _preprocess(
         try:
             if counts[_key(resource)] > 1:
                 raise KafkaError(
-                    ErrorCode.invalid_request, "Each resource must appear at most once"
+                    ErrorCode.invalid_request, "Each resource must appear at most once."
                 )
             _check_names(resource)
             done = check(resource, ctx)
@@ -301,7 +301,7 @@ def _preprocess(
 def _check_names(resource: Any) -> None:
     names = [each.name for each in resource.configs]
     if len(set(names)) != len(names):
-        raise KafkaError(ErrorCode.invalid_request, "Each config must appear at most once")
+        raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
     nulls = [
         each.name
         for each in resource.configs
@@ -309,7 +309,9 @@ def _check_names(resource: Any) -> None:
         and field(each, "config_operation", AlterConfigOp.SET) != AlterConfigOp.DELETE
     ]
     if nulls:
-        raise KafkaError(ErrorCode.invalid_request, f"Configs without a value: {', '.join(nulls)}")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"Null value not supported for : {','.join(nulls)}"
+        )
 
 
 def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
@@ -354,14 +356,12 @@ def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -
 
 def _check_topic(name: str) -> None:
     if not name:
-        raise KafkaError(ErrorCode.invalid_request, "The topic name must not be empty")
+        raise KafkaError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     check_topic_name(name)
 
 
 def _not_alterable(resource: Any) -> KafkaError:
-    return KafkaError(
-        ErrorCode.invalid_request, f"Resource type {resource.resource_type} cannot be altered here"
-    )
+    return KafkaError(ErrorCode.invalid_request, f"Unknown resource type {resource.resource_type}")
 
 
 def altered_broker_configs(
@@ -379,7 +379,7 @@ def altered_broker_configs(
                 configs[each.name] = _altered_list(configs, each)
             case _:
                 raise KafkaError(
-                    ErrorCode.invalid_request, f"There is no operation {each.operation}"
+                    ErrorCode.invalid_request, f"Unknown operation type {each.operation}"
                 )
     return configs
 
@@ -387,7 +387,11 @@ def altered_broker_configs(
 def _altered_list(configs: Mapping[str, str], alteration: ConfigAlteration) -> str:
     row = BROKER.get(alteration.name)
     if row is None or row.type is not ConfigType.LIST:
-        raise KafkaError(ErrorCode.invalid_config, f"{alteration.name} is no list")
+        operation = AlterConfigOp(alteration.operation).name.lower()
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"Config value {operation} is not allowed for config key: {alteration.name}",
+        )
     old = [item for item in (configs.get(row.name) or row.default or "").split(",") if item]
     named = (alteration.value or "").split(",")
     if alteration.operation == AlterConfigOp.APPEND:
@@ -401,7 +405,8 @@ def _alter_loggers(resource: Any, ctx: RequestContext, validate_only: bool) -> N
     for each in resource.configs:
         if each.config_operation not in (AlterConfigOp.SET, AlterConfigOp.DELETE):
             raise KafkaError(
-                ErrorCode.invalid_request, "Log levels support the operations SET and DELETE only"
+                ErrorCode.invalid_request,
+                f"Operation {each.config_operation} is not allowed for the BROKER_LOGGER resource",
             )
         deleted = each.config_operation == AlterConfigOp.DELETE
         levels[each.name] = None if deleted else each.value

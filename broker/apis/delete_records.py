@@ -90,7 +90,8 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Delet
         check_topic(ctx, topic)
         if is_coordinator_topic(topic):
             raise KafkaError(
-                ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"
+                ErrorCode.invalid_topic_exception,
+                f"Cannot delete records of internal topic {topic}",
             )
         partition = await ctx.services.partitions.get(topic, None, wanted.partition_index)
         partition.check_leader()
@@ -108,11 +109,15 @@ def _advance_log_start(partition: Partition, requested: int) -> int:
     policy = log.config.cleanup_policy
     if "compact" in policy and "delete" not in policy:
         raise KafkaError(
-            ErrorCode.policy_violation, "the topic has cleanup.policy=compact without delete"
+            ErrorCode.policy_violation,
+            "Records of a topic can not be deleted due to its cleanup.policy compact",
         )
     offset = log.high_watermark if requested == TO_HIGH_WATERMARK else requested
     if not 0 <= offset <= log.high_watermark:
-        raise OffsetOutOfRange(f"offset {offset} is past the high watermark {log.high_watermark}")
+        raise OffsetOutOfRange(
+            f"Cannot increment the log start offset to {offset}: it is larger than the high watermark"
+            f" {log.high_watermark}"
+        )
     partition.delete_before(offset, "records deleted by a client")
     return offset
 

@@ -45,9 +45,11 @@ async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> byte
     api, version = header.api, header.api_version
     route = find_controller_route(api.key)
     if api not in FORWARDABLE or route is None:
-        raise KafkaError(ErrorCode.invalid_request, f"{api.title} is not forwarded")
+        raise KafkaError(ErrorCode.invalid_request, f"{api.title} is not forwardable")
     if not api.serves(version):
-        raise KafkaError(ErrorCode.unsupported_version, f"{api.title} {version}")
+        raise KafkaError(
+            ErrorCode.unsupported_version, f"{api.title} version {version} is not supported"
+        )
     inner = RequestContext(
         ctx.services,
         api,
@@ -77,7 +79,8 @@ def _principal(request: Any) -> str:
         return decode_principal(request.request_principal or b"")
     except InvalidFrame as garbage:
         raise KafkaError(
-            ErrorCode.principal_deserialization_failure, f"no principal: {garbage}"
+            ErrorCode.principal_deserialization_failure,
+            f"Failed to deserialize the client principal of the envelope: {garbage}",
         ) from garbage
 
 
@@ -85,7 +88,10 @@ def _client(request: Any) -> Address:
     try:
         return Address(str(ipaddress.ip_address(bytes(request.client_host_address))), 0)
     except ValueError as garbage:
-        raise KafkaError(ErrorCode.invalid_request, f"no address: {garbage}") from garbage
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"Failed to parse the client address of the envelope: {garbage}",
+        ) from garbage
 
 
 def _header(frame: memoryview) -> RequestHeader:

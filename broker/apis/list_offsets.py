@@ -73,10 +73,13 @@ async def _list_partition(
     try:
         check_topic(ctx, topic)
         if times_named[topic, index] > 1:
-            raise KafkaError(ErrorCode.invalid_request, "duplicate partition")
+            raise KafkaError(ErrorCode.invalid_request, f"{topic}-{index} is listed more than once")
         since = SPECIAL_SINCE_VERSION.get(wanted.timestamp, 2**15)
         if wanted.timestamp < 0 and ctx.api_version < since:
-            raise KafkaError(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp}")
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"ListOffsets version {ctx.api_version} does not support timestamp {wanted.timestamp}",
+            )
         partition = await ctx.services.partitions.get(topic, None, index)
         epoch = field(wanted, "current_leader_epoch", -1)
         if request.replica_id == DEBUGGER:

@@ -162,7 +162,7 @@ async def _alter(name: TopicPartition, path: str, ctx: RequestContext) -> ErrorC
         else:
             await _move(name, Path(path), ctx)
     except KafkaError as error:
-        log.warning("%s is not moved to %s: %s", name, path, error)
+        log.warning("Unable to move replica %s to log directory %s: %s", name, path, error)
         return error.code
     return ErrorCode.none
 

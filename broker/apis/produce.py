@@ -280,14 +280,17 @@ def _append(
     try:
         if is_coordinator_topic(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
-                ErrorCode.invalid_topic_exception, f"{partition.topic} is an internal topic"
+                ErrorCode.invalid_topic_exception,
+                f"Cannot append to internal topic {partition.topic}",
             )
         if not records:
-            raise InvalidRecord("a produce request with no batch for the partition")
+            raise InvalidRecord(
+                f"Produce requests with version {ctx.api_version} must have at least one record batch per partition"
+            )
         if ctx.api_version < FIRST_WITH_ZSTD and _flags(records) & COMPRESSION_MASK == ZSTD:
             raise KafkaError(
                 ErrorCode.unsupported_compression_type,
-                f"zstd needs Produce of version {FIRST_WITH_ZSTD}, this is {ctx.api_version}",
+                f"Produce requests with version {ctx.api_version} are not allowed to use ZStandard compression",
             )
         guard = None
         if verified is not None:
@@ -298,7 +301,7 @@ def _append(
         elif _flags(records) & TRANSACTIONAL_MASK:
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed,
-                "a batch in a transaction, and no transactional id",
+                "Produce request has transactional records but no transactional id",
             )
         appended = partition.append(
             records, acks=acks, now_ms=now_ms, guard=guard, checked=checked, at_once=True
@@ -353,7 +356,7 @@ def _close_on_error(topics: Topics) -> None:
         for outcome in outcomes:
             if outcome.error_code:
                 raise InvalidFrame(
-                    f"a produce with acks=0 to {name or topic_id}-{outcome.index} "
+                    f"Produce request with acks=0 to {name or topic_id}-{outcome.index} "
                     f"failed: {ErrorCode(outcome.error_code).name}: {outcome.error_message}"
                 )
 

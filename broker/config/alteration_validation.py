@@ -46,14 +46,14 @@ def validate_resource_configs(
             config.validate_topic_configs(wanted, existing)
         case ResourceType.BROKER:
             if name and broker_id(name) < 0:
-                raise KafkaError(ErrorCode.invalid_request, f"Broker id {name} is negative")
+                raise KafkaError(ErrorCode.invalid_request, "Invalid negative broker ID.")
         case ResourceType.GROUP:
             validate_group(config, name, wanted)
         case ResourceType.CLIENT_METRICS:
             validate_client_metrics(name, wanted)
         case _:
             raise KafkaError(
-                ErrorCode.invalid_request, f"Resource type {resource_type} has no configs"
+                ErrorCode.invalid_request, f"Unsupported resource type: {resource_type}"
             )
 
 
@@ -76,7 +76,9 @@ def list_configs() -> dict[int, dict[str, str]]:
 def broker_id(name: str) -> int:
     """Broker id of a broker resource. Raises KafkaError(invalid_request)."""
     if not _INT32.fullmatch(name) or not -(1 << 31) <= int(name) < 1 << 31:
-        raise KafkaError(ErrorCode.invalid_request, f"A broker's id is a number, not {name}")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"Unable to parse broker name {name} as a base 10 number."
+        )
     return int(name)
 
 
@@ -88,13 +90,15 @@ def validate_broker(config: ServerConfig, configs: Mapping[str, str], *, of_brok
     refused = list(refused_dynamic(configs, of_broker=of_broker))
     if refused:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused))
-        raise KafkaError(ErrorCode.invalid_request, f"Cannot be set dynamically: {reasons}")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"Cannot update these configs dynamically: {reasons}"
+        )
     layers = config.layers
     try:
         changed = config.with_dynamic(
             layers.cluster if of_broker else configs, configs if of_broker else layers.broker
         )
-        _check_steps(config, changed)
+        _check_dynamic_update(config, changed)
     except ConfigError as error:
         raise KafkaError(ErrorCode.invalid_request, str(error)) from error
 
@@ -113,15 +117,15 @@ _THREADS = (
 )
 
 
-_LETTING_IN = ("max.connections", "max.connection.creation.rate")
+_CONNECTION_LIMITS = ("max.connections", "max.connection.creation.rate")
 
-_KEPT_WITHIN = tuple(
+_CLAMPED_GROUP_CONFIGS = tuple(
     f"group.{kind}.assignment.interval.ms" for kind in ("consumer", "share", "streams")
 )
 """Group configs whose stored values are clamped to changed limits; new values must be within the limits."""
 
 
-def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
+def _check_dynamic_update(old: ServerConfig, new: ServerConfig) -> None:
     """Check dynamic updates of pools and limits. A pool can at most double or halve in one update (KIP-226).
 
     Connection limits must stay above 0, or the update could not be reverted; at start Kafka accepts 0.
@@ -129,28 +133,32 @@ def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
     Kafka adds and removes listeners dynamically; Odradek rejects such an update.
     """
     if new.all_listeners != old.all_listeners:
-        raise ConfigError("listeners cannot be updated dynamically: restart the broker")
+        raise ConfigError(
+            "listeners cannot be updated dynamically; set them in the configuration file and restart the broker"
+        )
     if new.log_config() != old.log_config():
         check_local_retention(new)
     for name, given in {**new.layers.cluster, **new.layers.broker}.items():
-        if (listener_base(name) or name) in _LETTING_IN and new.get_int(name) < 1:
+        if (listener_base(name) or name) in _CONNECTION_LIMITS and new.get_int(name) < 1:
             raise ConfigError.of(
-                name, new.get_int(name), "it must be at least 1 in a dynamic update"
+                name, new.get_int(name), "value must be at least 1 in a dynamic update"
             )
-        if name in _KEPT_WITHIN:
+        if name in _CLAMPED_GROUP_CONFIGS:
             _check_limits(new, name, int(given))
     for name in _THREADS:
         before, after = old.get_int(name), new.get_int(name)
         if before != after and not max(1, before // 2) <= after <= before * 2:
             raise ConfigError.of(
-                name, after, f"one step goes from half of {before} to twice as much, at least 1"
+                name,
+                after,
+                f"value should be at least half and at most double the current value {before}",
             )
 
 
 def validate_group(config: ServerConfig, name: str, configs: Mapping[str, str]) -> None:
     """Validate group configs. Raises KafkaError(invalid_config), or invalid_request without a group name."""
     if not name:
-        raise KafkaError(ErrorCode.invalid_request, "A group's configs need the group's name")
+        raise KafkaError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     try:
         _check_group(config, configs)
     except ConfigError as error:
@@ -170,7 +178,7 @@ def _check_group(config: ServerConfig, configs: Mapping[str, str]) -> None:
     for kind in ("consumer", "share", "streams"):
         if values[f"{kind}.session.timeout.ms"] <= values[f"{kind}.heartbeat.interval.ms"]:
             raise ConfigError(
-                f"{kind}.session.timeout.ms must be above {kind}.heartbeat.interval.ms"
+                f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms"
             )
 
 
@@ -187,12 +195,14 @@ def _check_limits(config: ServerConfig, name: str, number: int) -> None:
     """Check a group config, or the broker's default, against its limits."""
     kind, _, quantity = name.removeprefix("group.").partition(".")
     for bound, beyond, bound_text in (
-        ("min", number.__lt__, "least"),
-        ("max", number.__gt__, "most"),
+        ("min", number.__lt__, "greater"),
+        ("max", number.__gt__, "less"),
     ):
         limit_name = _limit_name(kind, bound, quantity)
         if limit_name in BROKER and beyond(limit := config.get_int(limit_name)):
-            raise ConfigError.of(name, number, f"must be at {bound_text} {limit_name}, {limit}")
+            raise ConfigError.of(
+                name, number, f"must be {bound_text} than or equal to {limit_name}, {limit}"
+            )
 
 
 def _limit_name(kind: str, bound: str, quantity: str) -> str:
@@ -204,10 +214,12 @@ def _limit_name(kind: str, bound: str, quantity: str) -> str:
 def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
     """Validate client metrics configs. Raises KafkaError (invalid_request or invalid_config) as Kafka does."""
     if not name:
-        raise KafkaError(ErrorCode.invalid_request, "A client metrics subscription needs a name")
+        raise KafkaError(ErrorCode.invalid_request, "Subscription name can't be empty")
     for key in configs:
         if key not in CLIENT_METRICS:
-            raise KafkaError(ErrorCode.invalid_request, f"Unknown client metrics config: {key}")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Unknown client metrics configuration: {key}"
+            )
     try:
         values = {key: CLIENT_METRICS[key].parse(text) for key, text in configs.items()}
     except ConfigError as error:
@@ -216,7 +228,8 @@ def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
     interval = cast(int, values.get("interval.ms", low))
     if not low <= interval <= high:
         raise KafkaError(
-            ErrorCode.invalid_request, f"interval.ms is {interval}, it must be {low} to {high}"
+            ErrorCode.invalid_request,
+            f"Invalid value {interval} for interval.ms, interval must be between {low} and {high}",
         )
     for pattern in cast("tuple[str, ...]", values.get("match", ())):
         _check_match(pattern)
@@ -229,6 +242,4 @@ def _check_match(pattern: str) -> None:
     except re.error:
         equals = ""
     if not equals or "=" in expression or not expression or attribute.strip() not in _MATCHED:
-        raise KafkaError(
-            ErrorCode.invalid_config, f"{pattern} is not name=expression for a client's attribute"
-        )
+        raise KafkaError(ErrorCode.invalid_config, f"Illegal client matching pattern: {pattern}")

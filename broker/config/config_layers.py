@@ -106,7 +106,7 @@ def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
     """Values of all broker configs, also with listener prefixes. Raises ConfigError."""
     for name, row in BROKER.items():
         if row.required and name not in texts:
-            raise ConfigError(f"{name} is not set, and has no default")
+            raise ConfigError(f"Missing required configuration {name} which has no default value.")
     values = dict(_defaults())
     for name, text in texts.items():
         known = broker_row(name)
@@ -125,9 +125,12 @@ def refused_dynamic(configs: Mapping[str, str], *, of_broker: bool) -> Iterator[
     """Names that cannot be set dynamically, with the reason."""
     for name, text in configs.items():
         if name in BROKER and not is_dynamic(name):
-            yield name, "it cannot be updated dynamically"
+            yield name, "it is not dynamically updatable"
         elif needs_listener_prefix(name):
-            yield name, f"set it for one listener, as listener.name.<name>.{name}"
+            yield (
+                name,
+                f"it can only be updated with the prefix of a listener: listener.name.<name>.{name}",
+            )
         elif not of_broker and is_per_broker(name):
             yield name, "it can only be updated per broker: specify the broker id"
         else:

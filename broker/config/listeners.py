@@ -47,7 +47,7 @@ def listener_name(entry: str) -> str:
     """Name of a listener entry, in upper case."""
     name, colon, _ = entry.partition(":")
     if not colon:
-        raise ConfigError(f"Cannot parse a listener name from {entry}")
+        raise ConfigError(f"Unable to parse a listener name from {entry}")
     return name.upper()
 
 
@@ -59,7 +59,7 @@ def parse_endpoints(
     shown = ",".join(entries)
     names = [endpoint.name for endpoint in endpoints]
     if len(set(names)) != len(names):
-        raise ConfigError.of(name, shown, "each listener must have a name of its own")
+        raise ConfigError.of(name, shown, "each listener must have a different name")
     if distinct_ports:
         _check_ports(name, shown, endpoints)
     return endpoints
@@ -68,13 +68,15 @@ def parse_endpoints(
 def _parse_endpoint(name: str, entry: str, protocols: Mapping[str, str]) -> ListenerEndpoint:
     match = _ENDPOINT.fullmatch(entry)
     if match is None:
-        raise ConfigError.of(name, entry, "a listener is NAME://host:port")
+        raise ConfigError.of(name, entry, "unable to parse a listener; expected NAME://host:port")
     listener, host, port = match[1].upper(), match[2], int(match[3])
     if not 0 <= port <= 65535:
-        raise ConfigError.of(name, entry, "a port is 0 to 65535")
+        raise ConfigError.of(name, entry, "the port must be between 0 and 65535")
     if listener not in protocols:
         raise ConfigError.of(
-            name, entry, f"listener.security.protocol.map has no security protocol for {listener}"
+            name,
+            entry,
+            f"no security protocol defined for listener {listener} in listener.security.protocol.map",
         )
     return ListenerEndpoint(listener, protocols[listener], host, port)
 
@@ -91,7 +93,7 @@ def _check_ports(name: str, shown: str, endpoints: Sequence[ListenerEndpoint]) -
             raise ConfigError.of(
                 name,
                 shown,
-                f"port {port} is used twice; only an IPv4 and an IPv6 address may share a port",
+                f"each listener must have a different port, except for an IPv4 and an IPv6 address: {port}",
             )
 
 
@@ -130,7 +132,7 @@ def security_protocols(
     found: dict[str, str] = {}
     for listener, protocol in parse_map(config, text).items():
         if protocol.upper() not in SECURITY_PROTOCOLS:
-            raise ConfigError.of(config, text, f"{protocol} is no security protocol")
+            raise ConfigError.of(config, text, f"unknown security protocol {protocol}")
         found[listener.upper()] = protocol.upper()
     if not explicit:
         secured = set(SECURITY_PROTOCOLS) - {"PLAINTEXT"}
@@ -147,7 +149,7 @@ def check_routable(name: str, endpoints: Sequence[ListenerEndpoint]) -> None:
             raise ConfigError.of(
                 name,
                 f"{endpoint.name}://{_NO_ROUTE}:{endpoint.port}",
-                "0.0.0.0 is a nonroutable address that clients cannot use",
+                f"{name} cannot use the nonroutable meta-address {_NO_ROUTE}. Use a routable IP address.",
             )
 
 
@@ -158,7 +160,7 @@ def parse_voters(name: str, entries: Sequence[str]) -> tuple[QuorumAddress, ...]
         number, at, address = entry.partition("@")
         match = _ADDRESS.fullmatch(address)
         if not at or match is None or not re.fullmatch(r"[+-]?[0-9]+", number):
-            raise ConfigError.of(name, entry, "a voter is id@host:port")
+            raise ConfigError.of(name, entry, "expected id@host:port")
         found.append(QuorumAddress(int(number), match[1], int(match[2])))
     return tuple(found)
 
@@ -169,7 +171,7 @@ def parse_bootstrap_servers(name: str, entries: Sequence[str]) -> tuple[QuorumAd
     for entry in entries:
         match = _ADDRESS.fullmatch(entry)
         if match is None:
-            raise ConfigError.of(name, entry, "a controller is host:port")
+            raise ConfigError.of(name, entry, "expected host:port")
         found.append(QuorumAddress(None, match[1], int(match[2])))
     return tuple(found)
 
@@ -178,5 +180,5 @@ def parse_address(name: str, text: str) -> tuple[str, int]:
     """Parse `host:port`; an empty host is every address. Raises ConfigError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or "://" in text or int(match[2]) > PORT_MAX:
-        raise ConfigError.of(name, text, "must be host:port")
+        raise ConfigError.of(name, text, "expected host:port")
     return match[1], int(match[2])

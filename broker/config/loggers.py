@@ -44,14 +44,18 @@ def _level_name(level: int) -> str:
 def check_level(name: str, level: str | None) -> None:
     """Check the logger and level; None unsets the level. Raises KafkaError."""
     if name not in loggers():
-        raise KafkaError(ErrorCode.invalid_config, f"There is no logger {name}")
+        raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
     if level is None:
         if name == ROOT:
-            raise KafkaError(ErrorCode.invalid_request, "The root logger always has a level")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"Removing the log level of the {ROOT} logger is not allowed",
+            )
     elif level not in _LEVELS:
         raise KafkaError(
             ErrorCode.invalid_config,
-            f"{level} is no level for {name}; it can be {', '.join(sorted(_LEVELS))}",
+            f"Cannot set the log level of {name} to {level} as it is not a supported log level."
+            f" Valid log levels are {', '.join(sorted(_LEVELS))}",
         )
 
 

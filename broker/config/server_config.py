@@ -341,11 +341,13 @@ class ServerConfig:
             return self.get_str("security.inter.broker.protocol")
         if self.is_set("security.inter.broker.protocol"):
             raise ConfigError(
-                "Only one of inter.broker.listener.name and security.inter.broker.protocol can be set"
+                "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."
             )
         if name.upper() not in self._protocols:
             raise ConfigError.of(
-                "inter.broker.listener.name", name, "listener.security.protocol.map lacks it"
+                "inter.broker.listener.name",
+                name,
+                "the listener name is not in listener.security.protocol.map",
             )
         return name.upper()
 

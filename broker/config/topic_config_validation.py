@@ -57,7 +57,7 @@ def validate_topic(
     are the values of unset configs (`parse_topic`)."""
     nulls = sorted(name for name, text in configs.items() if text is None)
     if nulls:
-        raise ConfigError(f"Topic configs cannot be null: {', '.join(nulls)}")
+        raise ConfigError(f"Null value not supported for topic configs: {','.join(nulls)}")
     for name in configs:
         if name not in TOPIC:
             raise ConfigError(f"Unknown topic config name: {name}")
@@ -65,7 +65,9 @@ def validate_topic(
     low = cast(int, values["min.compaction.lag.ms"])
     high = cast(int, values["max.compaction.lag.ms"])
     if low > high:
-        raise ConfigError(f"min.compaction.lag.ms ({low}) is above max.compaction.lag.ms ({high})")
+        raise ConfigError(
+            f"conflict in topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )
     if values["remote.storage.enable"]:
         _check_tiered(values, tiering=tiering)
     elif existing.get("remote.storage.enable", "").strip().lower() == "true":
@@ -75,11 +77,15 @@ def validate_topic(
 def _check_tiered(values: Mapping[str, ConfigValue], *, tiering: bool) -> None:
     if not tiering:
         raise ConfigError(
-            "remote.storage.enable needs remote.log.storage.system.enable, which this broker does not have"
+            "Tiered Storage functionality is disabled in the broker."
+            " Topic cannot be configured with remote log storage."
         )
     policy = cast(Sequence[str], values["cleanup.policy"])
     if policy and tuple(policy) != ("delete",):
-        raise ConfigError("remote.storage.enable needs cleanup.policy=delete, or none at all")
+        raise ConfigError(
+            "Remote log storage only supports topics with cleanup.policy=delete"
+            " or cleanup.policy being an empty list."
+        )
     for unit in ("bytes", "ms"):
         _check_local_retention(unit, values)
 
@@ -91,22 +97,29 @@ def _check_local_retention(unit: str, values: Mapping[str, ConfigValue]) -> None
     if local == INHERITED:
         return
     if total > -1 and local == -1:
-        raise ConfigError.of(name, local, f"must not be -1 while retention.{unit} is {total}")
+        raise ConfigError.of(
+            name, local, f"Value must not be -1 as retention.{unit} value is set as {total}."
+        )
     if total > -1 and local > total:
-        raise ConfigError.of(name, local, f"must not be above retention.{unit}, {total}")
+        raise ConfigError.of(
+            name, local, f"Value must not be more than retention.{unit} property value: {total}"
+        )
     if values["remote.log.copy.disable"] and local != total:
         raise ConfigError.of(
             name,
             local,
-            f"must be retention.{unit}, {total}, or -2 while remote.log.copy.disable is true:"
-            " nothing more is copied",
+            f"When `remote.log.copy.disable` is set to true, the local.retention.{unit} and"
+            f" retention.{unit} must be set to the identical value because there will be no more"
+            " logs copied to the remote storage.",
         )
 
 
 def _check_no_longer_tiered(values: Mapping[str, ConfigValue]) -> None:
     if not values["remote.log.delete.on.disable"]:
         raise ConfigError(
-            "remote.storage.enable cannot be turned off without a decision about the remote"
-            " data: set remote.log.delete.on.disable=true to delete it, or keep"
-            " remote.storage.enable=true with remote.log.copy.disable=true to keep reading it"
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep"
+            " the remote data and turn to read only, please set"
+            " `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable remote"
+            " storage and delete all remote data, please set"
+            " `remote.storage.enable=false,remote.log.delete.on.disable=true`."
         )

@@ -98,13 +98,13 @@ def parse(name: str, text: str | None, kind: ConfigType) -> ConfigValue:
     match kind:
         case ConfigType.BOOLEAN:
             if trimmed.lower() not in ("true", "false"):
-                raise ConfigError.of(name, text, "expected true or false")
+                raise ConfigError.of(name, text, "Expected value to be either true or false")
             return trimmed.lower() == "true"
         case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
             return _parse_integer(name, trimmed, kind)
         case ConfigType.DOUBLE:
             if not _DOUBLE.fullmatch(trimmed):
-                raise ConfigError.of(name, text, "not a number of type DOUBLE")
+                raise ConfigError.of(name, text, "Not a number of type DOUBLE")
             return float(trimmed.rstrip("fFdD"))
         case ConfigType.LIST:
             return tuple(re.split(r"\s*,\s*", trimmed)) if trimmed else ()
@@ -117,7 +117,7 @@ def parse(name: str, text: str | None, kind: ConfigType) -> ConfigValue:
 def _parse_integer(name: str, trimmed: str, kind: ConfigType) -> int:
     limit = 1 << (_BITS[kind] - 1)
     if not _INTEGER.fullmatch(trimmed) or not -limit <= (value := int(trimmed)) < limit:
-        raise ConfigError.of(name, trimmed, f"not a number of type {kind.name}")
+        raise ConfigError.of(name, trimmed, f"Not a number of type {kind.name}")
     return value
 
 

@@ -31,12 +31,12 @@ def between(low: float, high: float | None, *, null: bool = False) -> Validator:
         if value is None:
             if null:
                 return
-            raise ConfigError.of(name, None, "must not be null")
+            raise ConfigError.of(name, None, "value must not be null")
         number = cast(float, value)
         if number < low:
-            raise ConfigError.of(name, to_text(value), f"must be at least {low}")
+            raise ConfigError.of(name, to_text(value), f"Value must be at least {low}")
         if high is not None and number > high:
-            raise ConfigError.of(name, to_text(value), f"must be at most {high}")
+            raise ConfigError.of(name, to_text(value), f"Value must be no more than {high}")
 
     return Validator(f"at least {low}" if high is None else f"{low} to {high}", check)
 
@@ -44,7 +44,7 @@ def between(low: float, high: float | None, *, null: bool = False) -> Validator:
 def one_of(*names: str) -> Validator:
     def check(name: str, value: ConfigValue) -> None:
         if value not in names:
-            raise ConfigError.of(name, value, f"must be one of {', '.join(names)}")
+            raise ConfigError.of(name, value, f"String must be one of: {', '.join(names)}")
 
     return Validator(", ".join(names), check)
 
@@ -55,7 +55,7 @@ def one_of_any_case(*names: str) -> Validator:
     def check(name: str, value: ConfigValue) -> None:
         if not isinstance(value, str) or value.upper() not in upper:
             raise ConfigError.of(
-                name, value, f"must be one of {', '.join(names)}, in upper or lower case"
+                name, value, f"String must be one of (case insensitive): {', '.join(names)}"
             )
 
     return Validator(f"{', '.join(names)}; upper or lower case", check)
@@ -68,16 +68,16 @@ def distinct(*names: str, empty: bool = True, null: bool = False) -> Validator:
         if value is None:
             if null:
                 return
-            raise ConfigError.of(name, None, "must not be null")
+            raise ConfigError.of(name, None, "value must not be null")
         items = cast(Sequence[str], value)
         shown = to_text(value)
         if not items and not empty:
-            raise ConfigError.of(name, shown, "must not be empty")
+            raise ConfigError.of(name, shown, "the list must not be empty")
         for item in items:
             if not item:
-                raise ConfigError.of(name, shown, "must not have an empty item")
+                raise ConfigError.of(name, shown, "values must not be empty")
             if names and item not in names:
-                raise ConfigError.of(name, shown, f"items must be among {', '.join(names)}")
+                raise ConfigError.of(name, shown, f"String must be one of: {', '.join(names)}")
 
     text = f"of {', '.join(names)}" if names else "any"
     return Validator(text if empty else f"{text}; at least one", check, distinct=True)
@@ -85,12 +85,12 @@ def distinct(*names: str, empty: bool = True, null: bool = False) -> Validator:
 
 def _not_empty(name: str, value: ConfigValue) -> None:
     if value == "":
-        raise ConfigError.of(name, "", "must not be empty")
+        raise ConfigError.of(name, "", "String must be non-empty")
 
 
 def _not_null(name: str, value: ConfigValue) -> None:
     if value is None:
-        raise ConfigError.of(name, None, "must not be null")
+        raise ConfigError.of(name, None, "value must not be null")
 
 
 def _gzip_level(name: str, value: ConfigValue) -> None:

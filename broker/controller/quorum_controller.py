@@ -367,4 +367,4 @@ def _log_change(broker_id: int, delta: MetadataDelta) -> None:
     elif was.fenced is not now.fenced:
         log.info("broker %d is %s", broker_id, "fenced" if now.fenced else "unfenced")
     elif now.in_controlled_shutdown and not was.in_controlled_shutdown:
-        log.info("broker %d shuts down", broker_id)
+        log.info("broker %d has requested a controlled shutdown", broker_id)

@@ -186,7 +186,11 @@ class CoordinatorRuntime(Generic[S, T]):
     def fail(self, context: CoordinatorContext[S, T]) -> None:
         """Mark the partition as failed and log the current exception. Other partitions stay
         active."""
-        log.exception("%s-%d failed: a bug in its coordinator", self._topic, context.partition)
+        log.exception(
+            "Unexpected error in the coordinator of %s-%d; it stays unavailable",
+            self._topic,
+            context.partition,
+        )
         self._unload(context)
         context.loading, context.failed = False, True
 
@@ -307,7 +311,7 @@ class CoordinatorRuntime(Generic[S, T]):
             await self._replay_all(context, loader)
         except Exception as error:  # an invalid record fails only its partition
             log.error(
-                "Failed to load %s-%d, its keys have no coordinator: %s",
+                "Failed to load the coordinator of %s-%d; it stays unavailable: %s",
                 self._topic,
                 context.partition,
                 error,
@@ -378,7 +382,10 @@ class CoordinatorRuntime(Generic[S, T]):
             except NoDescriptors as error:
                 if not is_logged:
                     log.warning(
-                        "%s-%d is not loaded yet: %s", self._topic, context.partition, error
+                        "Unable to load the coordinator of %s-%d, retrying: %s",
+                        self._topic,
+                        context.partition,
+                        error,
                     )
                 is_logged = True
             await self._clock.sleep(LOAD_RETRY_SECONDS)

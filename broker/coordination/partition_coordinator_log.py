@@ -33,7 +33,7 @@ class PartitionCoordinatorLog:
     def _partition(self, index: int) -> Partition:
         partition = self._opened(self._topic, index)
         if partition is None:
-            raise NotLeader(f"{self._topic}-{index} is not open here")
+            raise NotLeader(f"{self._topic}-{index} is not open on this broker")
         return partition
 
     def partition_count(self) -> int:

@@ -257,7 +257,7 @@ class GroupCoordinator:
             partition, marker.batch(now.wall_ms), now.wall_ms, marker.transaction_version
         )
         if not self._run_operation(context, None, partial(_end_transaction, context.shard, marker)):
-            raise KafkaError(ErrorCode.not_coordinator, "the partition failed")
+            raise KafkaError(ErrorCode.not_coordinator, "the coordinator of the partition failed")
         await self._wait_until_committed(context)
 
     async def fetch(
@@ -376,7 +376,9 @@ class GroupCoordinator:
         context = self.runtime.context_for(group_id)
         future = ResponseFuture[Response]()
         if not self._run_operation(context, group_id, lambda now: act(context.shard, future, now)):
-            raise KafkaError(ErrorCode.unknown_server_error, "the partition failed")
+            raise KafkaError(
+                ErrorCode.unknown_server_error, "the coordinator of the partition failed"
+            )
         response = await future.wait()
         assert isinstance(response, response_type)
         return response

@@ -306,7 +306,7 @@ class BrokerLifecycle:
             timeout_s=self._timeout_s,
         )
         if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, "in response to its registration")
+            raise KafkaError(response.error_code, "in response to BrokerRegistration")
         self._life.registered(response.broker_epoch, self._now_ms())
         log.info("registered with epoch %d", response.broker_epoch)
 
@@ -327,7 +327,7 @@ class BrokerLifecycle:
             timeout_s=self._timeout_s,
         )
         if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, "in response to its heartbeat")
+            raise KafkaError(response.error_code, "in response to BrokerHeartbeat")
         before = life.state
         life.responded(
             is_caught_up=response.is_caught_up,

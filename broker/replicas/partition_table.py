@@ -154,11 +154,11 @@ class PartitionTable:
         if topic_id is not None:
             by_id = image.topics_by_id.get(topic_id)
             if by_id is None:
-                raise UnknownTopicId(f"no topic has the id {topic_id}")
+                raise UnknownTopicId(f"no topic with id {topic_id}")
             return by_id
         by_name = image.topics_by_name.get(topic or "")
         if by_name is None:
-            raise UnknownPartition(f"there is no topic {topic!r}")
+            raise UnknownPartition(f"topic {topic!r} does not exist")
         return by_name
 
     # Metadata
@@ -411,8 +411,8 @@ class PartitionTable:
             and all(home.directory.id != assigned for home in self._logs.homes())
         ):
             raise LogFailed(
-                f"{topic.name}-{index} may be in the offline log directory with id {assigned}:"
-                f" {found.directory} never had a record"
+                f"{topic.name}-{index} may be in the offline log directory with id {assigned},"
+                f" because its log {found.directory} has never had records"
             )
 
     async def _create_log(self, topic: TopicImage, index: int) -> PartitionLog:
@@ -466,4 +466,4 @@ class PartitionTable:
 
 def _no_replica(topic: str, index: int) -> NotLeader:
     """Error for a partition whose replicas are on other brokers."""
-    return NotLeader(f"{topic}-{index} has no replica here")
+    return NotLeader(f"{topic}-{index} has no replica on this broker")

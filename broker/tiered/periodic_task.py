@@ -62,7 +62,7 @@ async def run_periodically(
             async with pool:
                 more = await one_round()
         except TaskEnded as ended:
-            log.error("%s ends: %s", what, ended)
+            log.error("%s stopped: %s", what, ended)
             return
         except (KafkaError, OSError) as error:
             on_outcome(error)

@@ -267,7 +267,9 @@ class RemoteLogManager:
             if copied is None:
                 return
             tiered.knows_copies = True
-            log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
+            log.info(
+                "%s: this node %s; highest copied offset %d", tiered.id, tiered.role.value, copied
+            )
             async with trio.open_nursery() as nursery:
                 if tiered.lacks_leader_epochs:
                     nursery.start_soon(self._restore_leader_epochs, tiered)
@@ -326,7 +328,7 @@ class RemoteLogManager:
                         return error
                 elif until_responded and copies and not isinstance(error, RemoteNotReady):
                     self._handle_outcome(tiered, error)
-                log.info("%s: its leader epochs cannot be restored yet: %s", tiered.id, error)
+                log.info("%s: unable to restore leader epochs, retrying: %s", tiered.id, error)
             else:
                 tiered.lacks_leader_epochs = False
                 return None

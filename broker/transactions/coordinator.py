@@ -216,7 +216,9 @@ class TransactionCoordinator:
         context = self.runtime.context_for(event.transactional_id)
         future = ResponseFuture[Response]()
         if not self._run_operation(context, lambda now: context.shard.handle(event, future, now)):
-            raise KafkaError(ErrorCode.unknown_server_error, "the partition failed")
+            raise KafkaError(
+                ErrorCode.unknown_server_error, "the coordinator of the partition failed"
+            )
         return await future.wait()
 
     # Callbacks of the runtime

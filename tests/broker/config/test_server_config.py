@@ -313,7 +313,7 @@ def test_invalid_quorums_and_listeners_are_rejected(changes: dict[str, str], rea
 
 @pytest.mark.parametrize("name", ["node.id", "controller.listener.names"])
 def test_quorum_configs_are_required(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is not set"):
+    with pytest.raises(ConfigError, match=f"Missing required configuration {name} "):
         ServerConfig.from_properties({key: QUORUM[key] for key in QUORUM if key != name})
 
 

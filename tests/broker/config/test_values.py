@@ -225,7 +225,7 @@ def test_security_protocols() -> None:
     assert found("A:SSL", explicit=False, controllers=("C",)) == {"A": "SSL", "C": "PLAINTEXT"}
     assert found("A:SSL", explicit=True, controllers=("C",)) == {"A": "SSL"}
     assert found("A:SSL", explicit=False, controllers=("C",), listeners="SSL://:1") == {"A": "SSL"}
-    with pytest.raises(ConfigError, match="no security protocol"):
+    with pytest.raises(ConfigError, match="unknown security protocol"):
         found("A:TLS", explicit=True)
     with pytest.raises(ConfigError, match="key:value"):
         found("A", explicit=True)

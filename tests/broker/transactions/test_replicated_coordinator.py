@@ -352,7 +352,7 @@ async def test_load_without_file_descriptor_is_retried(
         await clock.run_for(3 * LOAD_RETRY_SECONDS)
         with pytest.raises(LoadInProgress):
             stand.coordinator.describe("a")
-        assert caplog.text.count("is not loaded yet") == 1
+        assert caplog.text.count("Unable to load the coordinator of") == 1
         stand.world.disk.heal(fault)
         await clock.run_for(LOAD_RETRY_SECONDS)
         stand.fetched(1)
