@@ -11,7 +11,13 @@ import pytest
 from hypothesis import settings
 
 from odradek.protocol import messages
-from tests.support.anomalies import pytest_exception_interact as pytest_exception_interact
+
+# Before the first import of the package: its failed assertions then show values, as those of test files do.
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.anomalies import (  # noqa: E402
+    pytest_exception_interact as pytest_exception_interact,
+)
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server

@@ -21,7 +21,7 @@ from odradek.bench.results_file import load, save
 from odradek.bench.workloads import WORKLOADS, topics
 from odradek.cli.main import main
 from odradek.testing import Broker, Cluster
-from tests.bench.test_results_file import full_results
+from tests.bench.full_results import full_results
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from odradek.bench.compare import Verdict, compare, other_machine, worse_by
 from odradek.bench.results_file import Failure, Measured, Results
 from tests.bench.fakes import DELAY, SPEED
-from tests.bench.test_results_file import full_results
+from tests.bench.full_results import full_results
 
 
 def verdicts(old: Results, new: Results) -> dict[str, Verdict]:

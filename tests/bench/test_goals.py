@@ -34,7 +34,7 @@ from odradek.bench.results_file import (
 from odradek.bench.tables.workloads import WORKLOADS as TABLE_WORKLOADS
 from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
 from tests.bench.fakes import empty_results
-from tests.bench.test_results_file import full_results
+from tests.bench.full_results import full_results
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 VERSION = version("odradek")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka

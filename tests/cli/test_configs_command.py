@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker_process import deadline
 
 

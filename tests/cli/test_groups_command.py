@@ -10,9 +10,9 @@ import pytest
 from odradek.cli import consume
 from odradek.cli.terminal import write_bytes
 from odradek.protocol import apis
-from tests.broker.groups.consumer.test_like_kafka import Reader
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker_process import BrokerProcess
+from tests.support.consumer_group_clients import Reader
 
 _numbers = itertools.count(1)
 

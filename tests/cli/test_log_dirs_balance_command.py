@@ -15,7 +15,7 @@ from odradek.cli.main import INTERRUPTED
 from odradek.cli.move_throttles import MOVE_RATE
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker_process import BrokerProcess, deadline, free_port
 from tests.support.librdkafka_clients import produce, read_all
 from tests.support.odradek_process import start_odradek

@@ -9,7 +9,7 @@ from typing import Any
 from odradek.cli.log_dirs_output import COLUMNS, Filter, kafka_json, kip_113_json, table
 from odradek.client.log_dir_admin import LogDirectory, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker_process import BrokerProcess, deadline
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error

@@ -16,7 +16,7 @@ from odradek.cli.cluster_connection import with_cluster
 from odradek.cli.main import COMMANDS, READER_GONE, main
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker_process import BrokerProcess, deadline
 
 ODRADEK = [sys.executable, "-m", "odradek.cli"]

@@ -26,7 +26,7 @@ from odradek.protocol.apis import (
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.uuids import uuid_from_text
 from odradek.seams.tcp import TcpNetwork
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.scripted_broker import Asked, ScriptedBroker, scripted_broker
 
 DIRECTORY = "JEXY6aqzQY-32P5TStzaFg"

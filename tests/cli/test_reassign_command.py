@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import CommandLine, Ran
+from tests.cli.command_line import CommandLine, Ran
 from tests.support.broker_process import BrokerProcess, deadline
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"

@@ -36,7 +36,7 @@ from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.odradek_process import start_odradek
 from tests.support.remote_segments import (

@@ -13,7 +13,7 @@ from odradek.protocol.uuids import uuid_from_text
 from odradek.replication.controller.scram import scram_keys
 from odradek.seams.real import real_seams
 from odradek.storage.directories.meta_properties import parse
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 
 CONTROLLER = """\
 process.roles=broker,controller

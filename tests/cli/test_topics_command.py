@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 
 
 def test_create_describe_delete(odradek: CommandLine) -> None:

@@ -20,23 +20,12 @@ from odradek.seams.network import (
 from odradek.seams.real_files import RealFiles
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.contracts.conftest import TwoHosts
+from tests.contracts.receiving import receive
+from tests.contracts.two_hosts import TwoHosts
 
 MIB = 1 << 20
 PATIENCE_SECONDS = 20
 THREE_MIB = b"".join(b"%07d\n" % n for n in range(3 * MIB // 8))
-
-
-async def receive(connection: Connection, size: int) -> bytes:
-    """Exactly `size` bytes, or what came before the end."""
-    room = memoryview(bytearray(size))
-    got = 0
-    while got < size:
-        more = await connection.receive_into(room[got:])
-        if not more:
-            break
-        got += more
-    return bytes(room[:got])
 
 
 async def send_and_receive(

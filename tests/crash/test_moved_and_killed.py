@@ -17,7 +17,7 @@ import pytest
 
 from odradek.protocol import apis
 from tests.crash.index_check import index_differences
-from tests.crash.test_sigkill import (
+from tests.crash.killed_broker import (
     PARTITIONS,
     TOPIC,
     Place,

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_dist import KafkaUnavailable, kafka_dist
-from tests.support.odradek_process import start_odradek
-from tests.support.real_kafka import start_kafka
-
-BROKERS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
-STARTERS: dict[str, Callable[..., BrokerProcess]] = {"odradek": start_odradek, "kafka": start_kafka}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

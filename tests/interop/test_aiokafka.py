@@ -4,35 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAlreadyExistsError
 
-T = TypeVar("T")
-PATIENCE_S = 30.0
-
-
-def on_asyncio(main: Coroutine[Any, Any, T]) -> T:
-    """The result of `main`: the test's own thread is trio's (pytest-trio)."""
-    outcome: list[Any] = []
-
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(asyncio.wait_for(main, PATIENCE_S)))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]  # type: ignore[no-any-return]
+from tests.interop.asyncio_thread import on_asyncio
 
 
 @pytest.fixture(autouse=True)

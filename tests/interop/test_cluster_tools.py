@@ -10,36 +10,17 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.cluster.cluster import Cluster
+from tests.interop.cluster_tools import PATIENCE_S, create, tool, until
 from tests.support.broker_process import deadline
-from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.kafka_tools import run_tool
 
 pytestmark = pytest.mark.interop
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(brokers=3, configs={"auto.leader.rebalance.enable": "false"}) as cluster:
         yield cluster
-
-
-def tool(cluster: Cluster, name: str, *words: str, **options: object) -> ToolRun:
-    where = ("--bootstrap-server", cluster.bootstrap)
-    given = (*words, *where) if name == "cluster" else (*where, *words)
-    return run_tool(name, *given, **options).check()  # type: ignore[arg-type]
-
-
-def until(cluster: Cluster, text: str, name: str, *words: str) -> ToolRun:
-    """The tool's output, once it matches."""
-    with deadline(PATIENCE_S, f"{name} {' '.join(words)} to tell {text}") as check:
-        while not re.search(text, (found := tool(cluster, name, *words)).stdout):
-            check()
-    return found
-
-
-def create(cluster: Cluster, topic: str, assignment: str) -> None:
-    tool(cluster, "topics", "--create", "--topic", topic, "--replica-assignment", assignment)
-    until(cluster, topic, "topics", "--list")
 
 
 def test_quorum_is_described(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ did, and then go on writing. `ODRADEK_INTEROP_BROKER=kafka` lets Kafka open its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from tests.interop.conftest import BROKERS
+from tests.interop.directories_of_other_broker import open_directories
+from tests.support.broker_kinds import BROKERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.librdkafka_clients import (
     PATIENCE_S,
@@ -263,18 +264,3 @@ def test_kafka_opens_odradek_directories(tmp_path: Path) -> None:
         log = kafka.log_file.read_text()
         assert log.count("Skipping recovery of") == 2  # once a directory: the stop was clean
         assert "Recovering" not in log
-
-
-def open_directories(
-    kind: str, directory: Path, former: BrokerProcess, config: Mapping[str, str] | None = None
-) -> BrokerProcess:
-    """Start a broker of the other kind over the directories that `former` has left."""
-    if kind == "odradek":
-        return start_odradek(directory, config=config, log_dirs=former.log_dirs)
-    return start_kafka(
-        directory,
-        config=config,
-        log_dirs=former.log_dirs,
-        formatted=True,
-        static_voter=former.kind == "odradek",
-    )

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from odradek.cli.main import main
-from tests.interop.conftest import BROKERS, STARTERS
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import ToolRun, run_tool
 from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until

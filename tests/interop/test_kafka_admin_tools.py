@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.conftest import BROKERS, STARTERS
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import ToolRun, run_tool
 from tests.support.librdkafka_clients import PATIENCE_S, create_topic, wait_for_topic

@@ -25,12 +25,12 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.test_kafka_admin_tools import AUTHORIZER
+from odradek.broker.security.authorizer_config import STANDARD_AUTHORIZER
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.librdkafka_clients import PATIENCE_S, create_topic
 
-CONFIG = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+CONFIG = {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
 
 
 @pytest.fixture(scope="module", params=BROKERS)

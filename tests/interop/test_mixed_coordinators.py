@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from odradek.broker.coordination.coordinator_log import partition_for
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers, wait_for_both
-from tests.interop.test_transactions import COMMITTED, transactional, values
+from tests.interop.transactional_clients import COMMITTED, transactional, values
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import PATIENCE_S

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
-from tests.interop.test_transactions import COMMITTED, java, transactional, values
+from tests.interop.transactional_clients import COMMITTED, java, transactional, values
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import PATIENCE_S, produce
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.interop.conftest import BROKERS, STARTERS
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import ToolRun, run_tool
 from tests.support.librdkafka_clients import PATIENCE_S, create_topic, produce, read_all

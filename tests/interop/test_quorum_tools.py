@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.cluster.cluster import Cluster
-from tests.interop.test_cluster_tools import PATIENCE_S, create, tool, until
+from tests.interop.cluster_tools import PATIENCE_S, create, tool, until
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
 

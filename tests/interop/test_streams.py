@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.interop.conftest import BROKERS, STARTERS
 from tests.support.anomalies import require
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_dist import kafka_dist
 from tests.support.librdkafka_clients import create_topic

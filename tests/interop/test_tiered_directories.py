@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.test_disk import open_directories
+from tests.interop.directories_of_other_broker import open_directories
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import PATIENCE_S, create_topic, wait_for_topic
 from tests.support.librdkafka_reading import read_to_end
-from tests.system.tiered import NOT_READY, STORAGE, tiered_configs
+from tests.support.tiered_storage_configs import NOT_READY, STORAGE, tiered_configs
 
 TOPIC = "tiered"
 CONFIG = {

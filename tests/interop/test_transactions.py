@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
 import socket
@@ -16,37 +15,21 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from odradek.protocol import apis, messages
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
-from tests.interop.conftest import BROKERS, STARTERS
-from tests.interop.test_aiokafka import on_asyncio
+from tests.interop.asyncio_thread import on_asyncio
+from tests.interop.transactional_clients import COMMITTED, java, transactional, values
 from tests.support.anomalies import require
+from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import ToolRun, run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until, produce, read_all
+from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until, produce
 from tests.support.odradek_process import start_odradek
 
-COMMITTED = {"isolation.level": "read_committed"}
 ALL = {"isolation.level": "read_uncommitted"}
-
-
-def java(scenario: str, bootstrap: str, topic: str, *args: object) -> Any:
-    run = run_tool("java-transactions", scenario, bootstrap, topic, *map(str, args), timeout=90)
-    return json.loads(run.stdout.strip().splitlines()[-1])
-
-
-def values(bootstrap: str, topic: str, count: int, **options: Any) -> list[str]:
-    found = read_all(bootstrap, topic, count, **options)
-    return [(message.value() or b"").decode() for message in found]
-
-
-def transactional(bootstrap: str, name: str, **config: Any) -> Producer:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **config})
-    producer.init_transactions(PATIENCE_S)
-    return producer
 
 
 # Java

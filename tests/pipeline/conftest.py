@@ -35,3 +35,12 @@ def spark() -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def denied_object_reset() -> Iterator[None]:
+    """Let a test deny reads of one object with `Denying.denied`; the next test denies none."""
+    from tests.pipeline.tiered_queries import Denying
+
+    yield
+    Denying.denied = ""

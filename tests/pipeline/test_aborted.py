@@ -20,20 +20,19 @@ from odradek.storage.tiered.object_names import segment_key
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId
 from odradek.testing.virtual_object_store import VirtualObjectStore
-from tests.pipeline.test_query import (
+from tests.pipeline.tiered_queries import (
     COMMITTED,
     HOW,
     ONLY,
     listing_transactions,
-    nothing_denied,
     query,
     snapshot,
     unreadable,
 )
-from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_store import WHERE, World, segment
 
-__all__ = ["nothing_denied"]  # a fixture for each test here, too
+pytestmark = pytest.mark.usefixtures("denied_object_reset")
 
 
 @HOW

@@ -22,9 +22,9 @@ from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.stream import StreamReader
-from tests.pipeline.test_stream_offsets import at, first_end
+from tests.pipeline.streams import at, first_end
 from tests.pipeline.virtual_leader import VirtualLeader
-from tests.pipeline.virtual_reading import FULL
+from tests.support.virtual_reading import FULL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

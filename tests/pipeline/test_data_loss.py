@@ -15,10 +15,10 @@ from odradek.pipeline.planning import BrokerRange, LostOffsets, PlannedRange, ta
 from odradek.pipeline.query import Query
 from odradek.pipeline.reading import ReadSettings, read_pieces, with_gap_column
 from odradek.pipeline.segment_columns import SegmentSlice
-from tests.pipeline.test_query import ONLY, query
-from tests.pipeline.test_store import World, segment
-from tests.pipeline.test_stream_offsets import at, stream
+from tests.pipeline.streams import at, stream
+from tests.pipeline.tiered_queries import ONLY, query
 from tests.pipeline.virtual_leader import PartitionLog, VirtualLeader
+from tests.pipeline.virtual_store import World, segment
 
 REPORTING = ReadSettings(
     ("partition", "offset"), "unused:9092", None, {}, False, 1000, 1000, False, "report"

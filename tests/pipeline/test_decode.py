@@ -15,7 +15,7 @@ pytest.importorskip("fastavro")
 
 from odradek.pipeline.jobs.decode import Decoding, decoded
 from odradek.testing import Broker
-from tests.pipeline.test_schemas import FLIGHT, written
+from tests.pipeline.avro_records import FLIGHT, written
 from tests.support.spark_reading import table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.protocol.errors import CorruptBatch
@@ -23,49 +23,10 @@ from odradek.pipeline.decoding.arrow import BATCH_TYPES, TYPES  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.decoder import AbortedTransaction, Decoder, RecordSelection  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
+from tests.pipeline.drawn_logs import cut, logs, small  # noqa: E402
 
 ALL, BATCH = tuple(TYPES), tuple(BATCH_TYPES)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-small = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-bytes_or_none = st.none() | st.binary(max_size=40)
-
-
-@st.composite
-def logs(draw: st.DrawFn) -> list[bytes]:
-    """Batches of one log, with gaps as compaction leaves them, of every codec."""
-    found = []
-    offset = draw(st.integers(0, 2**40))
-    end = 0
-    for _ in range(draw(st.integers(1, 5))):
-        records = []
-        for _ in range(draw(st.integers(1, 8))):
-            offset += draw(st.sampled_from((1, 1, 1, 2, 1000)))
-            headers = draw(st.lists(st.tuples(st.text(max_size=5), bytes_or_none), max_size=3))
-            records.append(
-                Record(
-                    offset,
-                    draw(st.integers(0, 2**41)),
-                    draw(bytes_or_none),
-                    draw(bytes_or_none),
-                    tuple(headers),
-                )
-            )
-        first = records[0].offset - draw(st.integers(0, min(3, records[0].offset - end)))
-        end = records[-1].offset + 1
-        found.append(
-            bytes(
-                build_batch(
-                    records,
-                    base_offset=first,
-                    compression=draw(st.integers(0, 4)),
-                    timestamp_type=draw(st.integers(0, 1)),
-                    producer_id=draw(st.sampled_from((-1, 7))),
-                )
-            )
-        )
-        offset += draw(st.integers(0, 3))
-    return found
 
 
 def decoded(
@@ -95,11 +56,6 @@ def expected(log: bytes) -> list[dict[str, Any]]:
             for record in decode(batch)
         ]
     return rows
-
-
-def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
-    ends = sorted(place % (len(data) + 1) for place in places)
-    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]
 
 
 @small

@@ -18,8 +18,8 @@ from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values
 from odradek.testing import Broker
+from tests.pipeline.avro_records import written
 from tests.pipeline.recreated_topics import recreate_topic
-from tests.pipeline.test_schemas import written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

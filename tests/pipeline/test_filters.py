@@ -20,9 +20,8 @@ from pyspark.sql.types import StructType  # noqa: E402
 from odradek.pipeline.filters import PushedFilters, push_down  # noqa: E402
 from odradek.pipeline.options import parse_options  # noqa: E402
 from odradek.pipeline.source import FilteringReader  # noqa: E402
-from tests.pipeline.test_table_schema import GAP  # noqa: E402
 from tests.pipeline.virtual_leader import VirtualLeader  # noqa: E402
-from tests.pipeline.virtual_reading import FULL  # noqa: E402
+from tests.support.virtual_reading import FULL, GAP  # noqa: E402
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 VALUES: dict[str, st.SearchStrategy[Any]] = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from odradek.pipeline.brokers import TopicPartition
-from tests.pipeline.test_query import ONLY, query
-from tests.pipeline.test_store import World
+from tests.pipeline.tiered_queries import ONLY, query
 from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_store import World
 
 
 @pytest.mark.parametrize(

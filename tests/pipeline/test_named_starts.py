@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from odradek.pipeline.errors import DataLoss
-from tests.pipeline.test_query import COMMITTED, ONLY, query, snapshot
-from tests.pipeline.test_store import World, segment
+from tests.pipeline.tiered_queries import COMMITTED, ONLY, query, snapshot
 from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_store import World, segment
 
 SAID = "t-0 now ends at offset 10, and the query starts at 12 .failOnDataLoss=false reads nothing"
 

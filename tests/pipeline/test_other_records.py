@@ -13,9 +13,8 @@ from odradek.pipeline.options import parse_options
 from odradek.pipeline.source import BatchReader
 from odradek.testing import Broker
 from tests.pipeline.recreated_topics import recreate_topic
-from tests.pipeline.test_virtual_histories import Rows, by_offset, consume
-from tests.pipeline.virtual_histories import TOPIC, History
-from tests.pipeline.virtual_reading import FULL, VirtualSource, rows_of
+from tests.pipeline.virtual_histories import TOPIC, History, Rows, by_offset, consume
+from tests.support.virtual_reading import FULL, VirtualSource, rows_of
 
 
 def test_of_a_topic_that_was_made_again_nothing_is_read() -> None:

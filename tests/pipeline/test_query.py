@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -20,7 +19,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import (
     BadOption,
     CorruptSegment,
@@ -36,8 +34,6 @@ from odradek.pipeline.query import Plan, Query
 from odradek.pipeline.source import BatchReader
 from odradek.pipeline.table_reader import ReadTask, _freeze_imports
 from odradek.seams.objects import ObjectDenied
-from odradek.storage.log.producer_snapshots import encode_snapshot
-from odradek.storage.log.producer_state import ProducerEntry
 from odradek.storage.tiered.object_names import (
     LOG_SUFFIX,
     MANIFEST_SUFFIX,
@@ -45,35 +41,28 @@ from odradek.storage.tiered.object_names import (
     segment_key,
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId
 from odradek.testing.virtual_object_store import VirtualObjectStore
-from tests.pipeline.test_store import WHERE, World, segment
+from tests.pipeline.tiered_queries import (
+    COMMITTED,
+    HOW,
+    ONLY,
+    Denying,
+    listing_transactions,
+    query,
+    snapshot,
+    unreadable,
+)
 from tests.pipeline.virtual_leader import TOPIC_ID, VirtualLeader
-from tests.pipeline.virtual_reading import FULL
+from tests.pipeline.virtual_store import WHERE, World, segment
+from tests.support.virtual_reading import FULL
 
-ONLY = TopicPartition("t", 0)
-
-
-def query(cluster_view: World, leader: VirtualLeader | None = None, **options: Any) -> Query:
-    given = {"tiered.url": "unused", "subscribe": "t", **options}
-    if leader is not None:
-        given["kafka.bootstrap.servers"] = "unused:9092"
-    named = {name.lower(): str(value) for name, value in given.items() if value is not None}
-    return Query(parse_options(named, streaming=False), store=cluster_view.store)
+pytestmark = pytest.mark.usefixtures("denied_object_reset")
 
 
 def broker_range(low: int, high: int, partition: int = 0) -> BrokerRange:
     """As it is planned with a `VirtualLeader`."""
     return BrokerRange("t", partition, low, high, TOPIC_ID, 0)
-
-
-COMMITTED = {"kafka.isolation.level": "read_committed"}
-
-
-def snapshot(cluster_view: World, of: RemoteLogSegmentMetadata, *open_at: int) -> None:
-    producers = [ProducerEntry(7, 0, 0, 1, start, []) for start in open_at]
-    key = segment_key(of, IndexType.PRODUCER_SNAPSHOT.value)
-    cluster_view.objects.put(key, [encode_snapshot(producers)])
 
 
 @pytest.mark.parametrize(
@@ -163,17 +152,6 @@ def test_partitions_that_are_not_there_are_named(
         query(cluster_view, leader, **given).ranges()
 
 
-class Denying(VirtualObjectStore):
-    """Some objects are nobody's to read."""
-
-    denied = ""
-
-    def get(self, key: str) -> Any:
-        if self.denied and key.endswith(self.denied):
-            raise ObjectDenied(f"{key}: 403 Forbidden")
-        return super().get(key)
-
-
 class Closed(VirtualObjectStore):
     """Nobody may list what is in it."""
 
@@ -211,12 +189,6 @@ def with_three(how: str) -> tuple[World, str]:
     else:
         Denying.denied = key
     return cluster_view, key
-
-
-@pytest.fixture(autouse=True)
-def nothing_denied() -> Iterator[None]:
-    yield
-    Denying.denied = ""
 
 
 @pytest.mark.parametrize(("how", "kind"), [("corrupt", CorruptSegment), ("denied", DeniedSegment)])
@@ -312,37 +284,6 @@ def test_a_pattern_means_no_internal_topics() -> None:
         assert list(found) == [ONLY]
         named = query(World(), leader, subscribe="__consumer_offsets").partitions
         assert list(named) == [("__consumer_offsets", 0)]
-
-
-def unreadable(cluster_view: World, of: RemoteLogSegmentMetadata, kind: IndexType, how: str) -> str:
-    """One of a segment's objects; its key."""
-    key = segment_key(of, kind.value)
-    cluster_view.objects.put(key, [b"nonsense"])
-    if how == "denied":
-        Denying.denied = key
-    elif how == "missing":
-        cluster_view.objects.delete(key)
-    return key
-
-
-HOW = pytest.mark.parametrize(
-    ("how", "kind"),
-    [("corrupt", CorruptSegment), ("denied", DeniedSegment), ("missing", MissingSegment)],
-)
-
-
-def listing_transactions(count: int) -> tuple[World, list[RemoteLogSegmentMetadata]]:
-    """Segments of 10 offsets with transaction indexes, where none is open at any end."""
-    cluster_view = World(objects=Denying())
-    segments = [
-        replace(segment(number, 10 * number, 10 * number + 9), txn_index_empty=False)
-        for number in range(count)
-    ]
-    cluster_view.has(*segments)
-    for each in segments:
-        snapshot(cluster_view, each)
-        cluster_view.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
-    return cluster_view, segments
 
 
 @HOW

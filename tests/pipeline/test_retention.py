@@ -45,8 +45,8 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_store import WHERE, World, segment
 
 NOW = 1000
 PARTITION = TopicIdPartition(UUID(int=1), "t", 0)

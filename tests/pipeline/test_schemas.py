@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import struct
@@ -16,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
-fastavro = pytest.importorskip("fastavro")
 
 from odradek.pipeline.decoding.selection import INT64_MAX  # noqa: E402
 from odradek.pipeline.jobs.decode import Decoding  # noqa: E402
@@ -24,24 +22,8 @@ from odradek.pipeline.schemas.avro import AvroDecoder  # noqa: E402
 from odradek.pipeline.schemas.columns import BadSchema  # noqa: E402
 from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema  # noqa: E402
 from odradek.pipeline.schemas.values import LEVELS_MAX, ValueDecoder  # noqa: E402
+from tests.pipeline.avro_records import FLIGHT, written  # noqa: E402
 
-FLIGHT = {
-    "type": "record",
-    "name": "Flight",
-    "namespace": "flights",
-    "fields": [
-        {"name": "carrier", "type": "string"},
-        {"name": "delay", "type": ["null", "double"], "default": None},
-        {"name": "tags", "type": {"type": "array", "items": "string"}},
-        {"name": "counts", "type": {"type": "map", "values": "int"}},
-        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {
-            "name": "leg",
-            "type": {"type": "record", "name": "Leg", "fields": [{"name": "km", "type": "float"}]},
-        },
-    ],
-}
 WHOLE = {
     "type": "record",
     "name": "Whole",
@@ -60,12 +42,6 @@ WHOLE = {
 
 def avro(id: int, schema: Any, *references: tuple[str, str]) -> Schema:
     return Schema(id, AVRO, json.dumps(schema), references)
-
-
-def written(id: int, schema: Any, value: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
-    return struct.pack(">bi", 0, id) + out.getvalue()
 
 
 def record(schema: str, *fields: Any) -> dict[str, Any]:

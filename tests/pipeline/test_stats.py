@@ -25,7 +25,7 @@ from odradek.pipeline.jobs.stats import StatsJob, stats
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
 from odradek.testing import Broker
-from tests.pipeline.test_tiers import QUICK, TIERED
+from tests.pipeline.tiering import QUICK, TIERED
 from tests.pipeline.virtual_leader import PartitionLog, VirtualLeader
 
 if TYPE_CHECKING:

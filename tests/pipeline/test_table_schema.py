@@ -18,8 +18,7 @@ from pyspark.sql.types import (
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.table_schema import check_schema
-
-GAP = StructType().add("lastOffset", LongType()).add("object", StringType()).add("reason", "string")
+from tests.support.virtual_reading import GAP
 
 
 def headers(*, nulls: bool, value_null: bool) -> DataType:

@@ -37,7 +37,7 @@ from odradek.storage.tiered.segment_metadata import (
     TopicIdPartition,
 )
 from odradek.testing.virtual_object_store import VirtualObjectStore
-from tests.pipeline.virtual_reading import FULL
+from tests.support.virtual_reading import FULL
 
 START = 100
 SEALED_MS = 40

@@ -10,23 +10,12 @@ import pytest
 import trio
 
 from odradek.pipeline.errors import PipelineError
-from tests.pipeline.virtual_histories import PARTITIONS, TOPIC, History
-from tests.pipeline.virtual_reading import (
-    Row,
+from tests.pipeline.virtual_histories import PARTITIONS, TOPIC, History, by_offset, consume
+from tests.support.virtual_reading import (
     VirtualSource,
     VirtualStream,
-    consumed,
     first_offsets,
 )
-
-Rows = dict[tuple[int, int], Row]
-
-
-def by_offset(rows: list[Row]) -> Rows:
-    """Each offset is there once."""
-    found = {row[:2]: row for row in rows}
-    assert len(found) == len(rows)
-    return found
 
 
 class Comparison:
@@ -108,11 +97,6 @@ class Comparison:
             for offset in range(start, end):
                 at = where.partition, offset
                 assert found.get(at) == there.get(at)
-
-
-async def consume(history: History, committed: bool) -> Rows:
-    with trio.fail_after(60):
-        return by_offset(await consumed(history.cluster, TOPIC, PARTITIONS, committed=committed))
 
 
 def compare(seed: int, **kind: Any) -> None:

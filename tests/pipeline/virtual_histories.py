@@ -31,6 +31,10 @@ from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster, host
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import TransactionalClient, TransactionProtocol
 from odradek.testing.virtual_world import VirtualWorld
+from tests.support.virtual_reading import (
+    Row,
+    consumed,
+)
 
 TOPIC = "records"
 PARTITIONS = (0, 1)
@@ -324,3 +328,18 @@ class History:
         for node in self._cluster:
             await self._cluster.start(node.number)
         await self._until_whole()
+
+
+Rows = dict[tuple[int, int], Row]
+
+
+def by_offset(rows: list[Row]) -> Rows:
+    """Each offset is there once."""
+    found = {row[:2]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+async def consume(history: History, committed: bool) -> Rows:
+    with trio.fail_after(60):
+        return by_offset(await consumed(history.cluster, TOPIC, PARTITIONS, committed=committed))

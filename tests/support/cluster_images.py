@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from odradek.protocol.schemas.cluster_records import FeatureLevelRecord
+from odradek.replication.controller.acls import (
+    Acl,
+    AclOperation,
+    AclResource,
+    PatternType,
+    Permission,
+    create_acls,
+)
 from odradek.replication.controller.broker_fencing import unfence_broker
 from odradek.replication.controller.broker_registration import BrokerRegistration, register_broker
 from odradek.replication.controller.controller_result import ControllerResult
@@ -117,3 +126,26 @@ def partition(image: MetadataImage, topic: str, index: int = 0) -> PartitionImag
     found = image.partition(topic, index)
     assert found is not None
     return found
+
+
+ENTROPY = SeededEntropy(random.Random(1))
+
+
+READ = Acl(
+    AclResource.TOPIC,
+    "pay",
+    PatternType.PREFIXED,
+    "User:alice",
+    "*",
+    AclOperation.READ,
+    Permission.ALLOW,
+)
+
+
+LITERAL = replace(READ, resource_name="payments", pattern_type=PatternType.LITERAL)
+
+
+def with_acls(*acls: Acl) -> MetadataImage:
+    image = MetadataImage()
+    plan = create_acls(image, acls, entropy=ENTROPY)
+    return apply_records(image, plan.records, offset=len(plan.records)).image

@@ -9,11 +9,13 @@ from uuid import UUID
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
-from odradek.protocol.schemas.serde import decode_metadata_record
+from odradek.protocol.schemas.serde import (
+    decode_metadata_record,
+)
 from odradek.protocol.schemas.topic_records import ConfigRecord, TopicRecord
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import BROKER, Endpoint, MetadataImage
-from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.replication.raft.metadata_manager import MetadataManager, MetadataSettings
 from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.seams import Seams
@@ -120,3 +122,13 @@ def log_of(files: Files, path: Path = FIRST_SEGMENT) -> list[list[str]]:
 
 def names(files: Files, suffix: str) -> Sequence[str]:
     return [name for name in files.list(LOG_DIRECTORY) if name.endswith(suffix)]
+
+
+def raw_log(disk: VirtualDisk, *, formatted: bool = True) -> MetadataLog:
+    """The log of a node that does not run, to write into."""
+    node = VirtualWorld(2).node("raw", disk)
+    if not formatted:
+        node.files.make_directory(LOG_DIRECTORY)
+    log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())
+    log.open()
+    return log

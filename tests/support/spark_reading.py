@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.source import BatchReader
-from tests.pipeline.virtual_reading import FULL, rows_of
+from tests.support.virtual_reading import FULL, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

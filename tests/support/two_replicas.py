@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import trio
+import trio.testing
 
 from odradek.broker.apis.fetch import FetchResponse, fetch
 from odradek.broker.network.connection import release_files
@@ -22,7 +23,7 @@ from odradek.replication.controller.image_records import broker_record
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import FileSlice
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import batch
+from tests.support.records import batch
 
 TIMEOUT_SECONDS = 20.0
 OTHER, STRANGER = 77, 78
@@ -109,3 +110,24 @@ async def stage(configs: Mapping[str, str] | None = None) -> AsyncIterator[Stage
         on = Stage(broker, await broker.node.partitions.get("t", None, 0))
         yield on
         await on.forget_other()
+
+
+def records_size(response: FetchedPartition) -> int:
+    return sum(part.size if isinstance(part, FileSlice) else len(part) for part in response.records)
+
+
+async def waits_for(ask: Callable[[], Any], happens: Callable[[], Any]) -> FetchedPartition:
+    """Return the response of `ask`, which must wait until `happens` was called."""
+    responses: list[FetchedPartition] = []
+
+    async def asking() -> None:
+        responses.append(await ask())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(asking)
+        await trio.sleep(0.05)
+        assert responses == []
+        happened = happens()
+        if happened is not None:
+            await happened
+    return responses[0]

@@ -39,6 +39,7 @@ from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_reading import read_to_end
 from tests.support.raw_client import RawClient
+from tests.support.tiered_storage_configs import NOT_READY, STORAGE, tiered_configs
 from tests.system import cluster_state as kafka_facts
 from tests.system.cluster_state import PATIENCE_S
 from tests.system.clusters import CONFIGS, SOFTWARE
@@ -46,30 +47,8 @@ from tests.system.store_watch import StoreWatch
 
 EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, EARLIEST_PENDING = -2, -4, -1, -5, -6
 LIST_OFFSETS_VERSION = 11
-STORAGE = "kafka-tiered-storage"
 SEGMENT = ".log"
 INDEXES = (".index", ".timeindex", ".txnindex")
-NOT_READY = (KafkaError.UNKNOWN,)
-"""What a consumer is told while remote storage is not ready: it asks again."""
-
-
-def tiered_configs(store: Path, brokers: int) -> dict[str, str]:
-    """What makes a node tier, for either software."""
-    return {
-        "remote.log.storage.system.enable": "true",
-        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
-        "rsm.config.dir": str(store),
-        "rsm.config.delete.on.close": "false",
-        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
-        "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
-        "rlmm.config.remote.log.metadata.topic.replication.factor": str(brokers),
-        "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
-        "remote.log.manager.task.interval.ms": "500",
-        "log.initial.task.delay.ms": "0",
-        "log.retention.check.interval.ms": "500",
-        "log.segment.delete.delay.ms": "500",
-        "log.cleaner.enable": "false",
-    }
 
 
 @dataclass

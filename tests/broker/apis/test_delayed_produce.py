@@ -19,8 +19,8 @@ from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.seams.network import Address
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import batch
-from tests.broker.apis.test_produce import produce as produced
+from tests.support.produce_requests import produce_batch
+from tests.support.records import batch
 
 PATIENCE_SECONDS = 20.0
 
@@ -125,13 +125,13 @@ def test_who_has_ceased_to_lead_acknowledges_nothing(broker: Broker) -> None:
 def test_what_is_committed_is_acknowledged_again_though_too_few_are_in_sync(broker: Broker) -> None:
     """At once, and by where it is: its first answer was lost."""
     records = batch(producer_id=7, producer_epoch=0, base_sequence=0)
-    first = produced(broker, "t", records)
+    first = produce_batch(broker, "t", records)
 
     too_few_in_sync(broker)
-    again = produced(broker, "t", records)
+    again = produce_batch(broker, "t", records)
     assert (again.error_code, again.base_offset) == (ErrorCode.none, first.base_offset)
     another = batch(producer_id=7, producer_epoch=0, base_sequence=1)
-    assert produced(broker, "t", another).error_code == ErrorCode.not_enough_replicas
+    assert produce_batch(broker, "t", another).error_code == ErrorCode.not_enough_replicas
 
 
 def test_what_was_on_its_way_behind_one_that_was_refused_is_not_out_of_order(
@@ -141,7 +141,7 @@ def test_what_was_on_its_way_behind_one_that_was_refused_is_not_out_of_order(
 
     def send(sequence: int) -> ErrorCode:
         records = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
-        return produced(broker, "t", records).error_code
+        return produce_batch(broker, "t", records).error_code
 
     assert send(0) == ErrorCode.none
     too_few_in_sync(broker)

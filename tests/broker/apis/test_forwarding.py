@@ -33,7 +33,7 @@ from odradek.replication.controller.acls import (
 from odradek.replication.controller.configs import AlterConfigOp
 from odradek.replication.controller.image import MetadataImage
 from odradek.seams.network import Address
-from tests.broker.apis.conftest import FakeBroker, FakeMetadata
+from tests.broker.apis.fake_broker import FakeBroker, FakeMetadata
 
 ALICE = "User:alice"
 CLIENT = Address("10.0.0.7", 4711)

@@ -8,8 +8,14 @@ from odradek.protocol import apis
 from odradek.protocol.schemas.cluster_records import FeatureLevelRecord
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.raft.metadata_manager import MetadataManager
-from tests.replication.raft.test_metadata_restarts import raw_log
-from tests.support.metadata_nodes import DIRECTORY_ID, LOG_DIRECTORY, log_of, new_node, started
+from tests.support.metadata_nodes import (
+    DIRECTORY_ID,
+    LOG_DIRECTORY,
+    log_of,
+    new_node,
+    raw_log,
+    started,
+)
 
 
 async def static_quorum() -> tuple[Any, MetadataManager]:

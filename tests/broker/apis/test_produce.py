@@ -15,9 +15,8 @@ from odradek.broker.apis.produce import produce_nowait
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import WOULD_BLOCK
 from odradek.broker.security.authorizer import Authorizer
-from odradek.protocol import apis, messages
+from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.framing import read_response_header
 from odradek.protocol.produce_request_reader import ProduceRequest, ProduceTopic
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.compression import ZSTD, compress
@@ -31,10 +30,10 @@ from odradek.replication.controller.acls import (
     Permission,
 )
 from odradek.testing import Broker
-from tests.broker.network.test_invalid_requests import connect, read_frame
-from tests.support.raw_requests import framed, request_frame
+from tests.support.produce_requests import PRODUCE_VERSION, end_offset, produce_batch
+from tests.support.raw_requests import ask, connect, framed, read_frame, request_frame
+from tests.support.records import batch
 
-VERSION = 9
 _numbers = itertools.count()
 
 
@@ -51,56 +50,15 @@ def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def batch(**changes: Any) -> bytes:
-    record = Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v", headers=())
-    return bytes(build_batch([record], **changes))
-
-
-def ask(broker: Broker, api: apis.Api, version: int, values: dict[str, Any]) -> Any:
-    """One request on a connection of its own; None where the broker closed it."""
-    request = request_frame(api, version, 5, values)
-    with connect(broker) as sock:
-        sock.sendall(request)
-        view = memoryview(read_frame(sock))
-    if not view:
-        return None
-    _, start = read_response_header(api, version, view)
-    return messages.read_response(api.key, version, view, start)
-
-
-def produce(
-    broker: Broker, topic: str, records: bytes | None, *, acks: int = -1, version: int = VERSION
-) -> Any:
-    """The partition's answer."""
-    response = ask(
-        broker,
-        apis.PRODUCE,
-        version,
-        {
-            "transactional_id": None,
-            "acks": acks,
-            "timeout": 1000,
-            "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
-        },
-    )
-    if response is None:
-        return None
-    ((partition,),) = [each.partition_responses for each in response.responses]
-    return partition
-
-
-def end_offset(broker: Broker, topic: str) -> int:
-    async def end() -> int:
-        return (await broker.node.partitions.get(topic, None, 0)).log.end_offset
-
-    return broker._call(end)
-
-
 @pytest.mark.parametrize("acks", [1, -1])
 def test_an_answer_has_the_offset_of_the_first_record(
     broker: Broker, topic: str, acks: int
 ) -> None:
-    assert [produce(broker, topic, batch(), acks=acks).base_offset for _ in range(3)] == [0, 1, 2]
+    assert [produce_batch(broker, topic, batch(), acks=acks).base_offset for _ in range(3)] == [
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -115,7 +73,7 @@ def test_what_flush_messages_asks_for_is_durable_before_the_answer(
 
     points = []
     for _ in range(4):
-        assert produce(broker, topic, batch(), acks=acks).error_code == ErrorCode.none
+        assert produce_batch(broker, topic, batch(), acks=acks).error_code == ErrorCode.none
         points.append(broker._call(recovery_point))
     assert points == [0, 2, 2, 4]
 
@@ -165,16 +123,18 @@ def wait_for_commit(broker: Broker, commit: dict[str, Any]) -> ErrorCode:
 
 
 def test_acks_that_are_none_are_refused(broker: Broker, topic: str) -> None:
-    assert produce(broker, topic, batch(), acks=2).error_code == ErrorCode.invalid_required_acks
+    assert (
+        produce_batch(broker, topic, batch(), acks=2).error_code == ErrorCode.invalid_required_acks
+    )
     assert end_offset(broker, topic) == 0
 
 
 def test_an_unanswered_failure_closes_the_connection(broker: Broker) -> None:
-    assert produce(broker, "there is no such topic", batch(), acks=0) is None
+    assert produce_batch(broker, "there is no such topic", batch(), acks=0) is None
 
 
 def test_a_batch_in_a_transaction_without_an_id_is_refused(broker: Broker, topic: str) -> None:
-    refused = produce(
+    refused = produce_batch(
         broker,
         topic,
         batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
@@ -196,7 +156,7 @@ def test_nothing_is_written_of_a_request_with_such_a_batch(broker: Broker) -> No
         "timeout": 1000,
         "topic_data": [{"name": "both", "partition_data": partitions}],
     }
-    response = ask(broker, apis.PRODUCE, VERSION, values)
+    response = ask(broker, apis.PRODUCE, PRODUCE_VERSION, values)
     refused = ErrorCode.transactional_id_authorization_failed
     assert [each.error_code for each in response.responses[0].partition_responses] == [refused] * 2
     assert end_offset(broker, "both") == 0
@@ -234,14 +194,15 @@ def may_write(topic: str) -> Acl:
     )
 
 
-@pytest.mark.parametrize("version", range(3, VERSION + 1))
+@pytest.mark.parametrize("version", range(3, PRODUCE_VERSION + 1))
 def test_zstd_came_with_version_7(broker: Broker, topic: str, version: int) -> None:
     from odradek.protocol.records.compression import LZ4, ZSTD
 
     assert (
-        produce(broker, topic, batch(compression=LZ4), version=version).error_code == ErrorCode.none
+        produce_batch(broker, topic, batch(compression=LZ4), version=version).error_code
+        == ErrorCode.none
     )
-    response = produce(broker, topic, batch(compression=ZSTD), version=version)
+    response = produce_batch(broker, topic, batch(compression=ZSTD), version=version)
     expected = ErrorCode.unsupported_compression_type if version < 7 else ErrorCode.none
     assert response.error_code == expected
     assert end_offset(broker, topic) == 1 + (version >= 7)
@@ -267,7 +228,7 @@ def flipped(records: bytes, position: int) -> bytes:
 def test_what_is_no_batch_is_refused_and_leaves_nothing(
     broker: Broker, topic: str, records: bytes | None, error: ErrorCode
 ) -> None:
-    assert produce(broker, topic, records).error_code == error
+    assert produce_batch(broker, topic, records).error_code == error
     assert end_offset(broker, topic) == 0
 
 
@@ -275,7 +236,7 @@ def test_idempotence(broker: Broker, topic: str) -> None:
     """A duplicate is answered with its first offset, a gap and an old epoch are refused."""
 
     def send(sequence: int, epoch: int = 3) -> tuple[ErrorCode, int]:
-        response = produce(
+        response = produce_batch(
             broker,
             topic,
             batch(producer_id=900, producer_epoch=epoch, base_sequence=sequence),
@@ -292,14 +253,14 @@ def test_idempotence(broker: Broker, topic: str) -> None:
 
 def test_internal_topics_are_written_by_brokers_alone(broker: Broker) -> None:
     broker.create_topic("__consumer_offsets", partitions=1)
-    refused = produce(broker, "__consumer_offsets", batch())
+    refused = produce_batch(broker, "__consumer_offsets", batch())
     assert refused.error_code == ErrorCode.invalid_topic_exception
 
 
 def test_a_batch_of_an_old_format_is_refused_for_good(broker: Broker, topic: str) -> None:
     old = bytearray(batch())
     old[16] = 1
-    assert produce(broker, topic, bytes(old)).error_code == ErrorCode.invalid_record
+    assert produce_batch(broker, topic, bytes(old)).error_code == ErrorCode.invalid_record
 
 
 def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, topic: str) -> None:
@@ -313,7 +274,7 @@ def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, top
     struct.pack_into(">i", head, 57, count)
     bomb = memoryview(bytearray(head) + body)
     struct.pack_into(">I", bomb, 17, crc32c(bomb[21:]))
-    assert produce(broker, topic, bytes(bomb)).error_code == ErrorCode.message_too_large
+    assert produce_batch(broker, topic, bytes(bomb)).error_code == ErrorCode.message_too_large
 
 
 def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic: str) -> None:
@@ -357,7 +318,7 @@ def test_what_is_for_a_thread_is_not_checked_again_and_again_on_the_loop(
     """Not at all where the header tells how much it is; once where decompressing does."""
     name = f"{topic}-compacted"
     broker.create_topic(name, 1, {"cleanup.policy": "compact"})
-    assert produce(broker, name, batch()).error_code == ErrorCode.none  # it is open now
+    assert produce_batch(broker, name, batch()).error_code == ErrorCode.none  # it is open now
     value = bytes(32 << 20) if records == 1 else b""
     much = build_batch(
         [Record(offset, 1_700_000_000_000, b"k", value, ()) for offset in range(records)],
@@ -388,7 +349,7 @@ def context_of(broker: Broker) -> RequestContext:
     return RequestContext(
         node.services,
         apis.PRODUCE,
-        VERSION,
+        PRODUCE_VERSION,
         1,
         "test",
         endpoint,
@@ -412,7 +373,7 @@ def test_what_was_written_before_a_refused_request_is_answered(
                 {"name": name, "partition_data": [{"index": 0, "records": batch()}]},
             ],
         }
-        return request_frame(apis.PRODUCE, VERSION, 7, values)
+        return request_frame(apis.PRODUCE, PRODUCE_VERSION, 7, values)
 
     unknown = framed(struct.pack(">hhih", 999, 0, 8, -1))
     second = unknown if refused == "unknown API" else request("no-such-topic", 0)

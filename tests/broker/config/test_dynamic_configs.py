@@ -4,23 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
-from odradek.replication.controller.configs import AlterConfigOp
-from tests.broker.lifecycle.test_cluster_start import BOTH, Nodes, run
-
-ALONE = {1: BOTH}
-ONE = {"default_replication_factor": "1"}
-
-
-async def alter(nodes: Nodes, name: str, value: str, *, broker: str = "") -> None:
-    change = {"name": name, "config_operation": AlterConfigOp.SET, "value": value}
-    resource = {"resource_type": 4, "resource_name": broker, "configs": [change]}
-    response = await nodes.ask(
-        1, apis.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
-    )
-    assert response.responses[0].error_code is ErrorCode.none, response.responses[0]
+from tests.support.virtual_cluster import ALONE, ONE, Nodes, alter, run
 
 
 def written_by(producer_id: int, now_ms: int) -> memoryview:

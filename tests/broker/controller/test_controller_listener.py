@@ -10,14 +10,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-
-CONFIGS = {
-    "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
-    "process.roles": "broker,controller",
-    "node.id": "1",
-    "controller.listener.names": "CONTROLLER",
-    "controller.quorum.bootstrap.servers": "127.0.0.1:0",
-}
+from tests.support.brokers import COMBINED_CONFIGS
 
 
 async def connect(address: Address, nursery: trio.Nursery) -> BrokerConnection:
@@ -25,7 +18,7 @@ async def connect(address: Address, nursery: trio.Nursery) -> BrokerConnection:
 
 
 async def test_apis_by_listener() -> None:
-    async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
+    async with Broker(configs=COMBINED_CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
         to_broker = await connect(broker.node.endpoints[0].address, nursery)
         to_controller = await connect(controller.address, nursery)
@@ -42,7 +35,7 @@ async def test_apis_by_listener() -> None:
 
 async def test_controller_serves_direct_requests() -> None:
     """KIP-919; and is known to the quorum by its listener."""
-    async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
+    async with Broker(configs=COMBINED_CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
         connection = await connect(controller.address, nursery)
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": []}
@@ -61,7 +54,7 @@ async def test_controller_serves_direct_requests() -> None:
 
 async def test_describe_cluster_lists_controllers_on_controller_listener() -> None:
     """And brokers where brokers do (KIP-919)."""
-    async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
+    async with Broker(configs=COMBINED_CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
         to_broker = await connect(broker.node.endpoints[0].address, nursery)
         to_controller = await connect(controller.address, nursery)

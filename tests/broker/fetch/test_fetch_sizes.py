@@ -11,7 +11,7 @@ import pytest
 from odradek.protocol import apis
 from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import ask
+from tests.support.raw_requests import ask
 
 VERSION = 12
 LARGE, SMALL = 1000, 10

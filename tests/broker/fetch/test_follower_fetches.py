@@ -2,62 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import trio
-import trio.testing
 
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.protocol.schemas.topic_records import ConfigRecord
 from odradek.replication.controller.image import BROKER, TOPIC
-from odradek.seams.files import FileSlice
-from tests.support.two_replicas import EPOCH, OTHER, SIZE, STRANGER, TIMEOUT_SECONDS, stage
-
-
-def size(response: FetchedPartition) -> int:
-    return sum(part.size if isinstance(part, FileSlice) else len(part) for part in response.records)
+from tests.support.two_replicas import (
+    EPOCH,
+    OTHER,
+    SIZE,
+    STRANGER,
+    TIMEOUT_SECONDS,
+    records_size,
+    stage,
+    waits_for,
+)
 
 
 async def test_follower_reads_to_log_end_consumer_to_high_watermark() -> None:
     async with stage() as on:
         on.append()
         on.append()
-        assert size(await on.ask(0)) == 0
+        assert records_size(await on.ask(0)) == 0
         found = await on.follow(0)
-        assert (size(found), found.high_watermark) == (2 * SIZE, 0)
+        assert (records_size(found), found.high_watermark) == (2 * SIZE, 0)
         found = await on.follow(1)
-        assert (size(found), found.high_watermark) == (SIZE, 1)  # it has the first, by what it asks
-        assert size(await on.ask(0)) == SIZE
-
-
-async def waits_for(ask: Callable[[], Any], happens: Callable[[], Any]) -> FetchedPartition:
-    """Return the response of `ask`, which must wait until `happens` was called."""
-    responses: list[FetchedPartition] = []
-
-    async def asking() -> None:
-        responses.append(await ask())
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(asking)
-        await trio.sleep(0.05)
-        assert responses == []
-        happened = happens()
-        if happened is not None:
-            await happened
-    return responses[0]
+        assert (records_size(found), found.high_watermark) == (
+            SIZE,
+            1,
+        )  # it has the first, by what it asks
+        assert records_size(await on.ask(0)) == SIZE
 
 
 async def test_follower_fetch_waits_for_appends_consumer_for_high_watermark() -> None:
     async with stage() as on:
         waits_long = {"max_wait_ms": int(2000 * TIMEOUT_SECONDS)}
         found = await waits_for(lambda: on.follow(0, **waits_long), on.append)
-        assert (size(found), found.high_watermark) == (SIZE, 0)
+        assert (records_size(found), found.high_watermark) == (SIZE, 0)
         found = await waits_for(lambda: on.ask(0, **waits_long), lambda: on.follow(1))
-        assert (size(found), found.high_watermark) == (SIZE, 1)
+        assert (records_size(found), found.high_watermark) == (SIZE, 1)
 
 
 async def test_reread_does_not_count_as_progress() -> None:
@@ -96,7 +81,7 @@ async def test_diverging_epoch_is_returned_without_progress() -> None:
         found = await on.follow(2, epoch=EPOCH + 1, last_epoch=EPOCH)
         assert found.diverging_epoch == (EPOCH, 1)
         assert on.partition.log.high_watermark == 0
-        assert size(await on.follow(1, epoch=EPOCH + 1, last_epoch=EPOCH)) == SIZE
+        assert records_size(await on.follow(1, epoch=EPOCH + 1, last_epoch=EPOCH)) == SIZE
 
 
 async def test_consumer_reads_follower_up_to_its_high_watermark() -> None:
@@ -105,11 +90,11 @@ async def test_consumer_reads_follower_up_to_its_high_watermark() -> None:
         on.append()
         on.partition.update(replace(on.image, leader=OTHER, leader_epoch=10, partition_epoch=6))
         on.partition.replicated(1, 0)
-        assert size(await on.ask(0, epoch=10)) == SIZE
+        assert records_size(await on.ask(0, epoch=10)) == SIZE
         found = await waits_for(
             lambda: on.ask(1, epoch=10, max_wait_ms=60_000), lambda: on.partition.replicated(2, 0)
         )
-        assert size(found) == SIZE
+        assert records_size(found) == SIZE
         assert (await on.ask(0, epoch=10, version=10)).error_code == (
             ErrorCode.not_leader_or_follower
         )
@@ -146,7 +131,7 @@ async def test_consumer_is_redirected_to_replica_in_its_rack(
         found = await on.ask(offset, rack=rack)
         assert found.preferred_read_replica == preferred
         if preferred >= 0:
-            assert (size(found), found.high_watermark) == (0, 1)
+            assert (records_size(found), found.high_watermark) == (0, 1)
 
 
 def set_config(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
@@ -159,15 +144,15 @@ async def test_out_of_sync_follower_of_throttled_topic_gets_no_records() -> None
         on.append()
         partition, image = on.partition, on.image
         partition.update(replace(image, isr=(on.me,), partition_epoch=6))
-        assert size(await on.follow(0)) == 2 * SIZE  # not throttled
+        assert records_size(await on.follow(0)) == 2 * SIZE  # not throttled
         await on.node.metadata.commit(
             [
                 set_config(BROKER, "", "leader.replication.throttled.rate", "1"),
                 set_config(TOPIC, "t", "leader.replication.throttled.replicas", f"0:{on.me}"),
             ]
         )
-        assert size(await on.follow(0)) == 2 * SIZE  # a burst, which is to be waited for
+        assert records_size(await on.follow(0)) == 2 * SIZE  # a burst, which is to be waited for
         found = await on.follow(0)
-        assert (size(found), found.error_code, found.high_watermark) == (0, 0, 2)
+        assert (records_size(found), found.error_code, found.high_watermark) == (0, 0, 2)
         partition.update(replace(image, isr=(on.me, OTHER), partition_epoch=7))
-        assert size(await on.follow(0)) == 2 * SIZE
+        assert records_size(await on.follow(0)) == 2 * SIZE

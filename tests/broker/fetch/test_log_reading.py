@@ -25,9 +25,9 @@ from odradek.seams.files import FileSlice
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import batch, produce
-from tests.broker.network.test_invalid_requests import connect, read_frame
-from tests.support.raw_requests import request_frame
+from tests.support.produce_requests import produce_batch
+from tests.support.raw_requests import connect, read_frame, request_frame
+from tests.support.records import batch
 
 VERSION = 12
 MAX_WAIT_MS = 20_000
@@ -81,9 +81,9 @@ def test_end_of_full_segment_is_returned_immediately(broker: Broker, isolation_l
         log.roll()
         return log.end_offset
 
-    assert produce(broker, "rolled", batch()).error_code == 0
+    assert produce_batch(broker, "rolled", batch()).error_code == 0
     end = broker._call(roll)
-    assert produce(broker, "rolled", batch()).error_code == 0
+    assert produce_batch(broker, "rolled", batch()).error_code == 0
     found, taken = ask(broker, "rolled", end - 1, isolation_level=isolation_level)
     assert len(found.records) == len(batch())
     assert taken < AT_ONCE_SECONDS

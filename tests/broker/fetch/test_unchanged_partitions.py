@@ -9,8 +9,7 @@ import trio
 from odradek.broker.fetch.session_cache import Session
 from odradek.broker.fetch.unchanged_partitions import ALL_SECONDS_MAX, UnchangedPartitions
 from odradek.protocol.fetch_response_writer import FetchedPartition
-from tests.broker.fetch.test_follower_fetches import size, waits_for
-from tests.support.two_replicas import EPOCH, OTHER, SIZE, Stage, stage
+from tests.support.two_replicas import EPOCH, OTHER, SIZE, Stage, records_size, stage, waits_for
 
 UNCHANGED = -1
 """In place of an offset: the session's are as they were."""
@@ -56,14 +55,14 @@ async def test_append_to_unchanged_partition_completes_fetch() -> None:
     async with stage() as on:
         session = await begun(on)
         (found,) = await waits_for(lambda: session.fetch(max_wait_ms=LONG_WAIT_MS), on.append)
-        assert size(found) == SIZE
+        assert records_size(found) == SIZE
         assert len(session.unchanged) == 0
         (found,) = await session.fetch(1)
-        assert (size(found), found.high_watermark) == (0, 1)
+        assert (records_size(found), found.high_watermark) == (0, 1)
         assert len(session.unchanged) == 1
         on.append()
         (found,) = await session.fetch(max_wait_ms=LONG_WAIT_MS)
-        assert size(found) == SIZE
+        assert records_size(found) == SIZE
 
 
 async def test_high_watermark_is_in_next_response() -> None:
@@ -78,7 +77,7 @@ async def test_high_watermark_is_in_next_response() -> None:
             on.append()
 
         (found,) = await waits_for(lambda: session.fetch(max_wait_ms=LONG_WAIT_MS), moves)
-        assert size(found) == SIZE
+        assert records_size(found) == SIZE
 
 
 async def test_out_of_sync_follower_reads_all_partitions() -> None:
@@ -109,7 +108,7 @@ async def test_log_start_offset_is_in_next_response() -> None:
         assert len(session.unchanged) == 1
         on.partition.delete_before(1, "a test")
         (found,) = await session.fetch(max_wait_ms=1)
-        assert (size(found), found.log_start_offset) == (0, 1)
+        assert (records_size(found), found.log_start_offset) == (0, 1)
 
 
 async def test_all_partitions_are_read_periodically() -> None:

@@ -15,13 +15,7 @@ from odradek.broker.transactions.partition_verification import TransactionSuppor
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.groups.test_group_coordinator import (
-    Asked,
-    a_commit,
-    a_member,
-    fetched,
-    running,
-)
+from tests.broker.groups.running_coordinator import Asked, a_commit, a_member, fetched, running
 from tests.support.coordinator_log import MemoryLog
 from tests.support.transaction_coordinator import Coordinator
 

@@ -15,8 +15,8 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
 from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull
-from tests.broker.apis.test_produce import batch
-from tests.broker.lifecycle.test_cluster_start import COMBINED, Nodes, raised, run
+from tests.support.records import batch
+from tests.support.virtual_cluster import COMBINED, Nodes, raised, run
 
 SESSION_SECONDS = 9.0
 TWO_DISKS = {"log_dirs": "/data,/more", "metadata_log_dir": "/data"}

@@ -22,9 +22,7 @@ from odradek.broker.metrics.registry import Metrics
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
-
-CONFIGS = {"odradek.metrics.listener": "127.0.0.1:0"}
-LINE = re.compile(r'([a-z_]+)(\{[a-zA-Z]+="[^"]*"(?:,[a-zA-Z]+="[^"]*")*\})? (-?[0-9.e+-]+)')
+from tests.broker.metrics.scraping import CONFIGS, scrape, url
 
 
 @pytest.fixture(scope="module")
@@ -43,26 +41,6 @@ def open_partitions(broker: Broker) -> None:
     for index in range(2):
         assert consumer.get_watermark_offsets(TopicPartition("t", index), timeout=10) == (0, 0)
     consumer.close()
-
-
-def url(broker: Broker, path: str = "/metrics") -> str:
-    return f"http://{broker.node.metrics_address}{path}"
-
-
-def scrape(broker: Broker) -> dict[str, float]:
-    """Values of the metrics by name with labels."""
-    with urllib.request.urlopen(url(broker), timeout=10) as response:
-        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        text = response.read().decode()
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            match = LINE.fullmatch(line)
-            assert match is not None, line
-            name = match[1] + (match[2] or "")
-            assert name not in found, f"{name} is reported twice"
-            found[name] = float(match[3])
-    return found
 
 
 def test_client_traffic_is_counted_by_topic_and_total(broker: Broker) -> None:

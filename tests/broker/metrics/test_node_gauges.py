@@ -7,8 +7,7 @@ import trio
 from odradek.broker.metrics.exposition import exposition
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from tests.broker.config.test_dynamic_configs import ALONE, ONE
-from tests.broker.lifecycle.test_cluster_start import BOTH, BROKER, Nodes, run
+from tests.support.virtual_cluster import ALONE, BOTH, BROKER, ONE, Nodes, run
 
 MESSAGES = "kafka_server_brokertopicmetrics_messagesin_total"
 PARTITIONS = "kafka_controller_kafkacontroller_globalpartitioncount"

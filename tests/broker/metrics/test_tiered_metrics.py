@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.testing import Broker
-from tests.broker.metrics.test_endpoint import CONFIGS, scrape
+from tests.broker.metrics.scraping import CONFIGS, scrape
 
 QUICK = {
     "remote.log.manager.task.interval.ms": "100",

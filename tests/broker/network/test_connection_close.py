@@ -10,8 +10,7 @@ import struct
 
 from odradek.protocol import apis
 from odradek.testing import Broker
-from tests.broker.network.test_invalid_requests import connect, read_frame
-from tests.support.raw_requests import request_header
+from tests.support.raw_requests import connect, read_frame, request_header
 
 
 def ask(sock: socket.socket) -> None:

@@ -14,8 +14,7 @@ from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
 from odradek.seams.network import Address, Connection, ConnectionLost
 from odradek.testing import Broker
-from tests.broker.config.test_dynamic_configs import alter
-from tests.broker.lifecycle.test_cluster_start import BOTH, Nodes, run
+from tests.support.virtual_cluster import BOTH, Nodes, alter, run
 
 LIMIT = 3
 

@@ -15,9 +15,7 @@ from odradek.broker.network import connection
 from odradek.broker.network.receive_buffer import BUSY_BYTES, ReceiveBuffer
 from odradek.protocol import apis
 from odradek.testing import Broker
-from tests.broker.network.test_invalid_requests import connect, read_frame
-from tests.broker.network.test_pipelined_requests import fetch, numbers, produce
-from tests.broker.network.test_shutdown_responses import (
+from tests.broker.network.unread_responses import (
     VALUE_BYTES,
     VALUES,
     ask_for_everything,
@@ -25,9 +23,16 @@ from tests.broker.network.test_shutdown_responses import (
     numbers_in,
     wait_until_sending,
 )
-from tests.broker.quotas.test_request_throttling import limit
+from tests.support.client_quotas import set_client_quotas
 from tests.support.raw_client import RawClient
-from tests.support.raw_requests import request_frame
+from tests.support.raw_requests import (
+    connect,
+    fetch_frame,
+    produce_frame,
+    read_correlation_ids,
+    read_frame,
+    request_frame,
+)
 
 IDLE_SECONDS = 1.0
 PAUSE_SECONDS = 0.004
@@ -60,8 +65,8 @@ def test_a_silent_connection_is_closed(broker: Broker) -> None:
 def test_connection_idle_after_response_is_closed(broker: Broker) -> None:
     with connect(broker) as sock:
         for number in range(3):
-            sock.sendall(produce(number, topic="small"))
-            assert numbers(sock, 1) == [number]
+            sock.sendall(produce_frame(number, topic="small"))
+            assert read_correlation_ids(sock, 1) == [number]
         assert drain(sock) == 0
 
 
@@ -109,11 +114,13 @@ def test_waiting_fetch_after_response_is_not_closed(
     """Both requests arrived together; the first was completed by an append."""
     with connect(broker) as sock, connect(broker) as producer:
         long_ms = int(3000 * IDLE_SECONDS)
-        sock.sendall(fetch(1, 0, long_ms, topic="few") + fetch(2, 1, long_ms, topic="few"))
+        sock.sendall(
+            fetch_frame(1, 0, long_ms, topic="few") + fetch_frame(2, 1, long_ms, topic="few")
+        )
         time.sleep(IDLE_SECONDS / 4)
-        producer.sendall(produce(0, topic="few"))
-        assert numbers(producer, 1) == [0]
-        assert numbers(sock, 2) == [1, 2]
+        producer.sendall(produce_frame(0, topic="few"))
+        assert read_correlation_ids(producer, 1) == [0]
+        assert read_correlation_ids(sock, 2) == [1, 2]
 
 
 def test_waiting_fetch_is_not_closed(broker: Broker) -> None:
@@ -143,8 +150,8 @@ def test_fetch_wait_is_limited_by_max_idle(broker: Broker) -> None:
     """Who goes meanwhile leaves nothing behind, then, though it may have said weeks."""
     weeks_ms = 2**31 - 1
     with connect(broker) as sock:
-        sock.sendall(fetch(1, 0, weeks_ms, topic="empty"))
-        assert numbers(sock, 1) == [1]
+        sock.sendall(fetch_frame(1, 0, weeks_ms, topic="empty"))
+        assert read_correlation_ids(sock, 1) == [1]
 
 
 def test_client_that_disconnects_during_a_fetch_is_removed(broker: Broker) -> None:
@@ -153,11 +160,13 @@ def test_client_that_disconnects_during_a_fetch_is_removed(broker: Broker) -> No
     with connect(broker) as first, connect(broker) as second:
         find = {"key": GROUP, "key_type": 0}
         first.sendall(request_frame(apis.FIND_COORDINATOR, 3, 1, find) + join(2))
-        assert numbers(first, 2) == [1, 2]
+        assert read_correlation_ids(first, 2) == [1, 2]
         second.sendall(join(3))
         time.sleep(2.5 * IDLE_SECONDS)
         assert len(server._connections) == 1  # it is there, and the other one was idle
-        second.sendall(produce(4, topic="small"))  # what comes behind does not hide that it goes
+        second.sendall(
+            produce_frame(4, topic="small")
+        )  # what comes behind does not hide that it goes
     deadline = time.monotonic() + 10 * IDLE_SECONDS
     while server._connections:
         assert time.monotonic() < deadline
@@ -185,8 +194,8 @@ def test_idle_connection_releases_its_memory(monkeypatch: pytest.MonkeyPatch) ->
     configs = {"connections.max.idle.ms": str(int(4 * 1000 * IDLE_SECONDS))}
     with Broker(topics={"t": 1}, configs=configs) as broker, connect(broker) as sock:
         for number in (1, 2):
-            sock.sendall(produce(number, size=BUSY_BYTES // 2, topic="t"))
-            assert numbers(sock, 1) == [number]
+            sock.sendall(produce_frame(number, size=BUSY_BYTES // 2, topic="t"))
+            assert read_correlation_ids(sock, 1) == [number]
             (client,) = broker.node.server._connections
             time.sleep(2.5 * IDLE_SECONDS)  # it is looked at twice, or three times
             assert given_back.count(client._buffer) == number, "once for each time of silence"
@@ -195,20 +204,20 @@ def test_idle_connection_releases_its_memory(monkeypatch: pytest.MonkeyPatch) ->
 def test_connection_throttled_beyond_max_idle_is_closed(broker: Broker) -> None:
     """Nobody reads from it meanwhile: whether its client has left would not be seen for days."""
     with RawClient(broker.bootstrap) as client:
-        limit(client, producer_byte_rate=1.0)
+        set_client_quotas(client, producer_byte_rate=1.0)
     try:
         with connect(broker) as sock:
-            sock.sendall(produce(1, size=1000, topic="small"))
-            assert numbers(sock, 1) == [1]
+            sock.sendall(produce_frame(1, size=1000, topic="small"))
+            assert read_correlation_ids(sock, 1) == [1]
             assert drain(sock) == 0
     finally:
         with RawClient(broker.bootstrap) as client:  # the other one was silent for as long
-            limit(client)
+            set_client_quotas(client)
 
 
 def test_negative_max_idle_closes_no_connection() -> None:
     configs = {"connections.max.idle.ms": "-1"}
     with Broker(topics={"small": 1}, configs=configs) as running, connect(running) as sock:
         time.sleep(0.2)
-        sock.sendall(produce(1, topic="small"))
-        assert numbers(sock, 1) == [1]
+        sock.sendall(produce_frame(1, topic="small"))
+        assert read_correlation_ids(sock, 1) == [1]

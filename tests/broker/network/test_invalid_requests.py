@@ -16,35 +16,14 @@ from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import request_header
 from odradek.testing import Broker
+from tests.support.raw_requests import connect, read_frame
 from tests.support.sample_requests import sample_request
-
-RESPONSE_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker(topics={"t": 2}, configs={"socket.request.max.bytes": "1000000"}) as running:
         yield running
-
-
-def connect(broker: Broker) -> socket.socket:
-    sock = socket.create_connection((broker.host, broker.port), timeout=RESPONSE_SECONDS)
-    sock.settimeout(RESPONSE_SECONDS)
-    return sock
-
-
-def read_frame(sock: socket.socket) -> bytes:
-    """One response; empty if the broker closed the connection."""
-    data = b""
-    try:
-        while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
-            piece = sock.recv(65536)
-            if not piece:
-                return b""
-            data += piece
-    except ConnectionResetError:
-        return b""
-    return data[4:]
 
 
 def is_served(broker: Broker) -> bool:

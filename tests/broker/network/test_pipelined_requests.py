@@ -11,13 +11,16 @@ import trio
 import trio.testing
 
 from odradek.protocol import apis
-from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-from tests.broker.network.test_invalid_requests import connect
-from tests.support.raw_requests import request_frame
+from tests.support.raw_requests import (
+    connect,
+    fetch_frame,
+    produce_frame,
+    read_correlation_ids,
+    request_frame,
+)
 
-VERSION = 9
 LARGE_BYTES = 100_000
 PATIENCE_SECONDS = 20
 
@@ -28,73 +31,25 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def produce(number: int, *, size: int = 10, acks: int = 1, topic: str = "t") -> bytes:
-    records = bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
-    return request_frame(
-        apis.PRODUCE,
-        VERSION,
-        number,
-        {
-            "transactional_id": None,
-            "acks": acks,
-            "timeout": 1000,
-            "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
-        },
-    )
-
-
-def fetch(number: int, offset: int, wait_ms: int = 0, *, topic: str = "t") -> bytes:
-    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
-    return request_frame(
-        apis.FETCH,
-        12,
-        number,
-        {
-            "max_wait": wait_ms,
-            "min_bytes": 1,
-            "max_bytes": 2**20,
-            "topics": [{"topic": topic, "partitions": [partition]}],
-        },
-    )
-
-
 def metadata(number: int) -> bytes:
     return request_frame(apis.METADATA, 9, number, {"topics": None})
-
-
-def numbers(sock: socket.socket, count: int) -> list[int]:
-    """Correlation ids of the next responses."""
-    found = []
-    for _ in range(count):
-        (size,) = struct.unpack(">i", exactly(sock, 4))
-        found.append(int.from_bytes(exactly(sock, size)[:4], "big"))
-    return found
-
-
-def exactly(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = sock.recv(count - len(data))
-        assert piece, f"closed after {len(data)} of {count} bytes"
-        data += piece
-    return data
 
 
 def mixed() -> list[bytes]:
     """Each numbered by its place: what is answered at once, what takes a disk, a turn, or a wait."""
     return [
-        produce(0),
-        produce(1),
+        produce_frame(0),
+        produce_frame(1),
         metadata(2),
-        produce(3),
-        fetch(4, 0),
-        produce(5, size=LARGE_BYTES),
-        produce(6),
-        produce(7, acks=-1),
-        fetch(8, 6, wait_ms=50),
-        produce(9),
-        produce(10, topic="there is no such topic"),
-        produce(11),
+        produce_frame(3),
+        fetch_frame(4, 0),
+        produce_frame(5, size=LARGE_BYTES),
+        produce_frame(6),
+        produce_frame(7, acks=-1),
+        fetch_frame(8, 6, wait_ms=50),
+        produce_frame(9),
+        produce_frame(10, topic="there is no such topic"),
+        produce_frame(11),
     ]
 
 
@@ -109,7 +64,7 @@ def test_responses_keep_the_order_of_pipelined_requests(broker: Broker) -> None:
     requests = mixed()
     with connect(broker) as sock:
         sock.sendall(b"".join(requests))
-        assert numbers(sock, len(requests)) == list(range(len(requests)))
+        assert read_correlation_ids(sock, len(requests)) == list(range(len(requests)))
     assert end_offset(broker) == 8
 
 
@@ -118,18 +73,18 @@ def test_sequential_requests(broker: Broker) -> None:
         for _ in range(2):
             for number, request in enumerate(mixed()):
                 sock.sendall(request)
-                assert numbers(sock, 1) == [number]
+                assert read_correlation_ids(sock, 1) == [number]
     assert end_offset(broker) == 16
 
 
 def test_requests_that_come_in_pieces(broker: Broker) -> None:
-    both = produce(0) + produce(1)
+    both = produce_frame(0) + produce_frame(1)
     with connect(broker) as sock:
-        sock.sendall(produce(9))
-        assert numbers(sock, 1) == [9]
+        sock.sendall(produce_frame(9))
+        assert read_correlation_ids(sock, 1) == [9]
         for position in range(0, len(both), 7):
             sock.sendall(both[position : position + 7])
-        assert numbers(sock, 2) == [0, 1]
+        assert read_correlation_ids(sock, 2) == [0, 1]
 
 
 def test_client_that_reads_late_gets_all_responses(broker: Broker) -> None:
@@ -137,33 +92,33 @@ def test_client_that_reads_late_gets_all_responses(broker: Broker) -> None:
     count = 400
     with connect(broker) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.sendall(produce(count))
-        assert numbers(sock, 1) == [count]
+        sock.sendall(produce_frame(count))
+        assert read_correlation_ids(sock, 1) == [count]
         for number in range(count):
-            sock.sendall(produce(number))
-        assert numbers(sock, count) == list(range(count))
+            sock.sendall(produce_frame(number))
+        assert read_correlation_ids(sock, count) == list(range(count))
 
 
 def test_responses_before_invalid_frame_are_sent(broker: Broker) -> None:
     with connect(broker) as sock:
-        sock.sendall(produce(0))
-        assert numbers(sock, 1) == [0]
-        sock.sendall(produce(1) + struct.pack(">i", -1))
-        assert numbers(sock, 1) == [1]
+        sock.sendall(produce_frame(0))
+        assert read_correlation_ids(sock, 1) == [0]
+        sock.sendall(produce_frame(1) + struct.pack(">i", -1))
+        assert read_correlation_ids(sock, 1) == [1]
         assert sock.recv(1) == b""
 
 
 def test_acks_0_error_closes_the_connection(broker: Broker) -> None:
     with connect(broker) as sock:
-        sock.sendall(produce(0) + produce(1, acks=0) + produce(2))
-        assert numbers(sock, 2) == [0, 2]
-        sock.sendall(produce(3) + frame_with_broken_records())
-        assert numbers(sock, 1) == [3]
+        sock.sendall(produce_frame(0) + produce_frame(1, acks=0) + produce_frame(2))
+        assert read_correlation_ids(sock, 2) == [0, 2]
+        sock.sendall(produce_frame(3) + frame_with_broken_records())
+        assert read_correlation_ids(sock, 1) == [3]
         assert sock.recv(1) == b""
 
 
 def frame_with_broken_records() -> bytes:
-    broken = bytearray(produce(4, acks=0))
+    broken = bytearray(produce_frame(4, acks=0))
     broken[-10] ^= 1
     return bytes(broken)
 
@@ -181,14 +136,14 @@ class Steps(trio.abc.Instrument):
 def test_request_during_waiting_fetch_is_handled_in_order(broker: Broker) -> None:
     with connect(broker) as consumer, connect(broker) as producer:
         for offset in range(20):
-            consumer.sendall(fetch(offset, offset, wait_ms=PATIENCE_SECONDS * 1000))
+            consumer.sendall(fetch_frame(offset, offset, wait_ms=PATIENCE_SECONDS * 1000))
             if offset % 2:
                 consumer.sendall(metadata(100))
-            producer.sendall(produce(0))
-            assert numbers(producer, 1) == [0]
-            assert numbers(consumer, 1) == [offset]
+            producer.sendall(produce_frame(0))
+            assert read_correlation_ids(producer, 1) == [0]
+            assert read_correlation_ids(consumer, 1) == [offset]
             if offset % 2:
-                assert numbers(consumer, 1) == [100]
+                assert read_correlation_ids(consumer, 1) == [100]
 
 
 async def test_completed_fetch_takes_one_task_step() -> None:
@@ -200,11 +155,11 @@ async def test_completed_fetch_takes_one_task_step() -> None:
         steps, count = Steps(), 20
         with trio.fail_after(PATIENCE_SECONDS):
             for offset in range(count):
-                await consumer.send([fetch(offset, offset, wait_ms=PATIENCE_SECONDS * 1000)])
+                await consumer.send([fetch_frame(offset, offset, wait_ms=PATIENCE_SECONDS * 1000)])
                 await trio.testing.wait_all_tasks_blocked(0.01)
                 if offset == 2:
                     trio.lowlevel.add_instrument(steps)
-                await producer.send([produce(offset)])
+                await producer.send([produce_frame(offset)])
                 assert await producer.receive_into(room)
                 assert await consumer.receive_into(room)
         trio.lowlevel.remove_instrument(steps)
@@ -225,10 +180,10 @@ async def test_request_that_does_not_wait_takes_no_task() -> None:
         steps = Steps()
         with trio.fail_after(PATIENCE_SECONDS):
             for number in range(3):
-                await ask(produce(number))
+                await ask(produce_frame(number))
             trio.lowlevel.add_instrument(steps)
             for number in range(20):
-                await ask(produce(number))
+                await ask(produce_frame(number))
             assert steps.count == 0
             await ask(metadata(0))
             assert steps.count > 0

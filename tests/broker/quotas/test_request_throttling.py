@@ -19,10 +19,9 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.selector import EachAlone
 from odradek.testing import Broker
 from odradek.testing.virtual_network import VirtualWires
-from tests.broker.network.test_invalid_requests import connect
-from tests.broker.network.test_pipelined_requests import numbers
-from tests.broker.network.test_pipelined_requests import produce as produce_frame
+from tests.support.client_quotas import set_client_quotas
 from tests.support.raw_client import RawClient
+from tests.support.raw_requests import connect, produce_frame, read_correlation_ids
 
 QUOTA = 20_000.0
 """A second, and at once: of two windows of a second, one counts in full."""
@@ -38,28 +37,7 @@ def broker() -> Iterator[Broker]:
 def client(broker: Broker) -> Iterator[RawClient]:
     with RawClient(broker.bootstrap) as connected:
         yield connected
-        limit(connected)
-
-
-def limit(client: RawClient, **values: float) -> None:
-    """Quotas of the anonymous user."""
-    everything = (
-        "producer_byte_rate",
-        "consumer_byte_rate",
-        "request_percentage",
-        "controller_mutation_rate",
-    )
-    ops = [
-        {"key": key, "value": values.get(key, 0.0), "remove": key not in values}
-        for key in everything
-    ]
-    entity = [{"entity_type": "user", "entity_name": "ANONYMOUS"}]
-    response = client.ask(
-        apis.ALTER_CLIENT_QUOTAS,
-        1,
-        {"entries": [{"entity": entity, "ops": ops}], "validate_only": False},
-    )
-    assert response.entries[0].error_code is ErrorCode.none, response.entries[0].error_message
+        set_client_quotas(connected)
 
 
 def milliseconds(response: Any) -> int:
@@ -120,7 +98,7 @@ def seconds_to_response(client: RawClient) -> float:
 
 @pytest.mark.parametrize("version", [3, 9, 12])
 def test_producer_above_quota_is_throttled(client: RawClient, version: int) -> None:
-    limit(client, producer_byte_rate=QUOTA)
+    set_client_quotas(client, producer_byte_rate=QUOTA)
     wait_ms = produce(client, 24_000, version=version)
     assert wait_ms > 100
     assert seconds_to_response(client) >= wait_ms / 1000 * 0.9
@@ -144,7 +122,7 @@ def create_topics(client: RawClient, *names: str, version: int = 7) -> Any:
 @pytest.mark.parametrize("version", [5, 7])
 def test_mutations_above_quota_are_throttled(client: RawClient, version: int) -> None:
     """KIP-599: 11 at once, and then 1 in a tenth of a second."""
-    limit(client, controller_mutation_rate=10.0)
+    set_client_quotas(client, controller_mutation_rate=10.0)
     names = [f"{each}-{version}" for each in range(11)]
     response = create_topics(client, *names, version=version)
     refused = [each.error_code for each in response.topics if each.error_code is not ErrorCode.none]
@@ -163,7 +141,9 @@ def test_throttle_time_of_remote_controller_is_applied() -> None:
 
 
 def test_client_within_quota_is_not_throttled(client: RawClient) -> None:
-    limit(client, producer_byte_rate=1e9, consumer_byte_rate=1e9, request_percentage=1e6)
+    set_client_quotas(
+        client, producer_byte_rate=1e9, consumer_byte_rate=1e9, request_percentage=1e6
+    )
     assert produce(client, 24_000) == 0
     assert fetch(client)[0] == 0
     assert seconds_to_response(client) < 1
@@ -172,7 +152,7 @@ def test_client_within_quota_is_not_throttled(client: RawClient) -> None:
 def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None:
     for _ in range(8):
         produce(client, 8_000, topic="small")
-    limit(client, consumer_byte_rate=QUOTA)
+    set_client_quotas(client, consumer_byte_rate=QUOTA)
     begun = time.monotonic()  # the broker mutes the connection before the response arrives
     wait_ms, size_bytes = fetch(client, "small")
     assert 0 < size_bytes <= QUOTA
@@ -183,13 +163,13 @@ def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None
 
 
 def test_what_replicas_fetch_is_free(client: RawClient) -> None:
-    limit(client, consumer_byte_rate=1.0)
+    set_client_quotas(client, consumer_byte_rate=1.0)
     assert fetch(client, replica_id=7)[0] == 0, "refused, for it is none, and not throttled"
 
 
 def test_request_percentage_throttles(client: RawClient) -> None:
     """A hundredth of a per cent of it is a tenth of a millisecond a second."""
-    limit(client, request_percentage=0.01)
+    set_client_quotas(client, request_percentage=0.01)
     wait_ms = 0
     for _ in range(200):
         response = client.ask(
@@ -201,17 +181,17 @@ def test_request_percentage_throttles(client: RawClient) -> None:
 
 
 def test_request_without_response_records_no_time(broker: Broker, client: RawClient) -> None:
-    limit(client, request_percentage=0.0001)
+    set_client_quotas(client, request_percentage=0.0001)
     requests = [produce_frame(number, acks=0) for number in range(3)]
     with connect(broker) as sock:
         begun = time.monotonic()
         sock.sendall(b"".join(requests) + produce_frame(3, acks=1))
-        assert numbers(sock, 1) == [3]
+        assert read_correlation_ids(sock, 1) == [3]
     assert time.monotonic() - begun < 1, "each would have been waited for as long as that"
 
 
 def test_removed_quotas_do_not_close_waiting_connection(broker: Broker, client: RawClient) -> None:
-    limit(client, producer_byte_rate=1e9)
+    set_client_quotas(client, producer_byte_rate=1e9)
     request = produce_frame(0, size=10)
 
     async def ask() -> bytes:
@@ -235,7 +215,7 @@ def test_removed_quotas_do_not_close_waiting_connection(broker: Broker, client: 
 
 
 def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
-    limit(client, producer_byte_rate=QUOTA)
+    set_client_quotas(client, producer_byte_rate=QUOTA)
     response = client.ask(
         apis.DESCRIBE_CLIENT_QUOTAS,
         1,

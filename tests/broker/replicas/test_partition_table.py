@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,84 +15,18 @@ from odradek.broker.replicas.partition_table import (
     SETTLE_SECONDS_MAX,
     PartitionTable,
 )
-from odradek.protocol.schemas.topic_records import (
-    PartitionChangeRecord,
-    PartitionRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-)
-from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.errors import NotLeader, UnknownPartition
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
+from tests.broker.replicas.running_table import NODE, Cluster, running
 from tests.support.log_managers import ONE, TWO, UUID, World
-
-NODE = 1
 
 
 @pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()
-
-
-class Cluster:
-    """An image, and the table that follows it."""
-
-    def __init__(self, logs: LogManager) -> None:
-        self.image = MetadataImage()
-        self.table = PartitionTable(logs, lambda: self.image, NODE)
-
-    def create(self, topic: str, id: UUID) -> None:
-        self._apply(
-            TopicRecord(name=topic, topic_id=id),
-            PartitionRecord(
-                partition_id=0,
-                topic_id=id,
-                replicas=(NODE,),
-                isr=(NODE,),
-                removing_replicas=(),
-                adding_replicas=(),
-                leader=NODE,
-                leader_epoch=3,
-                partition_epoch=0,
-            ),
-        )
-
-    def give_to_another(self, id: UUID) -> None:
-        change = PartitionChangeRecord(
-            partition_id=0, topic_id=id, replicas=(NODE + 1,), isr=(NODE + 1,), leader=NODE + 1
-        )
-        self._apply(change)
-
-    def give_back(self, id: UUID) -> None:
-        change = PartitionChangeRecord(
-            partition_id=0, topic_id=id, replicas=(NODE + 1, NODE), isr=(NODE + 1,)
-        )
-        self._apply(change)
-
-    def delete(self, id: UUID) -> None:
-        self._apply(RemoveTopicRecord(topic_id=id))
-
-    def _apply(self, *records: object) -> None:
-        delta = apply_records(self.image, records, offset=self.image.offset + 1)
-        self.image = delta.image
-        self.table.metadata_changed(delta)
-
-
-@asynccontextmanager
-async def running(
-    clock: VirtualClock, world: World | None = None
-) -> AsyncIterator[tuple[Cluster, LogManager]]:
-    world = World(clock=clock) if world is None else world
-    async with world.running() as logs, trio.open_nursery() as nursery:
-        cluster = Cluster(logs)
-        await nursery.start(cluster.table.run)
-        yield cluster, logs
-        nursery.cancel_scope.cancel()
 
 
 async def test_opening_waits_for_pause_up_to_limit(clock: VirtualClock) -> None:

@@ -15,7 +15,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.replicas.test_partition_table import running
+from tests.broker.replicas.running_table import running
 from tests.support.log_managers import ONE, THREE, TWO, A, B, World, append, contents
 
 

@@ -15,7 +15,7 @@ from odradek.protocol import apis
 from odradek.protocol.messages import Encoded, response_item_writer, write_response
 from odradek.replication.controller.acls import Acl, AclFilter, find_acls
 from odradek.testing.virtual_clock import VirtualClock
-from tests.replication.controller.test_acls import LITERAL, with_acls
+from tests.support.cluster_images import LITERAL, with_acls
 
 RULE = {"principal": "User:é", "host": "*", "operation": 3, "permission_type": 3}
 RESOURCE = {"resource_type": 2, "resource_name": "t", "pattern_type": 4}

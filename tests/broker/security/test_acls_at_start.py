@@ -22,8 +22,8 @@ from odradek.seams.network import Address
 from odradek.seams.real import real_seams
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-from tests.broker.controller.test_controller_listener import CONFIGS
-from tests.broker.lifecycle.test_cluster_start import CONTROLLER, Nodes, run
+from tests.support.brokers import COMBINED_CONFIGS
+from tests.support.virtual_cluster import CONTROLLER, Nodes, run
 
 AUTHORIZED = {"authorizer.class.name": STANDARD_AUTHORIZER, ALLOW_EVERYONE: "true"}
 NO_ALTERING = Acl(
@@ -87,7 +87,7 @@ async def alter(address: Address) -> ErrorCode:
 
 
 async def test_while_logs_are_recovered_the_acls_hold(tmp_path: Path) -> None:
-    broker = Broker(configs={**CONFIGS, **AUTHORIZED}, data=tmp_path)
+    broker = Broker(configs={**COMBINED_CONFIGS, **AUTHORIZED}, data=tmp_path)
     async with broker:
         metadata, entropy = broker.node.metadata, broker.node.seams.entropy
         await metadata.perform(lambda image: create_acls(image, [NO_ALTERING], entropy=entropy))

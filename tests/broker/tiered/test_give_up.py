@@ -14,8 +14,16 @@ from odradek.cli.main import main
 from odradek.client import admin
 from odradek.client.consumer import EARLIEST, list_offsets
 from odradek.seams.store_directory import MARK
-from tests.broker.tiered.test_tiered_broker import VALUES, WHERE, Stage, stage
-from tests.broker.tiered.test_unmounted_store import AWAY, LACKING, copied, told
+from tests.broker.tiered.tiered_broker import (
+    AWAY,
+    LACKING,
+    VALUES,
+    WHERE,
+    Stage,
+    copied,
+    stage,
+    told,
+)
 
 OF_TIERING = ["remote.storage.enable", "remote.log.delete.on.disable"]
 

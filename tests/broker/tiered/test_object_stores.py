@@ -22,7 +22,7 @@ from odradek.seams.objects import Objects
 from odradek.seams.tcp import TcpNetwork
 from odradek.storage.tiered.object_names import parse_key
 from odradek.testing import Broker
-from tests.broker.tiered.test_tiered_broker import QUICK, TIERED
+from tests.broker.tiered.tiered_broker import QUICK, TIERED
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server

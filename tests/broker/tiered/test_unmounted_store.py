@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from odradek.broker.tiered.tiered_storage import REMEMBERED_STORE
-from tests.broker.tiered.test_tiered_broker import VALUES, Stage, stage
+from tests.broker.tiered.tiered_broker import AWAY, LACKING, VALUES, Stage, copied, stage, told
 
-AWAY = ("the remote store is unavailable", "is not the directory that it was")
-LACKING = ("the remote store has no object of",)
 AGAIN = "the remote store is available again"
-
-
-async def copied(tmp_path: Path) -> None:
-    """A broker that has copied something, and stops."""
-    async with stage(tmp_path) as tiered:
-        await tiered.create()
-        await tiered.produce(VALUES)
-        await tiered.until(tiered.is_copied)
 
 
 async def is_missed(tiered: Stage) -> bool:
@@ -29,10 +18,6 @@ async def is_missed(tiered: Stage) -> bool:
     await metrics.prepare()
     told = {metric.name: dict(found) for metric, found in filter(None, metrics.look())}
     return bool(told["RemoteStoreUnavailable"][()])
-
-
-def told(caplog: pytest.LogCaptureFixture, *texts: str) -> Callable[[], bool]:
-    return lambda: all(text in caplog.text for text in texts)
 
 
 async def test_nothing_is_copied_into_another_directory(

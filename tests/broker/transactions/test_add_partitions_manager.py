@@ -15,10 +15,10 @@ from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTx
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
+from tests.broker.transactions.remote_coordinator import NONE, Coordinator
 from tests.support.broker_connections import World, a_broker, a_topic, asking
-from tests.support.scripted_broker import HANG_UP, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import HANG_UP, ScriptedBroker, scripted_broker
 
-NONE = ErrorCode.none
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 PARTITIONS = 3
 LEADERS = {0: 1, 1: 2, 2: -1}
@@ -32,40 +32,6 @@ def an_id_of(partition: int, number: int = 0) -> str:
 
 
 MINE, OTHERS, NOBODYS = an_id_of(0), an_id_of(1), an_id_of(2)
-
-
-class Coordinator:
-    """The coordinator of another broker; the error code depends on the partition index."""
-
-    def __init__(self) -> None:
-        self.codes: dict[int, ErrorCode] = {}
-        self.error = NONE
-        self.instead: Any = None
-
-    def __call__(self, asked: Asked) -> Any:
-        if asked.api is not ADD_PARTITIONS_TO_TXN or self.instead is not None:
-            return self.instead if asked.api is ADD_PARTITIONS_TO_TXN else None
-        results = [
-            {
-                "transactional_id": each.transactional_id,
-                "topic_results": [
-                    {
-                        "name": topic.name,
-                        "results_by_partition": [
-                            {
-                                "partition_index": index,
-                                "partition_error_code": self.codes.get(index, NONE),
-                            }
-                            for index in topic.partitions
-                        ],
-                    }
-                    for topic in each.topics
-                ],
-            }
-            for each in asked.body.transactions
-        ]
-        refused = self.error is not NONE
-        return {"error_code": self.error, "results_by_transaction": [] if refused else results}
 
 
 class Local:

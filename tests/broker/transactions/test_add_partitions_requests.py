@@ -17,7 +17,7 @@ from odradek.replication.controller.image import Endpoint
 from odradek.replication.controller.image_records import broker_record
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
-from tests.broker.transactions.test_add_partitions_manager import Coordinator
+from tests.broker.transactions.remote_coordinator import Coordinator
 from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 
 OTHER = 77

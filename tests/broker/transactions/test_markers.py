@@ -15,8 +15,9 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.control import read_end_marker
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import ask
-from tests.broker.transactions.test_producing import NOW_MS, batch, produce
+from tests.support.produce_requests import produce_transactionally
+from tests.support.raw_requests import ask
+from tests.support.records import NOW_MS, transactional_batch
 from tests.support.transaction_coordinator import Coordinator
 
 NONE = ErrorCode.none
@@ -139,7 +140,7 @@ def producers(broker: Broker, topic: str, *partitions: int) -> list[Any]:
 def test_marker_completes_transaction(
     broker: Broker, topic: str, version: int, commit: bool
 ) -> None:
-    assert produce(broker, topic, batch()) == [NONE]
+    assert produce_transactionally(broker, topic, transactional_batch()) == [NONE]
     before = fetch(broker, topic)
     assert (before.last_stable_offset, before.high_watermark) == (0, 1)
     assert (offsets(before), list(before.aborted_transactions)) == ([], [])
@@ -193,19 +194,19 @@ def test_markers_of_one_producer_have_one_result(broker: Broker, topic: str) -> 
 def test_markers_with_old_epoch_are_rejected(
     broker: Broker, topic: str, epoch: int, coordinator: int, version: int, error: ErrorCode
 ) -> None:
-    assert produce(broker, topic, batch(epoch=3)) == [NONE]
+    assert produce_transactionally(broker, topic, transactional_batch(epoch=3)) == [NONE]
     write(broker, marker(topic, epoch=3, coordinator=2))
-    assert produce(broker, topic, batch(1, epoch=3)) == [NONE]
+    assert produce_transactionally(broker, topic, transactional_batch(1, epoch=3)) == [NONE]
     late = marker(topic, epoch=epoch, coordinator=coordinator, version=version)
     assert write(broker, late) == {P: {(topic, 0): error}}
     assert latest(broker, topic, COMMITTED) == (4 if error is NONE else 2)
 
 
 def test_marker_of_version_2_can_be_written_twice(broker: Broker, topic: str) -> None:
-    produce(broker, topic, batch())
+    produce_transactionally(broker, topic, transactional_batch())
     for _ in range(2):
         assert write(broker, marker(topic, epoch=1, version=2)) == {P: {(topic, 0): NONE}}
-    assert produce(broker, topic, batch(epoch=1)) == [NONE]
+    assert produce_transactionally(broker, topic, transactional_batch(epoch=1)) == [NONE]
     again = write(broker, marker(topic, epoch=1, version=2))
     assert again == {P: {(topic, 0): ErrorCode.invalid_producer_epoch}}
 
@@ -239,9 +240,9 @@ def waiting(read: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def test_read_committed_fetch_completes_with_marker(broker: Broker, topic: str) -> None:
-    produce(broker, topic, batch())
+    produce_transactionally(broker, topic, transactional_batch())
     result = waiting(lambda: fetch(broker, topic, wait_ms=15_000))
-    produce(broker, topic, batch(1))  # a wakeup without new data
+    produce_transactionally(broker, topic, transactional_batch(1))  # a wakeup without new data
     write(broker, marker(topic))
     assert offsets(result()) == [0, 1, 2]
 
@@ -250,9 +251,9 @@ def test_read_committed_fetch_does_not_complete_with_open_transaction(
     broker: Broker, topic: str
 ) -> None:
     """The marker of another transaction advances the last stable offset too little to complete the fetch."""
-    produce(broker, topic, batch())
-    produce(broker, topic, batch(producer_id=6))
-    whole_bytes = 2 * len(batch()) + 1
+    produce_transactionally(broker, topic, transactional_batch())
+    produce_transactionally(broker, topic, transactional_batch(producer_id=6))
+    whole_bytes = 2 * len(transactional_batch()) + 1
     result = waiting(lambda: fetch(broker, topic, wait_ms=15_000, min_bytes=whole_bytes))
     write(broker, marker(topic))
     assert latest(broker, topic, COMMITTED) == 1
@@ -261,21 +262,21 @@ def test_read_committed_fetch_does_not_complete_with_open_transaction(
 
 
 def test_marker_without_replication_times_out(broker: Broker, topic: str) -> None:
-    produce(broker, topic, batch())
+    produce_transactionally(broker, topic, transactional_batch())
     response = fetch(broker, topic, wait_ms=50)
     assert (offsets(response), response.last_stable_offset) == ([], 0)
 
 
 def test_describe_producers(broker: Broker, topic: str) -> None:
     assert producers(broker, topic)[0].active_producers == ()
-    produce(broker, topic, batch(epoch=2))
-    produce(broker, topic, batch(1, epoch=2))
+    produce_transactionally(broker, topic, transactional_batch(epoch=2))
+    produce_transactionally(broker, topic, transactional_batch(1, epoch=2))
     (found,) = producers(broker, topic)[0].active_producers
     assert (found.producer_id, found.producer_epoch) == (P, 2)
     assert (found.last_sequence, found.last_timestamp) == (1, NOW_MS)
     assert (found.coordinator_epoch, found.current_txn_start_offset) == (-1, 0)
     write(broker, marker(topic, epoch=2, coordinator=7))
-    produce(broker, topic, batch(2, epoch=2))
+    produce_transactionally(broker, topic, transactional_batch(2, epoch=2))
     (found,) = producers(broker, topic)[0].active_producers
     assert (found.coordinator_epoch, found.current_txn_start_offset) == (7, 3)
 
@@ -294,16 +295,16 @@ def test_restart_restores_open_and_aborted_transactions(tmp_path: Any) -> None:
     with Broker(data=tmp_path) as first:
         first.node.services.transaction_partitions = Coordinator()
         first.create_topic("t", partitions=1)
-        produce(first, "t", batch())
+        produce_transactionally(first, "t", transactional_batch())
         write(first, marker("t", commit=False))
-        produce(first, "t", batch(1))
+        produce_transactionally(first, "t", transactional_batch(1))
     with Broker(data=tmp_path) as second:
         response = fetch(second, "t")
         assert offsets(response) == [0, 1]
         assert [each.first_offset for each in response.aborted_transactions] == [0]
         assert response.last_stable_offset == 2
         second.node.services.transaction_partitions = coordinator = Coordinator()
-        assert produce(second, "t", batch(2)) == [NONE]
+        assert produce_transactionally(second, "t", transactional_batch(2)) == [NONE]
         assert coordinator.asked == []  # the transaction is still open
         write(second, marker("t"))
         assert latest(second, "t", COMMITTED) == 5

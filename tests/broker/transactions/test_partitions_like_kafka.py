@@ -21,8 +21,8 @@ from odradek.protocol.apis import Api
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import read_end_marker
 from odradek.protocol.records.records import Record, build_batch
-from tests.broker.groups.test_like_kafka import Connection
 from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.group_clients import Connection
 from tests.support.librdkafka_clients import create_topic
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,15 +14,12 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import ask, end_offset
-from tests.broker.network.test_invalid_requests import connect
-from tests.broker.network.test_pipelined_requests import numbers
-from tests.support.raw_requests import request_frame
+from tests.support.produce_requests import end_offset, produce_transactionally, produce_values
+from tests.support.raw_requests import ask, connect, read_correlation_ids, request_frame
+from tests.support.records import NOW_MS, transactional_batch
 from tests.support.transaction_coordinator import Coordinator
 
 NONE = ErrorCode.none
-NOW_MS = time.time_ns() // 1_000_000
-"""Timestamp of the records: markers have the current time, and older records would roll a segment."""
 _numbers = itertools.count()
 
 
@@ -49,54 +45,18 @@ def topic(broker: Broker) -> str:
     return name
 
 
-def batch(sequence: int = 0, *, producer_id: int = 5, epoch: int = 0) -> bytes:
-    record = Record(offset=0, timestamp=NOW_MS, key=b"k", value=b"v", headers=())
-    return bytes(
-        build_batch(
-            [record],
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-            transactional=True,
-        )
-    )
-
-
-def produced(topic: str, *batches: bytes, transactional_id: str | None = None) -> dict[str, Any]:
-    """A request with a batch for each partition from 0 on."""
-    partitions = [{"index": index, "records": each} for index, each in enumerate(batches)]
-    return {
-        "transactional_id": transactional_id,
-        "acks": -1,
-        "timeout": 1000,
-        "topic_data": [{"name": topic, "partition_data": partitions}],
-    }
-
-
-def produce(
-    broker: Broker,
-    topic: str,
-    *batches: bytes,
-    version: int = 12,
-    transactional_id: str | None = "tx",
-) -> list[ErrorCode]:
-    """Error code of each partition, from 0 on."""
-    values = produced(topic, *batches, transactional_id=transactional_id)
-    response = ask(broker, apis.PRODUCE, version, values)
-    ((partitions),) = [each.partition_responses for each in response.responses]
-    return [each.error_code for each in partitions]
-
-
 @pytest.mark.parametrize(
     ("version", "verify_only"), [(3, True), (9, True), (11, True), (12, False)]
 )
 def test_only_first_batch_is_verified(
     broker: Broker, coordinator: Coordinator, topic: str, version: int, verify_only: bool
 ) -> None:
-    assert produce(broker, topic, batch(), batch(), version=version) == [NONE, NONE]
+    assert produce_transactionally(
+        broker, topic, transactional_batch(), transactional_batch(), version=version
+    ) == [NONE, NONE]
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     assert coordinator.asked == [("tx", 5, 0, partitions, verify_only)]
-    assert produce(broker, topic, batch(1), version=version) == [NONE]
+    assert produce_transactionally(broker, topic, transactional_batch(1), version=version) == [NONE]
     assert len(coordinator.asked) == 1
     assert end_offset(broker, topic) == 2
 
@@ -116,19 +76,19 @@ def test_earlier_responses_do_not_wait_for_verification(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
     slow = broker.node.services.transaction_partitions = SlowCoordinator()
-    values = produced(topic, batch(), transactional_id="tx")
-    alone = produced(topic, bytes(build_batch([Record(0, NOW_MS, b"k", b"v", ())])))
+    values = produce_values(topic, transactional_batch(), transactional_id="tx")
+    alone = produce_values(topic, bytes(build_batch([Record(0, NOW_MS, b"k", b"v", ())])))
     with connect(broker) as sock:
         sock.sendall(
             request_frame(apis.PRODUCE, 12, 1, alone) + request_frame(apis.PRODUCE, 12, 2, values)
         )
-        assert numbers(sock, 1) == [1]
+        assert read_correlation_ids(sock, 1) == [1]
 
         async def response() -> None:
             slow.may_respond.set()
 
         broker._call(response)
-        assert numbers(sock, 1) == [2]
+        assert read_correlation_ids(sock, 1) == [2]
 
 
 def test_topic_created_during_verification_of_another(broker: Broker, topic: str) -> None:
@@ -144,8 +104,8 @@ def test_topic_created_during_verification_of_another(broker: Broker, topic: str
 
     before = broker.node.services.transaction_partitions
     broker.node.services.transaction_partitions = Creating()
-    values = produced(topic, batch(), transactional_id="tx")
-    values["topic_data"] += produced(new, batch())["topic_data"]
+    values = produce_values(topic, transactional_batch(), transactional_id="tx")
+    values["topic_data"] += produce_values(new, transactional_batch())["topic_data"]
     try:
         response = ask(broker, apis.PRODUCE, 12, values)
         received = {
@@ -189,7 +149,9 @@ def test_verification_error_returned_to_producer(
     received: ErrorCode,
 ) -> None:
     coordinator.responses = [fields]
-    assert produce(broker, topic, batch(), version=version) == [received]
+    assert produce_transactionally(broker, topic, transactional_batch(), version=version) == [
+        received
+    ]
     assert end_offset(broker, topic) == 0
 
 
@@ -202,41 +164,45 @@ def test_concurrent_transactions_is_retried_by_broker(
         ErrorCode.concurrent_transactions,
         NONE,
     ]
-    assert produce(broker, topic, batch(), version=version) == [error]
+    assert produce_transactionally(broker, topic, transactional_batch(), version=version) == [error]
     assert len(coordinator.asked) == (3 if version == ADDS else 1)
 
 
 def test_rejected_partition_does_not_affect_others(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
-    assert produce(broker, topic, batch()) == [NONE]
+    assert produce_transactionally(broker, topic, transactional_batch()) == [NONE]
     coordinator.responses = [ErrorCode.transaction_abortable]
-    assert produce(broker, topic, batch(1), batch()) == [NONE, ErrorCode.transaction_abortable]
+    assert produce_transactionally(
+        broker, topic, transactional_batch(1), transactional_batch()
+    ) == [NONE, ErrorCode.transaction_abortable]
 
 
 def test_produce_with_several_producers_fails(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
     wrong = ErrorCode.invalid_producer_id_mapping
-    assert produce(broker, topic, batch(), batch(producer_id=6)) == [wrong, wrong]
+    assert produce_transactionally(
+        broker, topic, transactional_batch(), transactional_batch(producer_id=6)
+    ) == [wrong, wrong]
     assert coordinator.asked == []
 
 
 def test_transactional_batch_without_transactional_id_fails(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
-    refused = produce(broker, topic, batch(), transactional_id=None)
+    refused = produce_transactionally(broker, topic, transactional_batch(), transactional_id=None)
     assert refused == [ErrorCode.transactional_id_authorization_failed]
     assert end_offset(broker, topic) == 0
 
 
 def test_log_append_time_is_set_once(broker: Broker, coordinator: Coordinator) -> None:
     broker.create_topic("log-append-time", 1, configs={"message.timestamp.type": "LogAppendTime"})
-    assert produce(broker, "log-append-time", batch()) == [NONE]
+    assert produce_transactionally(broker, "log-append-time", transactional_batch()) == [NONE]
 
 
 def test_invalid_batch_is_rejected(broker: Broker, coordinator: Coordinator, topic: str) -> None:
-    assert produce(broker, topic, b"\x00" * 70) == [ErrorCode.corrupt_message]
+    assert produce_transactionally(broker, topic, b"\x00" * 70) == [ErrorCode.corrupt_message]
     assert coordinator.asked == []
 
 
@@ -248,14 +214,16 @@ def test_disabled_verification_still_adds_partitions(
     with Broker(configs=off) as other:
         other.node.services.transaction_partitions = coordinator
         other.create_topic("t", 1)
-        assert produce(other, "t", batch(), version=version) == [NONE]
+        assert produce_transactionally(other, "t", transactional_batch(), version=version) == [NONE]
         assert len(coordinator.asked) == asks
         if asks:
             coordinator.responses = [ErrorCode.transaction_abortable]
             other.create_topic("u", 1)
-            assert produce(other, "u", batch()) == [ErrorCode.transaction_abortable]
+            assert produce_transactionally(other, "u", transactional_batch()) == [
+                ErrorCode.transaction_abortable
+            ]
 
 
 def test_response_is_complete_with_unknown_topic(broker: Broker, coordinator: Coordinator) -> None:
-    unknown: Any = produce(broker, "there-is-no-such-topic", batch())
+    unknown: Any = produce_transactionally(broker, "there-is-no-such-topic", transactional_batch())
     assert unknown == [ErrorCode.unknown_topic_or_partition]

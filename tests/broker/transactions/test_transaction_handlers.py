@@ -13,7 +13,7 @@ from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import ask
+from tests.support.raw_requests import ask
 
 NONE = ErrorCode.none
 Producer = tuple[int, int]

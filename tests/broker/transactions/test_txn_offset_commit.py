@@ -12,7 +12,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker
-from tests.broker.apis.test_produce import ask
+from tests.support.raw_requests import ask
 
 NONE = ErrorCode.none
 OLD = 4

@@ -25,26 +25,9 @@ from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.image_records import snapshot_records
-from odradek.seams.entropy import SeededEntropy
+from tests.support.cluster_images import ENTROPY, LITERAL, READ, with_acls
 
-ENTROPY = SeededEntropy(random.Random(1))
-READ = Acl(
-    AclResource.TOPIC,
-    "pay",
-    PatternType.PREFIXED,
-    "User:alice",
-    "*",
-    AclOperation.READ,
-    Permission.ALLOW,
-)
-LITERAL = replace(READ, resource_name="payments", pattern_type=PatternType.LITERAL)
 WILDCARD = replace(LITERAL, resource_name="*", principal="User:bob")
-
-
-def with_acls(*acls: Acl) -> MetadataImage:
-    image = MetadataImage()
-    plan = create_acls(image, acls, entropy=ENTROPY)
-    return apply_records(image, plan.records, offset=len(plan.records)).image
 
 
 def names(found: AclFilter, image: MetadataImage) -> list[str]:

@@ -40,7 +40,7 @@ from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.leader_and_isr_updates import MIN_ISR, effective_min_isr
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
-from tests.replication.controller.test_cluster_histories import check_epochs, rebuilt
+from tests.replication.controller.history_checks import check_epochs, rebuilt
 from tests.support.cluster_images import cluster, create, registration
 
 BROKERS = st.integers(1, 4)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from odradek.protocol.errors import KafkaError
-from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
 from odradek.replication.controller import broker_directories, broker_fencing
 from odradek.replication.controller import broker_registration as brokers
 from odradek.replication.controller.broker_directories import assign_directories
@@ -27,10 +26,9 @@ from odradek.replication.controller.features import (
     ELIGIBLE_LEADER_REPLICAS,
     METADATA_VERSION,
     elr_enabled,
-    record_version,
 )
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataDelta, MetadataImage
-from odradek.replication.controller.image_builder import ImageBuilder, apply_records
+from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
 from odradek.replication.controller.partitions import NewPartitions, create_partitions
@@ -41,6 +39,7 @@ from odradek.replication.controller.topics import (
     create_topics,
     delete_topics,
 )
+from tests.replication.controller.history_checks import check_epochs, rebuilt
 from tests.support.cluster_images import (
     any_config,
     cluster,
@@ -52,15 +51,6 @@ from tests.support.cluster_images import (
 
 BROKERS = st.integers(1, 4)
 TOPICS = st.sampled_from(["a", "b", "c.d", "c_d"])
-
-
-def rebuilt(image: MetadataImage) -> MetadataImage:
-    """What a node that starts from this image's snapshot knows."""
-    draft = ImageBuilder(MetadataImage())
-    for record in snapshot_records(image):
-        encoded = encode_metadata_record(record, record_version(record, image.features))
-        draft.apply(decode_metadata_record(encoded))
-    return draft.finish(image.offset, image.epoch, image.timestamp_ms).image
 
 
 class ClusterHistory(RuleBasedStateMachine):
@@ -256,19 +246,6 @@ def check_delta(delta: MetadataDelta) -> None:
     for broker in {*before.brokers, *after.brokers}:
         changed = before.brokers.get(broker) != after.brokers.get(broker)
         assert changed == (broker in delta.changed_brokers)
-
-
-def check_epochs(before: MetadataImage, after: MetadataImage) -> None:
-    for topic_id, topic in before.topics_by_id.items():
-        later = after.topics_by_id.get(topic_id)
-        if later is None:
-            continue
-        for index, old in topic.partitions.items():
-            new = later.partitions[index]
-            assert new.partition_epoch >= old.partition_epoch
-            assert new.leader_epoch >= old.leader_epoch
-            if new.leader != old.leader:
-                assert new.leader_epoch > old.leader_epoch
 
 
 class WithoutElr(ClusterHistory):

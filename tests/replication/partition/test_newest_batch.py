@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from odradek.replication.partition.partition import NEWEST_BYTES_MAX
 from odradek.storage.errors import LogFailed, OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog
-from tests.replication.partition.test_partition import Stand, alone
+from tests.replication.partition.replica_of_three import Stand, alone
 from tests.support.partition_logs import NOW_MS, batch
 
 STEPS = ("append", "append large", "follow", "truncate", "roll", "move start", "watch", "unwatch")

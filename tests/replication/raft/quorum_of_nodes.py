@@ -13,7 +13,7 @@ a request has no response. A partitioned node sends and receives nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -366,3 +366,15 @@ def _crashed(error: BaseException) -> bool:
 
 def values(lives: Sequence[Life]) -> list[set[str]]:
     return [set(configs(each.metadata.image)) for each in lives]
+
+
+def play(
+    story: Callable[[Nodes], Awaitable[None]], *, seed: int = 1, voters: int = 3, **how: object
+) -> None:
+    world = VirtualWorld(seed)
+
+    async def main() -> None:
+        async with Nodes(world, voters, **how) as quorum:  # type: ignore[arg-type]
+            await story(quorum)
+
+    world.run(main)

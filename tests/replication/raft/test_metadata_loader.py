@@ -21,8 +21,14 @@ from odradek.replication.raft.metadata_log import (
 )
 from odradek.replication.raft.metadata_state import MetadataState
 from odradek.replication.raft.quorum_recovery import QuorumMember, recover_quorum
-from tests.replication.raft.test_metadata_restarts import raw_log
-from tests.support.metadata_nodes import DIRECTORY_ID, ROOT, new_node, new_topic, set_config
+from tests.support.metadata_nodes import (
+    DIRECTORY_ID,
+    ROOT,
+    new_node,
+    new_topic,
+    raw_log,
+    set_config,
+)
 
 TOPICS = 4 * RECORDS_A_CHANGE
 

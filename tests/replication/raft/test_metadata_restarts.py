@@ -23,12 +23,11 @@ from odradek.protocol.uuids import uuid_to_text
 from odradek.replication.controller.image import Endpoint, InvalidMetadata, MetadataImage
 from odradek.replication.raft.bootstrap import BOOTSTRAP_FILE, FIRST_SNAPSHOT, quorum_records
 from odradek.replication.raft.errors import InvalidQuorum
-from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
+from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
 from odradek.replication.raft.voters import Voter
 from odradek.storage.errors import CorruptRecords
-from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 from tests.support.metadata_nodes import (
     DIRECTORY_ID,
@@ -43,6 +42,7 @@ from tests.support.metadata_nodes import (
     names,
     new_node,
     new_topic,
+    raw_log,
     set_config,
     started,
 )
@@ -51,16 +51,6 @@ from tests.support.metadata_nodes import (
 def state(image: MetadataImage) -> MetadataImage:
     """Without what each epoch changes: its number, the offset, the controller's incarnation."""
     return replace(image, offset=0, epoch=0, timestamp_ms=0, controllers={})
-
-
-def raw_log(disk: VirtualDisk, *, formatted: bool = True) -> MetadataLog:
-    """The log of a node that does not run, to write into."""
-    node = VirtualWorld(2).node("raw", disk)
-    if not formatted:
-        node.files.make_directory(LOG_DIRECTORY)
-    log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())
-    log.open()
-    return log
 
 
 # Orderly restarts

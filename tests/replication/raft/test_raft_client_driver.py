@@ -21,8 +21,7 @@ from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
 from odradek.replication.raft.raft_client_driver import Events, RaftClientDriver
 from tests.replication.raft.machines import machine
-from tests.replication.raft.test_metadata_restarts import raw_log
-from tests.support.metadata_nodes import new_node
+from tests.support.metadata_nodes import new_node, raw_log
 
 
 class Held:

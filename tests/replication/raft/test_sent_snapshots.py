@@ -14,13 +14,14 @@ from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.metadata_state import MetadataState
 from odradek.replication.raft.raft_log import ValidOffset, validate_offset_and_epoch
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
-from tests.replication.raft.test_metadata_restarts import again, raw_log
 from tests.support.metadata_nodes import (
     LOG_DIRECTORY,
+    again,
     configs,
     log_of,
     names,
     new_node,
+    raw_log,
     set_config,
     started,
 )

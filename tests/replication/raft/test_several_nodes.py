@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -12,21 +11,8 @@ from odradek.replication.raft.errors import NotController
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.storage.errors import DiskFull, NoDescriptors
-from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.quorum_of_nodes import Nodes, values
+from tests.replication.raft.quorum_of_nodes import Nodes, play, values
 from tests.support.metadata_nodes import LOG_DIRECTORY, ROOT, configs, names, set_config
-
-
-def play(
-    story: Callable[[Nodes], Awaitable[None]], *, seed: int = 1, voters: int = 3, **how: object
-) -> None:
-    world = VirtualWorld(seed)
-
-    async def main() -> None:
-        async with Nodes(world, voters, **how) as quorum:  # type: ignore[arg-type]
-            await story(quorum)
-
-    world.run(main)
 
 
 @pytest.mark.parametrize("voters", [2, 3, 5])

@@ -17,8 +17,7 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.quorum_of_nodes import Life, Nodes, voter_of
-from tests.replication.raft.test_several_nodes import play
+from tests.replication.raft.quorum_of_nodes import Life, Nodes, play, voter_of
 from tests.support.metadata_nodes import LOG_DIRECTORY, ROOT, configs
 
 

@@ -43,8 +43,8 @@ from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import DiskFault
+from tests.storage.compaction.compacted_logs import check_files
 from tests.storage.compaction.histories import COMPACTED, History, content
-from tests.storage.compaction.test_survivors import check_files
 from tests.support.log_managers import ONE, A, World, append_keyed
 from tests.support.partition_logs import idempotent, marker
 

@@ -18,9 +18,9 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.compaction.compacted_logs import check_files
 from tests.storage.compaction.histories import COMPACTED, History, content
 from tests.storage.compaction.model import Kept
-from tests.storage.compaction.test_survivors import check_files
 from tests.support.log_managers import ONE, A, World
 
 

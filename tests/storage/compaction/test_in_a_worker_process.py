@@ -11,8 +11,8 @@ import pytest
 from odradek.seams.clock import RealClock
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
+from tests.storage.compaction.compacted_logs import latest_values
 from tests.storage.compaction.histories import content
-from tests.storage.compaction.test_survivors import latest_values
 from tests.support.log_managers import append_keyed
 
 CONFIGS = {

@@ -20,7 +20,7 @@ from odradek.storage.tiered.remote_storage_settings import (
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from odradek.testing.virtual_world import VirtualWorld
-from tests.storage.tiered.test_object_store import DATA, LOG, METADATA, STEM
+from tests.storage.tiered.stored_segment import DATA, LOG, METADATA, STEM
 
 KAFKAS_NAME = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 OURS = {"remote.log.storage.manager.class.name": "odradek.ObjectStore"}

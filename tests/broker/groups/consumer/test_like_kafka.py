@@ -25,15 +25,24 @@ from odradek.protocol.schemas.consumer_protocol import (
     TopicPartitions,
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
-from tests.broker.groups.test_like_kafka import Peer, plain
 from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.consumer_group_clients import (
+    JOINS,
+    LEAVES,
+    LEAVES_FOR_NOW,
+    TOPICS,
+    Owned,
+    Reader,
+    See,
+    wait_for_coordinator,
+)
+from tests.support.group_clients import plain
 from tests.support.kafka_tools import run_tool
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
 
 pytestmark = pytest.mark.interop
 
-TOPICS = {"orders": 2, "payments": 4}
 CONFIG = {
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "1",
@@ -41,63 +50,7 @@ CONFIG = {
     "group.consumer.max.size": "3",
 }
 BASE64_ID = re.compile(r"\b[\w-]{22}\b")
-JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
-Owned = dict[str, list[int]]
-See = Callable[[Any], Any]
 Story = Callable[["Reader", See], None]
-
-
-class Reader(Peer):
-    """A client of one broker, with the topic ids of that broker."""
-
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
-        response = self.ask("admin", apis.METADATA, 12, topics=[{"name": name} for name in TOPICS])
-        self.ids: dict[str, UUID] = {each.name: each.topic_id for each in response.topics}
-
-    def beat(self, who: str, group: str, epoch: int, version: int = 1, **fields: Any) -> Any:
-        """Send a heartbeat; with epoch 0 it has all fields."""
-        owned: Owned | None = fields.pop("owned", {} if epoch == JOINS else None)
-        values: dict[str, Any] = {
-            "group_id": group,
-            "member_id": f"{who}-member",
-            "member_epoch": epoch,
-            "rebalance_timeout": 60_000 if epoch == JOINS else -1,
-            "subscribed_topic_names": ["orders"] if epoch == JOINS else None,
-            **fields,
-            "topic_partitions": None
-            if owned is None
-            else [
-                {"topic_id": self.ids.get(topic, UUID(int=7)), "partitions": partitions}
-                for topic, partitions in owned.items()
-            ],
-        }
-        return self.ask(who, apis.CONSUMER_GROUP_HEARTBEAT, version, **values)
-
-    def look(self, see: See, group: str) -> None:
-        """Descriptions and offsets of a group, from all APIs."""
-        for version in apis.CONSUMER_GROUP_DESCRIBE.versions:
-            asked = {"group_ids": [group], "include_authorized_operations": True}
-            see(self.ask("admin", apis.CONSUMER_GROUP_DESCRIBE, version, **asked))
-        for version in (5, 6):
-            see(self.ask("admin", apis.DESCRIBE_GROUPS, version, groups=[group]))
-        listed = self.ask("admin", apis.LIST_GROUPS, 5)
-        see(tuple(each for each in listed.groups if each.group_id == group))
-
-    def commit(self, who: str, group: str, epoch: int, version: int = 9, **fields: Any) -> Any:
-        named = {"topic_id": self.ids["orders"]} if version >= 10 else {"name": "orders"}
-        partitions = [
-            {"partition_index": index, "committed_offset": 5, "committed_metadata": ""}
-            for index in (0, 1)
-        ]
-        return self.ask(
-            who, apis.OFFSET_COMMIT, version, group_id=group, generation_id_or_member_epoch=epoch,
-            topics=[{**named, "partitions": partitions}], **{"member_id": f"{who}-member", **fields},
-        )  # fmt: skip
-
-    def fetch(self, group: str, member_id: str | None, epoch: int) -> Any:
-        asked = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": None}
-        return self.ask("admin", apis.OFFSET_FETCH, 9, groups=[asked])
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +80,6 @@ def readers(brokers: list[BrokerProcess]) -> Iterator[list[Reader]]:
     yield found
     for each in found:
         each.close()
-
-
-def wait_for_coordinator(peer: Peer) -> None:
-    with deadline(30, "the coordinator") as check:
-        while peer.ask("admin", apis.FIND_COORDINATOR, 3, key="g").error_code:
-            check()
-        while peer.ask("admin", apis.DESCRIBE_GROUPS, 5, groups=["g"]).groups[0].error_code:
-            check()
 
 
 def without_ids(seen: Any, reader: Reader) -> Any:

@@ -12,14 +12,8 @@ import pytest
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker
-from tests.broker.groups.consumer.test_like_kafka import (
-    JOINS,
-    LEAVES,
-    TOPICS,
-    Reader,
-    wait_for_coordinator,
-)
-from tests.broker.groups.test_like_kafka import Connection
+from tests.support.consumer_group_clients import JOINS, LEAVES, TOPICS, Reader, wait_for_coordinator
+from tests.support.group_clients import Connection
 from tests.support.odradek_process import start_odradek
 
 CONFIGS = {

@@ -292,3 +292,6 @@ async def _consumed(
             for each in await reader.poll(POLL_S)
         ]
     return sorted(rows, key=lambda row: row[:2])
+
+
+GAP = StructType().add("lastOffset", LongType()).add("object", StringType()).add("reason", "string")

@@ -1,0 +1,31 @@
+"""Runs asyncio coroutines from tests whose own thread belongs to trio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+PATIENCE_S = 30.0
+
+
+def on_asyncio(main: Coroutine[Any, Any, T]) -> T:
+    """The result of `main`: the test's own thread is trio's (pytest-trio)."""
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(asyncio.wait_for(main, PATIENCE_S)))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]  # type: ignore[no-any-return]

@@ -1,0 +1,89 @@
+"""Queries over a virtual remote store and a virtual leader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.errors import (
+    CorruptSegment,
+    DeniedSegment,
+    MissingSegment,
+)
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.query import Query
+from odradek.seams.objects import ObjectDenied
+from odradek.storage.log.producer_snapshots import encode_snapshot
+from odradek.storage.log.producer_state import ProducerEntry
+from odradek.storage.tiered.object_names import (
+    segment_key,
+)
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
+from odradek.testing.virtual_object_store import VirtualObjectStore
+from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_store import World, segment
+
+ONLY = TopicPartition("t", 0)
+
+
+def query(cluster_view: World, leader: VirtualLeader | None = None, **options: Any) -> Query:
+    given = {"tiered.url": "unused", "subscribe": "t", **options}
+    if leader is not None:
+        given["kafka.bootstrap.servers"] = "unused:9092"
+    named = {name.lower(): str(value) for name, value in given.items() if value is not None}
+    return Query(parse_options(named, streaming=False), store=cluster_view.store)
+
+
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+
+
+def snapshot(cluster_view: World, of: RemoteLogSegmentMetadata, *open_at: int) -> None:
+    producers = [ProducerEntry(7, 0, 0, 1, start, []) for start in open_at]
+    key = segment_key(of, IndexType.PRODUCER_SNAPSHOT.value)
+    cluster_view.objects.put(key, [encode_snapshot(producers)])
+
+
+class Denying(VirtualObjectStore):
+    """Objects whose key ends with `denied` cannot be read."""
+
+    denied = ""
+
+    def get(self, key: str) -> Any:
+        if self.denied and key.endswith(self.denied):
+            raise ObjectDenied(f"{key}: 403 Forbidden")
+        return super().get(key)
+
+
+def unreadable(cluster_view: World, of: RemoteLogSegmentMetadata, kind: IndexType, how: str) -> str:
+    """One of a segment's objects; its key."""
+    key = segment_key(of, kind.value)
+    cluster_view.objects.put(key, [b"nonsense"])
+    if how == "denied":
+        Denying.denied = key
+    elif how == "missing":
+        cluster_view.objects.delete(key)
+    return key
+
+
+HOW = pytest.mark.parametrize(
+    ("how", "kind"),
+    [("corrupt", CorruptSegment), ("denied", DeniedSegment), ("missing", MissingSegment)],
+)
+
+
+def listing_transactions(count: int) -> tuple[World, list[RemoteLogSegmentMetadata]]:
+    """Segments of 10 offsets with transaction indexes, where none is open at any end."""
+    cluster_view = World(objects=Denying())
+    segments = [
+        replace(segment(number, 10 * number, 10 * number + 9), txn_index_empty=False)
+        for number in range(count)
+    ]
+    cluster_view.has(*segments)
+    for each in segments:
+        snapshot(cluster_view, each)
+        cluster_view.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
+    return cluster_view, segments

@@ -1,0 +1,34 @@
+"""Configs of a cluster whose remote store is a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from confluent_kafka import (
+    KafkaError,
+)
+
+STORAGE = "kafka-tiered-storage"
+
+
+NOT_READY = (KafkaError.UNKNOWN,)
+"""What a consumer is told while remote storage is not ready: it asks again."""
+
+
+def tiered_configs(store: Path, brokers: int) -> dict[str, str]:
+    """What makes a node tier, for either software."""
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+        "rsm.config.dir": str(store),
+        "rsm.config.delete.on.close": "false",
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": str(brokers),
+        "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
+        "remote.log.manager.task.interval.ms": "500",
+        "log.initial.task.delay.ms": "0",
+        "log.retention.check.interval.ms": "500",
+        "log.segment.delete.delay.ms": "500",
+        "log.cleaner.enable": "false",
+    }
