@@ -247,30 +247,14 @@ async def _serve(
     Raises WrongUsage for an invalid configuration, CommandFailed for any other reason that the node could
     not start or had to stop.
     """
-    import trio
-
     from odradek.broker.lifecycle.errors import WrongConfig
     from odradek.broker.node import CannotStart, Stopped, StorageLost
-    from odradek.cli.terminal import ending_signals
     from odradek.protocol.errors import KafkaError
-    from odradek.seams.watchdog import watch
 
     wrong: list[str] = []
     reasons: list[str] = []
     try:
-        async with trio.open_nursery() as nursery:
-            with trio.open_signal_receiver(*ending_signals()) as signals:
-                nursery.start_soon(_stop_on_signal, signals, broker)
-                if stop_with_stdin:
-                    nursery.start_soon(_stop_at_end_of_stdin, broker)
-                nursery.start_soon(watch, STALL_SECONDS_MAX)
-                await nursery.start(broker.run)
-                for name, partitions in topics:
-                    await broker.ensure_topic(name, partitions)
-                _announce(broker, port_file)
-                nursery.start_soon(_enable_gc_and_warm_up, broker)
-                await broker.stopped.wait()
-                nursery.cancel_scope.cancel()
+        await _run_until_stopped(broker, topics, port_file, stop_with_stdin)
     except* Stopped:
         pass  # a requested stop
     except* WrongConfig as group:
@@ -281,6 +265,29 @@ async def _serve(
         raise WrongUsage("; ".join(wrong))
     if reasons:
         raise CommandFailed("; ".join(reasons))
+
+
+async def _run_until_stopped(
+    broker: Node, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
+) -> None:
+    import trio
+
+    from odradek.cli.terminal import ending_signals
+    from odradek.seams.watchdog import watch
+
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(*ending_signals()) as signals:
+            nursery.start_soon(_stop_on_signal, signals, broker)
+            if stop_with_stdin:
+                nursery.start_soon(_stop_at_end_of_stdin, broker)
+            nursery.start_soon(watch, STALL_SECONDS_MAX)
+            await nursery.start(broker.run)
+            for name, partitions in topics:
+                await broker.ensure_topic(name, partitions)
+            _announce(broker, port_file)
+            nursery.start_soon(_enable_gc_and_warm_up, broker)
+            await broker.stopped.wait()
+            nursery.cancel_scope.cancel()
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -34,22 +34,6 @@ async def epoch_ends(
 
     Raises KafkaError or ClientError after the timeout of the cluster.
     """
-
-    async def request_end(epoch: int) -> EpochEnd:
-        leader = await cluster.node(await cluster.leader(*where))
-        row = {"partition": where.partition, "current_leader_epoch": -1, "leader_epoch": epoch}
-        response = await leader.request(
-            OFFSET_FOR_LEADER_EPOCH,
-            {
-                "replica_id": CONSUMER,
-                "topics": [{"topic": where.topic, "partitions": [row]}],
-            },
-            timeout_s=cluster.timeout_s,
-        )
-        found = response.topics[0].partitions[0]
-        check(found.error_code, about=f"the epochs of {where}")
-        return EpochEnd(found.leader_epoch, found.end_offset)
-
     found: dict[int, EpochEnd] = {}
     failures: list[KafkaError | ClientError] = []
     limit = trio.CapacityLimiter(CONCURRENT_REQUESTS)
@@ -59,7 +43,7 @@ async def epoch_ends(
             if failures:
                 return
             try:
-                found[epoch] = await cluster.retrying(partial(request_end, epoch))
+                found[epoch] = await cluster.retrying(partial(_request_end, cluster, where, epoch))
             except (KafkaError, ClientError) as error:
                 failures.append(error)
 
@@ -69,3 +53,16 @@ async def epoch_ends(
     if failures:
         raise failures[0]
     return found
+
+
+async def _request_end(cluster: Cluster, where: TopicPartition, epoch: int) -> EpochEnd:
+    leader = await cluster.node(await cluster.leader(*where))
+    row = {"partition": where.partition, "current_leader_epoch": -1, "leader_epoch": epoch}
+    response = await leader.request(
+        OFFSET_FOR_LEADER_EPOCH,
+        {"replica_id": CONSUMER, "topics": [{"topic": where.topic, "partitions": [row]}]},
+        timeout_s=cluster.timeout_s,
+    )
+    found = response.topics[0].partitions[0]
+    check(found.error_code, about=f"the epochs of {where}")
+    return EpochEnd(found.leader_epoch, found.end_offset)

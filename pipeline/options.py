@@ -140,22 +140,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     topics = [name for name in _TOPIC_OPTIONS if name in options]
     if len(topics) != 1:
         raise BadOption("exactly one of subscribe, subscribePattern and assign must be set")
-    bootstrap = read.checked("kafka.bootstrap.servers", _bootstrap)
-    url = read.checked("tiered.url", store_url)
-    if bootstrap is None and url is None:
-        raise BadOption(
-            "at least one of kafka.bootstrap.servers (the brokers) and tiered.url (the remote"
-            " storage) must be set"
-        )
-    settings = read.below("tiered.")
-    if url is None and settings:
-        names = ", ".join(f"tiered.{name}" for name in sorted(settings))
-        raise BadOption(f"{names} requires tiered.url")
-    if bootstrap is None and streaming:
-        raise BadOption(
-            "a stream requires kafka.bootstrap.servers, because new records are read from the"
-            " brokers"
-        )
+    bootstrap, url, settings = _read_sources(read, streaming)
     delay_ms = read.checked("maxtriggerdelay", duration_ms)
     made = Options(
         bootstrap=bootstrap,
@@ -191,6 +176,33 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     )
     read.flag("includeheaders", False)  # used by the schema
     read.refuse_the_rest()
+    _check_combinations(made)
+    return made
+
+
+def _read_sources(read: _Read, streaming: bool) -> tuple[str | None, str | None, Mapping[str, str]]:
+    """Read the bootstrap servers, the URL of the remote storage and its options. Raises BadOption."""
+    bootstrap = read.checked("kafka.bootstrap.servers", _bootstrap)
+    url = read.checked("tiered.url", store_url)
+    if bootstrap is None and url is None:
+        raise BadOption(
+            "at least one of kafka.bootstrap.servers (the brokers) and tiered.url (the remote"
+            " storage) must be set"
+        )
+    settings = read.below("tiered.")
+    if url is None and settings:
+        names = ", ".join(f"tiered.{name}" for name in sorted(settings))
+        raise BadOption(f"{names} requires tiered.url")
+    if bootstrap is None and streaming:
+        raise BadOption(
+            "a stream requires kafka.bootstrap.servers, because new records are read from the"
+            " brokers"
+        )
+    return bootstrap, url, settings
+
+
+def _check_combinations(made: Options) -> None:
+    """Raise BadOption for options that do not go together."""
     if (made.min_offsets_per_trigger or 0) > (made.max_offsets_per_trigger or 1 << 62):
         raise BadOption(
             f"minOffsetsPerTrigger={made.min_offsets_per_trigger} must not exceed"
@@ -198,7 +210,6 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         )
     if made.value_format == JSON and made.rows == BATCHES:
         raise BadOption(f"valueFormat={JSON} is not allowed with rows={BATCHES}")
-    return made
 
 
 def without(given: Mapping[str, str], *first_pages: str) -> dict[str, str]:

@@ -231,6 +231,14 @@ def _gone(piece: BrokerRange, offset: int, why: str | None = None) -> DataLoss:
     return loss
 
 
+def _lost_before(piece: BrokerRange, offset: int, first: int) -> DataLoss:
+    """Return the error for offsets below the log start offset `first`, where reading resumes if it is in the range."""
+    resumes_at = first if offset < first < piece.high else None
+    loss = _gone(replace(piece, high=resumes_at or piece.high), offset)
+    loss.resumes_at = resumes_at
+    return loss
+
+
 def _of_its_epochs(
     piece: BrokerRange, offset: int, records: memoryview
 ) -> tuple[memoryview, int | None]:
@@ -270,10 +278,7 @@ def _read_broker(
             if error.code is ErrorCode.inconsistent_topic_id:
                 raise _gone(piece, offset, error.message) from None
             first = brokers.offsets({where: EARLIEST})[where]
-            goes_on = first if offset < first < piece.high else None
-            loss = _gone(replace(piece, high=goes_on or piece.high), offset)
-            loss.resumes_at = goes_on
-            raise loss from None
+            raise _lost_before(piece, offset, first) from None
         gone = [
             AbortedTransaction(producer, first, INT64_MAX) for producer, first in fetched.aborted
         ]

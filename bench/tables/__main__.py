@@ -24,7 +24,7 @@ from odradek.bench import machine
 from odradek.bench.cli.arguments import UnknownChoice, choose_peers, choose_workloads
 from odradek.bench.cli.main import gib
 from odradek.bench.machine import ALL_FREE_BYTES, warm_memory
-from odradek.bench.model import PeerFailed, PeerUnavailable, WorkloadFailed
+from odradek.bench.model import PeerFailed, PeerUnavailable, Workload, WorkloadFailed
 from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import Results, check_writable, save
 from odradek.bench.runner import Plan, Runner
@@ -60,6 +60,56 @@ def contents(gb: float) -> list[Content]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the measurement; returns the exit code."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
+    try:
+        workloads = choose_workloads(WORKLOADS, chosen.workloads)
+    except UnknownChoice as unknown:
+        parser.error(str(unknown))
+    if chosen.out is not None:
+        check_writable(chosen.out)
+    chosen.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        results = _measure(chosen, workloads)
+    except UnknownChoice as unknown:
+        parser.error(str(unknown))
+    except (PeerUnavailable, PeerFailed, WorkloadFailed) as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    for line in remarks(results):
+        print(f"! {line}")
+    if chosen.out is not None:
+        save(results, chosen.out)
+    return 1 if results.has_failures() or results.interrupted else 0
+
+
+def _measure(chosen: argparse.Namespace, workloads: Sequence[Workload]) -> Results:
+    """Start the brokers and run the plan. Raises UnknownChoice, PeerUnavailable, PeerFailed and WorkloadFailed."""
+    made = contents(chosen.gb)
+    with (
+        warm_memory(chosen.warm_memory),
+        running_brokers(chosen.directory.resolve(), made) as brokers,
+        tempfile.TemporaryDirectory(dir=chosen.directory, prefix="run-") as directory,
+    ):
+        peers = {each.name: each for each in readers(brokers)}
+        plan = Plan(
+            choose_peers(peers, chosen.readers),
+            workloads,
+            [],
+            Path(directory).resolve(),
+            rounds=chosen.rounds,
+            warm_up_s=chosen.warm_up,
+            repeats_max=chosen.repeats,
+        )
+        results = _empty_results(plan, made)
+        progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
+        Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
+        progress.clear()
+    return results
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m odradek.bench.tables", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("directory", type=Path, help="where the brokers' data are kept")
@@ -90,46 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workloads", nargs="+", metavar="PATTERN", help="of these names alone")
     parser.add_argument("--readers", nargs="+", metavar="NAME", help="these alone")
     parser.add_argument("--out", type=Path, metavar="FILE", help="results as JSON")
-    chosen = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
-    try:
-        workloads = choose_workloads(WORKLOADS, chosen.workloads)
-    except UnknownChoice as unknown:
-        parser.error(str(unknown))
-    if chosen.out is not None:
-        check_writable(chosen.out)
-    chosen.directory.mkdir(parents=True, exist_ok=True)
-    made = contents(chosen.gb)
-    try:
-        with (
-            warm_memory(chosen.warm_memory),
-            running_brokers(chosen.directory.resolve(), made) as brokers,
-            tempfile.TemporaryDirectory(dir=chosen.directory, prefix="run-") as directory,
-        ):
-            peers = {each.name: each for each in readers(brokers)}
-            plan = Plan(
-                choose_peers(peers, chosen.readers),
-                workloads,
-                [],
-                Path(directory).resolve(),
-                rounds=chosen.rounds,
-                warm_up_s=chosen.warm_up,
-                repeats_max=chosen.repeats,
-            )
-            results = _empty_results(plan, made)
-            progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
-            Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
-            progress.clear()
-    except UnknownChoice as unknown:
-        parser.error(str(unknown))
-    except (PeerUnavailable, PeerFailed, WorkloadFailed) as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    for line in remarks(results):
-        print(f"! {line}")
-    if chosen.out is not None:
-        save(results, chosen.out)
-    return 1 if results.has_failures() or results.interrupted else 0
+    return parser
 
 
 def _empty_results(plan: Plan, made: Sequence[Content]) -> Results:

@@ -80,7 +80,11 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         response = JoinGroupResponse(error.code, "")
-    no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
+    return _join_response(response, ctx.api_version)
+
+
+def _join_response(response: JoinGroupResponse, version: int) -> Mapping[str, Any]:
+    no_protocol = None if version >= NULL_PROTOCOL_SINCE else ""
     return {
         "error_code": response.error,
         "generation_id": response.generation,

@@ -239,6 +239,12 @@ async def assign(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         return {"error_code": error.code, "directories": []}
+    return _assign_response(request, responses)
+
+
+def _assign_response(
+    request: Any, responses: Mapping[tuple[UUID, int], ErrorCode]
+) -> Mapping[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "directories": [

@@ -51,19 +51,7 @@ class StaticMemberReplacement:
         members = rebalance.members
         old_id = members.static_members[request.instance_id]
         member = members.by_id[old_id]
-        undo = StaticMemberReplaced(
-            rebalance.group_id,
-            request.instance_id,
-            new_id,
-            future,
-            rebalance.generation,
-            request.can_skip_assignment,
-            members.leader_id,
-            old_id,
-            member.protocols,
-            member.rebalance_timeout_ms,
-            member.session_timeout_ms,
-        )
+        undo = self._completion(member, new_id, request, future)
         self._fence(member, result)
         members.rename(old_id, new_id)
         member.is_new = False
@@ -84,6 +72,25 @@ class StaticMemberReplacement:
                 rebalance.complete_join_if_ready(now, result)
             case _:
                 rebalance.start(reason, now, result)
+
+    def _completion(
+        self, member: ClassicGroupMember, new_id: str, request: JoinGroup, future: Future
+    ) -> StaticMemberReplaced:
+        """Completion of the append, with the state to restore if it fails."""
+        assert request.instance_id is not None
+        return StaticMemberReplaced(
+            self._rebalance.group_id,
+            request.instance_id,
+            new_id,
+            future,
+            self._rebalance.generation,
+            request.can_skip_assignment,
+            self._rebalance.members.leader_id,
+            member.member_id,
+            member.protocols,
+            member.rebalance_timeout_ms,
+            member.session_timeout_ms,
+        )
 
     def _fence(self, member: ClassicGroupMember, result: CoordinatorResult) -> None:
         """Fence pending requests with the old member id (FENCED_INSTANCE_ID)."""

@@ -24,6 +24,7 @@ from odradek.pipeline.store import Store, store_at
 from odradek.pipeline.store_errors import object_error
 from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
+from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.audit import StoredSegment
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -216,18 +217,7 @@ def check_partition(
         high = max(slices.high, high or 0)
     gaps = _gaps(slices, low, high)
     if summaries:
-        objects = source.store().objects
-        problems += _wrong_in_summaries(objects, summaries, known)
-        seen = _seen_by_summary(objects, max(summaries), partition, known)
-        if len(seen) < len(known):
-            left = select_slices(Segments.of(partition, seen), lineage, 0, 1 << 62)
-            problems += [
-                (
-                    f"{max(summaries)} lacks the segment with offsets {begin} to {end - 1}, which"
-                    " readers of the summary would not find"
-                )
-                for begin, end in sorted({*_gaps(left, low, high)}.difference(gaps))
-            ]
+        problems += _check_summaries(source, partition, known, summaries, lineage, gaps, low, high)
     used = {each.segment.id.id for each in slices}
     return PartitionReport(
         partition,
@@ -238,6 +228,33 @@ def check_partition(
         [segment_key(each, "") for each in segments if each.id.id not in used],
         problems,
     )
+
+
+def _check_summaries(
+    source: AuditSource,
+    partition: TopicIdPartition,
+    known: Sequence[RemoteLogSegmentMetadata],
+    summaries: Sequence[str],
+    lineage: Sequence[EpochStart],
+    gaps: Sequence[tuple[int, int]],
+    low: int | None,
+    high: int | None,
+) -> list[str]:
+    """Return the problems of the summaries, and the segments that the last one lacks. `gaps`: offsets of the
+    partition from `low` to `high` without a segment."""
+    objects = source.store().objects
+    problems = _wrong_in_summaries(objects, summaries, known)
+    seen = _seen_by_summary(objects, max(summaries), partition, known)
+    if len(seen) < len(known):
+        left = select_slices(Segments.of(partition, seen), lineage, 0, 1 << 62)
+        problems += [
+            (
+                f"{max(summaries)} lacks the segment with offsets {begin} to {end - 1}, which"
+                " readers of the summary would not find"
+            )
+            for begin, end in sorted({*_gaps(left, low, high)}.difference(gaps))
+        ]
+    return problems
 
 
 def _gaps(slices: SegmentSlices, low: int | None, high: int | None) -> list[tuple[int, int]]:

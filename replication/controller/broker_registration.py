@@ -73,6 +73,12 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> Brok
     return broker
 
 
+DUPLICATE_BROKER = (
+    "Another broker is registered with that broker id. If the broker was recently restarted this "
+    "should self-resolve once the heartbeat manager expires the broker's session."
+)
+
+
 def register_broker(
     image: MetadataImage,
     registration: BrokerRegistration,
@@ -92,22 +98,10 @@ def register_broker(
     if has_session and not same:
         raise KafkaError(
             ErrorCode.duplicate_broker_registration,
-            "Another broker is registered with that broker id. If the broker was recently "
-            "restarted this should self-resolve once the heartbeat manager expires the broker's "
-            "session.",
+            DUPLICATE_BROKER,
         )
     check_registration(image, registration)
-    broker = BrokerImage(
-        id=registration.id,
-        epoch=next_offset,
-        incarnation_id=registration.incarnation_id,
-        endpoints=tuple(registration.endpoints),
-        features=dict(registration.features),
-        rack=registration.rack,
-        fenced=True,
-        in_controlled_shutdown=False,
-        directories=tuple(registration.directories) if _has_directories(image) else (),
-    )
+    broker = _new_broker(image, registration, next_offset)
     records: list[Any] = []
     if existing is not None and same:
         broker = replace(
@@ -124,6 +118,21 @@ def register_broker(
         )
     records.append(broker_record(broker, metadata_version(image.features)))
     return ControllerResult(records, broker.epoch, atomic=False)
+
+
+def _new_broker(image: MetadataImage, registration: BrokerRegistration, epoch: int) -> BrokerImage:
+    """State of a broker that has just been registered: fenced."""
+    return BrokerImage(
+        id=registration.id,
+        epoch=epoch,
+        incarnation_id=registration.incarnation_id,
+        endpoints=tuple(registration.endpoints),
+        features=dict(registration.features),
+        rack=registration.rack,
+        fenced=True,
+        in_controlled_shutdown=False,
+        directories=tuple(registration.directories) if _has_directories(image) else (),
+    )
 
 
 def check_registration(image: MetadataImage, registration: BrokerRegistration) -> None:

@@ -300,6 +300,24 @@ def delete_topics(
     """Delete topics by name and id (KIP-516); one result per name and id, in request order."""
     from odradek.protocol.schemas.topic_records import RemoveTopicRecord
 
+    to_delete, responses = _find_topics_to_delete(image, names, ids)
+    records = []
+    check_size(list(to_delete))
+    for topic_id, name in to_delete.items():
+        try:
+            charge(len(image.topics_by_id[topic_id].partitions))
+        except ItemRefused as refused:
+            responses.append(DeletedTopic(name, topic_id, refused.code, refused.message))
+        else:
+            records.append(RemoveTopicRecord(topic_id=topic_id))
+            responses.append(DeletedTopic(name, topic_id))
+    return ControllerResult(records, responses)
+
+
+def _find_topics_to_delete(
+    image: MetadataImage, names: Sequence[str], ids: Sequence[UUID]
+) -> tuple[dict[UUID, str], list[DeletedTopic]]:
+    """Return the names of the topics by id, and the responses for names and ids that are refused."""
     responses: list[DeletedTopic] = []
     to_delete: dict[UUID, str] = {}
     ids_named, names_named = Counter(ids), Counter(names)
@@ -327,17 +345,7 @@ def delete_topics(
             responses.append(_kept(name, topic.id, reason))
         else:
             to_delete[topic.id] = name
-    records = []
-    check_size(list(to_delete))
-    for topic_id, name in to_delete.items():
-        try:
-            charge(len(image.topics_by_id[topic_id].partitions))
-        except ItemRefused as refused:
-            responses.append(DeletedTopic(name, topic_id, refused.code, refused.message))
-        else:
-            records.append(RemoveTopicRecord(topic_id=topic_id))
-            responses.append(DeletedTopic(name, topic_id))
-    return ControllerResult(records, responses)
+    return to_delete, responses
 
 
 def _kept(name: str | None, topic_id: UUID | None, reason: str) -> DeletedTopic:

@@ -18,6 +18,7 @@ from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.meta_properties import (
     BadMetaProperties,
     MetaProperties,
+    NodeIdentity,
     decide_identity,
 )
 from odradek.storage.errors import (
@@ -234,6 +235,14 @@ def _identify(
             _refuse_second_metadata(opened[path], metadata_path)
     for path, properties in identity.properties.items():
         opened[path].id = properties.directory_id
+    _write_meta_properties(files, opened, found, identity)
+    return identity.cluster_id
+
+
+def _write_meta_properties(
+    files: Files, opened: dict[Path, LogDirectory], found: Found, identity: NodeIdentity
+) -> None:
+    """Write the `meta.properties` files that are missing or incomplete. A directory with an I/O error fails."""
     for path in identity.to_write:
         text = meta_properties.format(identity.properties[path])
         try:
@@ -249,7 +258,6 @@ def _identify(
             raise _no_descriptors(path) from error
         except OSError as error:
             opened[path].fail(error)
-    return identity.cluster_id
 
 
 def _refuse_to_guess(
