@@ -119,7 +119,7 @@ class CompactionPass:
                 which.cleaned_to = None
             raise
         if self.dirty_range.end > which.recovery_point:
-            raise CleaningAborted("it was truncated")
+            raise CleaningAborted("the log was truncated")
 
     @staticmethod
     def _steps(worker: Worker, plan: CompactionPlan) -> AsyncGenerator[CompactionStep, None]:
@@ -164,7 +164,7 @@ class CompactionPass:
         if which.failure is not None:
             raise CleaningAborted(f"the log is offline: {which.failure}")
         if which in self._paused:
-            raise CleaningAborted("it moves to another directory")
+            raise CleaningAborted("the replica is moving to another log directory")
         if not which.config.compact:
             raise CleaningAborted("cleanup.policy no longer contains compact")
         if which.generation != self._generation:
@@ -210,13 +210,13 @@ def describe(one: CompactionPass, statistics: CompactionStatistics, seconds: flo
     """Log message of a finished pass."""
     read, written = statistics.bytes_read / 1e6, statistics.bytes_written / 1e6
     text = (
-        f"offsets {one.dirty_range.first_dirty} to {one.end_offset}, "
-        f"{read:.1f} MB to {written:.1f} MB, "
-        f"{statistics.records_read} records to {statistics.records_written}, "
-        f"in {seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "
-        f"{one.map_seconds:.1f} s for a map of {statistics.keys} keys, "
+        f"dirty section [{one.dirty_range.first_dirty}, {one.end_offset}), "
+        f"{read:.1f} MB read, {written:.1f} MB written, "
+        f"{statistics.records_read} records read, {statistics.records_written} written, "
+        f"{seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "
+        f"{one.map_seconds:.1f} s to build an offset map of {statistics.keys} keys, "
         f"{statistics.map_filled:.0%} full"
     )
     if statistics.records_without_key:
-        text += f"; {statistics.records_without_key} records without a key were removed"
+        text += f"; {statistics.records_without_key} records without a key removed"
     return text

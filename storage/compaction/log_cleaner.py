@@ -130,7 +130,10 @@ class LogCleaner:
             try:
                 await self.clean_due_logs()
             except WorkerDied as error:
-                log.warning("compaction will be retried: %s", error)
+                log.warning(
+                    "the worker process of the log cleaner failed; cleaning will be retried: %s",
+                    error,
+                )
             await self._pause()
 
     # A round
@@ -217,7 +220,7 @@ class LogCleaner:
             return await self._services.offload.run(look, lane=lane)
         except (OSError, ValueError, KafkaError) as error:
             # The log changed meanwhile, or its disk fails, which other operations will report.
-            log.debug("%s is skipped by the log cleaner: %s", which.directory, error)
+            log.debug("the log cleaner skipped %s: %s", which.directory, error)
             return None
 
     # A pass
@@ -239,19 +242,19 @@ class LogCleaner:
             statistics = await one.run(worker, self._throttle)
         except CleaningAborted as reason:
             self.statistics.given_up += 1
-            log.info("compaction of %s was cancelled: %s", name, reason)
+            log.info("cleaning of log %s was aborted: %s", name, reason)
         except WorkerDied:
             await one.tidy_up()
             raise
         except OSError as error:
-            log.warning("compaction of %s failed: %s", name, error)
+            log.warning("cleaning of log %s failed: %s", name, error)
             self._services.report(which, error, undone=True)
             await one.tidy_up()
             return False
         except Exception as error:
             expected = isinstance(error, KafkaError)
             log.error(
-                "%s is uncleanable until the next start: %s",
+                "error when cleaning log %s. Marking the partition as uncleanable: %s",
                 name,
                 error,
                 exc_info=None if expected else error,
@@ -261,7 +264,7 @@ class LogCleaner:
         else:
             seconds = self._services.clock.monotonic() - started
             self._count(statistics, seconds)
-            log.info("compacted %s: %s", name, describe(one, statistics, seconds))
+            log.info("cleaned log %s: %s", name, describe(one, statistics, seconds))
         return True
 
     def _count(self, one: CompactionStatistics, seconds: float) -> None:

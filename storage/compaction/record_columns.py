@@ -162,7 +162,9 @@ class BatchPage:
             & (self.record_count >= 0)
         )
         if not sound.all():
-            raise self._corrupt(int(np.argmin(sound)), "is no batch that could be there")
+            raise self._corrupt(
+                int(np.argmin(sound)), "has an invalid magic, offset range or record count"
+            )
         view = memoryview(self.data)
         crcs = self.headers["crc"].tolist()
         for number, (start, end, crc) in enumerate(zip(self.starts, self.ends, crcs, strict=True)):
@@ -170,7 +172,9 @@ class BatchPage:
                 raise self._corrupt(number, "has an invalid CRC")
 
     def _corrupt(self, number: int, what: str) -> CorruptRecords:
-        return CorruptRecords(f"the batch at {self.position + self.starts[number]} {what}")
+        return CorruptRecords(
+            f"the record batch at position {self.position + self.starts[number]} {what}"
+        )
 
     # Records
 
@@ -195,15 +199,15 @@ class BatchPage:
         key_size, key_start = varints(data, at)
         value_at = key_start + np.maximum(key_size, 0)
         if (value_at >= end).any() or (key_size < -1).any():
-            raise CorruptBatch(f"a key goes past its record, near {self.position}")
+            raise CorruptBatch(f"a key exceeds its record, near position {self.position}")
         value_size, at = varints(data, value_at)
         if (at + np.maximum(value_size, 0) >= end).any() or (value_size < -1).any():
-            raise CorruptBatch(f"a value goes past its record, near {self.position}")
+            raise CorruptBatch(f"a value exceeds its record, near position {self.position}")
         offset = self.base_offset[batch] + offset_delta
         if (offset_delta < 0).any() or (offset > self.last_offset[batch]).any():
-            raise CorruptBatch(f"an offset is outside of its batch, near {self.position}")
+            raise CorruptBatch(f"an offset is outside of its batch, near position {self.position}")
         if (np.diff(offset) <= 0).any():
-            raise CorruptBatch(f"offsets do not go up, near {self.position}")
+            raise CorruptBatch(f"offsets do not increase, near position {self.position}")
         return RecordColumns(
             batch=batch,
             start=start,
@@ -238,7 +242,7 @@ def find_records(data: Bytes, data_too: bytes, bodies: list[tuple[int, int]], co
         found = len(starts)
         _find_within(data_too, begin, end, starts)
         if len(starts) - found != count:
-            raise CorruptBatch(f"{len(starts) - found} records in a batch of {count}")
+            raise CorruptBatch(f"found {len(starts) - found} records in a batch of {count}")
     return np.array(starts, np.int64)
 
 
@@ -258,9 +262,9 @@ def _find_across(data: Bytes, bodies: Ints, counts: Ints) -> Ints:
         size, after = varints(data, at[:active])
         at[:active] = after + size
         if (size < 0).any() or (at[:active] > ends[:active]).any():
-            raise CorruptBatch("a record goes past its batch")
+            raise CorruptBatch("a record exceeds its batch")
     if (at != ends).any():
-        raise CorruptBatch("bytes after the last record of a batch")
+        raise CorruptBatch("bytes remain after the last record of a batch")
     return starts
 
 
@@ -309,7 +313,7 @@ def _find_batches(chunk: bytes) -> tuple[list[int], int]:
         (length,) = _LENGTH.unpack_from(chunk, position + _LENGTH_AT)
         end = position + length + LOG_OVERHEAD
         if length < HEADER_SIZE - LOG_OVERHEAD:
-            raise CorruptRecords(f"a batch of length {length}")
+            raise CorruptRecords(f"invalid record batch length {length}")
         if end > len(chunk):
             break
         starts.append(position)
@@ -320,14 +324,14 @@ def _find_batches(chunk: bytes) -> tuple[list[int], int]:
 def _one_batch(file: File, position: int, size: int, chunk: bytes) -> bytes:
     """Read a batch that is larger than a page."""
     if len(chunk) < HEADER_SIZE:
-        raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
+        raise CorruptRecords(f"no record batch at position {position} of {file.path}")
     (length,) = _LENGTH.unpack_from(chunk, _LENGTH_AT)
     end = length + LOG_OVERHEAD
     if position + end > size:
-        raise CorruptRecords(f"the batch at {position} of {file.path} is cut short")
+        raise CorruptRecords(f"incomplete record batch at position {position} of {file.path}")
     whole = file.read_at(position, end)
     if len(whole) != end:
-        raise CorruptRecords(f"{file.path} ends within the batch at {position}")
+        raise CorruptRecords(f"{file.path} ends within the record batch at position {position}")
     return whole
 
 

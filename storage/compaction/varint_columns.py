@@ -28,7 +28,7 @@ def raw_varints(data: Bytes, at: Ints) -> tuple[Bits, Ints]:
     shift = 7
     while rows.size:
         if shift >= 7 * _VARLONG_BYTES:
-            raise CorruptBatch("a varint of more than 64 bits")
+            raise CorruptBatch("a varlong has more than 64 bits")
         byte = data[after[rows]].astype(np.uint64)
         after[rows] += 1
         raw[rows] |= (byte & np.uint64(0x7F)) << np.uint64(shift)

@@ -64,19 +64,21 @@ def parse(data: bytes) -> dict[TopicPartition, int]:
         return {}
     version = _number(lines[0], 1)
     if version != VERSION:
-        raise CorruptCheckpoint(f"line 1: version {version} is unknown, {VERSION} is not")
+        raise CorruptCheckpoint(f"line 1: unrecognized version {version}, expected {VERSION}")
     if len(lines) < 2:
         raise CorruptCheckpoint("line 2: the number of entries is missing")
     expected = _number(lines[1], 2)
     if expected != len(lines) - 2:
-        raise CorruptCheckpoint(f"line 2: {expected} entries announced, {len(lines) - 2} follow")
+        raise CorruptCheckpoint(f"line 2: expected {expected} entries, but found {len(lines) - 2}")
     return dict(_entry(line, number) for number, line in enumerate(lines[2:], 3))
 
 
 def _entry(line: str, number: int) -> tuple[TopicPartition, int]:
     fields = line.split()
     if len(fields) != 3:
-        raise CorruptCheckpoint(f"line {number}: 'topic partition offset' expected: {line[:80]!r}")
+        raise CorruptCheckpoint(
+            f"malformed line {number}: expected 'topic partition offset', found {line[:80]!r}"
+        )
     topic, partition, offset = fields
     return TopicPartition(topic, _number(partition, number)), _number(offset, number)
 

@@ -28,15 +28,17 @@ def format_like(files: Files, entropy: Entropy, new: Path, like: Path) -> MetaPr
     try:
         owner = meta_properties.parse(files.read(like / FILE_NAME))
     except FileNotFoundError:
-        raise WrongDirectory(f"there is no {FILE_NAME} in {like}: it belongs to no node") from None
+        raise WrongDirectory(
+            f"no {FILE_NAME} found in {like}: the log directory is not formatted"
+        ) from None
     except BadMetaProperties as error:
         raise WrongDirectory(f"{like / FILE_NAME}: {error}") from None
     if owner.cluster_id is None or owner.node_id is None:
-        raise WrongDirectory(f"{like / FILE_NAME} has no cluster.id or no node.id")
+        raise WrongDirectory(f"{like / FILE_NAME} lacks cluster.id or node.id")
     if files.exists(new / FILE_NAME):
-        raise WrongDirectory(f"{new} is formatted already: there is a {FILE_NAME} in it")
+        raise WrongDirectory(f"log directory {new} is already formatted: it contains {FILE_NAME}")
     if files.exists(new / METADATA_LOG):
-        raise WrongDirectory(f"{new} has had an owner: there is {METADATA_LOG} in it")
+        raise WrongDirectory(f"log directory {new} contains {METADATA_LOG} of another node")
     if not files.is_directory(new):
         files.make_directory(new)
         files.sync_directory(new.parent)

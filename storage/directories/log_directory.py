@@ -75,10 +75,10 @@ class LowDiskSpace:
         elif self._logged_at is None or now - self._logged_at >= REMIND_SECONDS:
             self._logged_at, self._is_logged = now, True
             log.error(
-                "log directory %s is full%s (%s): %s of %s are free. Writes fail; reading and"
-                " deleting continue. Free disk space, for example with `odradek topics trim`; no restart is needed",
+                "no space left in log directory %s%s (%s): %s of %s are available. Appends fail; fetches and"
+                " deletions are served. Free disk space, for example with `odradek topics trim`; no restart is needed",
                 self._path,
-                f" for {now - self._since:.0f} s now" if now > self._since else "",
+                f" for {now - self._since:.0f} s" if now > self._since else "",
                 self._error,
                 human_bytes(disk_space.usage.free_bytes),
                 human_bytes(disk_space.usage.total_bytes),
@@ -88,7 +88,7 @@ class LowDiskSpace:
         assert self._since is not None
         if self._is_logged:
             log.warning(
-                "log directory %s has free space again, after %.0f s: %s are free",
+                "log directory %s has free space again after %.0f s: %s are available",
                 self._path,
                 now - self._since,
                 human_bytes(disk_space.usage.free_bytes),
@@ -144,7 +144,7 @@ class LogDirectory:
         elif error.errno in DISK_FULL_ERRNOS:
             self.low_disk_space.write_failed(error)
         else:
-            log.warning("log directory %s: %s; it stays online", self.path, error)
+            log.warning("error in log directory %s, which stays online: %s", self.path, error)
         return self.failed
 
     def fail(self, error: Exception) -> None:
@@ -169,7 +169,7 @@ class LogDirectory:
         except FileNotFoundError:
             return {}
         except CorruptCheckpoint as error:
-            log.warning("%s is damaged (%s) and is treated as missing", path, error)
+            log.warning("ignoring corrupt checkpoint file %s: %s", path, error)
             return {}
 
     def write_checkpoint(self, kind: Checkpoint, offsets: Mapping[TopicPartition, int]) -> None:

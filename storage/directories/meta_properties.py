@@ -48,7 +48,7 @@ def parse(data: bytes) -> MetaProperties:
     values = dict(_properties(data.decode("utf-8", "replace")))
     version = _number(values.get("version", "0"), "version")
     if version not in (0, 1):
-        raise BadMetaProperties(f"version={version} is unknown, 0 and 1 are not")
+        raise BadMetaProperties(f"unrecognized version {version}, expected 0 or 1")
     node = values.get("node.id" if version else "broker.id")
     directory = values.get("directory.id")
     try:
@@ -191,8 +191,8 @@ def _cluster_of(named: Mapping[Path, MetaProperties], metadata: Path) -> str | N
     if len(by_cluster) > 1:
         (one, first), (other, second), *_ = by_cluster.items()
         raise WrongDirectory(
-            f"log directories {first} and {second} belong to different clusters, '{one}' and "
-            f"'{other}': give only those of one"
+            f"log directories {first} and {second} have different cluster ids, '{one}' and "
+            f"'{other}': configure only the directories of one cluster"
         )
     return next(iter(by_cluster), None)
 
@@ -202,14 +202,14 @@ def _belongs_to_another(
 ) -> WrongDirectory | None:
     if properties.node_id not in (None, node_id):
         return WrongDirectory(
-            f"log directory {path} belongs to node {properties.node_id}, but this is node "
-            f"{node_id} (see its {FILE_NAME}): start with node.id={properties.node_id}, or give "
-            f"another directory"
+            f"log directory {path} has node.id={properties.node_id} in its {FILE_NAME}, but this node "
+            f"has node.id={node_id}: start with node.id={properties.node_id}, or configure another "
+            f"log directory"
         )
     if cluster_id is not None and properties.cluster_id not in (None, cluster_id):
         return WrongDirectory(
-            f"log directory {path} belongs to cluster '{properties.cluster_id}', not "
-            f"'{cluster_id}' (see its {FILE_NAME}): give another directory"
+            f"log directory {path} has cluster.id={properties.cluster_id} in its {FILE_NAME}, but this "
+            f"cluster has cluster.id={cluster_id}: configure another log directory"
         )
     return None
 
@@ -223,8 +223,8 @@ def _copies(named: Mapping[Path, MetaProperties], metadata: Path) -> dict[Path, 
     return {
         path: WrongDirectory(
             f"log directories {' and '.join(map(str, paths))} have the same directory.id: one is a "
-            f"copy of the other; give only one of them, or remove the directory.id line from the "
-            f"{FILE_NAME} of the one that is new"
+            f"copy of the other; configure only one of them, or remove the directory.id line from "
+            f"the {FILE_NAME} of the copy"
         )
         for paths in owners.values()
         if len(paths) > 1
@@ -235,17 +235,17 @@ def _copies(named: Mapping[Path, MetaProperties], metadata: Path) -> dict[Path, 
 
 def _not_formatted(path: Path, metadata: Path) -> WrongDirectory:
     return WrongDirectory(
-        f"no {FILE_NAME} found in {path}, though this node has run before: mount its disk; or, if it "
-        f"is new, `odradek log-dirs format {path} --like {metadata}`, and start again"
+        f"no {FILE_NAME} found in {path}, but this node has run before: mount the disk; or, if the "
+        f"log directory is new, run `odradek log-dirs format {path} --like {metadata}` and restart"
     )
 
 
 def _refuse_fresh_metadata(metadata: Path, known: Iterable[Path]) -> None:
     for path in known:
         raise WrongDirectory(
-            f"the metadata directory {metadata} is new, but {path} belongs to a cluster, whose "
-            f"metadata must be somewhere: mount its disk, or name its place (metadata.log.dir; "
-            f"without it, it is the first of log.dirs)"
+            f"the metadata log directory {metadata} is not formatted, but {path} belongs to a cluster: "
+            f"mount the disk of the metadata log, or set metadata.log.dir to its directory (the "
+            f"default is the first directory of log.dirs)"
         )
 
 

@@ -101,9 +101,9 @@ def parse(name: str) -> PartitionDirectory:
     if not dash or not topic or not number:
         raise NotAPartition(f"'{name}' is not of the form topic-partition")
     if not (number.isascii() and number.isdigit()) or int(number) > 2**31 - 1:
-        raise NotAPartition(f"'{name}' does not end in a partition's number")
+        raise NotAPartition(f"'{name}' does not end with a partition number")
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise NotAPartition(f"'{name}' does not begin with a legal topic name")
+        raise NotAPartition(f"'{name}' does not begin with a valid topic name")
     return PartitionDirectory(TopicPartition(topic, int(number)), state)
 
 
@@ -117,7 +117,7 @@ def _split_state(name: str) -> tuple[str, PartitionDirectoryState]:
             stem, dot, unique = name.removesuffix(state.value).rpartition(".")
             # The name of a live partition cannot end like this: only digits follow its last dash.
             if not dot or not _UNIQUE.fullmatch(unique):
-                raise NotAPartition(f"'{name}' lacks the '.<uuid>' before '{state.value}'")
+                raise NotAPartition(f"'{name}' has no '.<uuid>' before '{state.value}'")
             return stem, state
     if name.endswith(PartitionDirectoryState.MOVING.value):
         return name.removesuffix(

@@ -98,9 +98,11 @@ def open_directories(
     Raises DirectoryInUse, WrongDirectory, NoDirectory, NotFormatted.
     """
     if not paths:
-        raise NoDirectory("no log directory is given: set log.dirs")
+        raise NoDirectory("no log directory is configured: set log.dirs")
     if len(set(paths)) < len(paths):
-        raise WrongDirectory(f"log.dirs names a directory twice: {', '.join(map(str, paths))}")
+        raise WrongDirectory(
+            f"log.dirs contains duplicate directories: {', '.join(map(str, paths))}"
+        )
     metadata_path = metadata_path or paths[0]
     every = paths if metadata_path in paths else (*paths, metadata_path)
     opened: dict[Path, LogDirectory] = {}
@@ -145,8 +147,8 @@ def _open(files: Files, path: Path) -> LogDirectory:
         lock = files.lock(path / LOCK_NAME)
     except BlockingIOError:
         raise DirectoryInUse(
-            f"log directory {path} is in use by another broker: stop that one, or give this one "
-            f"a directory of its own (--log-dirs)"
+            f"failed to acquire the lock of log directory {path}: another broker is using it. Stop that "
+            f"broker, or configure another directory (--log-dirs)"
         ) from None
     except OutOfDescriptors as error:
         raise _no_descriptors(path) from error
@@ -197,8 +199,8 @@ def _require_formatted(found: Found, metadata_path: Path) -> None:
     known = [each for each in found.values() if each is not None and each.cluster_id is not None]
     if not known and metadata_path in found:
         raise NotFormatted(
-            f"{metadata_path} is not formatted: its configs contain other nodes, so it must be formatted with "
-            f"their cluster id (odradek storage format --cluster-id …)"
+            f"{metadata_path} is not formatted: the configs contain other nodes, so format it with "
+            f"the cluster id of the other nodes (odradek storage format --cluster-id …)"
         )
 
 
@@ -249,7 +251,7 @@ def _write_meta_properties(
             files.write_new(path / meta_properties.FILE_NAME, text)
             if found[path] is not None:
                 log.warning(
-                    "%s: its %s was incomplete and is rewritten: %s",
+                    "%s: rewriting incomplete %s: %s",
                     path,
                     meta_properties.FILE_NAME,
                     identity.properties[path],
@@ -287,7 +289,7 @@ def _refuse_second_metadata(directory: LogDirectory, metadata_path: Path) -> Non
         directory.fail(error)
         return
     raise WrongDirectory(
-        f"{directory.path} has the cluster's {METADATA_LOG}, but {metadata_path} is the metadata "
+        f"{directory.path} contains {METADATA_LOG}, but {metadata_path} is the metadata log "
         f"directory: set metadata.log.dir={directory.path}, or make it the first of log.dirs"
     )
 
@@ -299,4 +301,4 @@ def _require(metadata: LogDirectory, directories: Sequence[LogDirectory]) -> Non
         )
     if all(directory.failed for directory in directories):
         reasons = "; ".join(f"{each.path}: {each.failure}" for each in directories)
-        raise NoDirectory(f"none of the log directories can be used: {reasons}")
+        raise NoDirectory(f"no log directory can be used: {reasons}")

@@ -39,7 +39,7 @@ def locate(
     `nowait`) and CorruptRecords, also if `ends_at` is wrong.
     """
     if ends_at is not None and start >= end:
-        raise CorruptRecords(f"{start} is past the end of {file.path}")
+        raise CorruptRecords(f"position {start} is past the end of {file.path}")
     position, wanted = start, _HEADER_CHUNK_BYTES
     while position < end:
         chunk = file.read_at(position, min(wanted, end - position), nowait=nowait)
@@ -50,17 +50,19 @@ def locate(
             size = length + LOG_OVERHEAD
             if ends_at is not None:
                 if base_offset + delta != ends_at:
-                    raise CorruptRecords(f"no batch at {start} of {file.path} ends at {ends_at}")
+                    raise CorruptRecords(
+                        f"no record batch at position {start} of {file.path} ends at offset {ends_at}"
+                    )
                 ends_at = None
             if magic != MAGIC or size < HEADER_SIZE or delta < 0 or position + at + size > end:
-                raise CorruptRecords(f"no batch at {position + at} of {file.path}")
+                raise CorruptRecords(f"no record batch at position {position + at} of {file.path}")
             if base_offset + delta >= offset:
                 begin = position + at
                 return BatchPosition(base_offset + delta, begin, begin + size, base_offset)
             at += size
             wanted = _HEADER_CHUNK_BYTES if size > _CHUNK_BYTES // 2 else _CHUNK_BYTES
         if at == 0:
-            raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
+            raise CorruptRecords(f"no record batch at position {position} of {file.path}")
         position += at
     return None
 
@@ -77,7 +79,7 @@ def locate_by_index(
         except CorruptRecords as error:
             if nowait:
                 raise WouldBlock from error
-            _log.warning("%s is of no use: %s", index.path, error)
+            _log.warning("ignoring corrupt offset index %s: %s", index.path, error)
     return locate(file, offset, 0, end, nowait=nowait)
 
 
@@ -96,10 +98,10 @@ def headers(file: File, start: int, end: int) -> Iterator[Batch]:
             at += batch.size
             batch.position += position
             if batch.last_offset_delta < 0 or position + at > end:
-                raise CorruptRecords(f"no batch at {batch.position} of {file.path}")
+                raise CorruptRecords(f"no record batch at position {batch.position} of {file.path}")
             yield batch
         if at == 0:
-            raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
+            raise CorruptRecords(f"no record batch at position {position} of {file.path}")
         position += at
 
 

@@ -69,11 +69,14 @@ class ScanBudget:
         """Raises ValidationTooSlow or RecordTooLarge, at which producers split a batch and try again."""
         if batch.record_count > self.records:
             raise self.exceeded(
-                f"a batch of {batch.record_count} records; where each is looked at, "
-                f"it can be {self.records}"
+                f"the record batch has {batch.record_count} records, which exceeds the limit of "
+                f"{self.records} records for their validation"
             )
         if batch.size - HEADER_SIZE > self.bytes:
-            raise self.exceeded(f"a batch of {batch.size} bytes whose records are looked at")
+            raise self.exceeded(
+                f"the record batch size is {batch.size} bytes, which exceeds the limit for the "
+                f"validation of its records"
+            )
 
     def exceeded(self, why: str) -> ValidationTooSlow | RecordTooLarge:
         return RecordTooLarge(why) if self.is_final else ValidationTooSlow(why)
@@ -108,11 +111,13 @@ def scan_records(batch: Batch, budget: ScanBudget = ALL) -> Iterator[tuple[int, 
             yield base + delta, data[at] != 1  # a key of length -1
             position = start + size
             if size < 0 or position > len(data):
-                raise CorruptBatch(f"a record of {size} bytes, {len(data) - start} are left")
+                raise CorruptBatch(
+                    f"invalid record size {size}: only {len(data) - start} bytes remain"
+                )
     except IndexError:
-        raise CorruptBatch("a record is cut short") from None
+        raise CorruptBatch("incomplete record") from None
     if position != len(data):
-        raise CorruptBatch(f"{len(data) - position} bytes after the last record")
+        raise CorruptBatch(f"{len(data) - position} bytes remain after the last record")
 
 
 _RECORD_MIN_BYTES = 7
@@ -149,9 +154,7 @@ def check_produced(
     if size != len(records):
         _check_rest(batch, records)
     if size > config.max_message_bytes:
-        raise RecordTooLarge(
-            f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}"
-        )
+        raise _too_large(size, config)
     if at_once and config.inspects_records:
         _check_budgets(batch, config, from_client)
     batch.check()
@@ -163,7 +166,7 @@ def check_produced(
         _check_keys(batch, at_once)
     if config.log_append_time:
         if batch.timestamp_type == LOG_APPEND_TIME:
-            raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
+            raise InvalidTimestamp("producer should not set timestamp type to LogAppendTime")
         batch.set_max_timestamp(LOG_APPEND_TIME, now_ms)
     else:
         _check_create_time(batch, config, now_ms, at_once)
@@ -182,20 +185,22 @@ def _is_batch_there(records: memoryview, position: int = 0) -> bool:
         return False
     (length,) = _LENGTH.unpack_from(records, position + _LENGTH_AT)
     if length < _LENGTH_MIN:
-        raise CorruptRecords(f"length {length} at position {position}, {_LENGTH_MIN} is the least")
+        raise CorruptRecords(
+            f"found record size {length} smaller than minimum record overhead ({_LENGTH_MIN})"
+        )
     if left <= _MAGIC_AT:
         return False
     if records[position + _MAGIC_AT] > MAGIC:
-        raise CorruptRecords(f"magic {records[position + _MAGIC_AT]} at position {position}")
+        raise CorruptRecords(f"invalid magic found in record: {records[position + _MAGIC_AT]}")
     return bool(length + LOG_OVERHEAD <= left)
 
 
 def _as_found(records: memoryview, error: CorruptBatch) -> KafkaError:
     """Error for bytes that contain no valid batch, as Kafka classifies it."""
     if not _is_batch_there(records):
-        return InvalidRecord(f"there is no whole batch in {len(records)} bytes")
+        return InvalidRecord(f"no complete record batch in {len(records)} bytes")
     if isinstance(error, UnsupportedMagic):
-        return InvalidRecord(f"only record batches of magic {MAGIC} are written: {error}")
+        return InvalidRecord(f"only record batches with magic {MAGIC} are supported: {error}")
     return error
 
 
@@ -203,9 +208,9 @@ def _check_rest(batch: Batch, records: memoryview) -> None:
     """Check that the batch is complete and the only one; an incomplete second batch is ignored, as in
     Kafka."""
     if batch.size > len(records):
-        raise InvalidRecord(f"a batch of {batch.size} bytes is cut off after {len(records)}")
+        raise InvalidRecord(f"incomplete record batch: {len(records)} of {batch.size} bytes")
     if _is_batch_there(records, batch.size):
-        raise InvalidRecord("exactly one record batch may be appended at once")
+        raise InvalidRecord("exactly one record batch per partition is allowed")
 
 
 def _budget(at_once: bool) -> ScanBudget:
@@ -224,21 +229,26 @@ def _check_budgets(batch: Batch, config: LogConfig, from_client: bool) -> None:
 def _check_client(batch: Batch, at_once: bool) -> None:
     """Check the rules that apply only to batches of clients."""
     if batch.base_offset != 0:
-        raise InvalidRecord(f"the base offset is {batch.base_offset}, a producer's is 0")
+        raise InvalidRecord(
+            f"the baseOffset of the record batch should be 0, but it is {batch.base_offset}"
+        )
     count = batch.record_count
     if count <= 0 or count != batch.last_offset_delta + 1:
-        raise InvalidRecord(f"{count} records with a last offset delta {batch.last_offset_delta}")
+        raise InvalidRecord(
+            f"inconsistent last offset delta {batch.last_offset_delta} and count of records {count}"
+        )
     if batch.attributes & CONTROL_MASK:
-        raise InvalidRecord("clients must not write control records")
+        raise InvalidRecord("clients are not allowed to write control records")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise InvalidRecord(
-            f"sequence {batch.base_sequence} in a batch of producer {batch.producer_id}"
+            f"invalid sequence number {batch.base_sequence} in record batch with producerId "
+            f"{batch.producer_id}"
         )
     body_bytes = batch.size - HEADER_SIZE
     if count * _RECORD_MIN_BYTES > body_bytes:
         # A compressed batch may contain that many equal records.
         if batch.compression == NONE:
-            raise InvalidRecord(f"{count} records in {body_bytes} bytes")
+            raise InvalidRecord(f"{count} records cannot be in {body_bytes} bytes")
         if count > body_bytes:
             for _ in scan_records(batch, _budget(at_once)):
                 pass
@@ -257,7 +267,7 @@ def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
     """`batch`, or another one of the same records where the topic wants another compression."""
     source = batch.compression
     if source >= len(NAMES):
-        raise UnsupportedCompression(f"no codec has the number {source}")
+        raise UnsupportedCompression(f"unknown compression type id: {source}")
     target, name = _wanted_compression(batch, config), config.compression_type
     if target is None:
         return batch
@@ -281,8 +291,8 @@ def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
     )
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(
-            f"compressed with {name} the batch has {len(data)} bytes, "
-            f"max.message.bytes is {config.max_message_bytes}"
+            f"the record batch size is {len(data)} bytes after compression with {name}, which "
+            f"exceeds the maximum configured value of {config.max_message_bytes} (max.message.bytes)"
         )
     return Batch(memoryview(data))
 
@@ -301,8 +311,10 @@ def _check_keys(batch: Batch, at_once: bool) -> None:
     without = [index for index, (_, has_key) in enumerate(found) if not has_key]
     if without:
         raise InvalidRecord(
-            "a compacted topic takes no record without a key",
-            tuple((index, "a compacted topic takes no record without a key") for index in without),
+            "compacted topic cannot accept message without key",
+            tuple(
+                (index, "compacted topic cannot accept message without key") for index in without
+            ),
         )
 
 
@@ -313,19 +325,22 @@ def _check_create_time(batch: Batch, config: LogConfig, now_ms: int, at_once: bo
     if batch.max_timestamp > latest or before_max_ms != INT64_MAX:
         earliest = now_ms - before_max_ms
         outside = [
-            (index, f"timestamp {timestamp} is not within [{earliest}, {latest}]")
+            (
+                index,
+                f"timestamp {timestamp} is out of range: it should be within [{earliest}, {latest}]",
+            )
             for index, (timestamp, _) in enumerate(scan_records(batch, _budget(at_once)))
             if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
         ]
         if outside:
             raise InvalidTimestamp(
-                "records were refused for their timestamps "
+                "one or more records have been rejected due to invalid timestamp "
                 "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
                 tuple(outside),
             )
     if batch.attributes & TIMESTAMP_TYPE_MASK:
         if batch.max_timestamp == NO_TIMESTAMP:
-            raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
+            raise InvalidTimestamp("producer should not set timestamp type to LogAppendTime")
         batch.set_max_timestamp(CREATE_TIME, batch.max_timestamp)
 
 
@@ -337,11 +352,11 @@ def check_raft(
     found = _check_given(records, end_offset, allow_partial=False)
     for batch in found:
         if batch.leader_epoch != leader_epoch:
-            raise InvalidRecord(f"a batch of epoch {batch.leader_epoch} in epoch {leader_epoch}")
-        if batch.size > config.max_message_bytes:
-            raise RecordTooLarge(
-                f"a batch of {batch.size} bytes, max.message.bytes is {config.max_message_bytes}"
+            raise InvalidRecord(
+                f"a record batch has leader epoch {batch.leader_epoch} in leader epoch {leader_epoch}"
             )
+        if batch.size > config.max_message_bytes:
+            raise _too_large(batch.size, config)
         if batch.size > config.max_segment_bytes:
             raise _too_large_for_segment(batch, config)
     return found
@@ -370,7 +385,7 @@ def _check_given(records: memoryview, end_offset: int, *, allow_partial: bool) -
     for batch in batches(records, check=True, allow_partial=allow_partial):
         if batch.last_offset_delta < 0 or batch.base_offset < next_offset:
             raise CorruptRecords(
-                f"offsets {batch.base_offset} to {batch.last_offset} after {next_offset - 1}"
+                f"offsets {batch.base_offset} to {batch.last_offset} do not follow offset {next_offset - 1}"
             )
         next_offset = batch.last_offset + 1
         if batch.is_control and batch.producer_id >= 0:
@@ -378,15 +393,23 @@ def _check_given(records: memoryview, end_offset: int, *, allow_partial: bool) -
         found.append(batch)
     if found and found[0].base_offset < end_offset:
         raise UnexpectedOffset(
-            f"batches of offsets {found[0].base_offset} to {found[-1].last_offset}, "
-            f"the log ends at {end_offset}",
+            f"unexpected offset in append: first offset {found[0].base_offset} is less than the next "
+            f"offset {end_offset} (last offset {found[-1].last_offset})",
             found[0].base_offset,
             found[-1].last_offset,
         )
     return found
 
 
+def _too_large(size: int, config: LogConfig) -> RecordTooLarge:
+    return RecordTooLarge(
+        f"the record batch size is {size} bytes, which exceeds the maximum configured value of "
+        f"{config.max_message_bytes} (max.message.bytes)"
+    )
+
+
 def _too_large_for_segment(batch: Batch, config: LogConfig) -> RecordListTooLarge:
     return RecordListTooLarge(
-        f"a batch of {batch.size} bytes, segment.bytes is {config.max_segment_bytes}"
+        f"message batch size is {batch.size} bytes, which exceeds the maximum configured segment "
+        f"size of {config.max_segment_bytes}"
     )

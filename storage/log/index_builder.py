@@ -80,10 +80,12 @@ def build(file: File, size: int, base_offset: int, interval_bytes: int) -> Index
     try:
         for batch in headers(file, 0, size):
             if not 0 <= batch.last_offset - base_offset <= RELATIVE_MAX:
-                raise CorruptRecords(f"offset {batch.last_offset} does not fit {file.path}")
+                raise CorruptRecords(
+                    f"offset {batch.last_offset} is out of the range of {file.path}"
+                )
             builder.add(batch.last_offset, batch.max_timestamp, batch.position)
     except (CorruptRecords, CorruptBatch) as error:
-        _log.error("%s is damaged, its index ends there: %s", file.path, error)
+        _log.error("corruption found in segment %s, its index ends there: %s", file.path, error)
     builder.seal()
     return builder
 

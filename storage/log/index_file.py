@@ -81,7 +81,10 @@ class IndexFile:
         self._use(file, 0)
         count, rest = divmod(file.size, self.entry_size)
         if rest:
-            raise CorruptIndex(f"{self.path} has {file.size} bytes: {rest} too many")
+            raise CorruptIndex(
+                f"index file {self.path} is corrupt, found {file.size} bytes, which is not a "
+                f"multiple of {self.entry_size}"
+            )
         self.count = count
 
     def open_raw(self) -> None:

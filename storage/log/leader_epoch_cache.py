@@ -196,7 +196,7 @@ def parse_checkpoint(data: bytes) -> list[EpochStart]:
     try:
         version, count, *lines = data.decode().splitlines()
         if int(version) != 0:
-            raise CorruptEpochs(f"version {version} of {EPOCHS}")
+            raise CorruptEpochs(f"unrecognized version of {EPOCHS}: {version}")
         wanted = int(count)
         entries = [EpochStart(*map(int, line.split())) for line in lines if line.strip()]
         if any(entry.epoch < 0 or entry.start_offset < 0 for entry in entries):
@@ -204,5 +204,5 @@ def parse_checkpoint(data: bytes) -> list[EpochStart]:
     except (ValueError, TypeError) as error:
         raise CorruptEpochs(f"{EPOCHS} is invalid: {error}") from error
     if len(entries) != wanted:
-        raise CorruptEpochs(f"{EPOCHS} has {len(entries)} entries instead of {count}")
+        raise CorruptEpochs(f"expected {count} entries in {EPOCHS}, but found {len(entries)}")
     return entries

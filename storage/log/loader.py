@@ -207,7 +207,7 @@ class LogLoader:
             raise DamagedLog(
                 end,
                 options.required_end_offset,
-                f"{self.directory} ends before its required offset",
+                f"the log end offset of {self.directory} is below the required offset",
             )
         if segments and end < log_start_offset:
             self._drop_all(segments, snapshots)
@@ -261,7 +261,9 @@ class LogLoader:
             return LeaderEpochCache.load(self.files, self.directory, self._end_offset)
         except CorruptEpochs as error:
             # Written by another program, because this file is replaced atomically. Recovery finds later epochs.
-            _log.warning("%s: %s; ignoring the leader epoch checkpoint", self.directory, error)
+            _log.warning(
+                "ignoring corrupt leader epoch checkpoint in %s: %s", self.directory, error
+            )
             return LeaderEpochCache(self.files, self.directory, self._end_offset)
 
     def _drop_all(self, segments: list[Segment], snapshots: ProducerSnapshots) -> None:

@@ -45,7 +45,7 @@ class OffsetIndex(IndexFile):
         offset, position = self.last
         if self.count and not (offset >= self.base_offset and 0 < position < segment_bytes):
             raise CorruptIndex(
-                f"{self.path} ends with offset {offset} at {position}; "
+                f"corrupt index found, index file ({self.path}) has last offset {offset} at position {position}; "
                 f"the segment has {segment_bytes} bytes from offset {self.base_offset}"
             )
 

@@ -239,7 +239,7 @@ class PartitionLog:
         self.request_flush()
         if was_tiered and not self.is_tiered and self.failure is None:
             start = min(self.local_log_start_offset, self.high_watermark)
-            retention.advance_log_start(self, start, "remote storage was disabled")
+            retention.advance_log_start(self, start, "disabled remote storage")
 
     # Remote tier
 

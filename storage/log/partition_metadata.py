@@ -23,10 +23,10 @@ def parse_metadata(data: bytes) -> UUID:
     try:
         fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
         if int(fields["version"]) != 0:
-            raise CorruptMetadata(f"version {fields['version']} of {METADATA}")
+            raise CorruptMetadata(f"unrecognized version of {METADATA}: {fields['version']}")
         return uuid_from_text(fields["topic_id"].strip())
     except (ValueError, KeyError) as error:
-        raise CorruptMetadata(f"{METADATA} makes no sense: {error}") from error
+        raise CorruptMetadata(f"{METADATA} is malformed: {error}") from error
 
 
 def read_topic_id(files: Files, directory: Path) -> UUID | None:
@@ -49,6 +49,7 @@ def ensure_topic_id(files: Files, directory: Path, topic_id: UUID | None) -> UUI
         return topic_id
     if topic_id is not None and topic_id != found:
         raise InconsistentTopicId(
-            f"{directory} belongs to topic id {uuid_to_text(found)}, not {uuid_to_text(topic_id)}"
+            f"tried to assign topic ID {uuid_to_text(topic_id)} to log {directory}, but log already "
+            f"contained topic ID {uuid_to_text(found)}"
         )
     return found

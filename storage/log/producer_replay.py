@@ -31,7 +31,9 @@ def replay(
             if found is not None:
                 _replay_segment(states, segment, found.position, up_to)
         except KafkaError as error:
-            _log.warning("producer state of %s is incomplete: %s", segment, error)
+            _log.warning(
+                "could not replay the producer state of segment %s completely: %s", segment, error
+            )
     states.map_end = max(states.map_end, up_to)
 
 

@@ -59,14 +59,14 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     """Raises CorruptSnapshot."""
     if len(data) < _HEADER.size:
-        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+        raise CorruptSnapshot(f"snapshot is truncated: {len(data)} bytes")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise CorruptSnapshot(f"version {version}")
+        raise CorruptSnapshot(f"snapshot contained an unknown file version {version}")
     if crc32c(memoryview(data)[_CRC_START:]) != crc:
-        raise CorruptSnapshot("the CRC does not match")
+        raise CorruptSnapshot("snapshot is corrupt (CRC is no longer valid)")
     if len(data) != _HEADER.size + count * _ENTRY.size:
-        raise CorruptSnapshot(f"{count} producers in {len(data)} bytes")
+        raise CorruptSnapshot(f"snapshot of {count} producers has {len(data)} bytes")
     return [_entry(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
 
 
@@ -153,7 +153,9 @@ class ProducerSnapshots:
             try:
                 entries = decode_snapshot(self._files.read(self.path(offset)))
             except CorruptSnapshot as reason:
-                _log.warning("producer snapshot %s is passed over: %s", self.path(offset), reason)
+                _log.warning(
+                    "failed to load producer snapshot from %s: %s", self.path(offset), reason
+                )
                 self.remove(offset)
             else:
                 states.reset(offset, entries, now_ms=now_ms)
@@ -169,7 +171,7 @@ class ProducerSnapshots:
         except FileNotFoundError:
             return None
         except CorruptSnapshot as reason:
-            _log.warning("producer snapshot %s is passed over: %s", self.path(offset), reason)
+            _log.warning("failed to load producer snapshot from %s: %s", self.path(offset), reason)
             return None
 
     def keep_only(self, base_offsets: Iterable[int]) -> None:
@@ -216,7 +218,9 @@ class ProducerSnapshots:
         try:
             self._files.rename(aside, self.path(offset))
         except OSError as error:
-            raise OSError(errno.EIO, f"not renamed back ({error})", str(aside)) from error
+            raise OSError(
+                errno.EIO, f"the rename could not be undone ({error})", str(aside)
+            ) from error
         insort(self._offsets, offset)
 
     def _forget(self, offset: int) -> None:

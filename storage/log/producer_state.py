@@ -241,15 +241,14 @@ class ProducerStates:
             self._check_sequence(batch, entry)
         if entry.transaction_start >= 0 and not attributes & TRANSACTIONAL_MASK:
             raise InvalidTransactionState(
-                f"producer {batch.producer_id} has a transaction open in {self._name} and writes "
-                "outside of it"
+                f"expected transactional write from producer {batch.producer_id} in partition {self._name}"
             )
         return None
 
     def _fenced(self, producer_id: int, epoch: int, entry: ProducerEntry) -> Exception:
         return InvalidProducerEpoch(
-            f"producer {producer_id} writes to {self._name} in epoch {epoch}, "
-            f"its last known is {entry.epoch}"
+            f"epoch of producer {producer_id} in {self._name} is {epoch}, which is smaller than the "
+            f"last seen epoch {entry.epoch}"
         )
 
     def _check_begin(
@@ -263,7 +262,8 @@ class ProducerStates:
         pending = self._verifications.get(batch.producer_id)
         if pending is None or pending.guard is not guard:
             raise InvalidTransactionState(
-                f"producer {batch.producer_id} has no transaction open that {self._name} is in"
+                f"record was not part of an ongoing transaction of producer {batch.producer_id} in "
+                f"partition {self._name}"
             )
 
     def _check_overtakes(self, batch: Batch, entry: ProducerEntry | None) -> None:
@@ -286,8 +286,9 @@ class ProducerStates:
             expected = 0
         if batch.base_sequence != expected:
             raise OutOfOrderSequence(
-                f"producer {batch.producer_id} in epoch {batch.producer_epoch} sends sequence "
-                f"{batch.base_sequence} to {self._name}, expected is {expected}",
+                f"out of order sequence number for producer {batch.producer_id} with epoch "
+                f"{batch.producer_epoch} in partition {self._name}: {batch.base_sequence} (incoming "
+                f"seq. number), {expected} (expected seq. number)",
                 expected,
             )
 
@@ -308,13 +309,13 @@ class ProducerStates:
             is_old = epoch < entry.epoch
         if is_old:
             raise InvalidProducerEpoch(
-                f"a marker for producer {batch.producer_id} in {self._name} is of epoch {epoch}, "
-                f"its last known is {entry.epoch}"
+                f"invalid epoch of the transaction marker for producer {batch.producer_id} in partition "
+                f"{self._name}: {epoch}, the last seen epoch is {entry.epoch}"
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise CoordinatorFenced(
-                f"a marker for producer {batch.producer_id} in {self._name} is of coordinator epoch "
-                f"{marker.coordinator_epoch}, the last known is {entry.coordinator_epoch}"
+                f"invalid coordinator epoch for producerId {batch.producer_id} in partition {self._name}: "
+                f"{marker.coordinator_epoch} (zombie), {entry.coordinator_epoch} (current)"
             )
 
     # Following the log

@@ -186,7 +186,10 @@ class LogRecovery:
             segment = self.segments[number]
             if number > first:
                 if self._is_lost(segment, end_offset):
-                    self._refuse_loss(end_offset, f"{segment.path(LOG)} does not follow")
+                    self._refuse_loss(
+                        end_offset,
+                        f"{segment.path(LOG)} does not start at the end of the previous segment",
+                    )
                     self._remove_from(number)
                     break
                 start = untrusted(segment)
@@ -242,7 +245,9 @@ class LogRecovery:
     def _remove_from(self, number: int) -> None:
         """Remove segments, the newest first, so that the log is consistent after a crash."""
         for segment in reversed(self.segments[number:]):
-            _log.warning("recovery removes %s: records before it are missing", segment)
+            _log.warning(
+                "deleting segment %s in log recovery: records before it are missing", segment
+            )
             segment.remove()
             self.snapshots.remove(segment.base_offset)
             self.segments_removed += 1
@@ -259,9 +264,14 @@ class LogRecovery:
         end, end_offset = self._scan(segment, start.position, offset, start.builder)
         cut_bytes = segment.size - end
         if cut_bytes:
-            self._refuse_loss(end_offset, f"{segment.path(LOG)} is damaged at byte {end}")
+            self._refuse_loss(
+                end_offset, f"corruption found in segment {segment.path(LOG)} at byte {end}"
+            )
             _log.warning(
-                "recovery truncates %d bytes of %s at position %d", cut_bytes, segment, end
+                "truncating %d invalid bytes at the end of segment %s, from position %d on",
+                cut_bytes,
+                segment,
+                end,
             )
             segment.cut_file(end)
             segment.file.sync()

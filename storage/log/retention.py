@@ -144,7 +144,7 @@ def delete_expired(log: LogState, now_ms: int) -> int:
     if count:
         segments = log.segment_list.all
         if not is_copied:
-            advance_log_start(log, segments[count].base_offset, "segments were deleted")
+            advance_log_start(log, segments[count].base_offset, "segment deletion")
         at_ms = now_ms + log.config.file_delete_delay_ms
         gone = 0
         with log.replacing():
@@ -163,11 +163,12 @@ def advance_log_start(log: LogState, offset: int, reason: str) -> bool:
     watermark."""
     if offset > log.high_watermark:
         raise OffsetOutOfRange(
-            f"log start offset {offset} is past the high watermark {log.high_watermark}"
+            f"cannot increment the log start offset to {offset} since it is larger than the high "
+            f"watermark {log.high_watermark}"
         )
     if offset <= log.log_start_offset:
         return False
-    _log.info("%s: log start offset raised to %d: %s", log.directory, offset, reason)
+    _log.info("%s: incremented log start offset to %d due to %s", log.directory, offset, reason)
     log.needs_clean_close = True
     log.set_log_start(offset)
     log.epochs.truncate_from_start(offset)

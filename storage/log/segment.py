@@ -225,7 +225,7 @@ class Segment(SegmentHandles):
                         offset_index.close()
                         time_index.close()
                         return None
-                    _log.warning("rebuilding the indexes of %s: %s", self, error)
+                    _log.warning("rebuilding index files of segment %s: %s", self, error)
                     write_indexes(offset_index, time_index, made)
                 self._offset_index, self._time_index = offset_index, time_index
             return offset_index, time_index
@@ -323,7 +323,9 @@ class Segment(SegmentHandles):
                 self.offset_index.append(offsets)
                 self.time_index.append(times)
             except OutOfDescriptors:
-                _log.warning("no descriptor for entries in the indexes of %s", self)
+                _log.warning(
+                    "index entries of segment %s were skipped: no file descriptor is free", self
+                )
 
     def prepare(self) -> None:
         """Prepare the first append after a start: the result is the same as without the restart.

@@ -76,5 +76,9 @@ def rename_together(files: Files, names: Sequence[tuple[Path, Path]]) -> None:
             for old, new in reversed(done):
                 files.rename(new, old)
         except OSError as error:
-            raise OSError(errno.EIO, f"renamed by half ({error})", str(done[0][0])) from error
+            raise OSError(
+                errno.EIO,
+                f"only some files were renamed, and this could not be undone ({error})",
+                str(done[0][0]),
+            ) from error
         raise

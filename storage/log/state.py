@@ -127,7 +127,7 @@ def handle_io_error(log: LogState, error: OSError, *, undone: bool) -> StorageEr
             log.on_full(error)
         return DiskFull(f"{log.directory}: {error}")
     if log.failure is None:
-        _log.error("%s is offline: %s", log.directory, error)
+        _log.error("log %s is offline: %s", log.directory, error)
         if error.errno in WRONG_FILE_TYPE_ERRNOS:
             log.take_log_offline(error)
         else:
@@ -151,6 +151,10 @@ def offline_on_failure(log: LogState) -> Iterator[None]:
         if isinstance(error, OSError) and takes_offline(error):
             raise log.handle_io_error(error) from error
         if log.failure is None:
-            _log.error("%s is offline, an operation was left incomplete: %s", log.directory, error)
+            _log.error(
+                "log %s is offline, because an operation was left incomplete: %s",
+                log.directory,
+                error,
+            )
             log.take_log_offline(error)
         raise log.offline() from error

@@ -48,7 +48,8 @@ class TimeIndex(IndexFile):
             is_sound = not segment_bytes
         if not is_sound:
             raise CorruptIndex(
-                f"{self.path} goes from timestamp {first} to {timestamp} at offset {offset}"
+                f"corrupt time index found, time index file ({self.path}) has first timestamp {first}, "
+                f"last timestamp {timestamp} and last offset {offset}"
             )
 
     def _read_last(self) -> None:

@@ -159,10 +159,14 @@ def _pack(aborted: AbortedTransaction) -> bytes:
 
 def _parse(data: bytes, path: Path) -> list[AbortedTransaction]:
     if len(data) % ENTRY.size:
-        raise CorruptRecords(f"{path} has {len(data)} bytes, which are not whole entries")
+        raise CorruptRecords(
+            f"transaction index {path} has {len(data)} bytes, which is not a multiple of its entry size"
+        )
     entries = []
     for version, *fields in ENTRY.iter_unpack(data):
         if version != VERSION:
-            raise CorruptRecords(f"{path} has an entry of version {version}")
+            raise CorruptRecords(
+                f"unexpected aborted transaction version {version} in transaction index {path}"
+            )
         entries.append(AbortedTransaction(*fields))
     return entries

@@ -50,13 +50,14 @@ class VerificationState:
         sequence = batch.base_sequence
         if self.adds_partitions and sequence != 0 and not is_known:
             raise OutOfOrderSequence(
-                f"producer {batch.producer_id} begins with sequence {sequence}, it can only be 0",
+                f"out of order sequence number for producer {batch.producer_id}: {sequence} (incoming "
+                f"seq. number), 0 (expected seq. number)",
                 0,
             )
         if sequence > self.lowest_sequence:
             raise OutOfOrderSequence(
-                f"producer {batch.producer_id} sends sequence {sequence} while "
-                f"{self.lowest_sequence} is still to come",
+                f"out of order sequence number for producer {batch.producer_id}: {sequence} (incoming "
+                f"seq. number), {self.lowest_sequence} (earliest seen sequence)",
                 self.lowest_sequence,
             )
 

@@ -213,7 +213,7 @@ def _copy(files: Files, segment: Segment, size: int) -> File:
     while copied < size:
         chunk = segment.file.read_at(copied, min(_CHUNK_BYTES, size - copied))
         if not chunk:
-            raise CorruptRecords(f"{path} ends at {copied}, before {size}")
+            raise CorruptRecords(f"{path} ends at position {copied}, expected {size}")
         part.append_v((chunk,))
         copied += len(chunk)
     part.sync()

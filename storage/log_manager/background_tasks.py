@@ -117,11 +117,11 @@ def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
     try:
         act(which)
     except StorageError as error:
-        log.warning("%s: %s", which.directory, error)
+        log.warning("error in log %s: %s", which.directory, error)
     except OSError as error:
         log.warning("%s", which.handle_io_error(error))
     except Exception as error:
-        log.error("%s is offline after an unexpected error", which.directory, exc_info=error)
+        log.error("log %s is offline after an unexpected error", which.directory, exc_info=error)
         which.take_log_offline(error)
 
 

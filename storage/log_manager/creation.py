@@ -70,14 +70,15 @@ class LogCreation:
         if existing is not None:
             if existing.topic_id not in (None, topic_id):
                 raise InconsistentTopicId(
-                    f"{name} has the topic id {existing.topic_id}, not {topic_id}"
+                    f"topic ID in the log of {name} is {existing.topic_id}, but the provided topic ID is "
+                    f"{topic_id}"
                 )
             return existing
         lost = registry.offline.get(name)
         if lost is not None and (not is_new or lost.topic_id == topic_id):
             raise LogFailed(lost.reason)
         if not is_new and not registry.are_all_online:
-            raise LogFailed(f"{name} may be in a log directory that is offline")
+            raise LogFailed(f"cannot create log for {name} because a log directory is offline")
         with registry.claim(name):
             return await self._create(name, topic_id, config, directory_id)
 
@@ -93,7 +94,9 @@ class LogCreation:
         wanted = self._registry.preferred.get(name)
         asked = config is None
         config = self._config_for(name.topic) if config is None else config
-        failed: StorageError = LogFailed(f"no log directory is online for {name}")
+        failed: StorageError = LogFailed(
+            f"cannot create log for {name}: no log directory is online"
+        )
         for home in await self._places(wanted, directory_id):
             try:
                 opened = await self._create_in(home, name, topic_id, config)
@@ -150,10 +153,10 @@ class LogCreation:
                 self._opener.create, home, name, topic_id, config, lane=directory.lane
             )
         except OutOfDescriptors as error:
-            raise NoDescriptors(f"{name} could not be created: {error}") from error
+            raise NoDescriptors(f"cannot create log for {name}: {error}") from error
         except OSError as error:
             kind = LogFailed if directory.report(error, undone=True) else DiskFull
-            raise kind(f"{name} could not be created: {error}") from error
+            raise kind(f"cannot create log for {name}: {error}") from error
         except CorruptMetadata as error:
             raise LogFailed(f"{directory.path_of(*name)}: {error}") from error
         else:

@@ -200,7 +200,7 @@ class LogRemoval:
 
 def _log_stray(stray: LogRename) -> None:
     log.warning(
-        "%s is a stray log: the cluster does not assign it to this broker. Renamed to %s",
+        "log %s is not assigned to this broker. It is marked as stray and renamed to %s",
         stray.old,
         stray.new,
     )
@@ -237,9 +237,9 @@ def _close(which: PartitionLog, *, clean: bool) -> None:
     try:
         which.close(clean=clean)
     except StorageError as error:
-        log.warning("%s could not be closed: %s", which.directory, error)
+        log.warning("failed to close log %s: %s", which.directory, error)
     except Exception as error:  # an unexpected error: the log is removed all the same
-        log.error("%s could not be closed", which.directory, exc_info=error)
+        log.error("failed to close log %s", which.directory, exc_info=error)
 
 
 class DirectoryDeletion:
@@ -275,7 +275,7 @@ class DirectoryDeletion:
             except FileNotFoundError:
                 pass
             except OutOfDescriptors as error:
-                log.warning("%s was not renamed: %s", path, error)
+                log.warning("failed to rename %s: %s", path, error)
             except OSError as error:
                 directory.report(error, undone=True)
         self._queue.clear()
@@ -309,7 +309,7 @@ class DirectoryDeletion:
         except OSError as error:
             directory.report(error)
         else:
-            log.info("removed %s", path)
+            log.info("deleted %s", path)
         rest = REST_RATIO * (self._clock.monotonic() - began)
         await self._clock.sleep(min(rest, REST_SECONDS_MAX))
 

@@ -93,7 +93,7 @@ class LoadedLogs:
         """Remove an empty copy durably: otherwise the future replica of a move could be truncated to
         match it. After a crash the copy is found again."""
         log.warning(
-            "%s is empty and exists in another log directory too: removing it", copy.directory
+            "duplicate log directories found: deleting %s, because it is empty", copy.directory
         )
         directory = home.directory
 
@@ -120,8 +120,8 @@ class LoadedLogs:
             copies.append((its_home, other))
             topic_id = topic_id or other.topic_id
             reason += (
-                f" and in {other.directory}: stop the broker and remove the older one "
-                f"(a move between directories was cut short)"
+                f" and in {other.directory} (an interrupted move between directories): stop the broker "
+                f"and delete the older copy"
             )
         lost = registry.offline.get(name)
         if lost is not None:

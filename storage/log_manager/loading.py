@@ -157,12 +157,12 @@ def _may_be_directory(files: Files, path: Path) -> bool:
 
 def _warn_about(path: Path, found: Found) -> None:
     for what, which in (
-        ("are not partition directories and are ignored", found.unknown),
-        ("were not this node's when last seen; kept, remove them when sure", found.strays),
+        ("are ignored, because their names are not in the form of topic-partition", found.unknown),
+        ("are stray logs; delete them if they are not needed", found.strays),
     ):
         if which:
             shown = ", ".join(which[:5]) + (", …" if len(which) > 5 else "")
-            log.warning("in %s, %d directories %s: %s", path, len(which), what, shown)
+            log.warning("log directory %s: %d directories %s: %s", path, len(which), what, shown)
 
 
 def common_broker_epoch(marks: Sequence[CleanShutdownFile | None], directories: int) -> int:
@@ -180,8 +180,8 @@ class LogLoadFailure(NamedTuple):
 
 def _damaged(path: Path, error: Exception) -> LogLoadFailure:
     expected = isinstance(error, (CorruptMetadata, KafkaError, OSError))
-    log.error("%s is offline: %s", path, error, exc_info=None if expected else error)
-    return LogLoadFailure(f"{path} could not be opened: {error}")
+    log.error("log %s is offline: %s", path, error, exc_info=None if expected else error)
+    return LogLoadFailure(f"failed to load log {path}: {error}")
 
 
 Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | LogLoadFailure], Awaitable[None]]

@@ -432,7 +432,7 @@ class LogManager:
             self._on_failure(directory, lost)
         if not self.homes() or directory is self.directories.metadata:
             log.critical(
-                "%s was the last log directory or the metadata directory: shutting down",
+                "shutting down, because the last log directory or the metadata log directory has failed: %s",
                 directory.path,
             )
             self.all_failed.set()

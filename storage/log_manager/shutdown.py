@@ -70,13 +70,13 @@ def close_logs(logs: Sequence[PartitionLog]) -> bool:
     for each in logs:
         if each.failure is not None:  # it is offline: its last write may be incomplete
             good = False
-            log.error("%s is not closed cleanly: %s", each.directory, each.failure)
+            log.error("log %s was not closed cleanly: %s", each.directory, each.failure)
         try:
             each.close(clean=True)
         except StorageError as error:
             good = False
-            log.error("%s is not closed cleanly: %s", each.directory, error)
+            log.error("log %s was not closed cleanly: %s", each.directory, error)
         except Exception as error:
             good = False
-            log.error("%s could not be closed", each.directory, exc_info=error)
+            log.error("failed to close log %s", each.directory, exc_info=error)
     return good

@@ -213,7 +213,11 @@ class InterruptedMoves:
             for copy in copies:
                 if copy.has_log:
                     path = copy.leftover.directory / copy.leftover.name
-                    log.warning("%s is kept: the current replica of %s is offline", path, name)
+                    log.warning(
+                        "keeping future replica %s: the current replica of %s is offline",
+                        path,
+                        name,
+                    )
             self._register_offline(name, [copy for copy in copies if not copy.has_log])
 
     async def _resume_or_discard(
@@ -225,10 +229,10 @@ class InterruptedMoves:
             if home.directory.failed:
                 continue
             if action is StartupAction.RESUME:
-                log.info("%s: the move continues", path)
+                log.info("resuming the move to %s", path)
                 self._mover.resume(name, home, path)
             else:
-                log.warning("%s does not belong to a move that can continue and is removed", path)
+                log.warning("deleting future replica %s: its move cannot be resumed", path)
                 await self._mover.discard(name, home, path)
 
     def _decide(
@@ -287,7 +291,10 @@ class InterruptedMoves:
                 if action is StartupAction.PROMOTE and not home.directory.failed:
                     await self._promote_copy(home, name, leftover, adoption.adopt)
                 elif elsewhere:
-                    log.error("%s is offline: this node does not have its log directory", name)
+                    log.error(
+                        "log of %s is offline: the cluster metadata assigns it to a log directory that this node does not have",
+                        name,
+                    )
 
     def _forget_withheld(self, name: TopicPartition) -> None:
         """Remove the offline entry of a partition that has no future replica."""

@@ -33,7 +33,7 @@ def classify_move_error(
     if isinstance(error, (OutOfDescriptors, NoDescriptors)):
         return MoveEvent.BEHIND
     if not isinstance(error, OSError):
-        log.warning("the move of a replica from %s cannot continue: %s", source.path, error)
+        log.warning("the move of a replica from %s failed: %s", source.path, error)
         return MoveEvent.SOURCE_FAILED
     if is_of_source or str(error.filename or "").startswith(f"{source.path}/"):
         source.report(error)

@@ -215,7 +215,7 @@ class Mover:
         move.partition_log.on_truncated = move.future.source_truncated
         move.source.moving_out.add(move.partition_log)
         move.destination.moving_in.add(move.partition_log)
-        log.info("moving %s", move)
+        log.info("starting the move of %s", move)
         self._changed.set()
 
     async def cancel(self, *partitions: TopicPartition) -> None:
@@ -369,7 +369,7 @@ class Mover:
                 self.statistics.last_move_seconds = seconds
                 size = move.size_bytes()
                 log.info(
-                    "moved %s: %.1f MB in %.1f s (%.0f MB/s); the longest turn of the swap took "
+                    "moved %s: %.1f MB in %.1f s (%.0f MB/s); the swap paused the log for up to "
                     "%.1f ms",
                     move,
                     size / 1e6,
@@ -383,7 +383,9 @@ class Mover:
             case MoveState.FAILED:
                 self.statistics.failed += 1
                 why = "unexpected error" if move.last_event is None else move.last_event.value
-                log.error("the move of %s failed (%s): the replica stays where it is", move, why)
+                log.error(
+                    "the move of %s failed (%s): the replica stays in its log directory", move, why
+                )
 
     async def discard(self, name: TopicPartition, home: DirectoryLogs, copy: Path) -> None:
         """Rename a future replica to `-delete`, so that no start continues its move, then remove it."""
@@ -432,7 +434,7 @@ class Mover:
         try:
             await self._services.offload.run(convert, lane=directory.lane)
         except (OSError, StorageError) as error:
-            log.warning("the future replica of %s could not be closed cleanly: %s", move, error)
+            log.warning("failed to close the future replica of %s: %s", move, error)
             if isinstance(error, OSError):
                 directory.report(error, undone=True)
 

@@ -144,7 +144,7 @@ class SegmentCopy(SegmentHandles):
             while position < end:
                 copied = self.file.append_slice(FileSlice(file, position, end - position))
                 if not copied:
-                    raise ValueError(f"{file.path} ends at {position}, before {end}")
+                    raise ValueError(f"{file.path} ends at position {position}, expected {end}")
                 position += copied
         except OSError:
             for piece in range(

@@ -148,7 +148,7 @@ class BatchScanner:
 
     def _check(self, base_offset: int, last_offset: int, length: int, magic: int, end: int) -> None:
         if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD or end > self._size_bytes:
-            raise self._corrupt("has no batch")
+            raise self._corrupt("has no record batch")
         if not self._least_base <= base_offset <= last_offset <= self._segment.end_offset:
             raise self._corrupt(f"has offsets {base_offset} to {last_offset}")
         if self._ends_at is not None and last_offset >= self._ends_at:

@@ -36,7 +36,7 @@ class ChunkTable:
         """Raises ValueError if the number of chunks does not match the size of the log."""
         if chunk_bytes < 1 or len(stored_sizes) != -(-log_bytes // chunk_bytes):
             raise ValueError(
-                f"{len(stored_sizes)} chunks of {chunk_bytes} bytes for a log of {log_bytes}"
+                f"{len(stored_sizes)} chunks of {chunk_bytes} bytes cannot be a log of {log_bytes} bytes"
             )
         self.log_bytes = log_bytes
         self.chunk_bytes = chunk_bytes
@@ -87,7 +87,7 @@ class ChunkCodec:
         """Decrypt and decompress a chunk of the log. Raises CorruptChunk."""
         plain = _DECOMPRESS[self._compression](self.decrypt(suffix, number, stored), size)
         if len(plain) != size:
-            raise CorruptChunk(f"{len(plain)} bytes instead of {size}")
+            raise CorruptChunk(f"expected {size} bytes, but found {len(plain)}")
         return plain
 
     def decrypt(self, suffix: str, number: int, stored: Buffer) -> Buffer:
@@ -109,7 +109,9 @@ def _unzstd(data: Buffer, size: int) -> Buffer:
 
     try:
         if frame_content_size(data) != size:  # checked first, because it limits the memory
-            raise CorruptChunk(f"a zstd frame of {frame_content_size(data)} bytes, not {size}")
+            raise CorruptChunk(
+                f"expected a zstd frame of {size} bytes, but found {frame_content_size(data)}"
+            )
         return ZstdDecompressor().decompress(data, max_output_size=size)
     except ZstdError as error:
         raise CorruptChunk(f"zstd: {error}") from error
@@ -128,7 +130,7 @@ def _unlz4(data: Buffer, size: int) -> Buffer:
     try:
         content_size = get_frame_info(data)["content_size"]
         if content_size != size:
-            raise CorruptChunk(f"an lz4 frame of {content_size} bytes, not {size}")
+            raise CorruptChunk(f"expected an lz4 frame of {size} bytes, but found {content_size}")
         decompressed: bytes = decompress(data)
     except RuntimeError as error:
         raise CorruptChunk(f"lz4: {error}") from error

@@ -102,7 +102,7 @@ def open_segment_to_copy(log: PartitionLog, sealed: CandidateSegment) -> Segment
         log.check_online()
         generation = log.settled()
         if segment not in log.segment_list.all:
-            raise OffsetOutOfRange(f"{log.directory} has deleted the segment {sealed.base_offset}")
+            raise OffsetOutOfRange(f"segment {sealed.base_offset} of {log.directory} was deleted")
         pinned: FileSlice | None = None
         try:
             pinned = FileSlice(segment.file, 0, segment.size)

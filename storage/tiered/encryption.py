@@ -59,7 +59,7 @@ class SegmentCipher:
         try:
             return self._aes.decrypt(_nonce(suffix, number), stored, self._associated_data)
         except (InvalidTag, ValueError) as error:  # ValueError: shorter than a tag
-            raise CorruptChunk("it does not decrypt") from error
+            raise CorruptChunk("decryption failed") from error
 
 
 def _nonce(suffix: str, number: int) -> bytes:
@@ -91,7 +91,7 @@ class KeyRing:
                 raise ValueError(f"line {number} is not '<new id> <16 or 32 bytes in base64>'")
             keys[key_id] = key
         if not keys:
-            raise ValueError("the file has no key")
+            raise ValueError("the file contains no key")
         return cls(keys)
 
     def new_data_key(self, entropy: Entropy) -> tuple[bytes, bytes]:
@@ -111,4 +111,4 @@ class KeyRing:
         try:
             return aes_key_unwrap(self._keys[key_id], wrapped)
         except (InvalidUnwrap, ValueError) as error:
-            raise CorruptChunk(f"its data key was not wrapped in key {key_id!r}") from error
+            raise CorruptChunk(f"the data key cannot be unwrapped with key {key_id!r}") from error

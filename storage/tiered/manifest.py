@@ -117,7 +117,7 @@ class Manifest:
         try:
             fields = json.loads(bytes(data))
             if fields["version"] != VERSION:
-                raise ValueError(f"version {fields['version']} of the manifest is not known")
+                raise ValueError(f"unknown manifest version {fields['version']}")
             return cls(
                 metadata=_segment(fields),
                 objects={
@@ -130,7 +130,7 @@ class Manifest:
                 tiered_epoch=fields["tiered_epoch"],
             )
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"not a manifest: {error!r}") from error
+            raise ValueError(f"invalid manifest: {error!r}") from error
 
 
 def _segment(fields: dict[str, Any]) -> RemoteLogSegmentMetadata:

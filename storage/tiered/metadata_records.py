@@ -120,9 +120,9 @@ def _metadata(record: wire.RemoteLogSegmentMetadataRecord) -> RemoteLogSegmentMe
         EpochStart(each.leader_epoch, each.offset) for each in record.segment_leader_epochs
     )
     if not 0 <= record.start_offset <= record.end_offset:
-        raise ValueError(f"a segment from {record.start_offset} to {record.end_offset}")
+        raise ValueError(f"invalid offsets {record.start_offset} to {record.end_offset}")
     if not epochs or any(a.epoch >= b.epoch for a, b in pairwise(epochs)):
-        raise ValueError(f"a segment with the leader epochs {[each.epoch for each in epochs]}")
+        raise ValueError(f"invalid leader epochs {[each.epoch for each in epochs]}")
     return RemoteLogSegmentMetadata(
         _known_segment(record.remote_log_segment_id),
         record.start_offset,

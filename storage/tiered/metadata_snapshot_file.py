@@ -112,7 +112,7 @@ class MetadataSnapshotReader:
         try:
             self.next_offset, self._at = self._read_header(partition)
         except (InvalidFrame, IndexError, ValueError, struct.error) as error:
-            raise CorruptRemoteData(f"the snapshot of {partition}: {error}") from None
+            raise CorruptRemoteData(f"invalid snapshot of {partition}: {error}") from None
 
     def load(self, limit: int = _ENTRIES_A_LOAD) -> bool:
         """Read up to `limit` entries; whether there may be more. Raises CorruptRemoteData."""
@@ -122,7 +122,9 @@ class MetadataSnapshotReader:
                     return False
                 self._read_entry()
         except (InvalidFrame, IndexError, ValueError, struct.error) as error:
-            raise CorruptRemoteData(f"a snapshot of {self.metadata.partition}: {error}") from None
+            raise CorruptRemoteData(
+                f"invalid snapshot of {self.metadata.partition}: {error}"
+            ) from None
         return True
 
     @classmethod
@@ -137,7 +139,7 @@ class MetadataSnapshotReader:
     def _read_header(self, partition: TopicIdPartition) -> tuple[int, int]:
         topic, topic_id, at = _identity(self._data)
         if (topic, topic_id) != (partition.topic, partition.topic_id):
-            raise InvalidFrame("it belongs to another topic")
+            raise InvalidFrame("the snapshot belongs to another topic")
         return read_varlong(self._data, at)
 
     def _read_entry(self) -> None:
@@ -147,7 +149,7 @@ class MetadataSnapshotReader:
         version, at = read_uvarint(self._data, at)
         data = self._data[at : self._at]
         if _VERSIONS.get(kind, version) != version:
-            raise InvalidFrame(f"an entry of type {kind} has version {version}")
+            raise InvalidFrame(f"unsupported version {version} of entry type {kind}")
         if kind == _SEGMENT:
             self.metadata.restore(data)
         elif kind == _DELETION:
@@ -163,7 +165,7 @@ def _identity(data: bytes) -> tuple[str, UUID, int]:
     """Topic, topic id, and the position behind them."""
     magic, at = read_uvarint(data, 0)
     if magic != _MAGIC:
-        raise InvalidFrame(f"magic {magic} is not known")
+        raise InvalidFrame(f"unknown magic {magic}")
     (length,) = _TOPIC_LENGTH.unpack_from(data, at)
     at += _TOPIC_LENGTH.size
     end = at + max(length, 0)
@@ -180,7 +182,7 @@ def decode_offsets(data: bytes) -> dict[int, int]:
     """Next offset by metadata partition. Raises CorruptRemoteData for an invalid file."""
     text = data.decode("ascii", "replace")
     if not re.fullmatch(r"(?:\d{1,9} \d{1,18}\n)*", text, re.ASCII):
-        raise CorruptRemoteData(f"{COMMITTED_OFFSETS} is damaged: {text[:80]!r}")
+        raise CorruptRemoteData(f"{COMMITTED_OFFSETS} is corrupt: {text[:80]!r}")
     return {int(partition): int(offset) for partition, offset in map(str.split, text.splitlines())}
 
 
@@ -194,9 +196,9 @@ def decode_topic_id(data: bytes) -> UUID:
     try:
         topic_id = uuid_from_text(data.decode("ascii", "replace").removesuffix("\n"))
     except ValueError as error:
-        raise CorruptRemoteData(f"{TOPIC_ID} is damaged: {error}") from None
+        raise CorruptRemoteData(f"{TOPIC_ID} is corrupt: {error}") from None
     if encode_topic_id(topic_id) != data:
-        raise CorruptRemoteData(f"{TOPIC_ID} is damaged: {data[:80]!r}")
+        raise CorruptRemoteData(f"{TOPIC_ID} is corrupt: {data[:80]!r}")
     return topic_id
 
 

@@ -121,7 +121,7 @@ class ObjectStoreStorage:
         self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
     ) -> Buffer:
         if start < 0 or (end_inclusive is not None and end_inclusive < start):
-            raise ValueError(f"no range of a log: {start} to {end_inclusive}")
+            raise ValueError(f"invalid range of a log: {start} to {end_inclusive}")
         end = metadata.size_bytes
         if end_inclusive is not None:
             end = min(end, end_inclusive + 1)
@@ -186,7 +186,7 @@ class ObjectStoreStorage:
             return  # a copy of Kafka's LocalTieredStorage
         if kind.value in copied:
             raise CorruptRemoteData(
-                f"{segment_key(metadata, kind.value)} was copied and is missing"
+                f"{segment_key(metadata, kind.value)} is missing, although it was copied"
             )
 
     def _has_log(self, metadata: RemoteLogSegmentMetadata) -> bool:
@@ -242,7 +242,7 @@ class ObjectStoreStorage:
             stored_bytes = None
         if stored_bytes != counted.size:
             raise RemoteStorageError(
-                f"{key}: {counted.size} bytes were put, but the store has {stored_bytes}"
+                f"{key}: {counted.size} bytes were written, but the object has {stored_bytes}"
             )
         copy.objects[suffix] = StoredObject(counted.size, counted.crc32c)
 
@@ -402,7 +402,7 @@ def _pieces(part: Buffer | FileSlice, piece_bytes: int) -> Iterator[Buffer]:
 def _check_length(part: Buffer | FileSlice, found: int) -> None:
     if isinstance(part, FileSlice) and found < part.size:
         raise RemoteStorageError(
-            f"{part.file.path} ends after {part.position + found} bytes: it cannot be copied"
+            f"{part.file.path} is truncated after {part.position + found} bytes: the segment cannot be copied"
         )
 
 
@@ -427,7 +427,9 @@ def _unsealed(
 
 def _check_size(key: str, position: int, found: int, size: int) -> None:
     if found != size:
-        raise CorruptRemoteData(f"{key}: {found} bytes at {position}, expected {size}")
+        raise CorruptRemoteData(
+            f"{key}: expected {size} bytes from position {position}, but found {found}"
+        )
 
 
 @contextmanager
@@ -436,7 +438,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except ObjectMissing as error:
-        raise RemoteResourceNotFound(f"there is no {error}") from error
+        raise RemoteResourceNotFound(f"object not found: {error}") from error
     except ObjectDenied as error:
         raise RemoteAccessDenied(str(error)) from error
     except ObjectsUnavailable as error:

@@ -108,7 +108,7 @@ class PartitionSummaryBuilder:
         number = 0 if custom is None else self._customs.setdefault(custom, len(self._customs) + 1)
         last = segment.end_offset - segment.start_offset
         if number > _CUSTOMS_MAX or not 0 <= last <= _LAST_MAX:
-            raise ValueError(f"{segment.id} does not fit into a summary")
+            raise ValueError(f"{segment.id} cannot be represented in a summary")
         flags = TXN_INDEX_EMPTY if segment.txn_index_empty else 0
         if segment.epochs != (EpochStart(segment.epochs[-1].epoch, segment.start_offset),):
             flags |= HAS_SPANS
@@ -148,21 +148,21 @@ def decode(data: Buffer) -> PartitionSummary:
     try:
         magic, crc = _HEAD.unpack_from(view)
         if magic != _MAGIC or crc != crc32c(view[_HEAD.size :]):
-            raise ValueError("the magic or the CRC is wrong")
+            raise ValueError("invalid magic or CRC")
         version, rows, spans = _COUNTS.unpack_from(view, _HEAD.size)
         if version != VERSION:
-            raise ValueError(f"version {version} is not known")
+            raise ValueError(f"unknown version {version}")
         body = zstandard.ZstdDecompressor().decompress(view[_BODY_AT:])
         spans_at, customs_at = rows * ROW.size, rows * ROW.size + spans * SPAN.size
         if len(body) < customs_at:
-            raise ValueError(f"{len(body)} bytes are not {rows} rows")
+            raise ValueError(f"{len(body)} bytes are too few for {rows} rows")
         return PartitionSummary(
             _untranspose(body[:spans_at], ROW.size),
             _untranspose(body[spans_at:customs_at], SPAN.size),
             tuple(_customs(body, customs_at)),
         )
     except (ValueError, struct.error, zstandard.ZstdError) as error:
-        raise CorruptRemoteData(f"invalid summary of segments: {error}") from None
+        raise CorruptRemoteData(f"invalid partition summary: {error}") from None
 
 
 def _customs(body: bytes, at: int) -> Iterator[bytes]:

@@ -172,10 +172,10 @@ class RemoteIndexCache:
                 check_index(data, key[1], segment)
                 kept.partition = segment.id.partition
             if len(data) != kept.size_bytes:
-                raise CorruptRemoteData(f"{len(data)} bytes, not {kept.size_bytes}")
+                raise CorruptRemoteData(f"expected {kept.size_bytes} bytes, but found {len(data)}")
         except (OSError, CorruptRemoteData) as error:
             if not isinstance(error, FileNotFoundError):
-                log.warning("fetching %s again: %s", path, error)
+                log.warning("cached remote index %s is corrupt, fetching it again: %s", path, error)
             await self._drop([key])
             return None
         if self._files_by_key.get(key) is kept:

@@ -34,7 +34,9 @@ def check_index(data: Buffer, kind: IndexType, segment: RemoteLogSegmentMetadata
     a last entry outside the segment. All entries of a transaction index are checked."""
     entry_bytes = ENTRY_BYTES[kind]
     if len(data) % entry_bytes:
-        raise _corrupt(kind, segment, f"has {len(data)} bytes, not entries of {entry_bytes}")
+        raise _corrupt(
+            kind, segment, f"has {len(data)} bytes, which is not a multiple of {entry_bytes}"
+        )
     if not data:
         return
     last = len(data) - entry_bytes
@@ -42,11 +44,19 @@ def check_index(data: Buffer, kind: IndexType, segment: RemoteLogSegmentMetadata
     if kind is IndexType.OFFSET:
         relative, position = offset_index.ENTRY.unpack_from(data, last)
         if not (0 <= relative <= offsets and 0 < position < segment.size_bytes):
-            raise _corrupt(kind, segment, f"ends with relative offset {relative} at {position}")
+            raise _corrupt(
+                kind,
+                segment,
+                f"has an invalid last entry: relative offset {relative}, position {position}",
+            )
     elif kind is IndexType.TIMESTAMP:
         timestamp, relative = time_index.ENTRY.unpack_from(data, last)
         if timestamp < 0 or not 0 <= relative <= offsets:
-            raise _corrupt(kind, segment, f"ends with {timestamp} at relative offset {relative}")
+            raise _corrupt(
+                kind,
+                segment,
+                f"has an invalid last entry: timestamp {timestamp}, relative offset {relative}",
+            )
     else:
         _check_transactions(data, segment)
 
@@ -58,7 +68,9 @@ def _check_transactions(data: Buffer, segment: RemoteLogSegmentMetadata) -> None
             first < last and before < last <= segment.end_offset
         ):
             raise _corrupt(
-                IndexType.TRANSACTION, segment, f"has a transaction from {first} to {last}"
+                IndexType.TRANSACTION,
+                segment,
+                f"has an invalid transaction: offsets {first} to {last}",
             )
         before = last
 

@@ -104,7 +104,9 @@ class RemoteLogMetadataCache:
 
     def _check_addition(self, metadata: RemoteLogSegmentMetadata) -> Handle | None:
         if metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
-            raise InvalidRemoteState(f"{metadata.id} cannot start as {metadata.state.name}")
+            raise InvalidRemoteState(
+                f"{metadata.id} should have the state COPY_SEGMENT_STARTED, but it has {metadata.state.name}"
+            )
         known = self._table.find(metadata.id.id.bytes)
         if known is not None:
             self._check_step(metadata, segment_row.state_of(*self._table.at(known)))
@@ -117,7 +119,7 @@ class RemoteLogMetadataCache:
             )
         handle = self._table.find(update.id.id.bytes)
         if handle is None:
-            raise RemoteResourceNotFound(f"remote log segment {update.id} does not exist")
+            raise RemoteResourceNotFound(f"no remote log segment metadata found for {update.id}")
         before = segment_row.state_of(*self._table.at(handle))
         self._check_step(update, before)
         if update.unless_finished and before is _FINISHED:
@@ -128,13 +130,17 @@ class RemoteLogMetadataCache:
 
     def _check_step(self, event: SegmentEvent, before: SegmentState) -> None:
         if not is_valid_transition(before, event.state):
-            raise InvalidRemoteState(f"{event.id} is {before.name}, so not {event.state.name} next")
+            raise InvalidRemoteState(
+                f"{event.id}: state {before.name} cannot be transitioned to {event.state.name}"
+            )
 
     def _check_deletion(self, event: RemotePartitionDeleteMetadata) -> None:
         before = None if self.deletion is None else self.deletion.state
         if not is_valid_delete_transition(before, event.state):
             known = "not marked" if before is None else before.name
-            raise InvalidRemoteState(f"{self.partition} is {known}, so not {event.state.name} next")
+            raise InvalidRemoteState(
+                f"{self.partition}: state {known} cannot be transitioned to {event.state.name}"
+            )
 
     # Queries
 

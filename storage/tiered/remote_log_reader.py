@@ -181,7 +181,7 @@ class RemoteLogReader:
         segment = segment_with(self._metadata, partition_log, place.epoch, wanted)
         if segment is None or segment.id != place.segment.id:
             raise RemoteNotReady(
-                f"{partition_log!r} does not have offset {wanted} in {place.segment.id} any more"
+                f"{place.segment.id} no longer has offset {wanted} of {partition_log!r}"
             )
 
     # Position in a segment

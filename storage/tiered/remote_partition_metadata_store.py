@@ -91,7 +91,7 @@ class RemotePartitionMetadataStore:
         """
         known = self._known.get(event.partition)
         if known is None:
-            raise RemoteResourceNotFound(f"{event.partition} is not announced")
+            raise RemoteResourceNotFound(f"no resource found for partition {event.partition}")
         segment = known.metadata.apply(event)
         if segment is not None:
             for listener in self._listeners:
@@ -107,7 +107,7 @@ class RemotePartitionMetadataStore:
         while True:
             known = self._known.get(partition)
             if known is None:
-                raise RemoteResourceNotFound(f"{partition} is not announced here")
+                raise RemoteResourceNotFound(f"no resource found for partition {partition}")
             if known.is_ready:
                 return
             if known.changed.is_set():
@@ -164,7 +164,9 @@ class RemotePartitionMetadataStore:
     def _of(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         known = self._known.get(partition)
         if known is None:
-            raise RemoteResourceNotFound(f"{partition} is not announced here")
+            raise RemoteResourceNotFound(f"no resource found for partition {partition}")
         if not known.is_ready:
-            raise RemoteNotReady(f"the remote metadata of {partition} is not read to its end yet")
+            raise RemoteNotReady(
+                f"remote log metadata cache is not initialized for partition {partition}"
+            )
         return known.metadata

@@ -91,7 +91,7 @@ class RemoteStorageSettings:
             raise ValueError(
                 f"{CLASS_NAME} is {self._class_name!r}: set it to {OBJECT_STORE}, with "
                 f"{OWN_PREFIX}url, or to {LOCAL_TIERED_STORAGE}, with "
-                f"{DEFAULT_IMPL_PREFIX}dir; plug-ins in Java cannot be run"
+                f"{DEFAULT_IMPL_PREFIX}dir; Java plug-ins are not supported"
             )
         prefix = properties.get(IMPL_PREFIX) or DEFAULT_IMPL_PREFIX
         self._values: dict[str, str] = {}

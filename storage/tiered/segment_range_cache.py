@@ -371,8 +371,8 @@ class SegmentRangeCache:
                     self._fetched(len(data), self._monotonic() - began)
             if len(data) != segment_range.size:
                 raise CorruptRemoteData(
-                    f"remote segment {segment.id} has {len(data)} bytes from position {segment_range.start} "
-                    f"on, not {segment_range.size}: its object is truncated"
+                    f"remote segment {segment.id} is truncated: expected {segment_range.size} bytes from "
+                    f"position {segment_range.start}, but found {len(data)}"
                 )
             segment_range.put(data)
             self._notify()  # the reader may have left, and the range can be evicted then

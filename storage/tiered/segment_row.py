@@ -97,9 +97,9 @@ def check(row: bytes, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:
     try:
         metadata = unpack(row, 0, partition)
         if not metadata.epochs or pack(metadata) != row:
-            raise ValueError(f"{len(row)} bytes with a wrong format")
+            raise ValueError(f"invalid format of {len(row)} bytes")
         if not 0 <= metadata.start_offset <= metadata.end_offset:
-            raise ValueError(f"offsets {metadata.start_offset} to {metadata.end_offset}")
+            raise ValueError(f"invalid offsets {metadata.start_offset} to {metadata.end_offset}")
         return metadata
     except (InvalidFrame, ValueError, IndexError, struct.error) as error:
         raise CorruptRemoteData(f"{partition}: invalid segment metadata: {error}") from None

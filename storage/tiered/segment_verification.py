@@ -185,13 +185,15 @@ def _check_batches(data: bytes, next_offset: int) -> tuple[int, int]:
     while len(data) - at >= HEADER_SIZE:
         size = LOG_OVERHEAD + int.from_bytes(view[at + 8 : at + 12], "big", signed=True)
         if size < HEADER_SIZE:
-            raise CorruptBatch(f"a batch of {size} bytes at offset {next_offset}")
+            raise CorruptBatch(f"invalid record batch size {size} at offset {next_offset}")
         if size > len(data) - at:
             break
         batch = Batch(view[at : at + size])
         batch.check()
         if batch.base_offset < next_offset:
-            raise CorruptBatch(f"offset {batch.base_offset} comes after {next_offset - 1}")
+            raise CorruptBatch(
+                f"offset {batch.base_offset} does not follow offset {next_offset - 1}"
+            )
         next_offset = batch.last_offset + 1
         at += size
     return at, next_offset

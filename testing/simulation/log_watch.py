@@ -42,14 +42,17 @@ CURRENT_NODE_RUN: ContextVar[NodeRun | None] = ContextVar("CURRENT_NODE_RUN", de
 """The run of the node that the current task belongs to."""
 
 EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
-    ("odradek.storage.log.state", "%s is offline: "): ErrorCause.DISK,
-    ("odradek.storage.log_manager.loading", "%s is offline: "): ErrorCause.DISK,
+    ("odradek.storage.log.state", "log %s is offline: "): ErrorCause.DISK,
+    ("odradek.storage.log_manager.loading", "log %s is offline: "): ErrorCause.DISK,
     ("odradek.storage.directories.log_directory", "log directory %s is offline: "): ErrorCause.DISK,
-    ("odradek.storage.directories.log_directory", "log directory %s is full"): ErrorCause.DISK,
-    ("odradek.storage.log_manager.shutdown", "%s is not closed cleanly: "): ErrorCause.DISK,
+    (
+        "odradek.storage.directories.log_directory",
+        "no space left in log directory %s",
+    ): ErrorCause.DISK,
+    ("odradek.storage.log_manager.shutdown", "log %s was not closed cleanly: "): ErrorCause.DISK,
     (
         "odradek.storage.log_manager.log_manager",
-        "%s was the last log directory or the metadata directory: ",
+        "shutting down, because the last log directory or the metadata log directory has failed: ",
     ): ErrorCause.DISK,
     ("odradek.storage.moving.mover", "the move of %s failed (%s): "): ErrorCause.DISK,
     ("odradek.coordination", "Failed to load %s-%d, "): ErrorCause.DISK,

@@ -130,11 +130,11 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ),
     (name(SECOND, ".txnindex"), lambda data: data + data, "after one that ends at 90"),
     (name(91, ".snapshot"), lambda data: flip(data, 20), "CRC"),
-    (name(91, ".snapshot"), lambda data: data[:5], "too few"),
-    ("leader-epoch-checkpoint", lambda data: b"0\n1\n1 0\n1 0\n", "has 2 entries instead of 1"),
+    (name(91, ".snapshot"), lambda data: data[:5], "snapshot is truncated"),
+    ("leader-epoch-checkpoint", lambda data: b"0\n1\n1 0\n1 0\n", "expected 1 entries"),
     ("leader-epoch-checkpoint", lambda data: b"0\n2\n2 0\n1 70\n", "epoch 1 from offset 70 after"),
     ("leader-epoch-checkpoint", lambda data: b"0\n2\n1 0\n2 60\n", "has epoch 1 in the log"),
-    ("partition.metadata", lambda data: b"version: 0\n", "makes no sense"),
+    ("partition.metadata", lambda data: b"version: 0\n", "is malformed"),
     ("../recovery-point-offset-checkpoint", lambda data: b"0\n2\nflights 0 91\n", "line 2"),
 ]
 

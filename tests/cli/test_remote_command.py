@@ -160,8 +160,7 @@ def test_partitions_are_summarized_and_summaries_verified(
     of_a_leader.write_bytes(b"ODSU, but not whole")
     ran = offline("remote", "verify", *where, code=1)
     assert (
-        ran.lines[0]
-        == f"{summary_key(others, 0)}: invalid summary of segments: the magic or the CRC is wrong"
+        ran.lines[0] == f"{summary_key(others, 0)}: invalid partition summary: invalid magic or CRC"
     )
     for each in (store / segment_key(copy(2), ".manifest"), made):
         each.write_bytes(b"{}")

@@ -72,7 +72,7 @@ class Store:
         self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
     ) -> Buffer:
         if start < 0 or (end_inclusive is not None and end_inclusive < start):
-            raise ValueError(f"no range of a log: {start} to {end_inclusive}")
+            raise ValueError(f"invalid range of a log: {start} to {end_inclusive}")
         data = self._get(metadata, None)
         found = data[start : len(data) if end_inclusive is None else end_inclusive + 1]
         self.fetched.append((".log", metadata.start_offset + 0, len(found)))

@@ -72,7 +72,7 @@ def test_full_disk_is_logged_and_reads_continue(
     assert 0 < len(offsets) < 700
     assert {error.code() for error in errors} == {KafkaError.KAFKA_STORAGE_ERROR}
 
-    until(lambda: "log directory /small/data is full" in caplog.text)
+    until(lambda: "no space left in log directory /small/data" in caplog.text)
 
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])

@@ -120,7 +120,7 @@ async def test_missing_segment_is_detected() -> None:
     node.files.remove(FIRST_SEGMENT)
     for _ in range(2):
         with pytest.raises(
-            InvalidMetadata, match=r"ends before its required offset: offsets 0 to .* are lost"
+            InvalidMetadata, match=r"is below the required offset: offsets 0 to .* are lost"
         ):
             await started(again(node))
 
@@ -135,7 +135,7 @@ async def test_truncated_segment_is_detected() -> None:
     *_, last = batches(memoryview(node.files.read(FIRST_SEGMENT)))
     node.files.write_new(FIRST_SEGMENT, node.files.read(FIRST_SEGMENT)[: -last.size])
     for _ in range(2):
-        lost = f"{second} does not follow: offsets {last.base_offset} to .* are lost"
+        lost = f"{second} does not start at the end of the previous segment: offsets {last.base_offset} to .* are lost"
         with pytest.raises(InvalidMetadata, match=lost):
             await started(again(node))
     assert second in names(node.files, ".log")

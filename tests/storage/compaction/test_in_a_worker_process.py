@@ -43,8 +43,8 @@ async def test_a_broker_compacts(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert log_cleaner is not None
         with caplog.at_level(logging.INFO, "odradek.storage.compaction"):
             assert await log_cleaner.clean_due_logs() == 1
-        assert "compacted t-0: offsets 0 to 200" in caplog.text
-        assert "200 records to 47" in caplog.text
+        assert "cleaned log t-0: dirty section [0, 200)" in caplog.text
+        assert "200 records read, 47 written" in caplog.text
         assert log.size_bytes < size_bytes / 2
         assert latest_values(log) == latest
         assert sum(len(batch.records) for batch in content(log)) == 47

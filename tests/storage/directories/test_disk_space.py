@@ -28,13 +28,16 @@ def test_full_directory_is_logged_at_once_each_minute_and_at_end(
         assert low_disk_space.is_check_due
         low_disk_space.checked(NONE, second)
     assert [(each.levelname, each.message.partition(". ")[0]) for each in caplog.records] == [
-        ("ERROR", f"log directory /data is full{lasting} ({FULL}): 1.5 KiB of 64.0 MiB are free")
-        for lasting in ("", " for 60 s now", " for 120 s now")
+        (
+            "ERROR",
+            f"no space left in log directory /data{lasting} ({FULL}): 1.5 KiB of 64.0 MiB are available",
+        )
+        for lasting in ("", " for 60 s", " for 120 s")
     ]
     caplog.clear()
     low_disk_space.checked(SOME, 130)
     assert [(each.levelname, each.message) for each in caplog.records] == [
-        ("WARNING", "log directory /data has free space again, after 129 s: 16.0 MiB are free")
+        ("WARNING", "log directory /data has free space again after 129 s: 16.0 MiB are available")
     ]
     assert not low_disk_space.is_check_due
 
@@ -62,4 +65,4 @@ def test_repeatedly_full_directory_is_logged_once_a_minute(
     assert len(caplog.records) == 2
     low_disk_space.write_failed(FULL)
     low_disk_space.checked(SOME, 60)
-    assert "is full (" in caplog.messages[-1]
+    assert "no space left in log directory /data (" in caplog.messages[-1]

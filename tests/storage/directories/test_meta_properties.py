@@ -67,7 +67,7 @@ def test_java_properties_syntax_is_parsed(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"version=2\n", "version=2 is unknown"),
+        (b"version=2\n", "unrecognized version 2"),
         (b"version=one\n", "version=one is not a number"),
         (b"version=1\nnode.id=1\n", "cluster.id is missing"),
         (b"version=1\ncluster.id=x\n", "node.id is missing"),
@@ -124,7 +124,7 @@ def test_unformatted_directory_after_first_run_is_excluded() -> None:
     )
     assert list(identity.properties) == [A]
     assert identity.to_write == ()
-    assert "mount its disk" in str(identity.left_out[B])
+    assert "mount the disk" in str(identity.left_out[B])
 
 
 def test_version_0_is_rewritten_as_version_1() -> None:
@@ -149,15 +149,23 @@ Found = dict[Path, MetaProperties | None]
 @pytest.mark.parametrize(
     ("found", "insist", "reason"),
     [
-        ({A: known(node=2)}, None, "/a belongs to node 2.*node.id=2"),
-        ({A: known()}, "other", "/a belongs to cluster 'c', not 'other'"),
+        ({A: known(node=2)}, None, "/a has node.id=2 in its meta.properties.*start with node.id=2"),
+        (
+            {A: known()},
+            "other",
+            "/a has cluster.id=c in its meta.properties, but this cluster has cluster.id=other",
+        ),
         (
             {A: None, B: known("c"), C: known("d", directory=TWO)},
             None,
-            "/b and /c belong to different clusters",
+            "/b and /c have different cluster ids",
         ),
-        ({A: None, B: known()}, None, "the metadata directory /a is new, but /b.*mount its disk"),
-        ({A: None, B: known()}, "c", "the metadata directory /a is new"),
+        (
+            {A: None, B: known()},
+            None,
+            "the metadata log directory /a is not formatted, but /b.*mount the disk",
+        ),
+        ({A: None, B: known()}, "c", "the metadata log directory /a is not formatted"),
     ],
 )
 def test_metadata_directory_of_another_node_is_refused(
@@ -170,15 +178,21 @@ def test_metadata_directory_of_another_node_is_refused(
 @pytest.mark.parametrize(
     ("found", "left_out"),
     [
-        ({A: known(), B: known("d", directory=TWO)}, {B: "cluster 'd', not 'c'"}),
-        ({A: known(), B: known(node=7, directory=TWO)}, {B: "node 7"}),
+        (
+            {A: known(), B: known("d", directory=TWO)},
+            {B: "has cluster.id=d in its meta.properties, but this cluster has cluster.id=c"},
+        ),
+        (
+            {A: known(), B: known(node=7, directory=TWO)},
+            {B: "has node.id=7 in its meta.properties"},
+        ),
         ({A: known(), B: None, C: known()}, {C: "/a and /c have the same directory.id"}),
         (
             {A: known(directory=THREE), B: known(), C: known()},
             {B: "/b and /c have the same", C: "/b and /c have the same"},
         ),
-        ({A: known(), B: known("d")}, {B: "cluster 'd'"}),
-        ({B: known(), C: known("d", directory=TWO)}, {C: "cluster 'd'"}),
+        ({A: known(), B: known("d")}, {B: "has cluster.id=d"}),
+        ({B: known(), C: known("d", directory=TWO)}, {C: "has cluster.id=d"}),
     ],
 )
 def test_directories_that_differ_from_metadata_directory_are_excluded(

@@ -42,11 +42,11 @@ def test_checkpoint_variants_read_by_kafka_are_parsed(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"1\n0\n", "line 1: version 1"),
+        (b"1\n0\n", "line 1: unrecognized version 1"),
         (b"x\n0\n", "line 1: 'x'"),
         (b"0\nmany\n", "line 2: 'many'"),
-        (b"0\n2\na 0 5\n", "line 2: 2 entries announced, 1 follow"),
-        (b"0\n1\na 0 5\nb 0 5\n", "line 2: 1 entries announced, 2 follow"),
+        (b"0\n2\na 0 5\n", "line 2: expected 2 entries, but found 1"),
+        (b"0\n1\na 0 5\nb 0 5\n", "line 2: expected 1 entries, but found 2"),
         (b"0\n1\na 0\n", "line 3"),
         (b"0\n1\na zero 5\n", "line 3: 'zero'"),
         (b"0\n1\na 0 -5\n", "line 3: '-5'"),

@@ -65,7 +65,7 @@ def log() -> Log:
 def test_batches_follow_each_other(log: Log) -> None:
     log.append(idempotent(P, 0, 3))
     log.append(idempotent(P, 3, 1))
-    with pytest.raises(OutOfOrderSequence, match="expected is 4"):
+    with pytest.raises(OutOfOrderSequence, match=r"4 \(expected seq\. number\)"):
         log.append(idempotent(P, 5))
     with pytest.raises(OutOfOrderSequence):
         log.append(idempotent(P, 2))

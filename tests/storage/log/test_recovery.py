@@ -125,7 +125,7 @@ def test_a_segment_that_lost_its_end_later_is_read_up_to_there(
             log.read(offset, 300, limit=30)
     assert offsets_in(log, 18) == list(range(18, 30))
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert told.startswith(f"{path(12, 'log')} is damaged, its index ends there: ")
+    assert told.startswith(f"corruption found in segment {path(12, 'log')}, its index ends there: ")
 
 
 def test_only_what_lies_past_the_recovery_point_is_read(world: World) -> None:

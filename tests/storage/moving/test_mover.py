@@ -375,7 +375,10 @@ async def test_full_destination_is_logged(world: World, caplog: pytest.LogCaptur
         manager.mover.threads_max = None
         manager.mover.settings_changed()
         await moved(manager)
-        assert "failed (the destination is full): the replica stays where it is" in caplog.text
+        assert (
+            "failed (the destination is full): the replica stays in its log directory"
+            in caplog.text
+        )
         assert (log.directory.parent, MOVE in world.names(B)) == (A, False)
 
 

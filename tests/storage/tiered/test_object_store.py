@@ -261,7 +261,9 @@ class TestFaults:
     def test_a_store_that_has_not_what_it_took(self) -> None:
         bucket = VirtualBucket()
         bucket.inject(StoreFault(StoreFaultKind.LIES, "*.log", ("put",)))
-        with pytest.raises(RemoteStorageError, match=r"8890 bytes were put.* the store has None"):
+        with pytest.raises(
+            RemoteStorageError, match=r"8890 bytes were written.* the object has None"
+        ):
             storage_at(bucket).copy_segment(METADATA, DATA)
         assert f"{STEM}.manifest" not in bucket.objects
 
@@ -351,7 +353,7 @@ class TestFaults:
         file.append_v([LOG[:-1]])
         short = replace(DATA, log=FileSlice(file, 0, len(LOG)))
         bucket = VirtualBucket()
-        with pytest.raises(RemoteStorageError, match=r"/d/0\.log ends after 8889 bytes"):
+        with pytest.raises(RemoteStorageError, match=r"/d/0\.log is truncated after 8889 bytes"):
             storage_at(bucket).copy_segment(METADATA, short)
         assert f"{STEM}.manifest" not in bucket.objects
 
@@ -431,7 +433,7 @@ class TestSealed:
     def test_with_another_key_of_that_name(self) -> None:
         bucket, metadata = self.sealed()
         form = replace(SEALED, keys=KeyRing({"k1": bytes([1]) * 32}))
-        with pytest.raises(CorruptRemoteData, match="was not wrapped in key 'k1'"):
+        with pytest.raises(CorruptRemoteData, match="cannot be unwrapped with key 'k1'"):
             storage_at(bucket, form).fetch_segment(metadata, 0)
 
     def test_it_is_read_whatever_the_form_of_new_copies(self) -> None:

@@ -62,7 +62,7 @@ def test_only_copy_segment_started_begins_a_segment() -> None:
     for state in (FINISHED, DELETING, DELETED):
         metadata = RemoteLogMetadataCache(FOO_0)
         copy = segment(1, 0, 9).updated(becomes(segment(1, 0, 9), state))
-        with pytest.raises(InvalidRemoteState, match="cannot start as"):
+        with pytest.raises(InvalidRemoteState, match="should have the state COPY_SEGMENT_STARTED"):
             metadata.apply(copy)
         assert numbers(metadata) == []
 

@@ -113,7 +113,7 @@ class TestWhatIsWrong:
         ("properties", "says"),
         [
             ({}, r"class\.name is '': set it to odradek\.ObjectStore, with remote\.log\.storage\.url"),
-            ({"remote.log.storage.manager.class.name": "io.aiven.X"}, "plug-ins in Java cannot be run"),
+            ({"remote.log.storage.manager.class.name": "io.aiven.X"}, "Java plug-ins are not supported"),
             (OURS | {"remote.log.storage.urls": "x"}, r"storage\.urls is not a .*did you mean url\?"),
             (OURS | {"rsm.config.transferer.class": "x"}, r"rsm\.config\.transferer\.class is no"),
             (KAFKAS | {"rsm.config.delete.enable": "false"}, "only 'true' is supported"),

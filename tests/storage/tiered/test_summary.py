@@ -84,7 +84,7 @@ def test_any_wrong_bit_is_noticed() -> None:
 
 def test_a_segment_that_does_not_fit_is_refused() -> None:
     builder = PartitionSummaryBuilder([SOME])
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match="cannot be represented"):
         builder.add(replace(SOME, end_offset=SOME.start_offset + (1 << 32)))
 
 
