@@ -24,7 +24,7 @@ from tests.contracts.receiving import receive
 from tests.contracts.two_hosts import TwoHosts
 
 MIB = 1 << 20
-PATIENCE_SECONDS = 20
+TIMEOUT_SECONDS = 20
 THREE_MIB = b"".join(b"%07d\n" % n for n in range(3 * MIB // 8))
 
 
@@ -84,7 +84,7 @@ class TestTalking:
             await server.wait_readable()
             waited.set()
 
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await trio.testing.wait_all_tasks_blocked()
@@ -99,7 +99,7 @@ class TestTalking:
     async def test_a_wait_that_is_interrupted_loses_nothing(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         server.interrupt()  # nobody is in it: nothing happens
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             for _ in range(2):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(server.wait_readable)
@@ -115,7 +115,7 @@ class TestTalking:
             with pytest.raises(ConnectionLost):
                 await server.wait_readable()
 
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await trio.testing.wait_all_tasks_blocked()
@@ -296,7 +296,7 @@ class TestEnding:
             client.abort()
         else:
             await client.aclose()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             while not server.is_hung_up:
                 await trio.sleep(0.001)
         await server.aclose()
@@ -593,7 +593,7 @@ class TestSelecting:
     async def test_each_takes_its_own(self, hosts: TwoHosts, selector: Selector) -> None:
         pairs = [await hosts.connected() for _ in range(20)]
         words = [Words(b"what came for %d" % number) for number in range(20)]
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 for (_, server), receiver in zip(pairs, words, strict=True):
                     nursery.start_soon(selector.receive, server, receiver)
@@ -607,7 +607,7 @@ class TestSelecting:
         receiver = Words(b"never")
         await client.send([b"all"])
         await client.aclose()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             await selector.receive(server, receiver)
         assert (receiver.came, receiver.is_over) == (b"all", True)
 
@@ -615,7 +615,7 @@ class TestSelecting:
         self, hosts: TwoHosts, selector: Selector
     ) -> None:
         client, server = await hosts.connected()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             for word in (b"one", b"two"):
                 await client.send([word])
                 await selector.receive(server, Words(word, room=3))
@@ -637,21 +637,21 @@ class TestSelecting:
         client, server = await hosts.connected()
         other_client, other_server = await hosts.connected()
         await client.send([b"x"])
-        with trio.fail_after(PATIENCE_SECONDS), pytest.raises(KeyError, match="unhappy"):
+        with trio.fail_after(TIMEOUT_SECONDS), pytest.raises(KeyError, match="unhappy"):
             await selector.receive(server, Unhappy(b""))
         await other_client.send([b"fine"])
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             await selector.receive(other_server, Words(b"fine"))
 
     async def test_a_lost_connection(self, hosts: TwoHosts, selector: Selector) -> None:
         client, server = await hosts.connected()
         client.abort()
-        with trio.fail_after(PATIENCE_SECONDS), pytest.raises(ConnectionLost):
+        with trio.fail_after(TIMEOUT_SECONDS), pytest.raises(ConnectionLost):
             await selector.receive(server, Words(b"never"))
 
     async def test_one_that_is_aborted_here(self, hosts: TwoHosts, selector: Selector) -> None:
         _client, server = await hosts.connected()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._lose, selector, server)
                 await trio.testing.wait_all_tasks_blocked()

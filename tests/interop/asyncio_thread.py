@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def on_asyncio(main: Coroutine[Any, Any, T]) -> T:
@@ -19,7 +19,7 @@ def on_asyncio(main: Coroutine[Any, Any, T]) -> T:
 
     def work() -> None:
         try:
-            outcome.append(asyncio.run(asyncio.wait_for(main, PATIENCE_S)))
+            outcome.append(asyncio.run(asyncio.wait_for(main, TIMEOUT_S)))
         except BaseException as error:
             outcome.append(error)
 

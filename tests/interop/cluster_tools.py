@@ -8,7 +8,7 @@ from odradek.testing.cluster.cluster import Cluster
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def tool(cluster: Cluster, name: str, *words: str, **options: object) -> ToolRun:
@@ -19,7 +19,7 @@ def tool(cluster: Cluster, name: str, *words: str, **options: object) -> ToolRun
 
 def until(cluster: Cluster, text: str, name: str, *words: str) -> ToolRun:
     """The tool's output, once it matches."""
-    with deadline(PATIENCE_S, f"{name} {' '.join(words)} to tell {text}") as check:
+    with deadline(TIMEOUT_S, f"{name} {' '.join(words)} to tell {text}") as check:
         while not re.search(text, (found := tool(cluster, name, *words)).stdout):
             check()
     return found

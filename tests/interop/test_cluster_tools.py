@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.cluster.cluster import Cluster
-from tests.interop.cluster_tools import PATIENCE_S, create, tool, until
+from tests.interop.cluster_tools import TIMEOUT_S, create, tool, until
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 
@@ -27,7 +27,7 @@ def test_quorum_is_described(cluster: Cluster) -> None:
     status = tool(cluster, "metadata-quorum", "describe", "--status").stdout
     assert re.search(r"LeaderId:\s+[123]\n", status)
     assert re.search(r"CurrentVoters:.*\"id\": 1.*\"id\": 2.*\"id\": 3", status)
-    with deadline(PATIENCE_S, "no follower to lag") as check:
+    with deadline(TIMEOUT_S, "no follower to lag") as check:
         while True:
             rows = tool(cluster, "metadata-quorum", "describe", "--replication").lines[1:]
             assert [row.split()[-1] for row in rows].count("Leader") == 1
@@ -75,7 +75,7 @@ def test_kafka_topics_filters_show_stopped_broker(cluster: Cluster) -> None:
         assert [row.split()[1] for row in rows] == ["alone"]
     finally:
         cluster.restart(3)
-    with deadline(PATIENCE_S, "all in sync again") as check:
+    with deadline(TIMEOUT_S, "all in sync again") as check:
         while any(tool(cluster, "topics", "--describe", each).lines for each in filters):
             check()
 
@@ -84,7 +84,7 @@ def test_leaders_are_elected(cluster: Cluster, tmp_path: Path) -> None:
     create(cluster, "led", "3:1:2,3:2:1")
     cluster.stop(3)
     cluster.restart(3)
-    with deadline(PATIENCE_S, "broker 3 in sync, and no leader") as check:
+    with deadline(TIMEOUT_S, "broker 3 in sync, and no leader") as check:
         while True:
             rows = tool(cluster, "topics", "--describe", "--topic", "led").lines[1:]
             in_sync = [re.search(r"Isr: (\S+)", row) for row in rows]
@@ -120,7 +120,7 @@ def test_replicas_are_reassigned(cluster: Cluster, tmp_path: Path) -> None:
     asked = ("--reassignment-json-file", str(file))
     done = tool(cluster, "reassign-partitions", *asked, "--execute", "--throttle", "10000000")
     assert "Successfully started partition reassignments for moving-0,moving-1" in done.stdout
-    with deadline(PATIENCE_S, "the reassignments to be complete") as check:
+    with deadline(TIMEOUT_S, "the reassignments to be complete") as check:
         while True:
             found = tool(cluster, "reassign-partitions", *asked, "--verify").stdout
             if found.count("is completed") == 2 and "still in progress" not in found:

@@ -26,7 +26,7 @@ from tests.interop.directories_of_other_broker import open_directories
 from tests.support.broker_kinds import BROKERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.librdkafka_clients import (
-    PATIENCE_S,
+    TIMEOUT_S,
     create_topic,
     poll_until,
     produce,
@@ -66,19 +66,19 @@ def fill(broker: BrokerProcess, *, transactions: bool) -> None:
         for n in range(300):
             value = f"{codec}-{n}".encode().ljust(200)
             producer.produce("segments", value, b"%d" % n, n % 3)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
     create_topic(bootstrap, "appended", config={"message.timestamp.type": "LogAppendTime"})
     produce(bootstrap, "appended", [b"%d" % n for n in range(10)])
     create_topic(bootstrap, "trimmed", config=small)
     produce(bootstrap, "trimmed", [b"%d" % n * 50 for n in range(1000)], config=SMALL_BATCHES)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.delete_records([TopicPartition("trimmed", 0, 777)]).values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     create_topic(bootstrap, "headers", config={"cleanup.policy": "compact"})
     producer = Producer({"bootstrap.servers": bootstrap})
     for n in range(5):
         producer.produce("headers", None, f"k{n}", headers=[("a", b"1"), ("null", None)])
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     create_topic(bootstrap, "empty", partitions=2)
     commit(bootstrap, 120)
     if transactions:
@@ -105,25 +105,25 @@ def transact(bootstrap: str) -> None:
     """Committed and aborted transactions, one after the other."""
     config = {"bootstrap.servers": bootstrap, "transactional.id": "t"}
     producer = Producer(config)
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     for number, commits in enumerate([True, False, True, False]):
         producer.begin_transaction()
         for n in range(5):
             producer.produce("transactional", f"{number}-{n}")
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
         if commits:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_S)
         else:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_S)
 
 
 def look(broker: BrokerProcess) -> Seen:
     """Everything there is, read through librdkafka."""
     seen = Seen()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    seen.cluster_id = admin.describe_cluster().result(PATIENCE_S).cluster_id
+    seen.cluster_id = admin.describe_cluster().result(TIMEOUT_S).cluster_id
     watcher = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "watcher"})
-    topics = admin.list_topics(timeout=PATIENCE_S).topics
+    topics = admin.list_topics(timeout=TIMEOUT_S).topics
     for name in sorted(topic for topic in topics if not topic.startswith("__")):
         wait_for_topic(broker.bootstrap, name)
         for partition in sorted(topics[name].partitions):
@@ -134,12 +134,12 @@ def look(broker: BrokerProcess) -> Seen:
         (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
         seen.configs[name] = {
             entry.name: entry.value
-            for entry in future.result(PATIENCE_S).values()
+            for entry in future.result(TIMEOUT_S).values()
             if entry.source == 1  # DYNAMIC_TOPIC_CONFIG
         }
     watcher.close()
     (offsets,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
-    for part in offsets.result(PATIENCE_S).topic_partitions:
+    for part in offsets.result(TIMEOUT_S).topic_partitions:
         seen.committed[part.topic, part.partition] = part.offset
     return seen
 
@@ -151,10 +151,10 @@ def watermarks(broker: BrokerProcess, watcher: Consumer, where: TopicPartition) 
     cache's image first and tells the replica manager afterwards), so it is asked again. Of ours a
     client never hears that.
     """
-    with deadline(PATIENCE_S, f"{where} to be led") as check:
+    with deadline(TIMEOUT_S, f"{where} to be led") as check:
         while True:
             try:
-                low, high = watcher.get_watermark_offsets(where, timeout=PATIENCE_S)
+                low, high = watcher.get_watermark_offsets(where, timeout=TIMEOUT_S)
             except KafkaException as failed:
                 led_later = failed.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
                 if not (led_later and broker.kind == "kafka"):
@@ -181,7 +181,7 @@ def rows(bootstrap: str, topic: str, partition: int, low: int, high: int) -> lis
     found: list[Row] = []
     try:
         while low < high:
-            message = consumer.poll(PATIENCE_S)
+            message = consumer.poll(TIMEOUT_S)
             assert message is not None, f"{topic}-{partition} stops before {high}"
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF", message.error()

@@ -20,7 +20,7 @@ from odradek.cli.main import main
 from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import ToolRun, run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, poll_until
 
 RECORDS = 400
 FIRST_TIMESTAMP = int(time.time() * 1000) - 10_000
@@ -60,7 +60,7 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             value = f"value-{number}".ljust(150)
             at = FIRST_TIMESTAMP + number
             producer.produce(TOPIC, value, f"key-{number}", partition=0, timestamp=at)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
         consumer = Consumer(
             {
                 "bootstrap.servers": broker.bootstrap,
@@ -81,16 +81,16 @@ def decide(bootstrap: str) -> None:
     """Transactions of two records each, one after the other; every other is aborted."""
     create_topic(bootstrap, DECIDED, config={"internal.segment.bytes": "1000"})
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": DECIDED})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     for number in range(TRANSACTIONS):
         producer.begin_transaction()
         for _ in range(2):
             producer.produce(DECIDED, f"value-{number}")
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
         if number % 2:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_S)
         else:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_S)
 
 
 def dump(files: list[Path], *options: str) -> ToolRun:

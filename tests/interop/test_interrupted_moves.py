@@ -17,7 +17,7 @@ from tests.support.real_kafka import start_kafka
 
 RATE = "200000"
 VALUES = [b"%d" % number * 40 for number in range(6000)]
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_kafka_completes_interrupted_move(tmp_path: Path) -> None:
         assert (source / "empty-0.delete").exists()
         trio.run(begin_move, ours.bootstrap, str(destination))
         # Two segments are there with their indexes: they are finished.
-        with deadline(PATIENCE_S, "two copied segments") as check:
+        with deadline(TIMEOUT_S, "two copied segments") as check:
             while len(list(destination.glob("t-0.move/*.timeindex"))) < 2:
                 check()
     (future,) = destination.glob("t-0.*-future")
@@ -49,7 +49,7 @@ def test_kafka_completes_interrupted_move(tmp_path: Path) -> None:
     with start_kafka(
         tmp_path / "kafka", log_dirs=ours.log_dirs, formatted=True, static_voter=True
     ) as kafka:
-        with deadline(PATIENCE_S, "the end of the move") as check:
+        with deadline(TIMEOUT_S, "the end of the move") as check:
             while not (destination / "t-0").exists():
                 check()
         found = read_all(kafka.bootstrap, "t", len(VALUES))
@@ -59,7 +59,7 @@ def test_kafka_completes_interrupted_move(tmp_path: Path) -> None:
 
 
 def wait_until_there(directory: Path) -> None:
-    with deadline(PATIENCE_S, "a move that is over") as check:
+    with deadline(TIMEOUT_S, "a move that is over") as check:
         while not (directory / "empty-0").exists():
             check()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import ToolRun, run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic, wait_for_topic
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, wait_for_topic
 
 Tool = Callable[..., ToolRun]
 
@@ -50,7 +50,7 @@ def guarded(
 
 def eventually(run: Callable[[], ToolRun], expected: str) -> ToolRun:
     """A tool's output once it has the text: changes reach a broker a moment after the controller."""
-    with deadline(PATIENCE_S, expected) as check:
+    with deadline(TIMEOUT_S, expected) as check:
         while expected not in (done := run()).stdout:
             check()
     return done
@@ -84,7 +84,7 @@ def test_acls(guarded: BrokerProcess, name: str) -> None:
     assert name not in tool("topics", "--list").lines
     tool("acls", "--remove", "--force", "--topic", name)
     tool("acls", "--remove", "--force", "--topic", name, "--resource-pattern-type", "prefixed")
-    with deadline(PATIENCE_S, "the topic to be everybody's again") as check:
+    with deadline(TIMEOUT_S, "the topic to be everybody's again") as check:
         while name not in tool("topics", "--list").lines:
             check()
 
@@ -110,7 +110,7 @@ def test_scram_credentials(tool: Tool) -> None:
     assert "SCRAM-SHA-512=iterations=4096" in described
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         tool("configs", "--alter", *user, "--delete-config", mechanism)
-    with deadline(PATIENCE_S, "the credentials to be gone") as check:
+    with deadline(TIMEOUT_S, "the credentials to be gone") as check:
         while "SCRAM" in tool("configs", "--describe", *user).stdout:
             check()
     few = tool("configs", "--alter", *user, "--add-config",
@@ -155,7 +155,7 @@ def test_features(tool: Tool) -> None:
     assert _level(tool, "kraft.version") == "1"
     lowered = tool("features", "downgrade", "--feature", "share.version=0")
     assert "share.version was downgraded to 0." in lowered.stdout
-    with deadline(PATIENCE_S, "the level to be 0") as check:
+    with deadline(TIMEOUT_S, "the level to be 0") as check:
         while _level(tool, "share.version") != "0":
             check()
     raised = tool("features", "upgrade", "--feature", "share.version=1")

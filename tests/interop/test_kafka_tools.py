@@ -14,7 +14,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import ToolRun, run_tool, spawn_tool
 from tests.support.librdkafka_clients import (
-    PATIENCE_S,
+    TIMEOUT_S,
     create_topic,
     produce,
     produce_with_timestamps,
@@ -76,7 +76,7 @@ def test_topics(tool: Tool, bootstrap: str, name: str) -> None:
     tool("topics", "--alter", "--topic", name, "--partitions", "4")
     assert len(tool("topics", "--describe", "--topic", name).lines) == 5
     tool("topics", "--delete", "--topic", name)
-    with deadline(PATIENCE_S, "the topic to be gone") as check:
+    with deadline(TIMEOUT_S, "the topic to be gone") as check:
         while name in tool("topics", "--list").lines:
             check()
     gone = tool("topics", "--describe", "--topic", name, check=False)
@@ -206,7 +206,7 @@ def test_consumer_groups_describe_members(tool: Tool, bootstrap: str, name: str)
         assert "The group is not empty" in refused.stdout + refused.stderr
     finally:
         member.send_signal(signal.SIGTERM)
-        member.communicate(timeout=PATIENCE_S)
+        member.communicate(timeout=TIMEOUT_S)
 
 
 def test_consumer_groups_describe_consumer_protocol(tool: Tool, bootstrap: str, name: str) -> None:
@@ -231,7 +231,7 @@ def test_consumer_groups_describe_consumer_protocol(tool: Tool, bootstrap: str, 
         assert (row["CURRENT-EPOCH"], row["TARGET-EPOCH"]) == ("2", "2")
         state = tool("consumer-groups", *group, "--state").stdout
         assert re.search(rf"{name}\s+127\.0\.0\.1:\d+\s+\(1\)\s+uniform\s+Stable\s+1", state)
-        with deadline(PATIENCE_S, "the commits") as check:
+        with deadline(TIMEOUT_S, "the commits") as check:
             while {r["CURRENT-OFFSET"] for r in columns(tool("consumer-groups", *group))} != {"2"}:
                 check()
         for words, shown in ((("--type", "consumer"), True), (("--type", "classic"), False)):
@@ -246,7 +246,7 @@ def test_consumer_groups_describe_consumer_protocol(tool: Tool, bootstrap: str, 
         tool("configs", "--alter", *settings, "--delete-config", "consumer.session.timeout.ms")
     finally:
         member.send_signal(signal.SIGTERM)
-        member.communicate(timeout=PATIENCE_S)
+        member.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
@@ -395,11 +395,11 @@ def test_console_consumer_reads_internal_topics(tool: Tool, bootstrap: str, name
     produce(bootstrap, name, [b"x"] * 5)
     consume_as_group(tool, name, name, 5)
     commits: list[Any] = []
-    for patience_ms in ("1000", "20000"):  # how long it waits at the end before it stops
+    for timeout_ms in ("1000", "20000"):  # how long it waits at the end before it stops
         shown = tool(
             "console-consumer", "--topic", "__consumer_offsets", "--from-beginning",
             "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
-            "--timeout-ms", patience_ms, check=False,
+            "--timeout-ms", timeout_ms, check=False,
         ).stdout  # fmt: skip
         commits = [
             row["value"]["data"]
@@ -417,7 +417,7 @@ def test_verifiable_producer_and_consumer(bootstrap: str, name: str) -> None:
         "verifiable-producer", "--bootstrap-server", bootstrap, "--topic", name,
         "--max-messages", "300", "--throughput", "-1", "--acks", "-1",
     )  # fmt: skip
-    output, _ = producer.communicate(timeout=PATIENCE_S)
+    output, _ = producer.communicate(timeout=TIMEOUT_S)
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     acked = {(e["partition"], e["offset"]) for e in events if e["name"] == "producer_send_success"}
     assert producer.returncode == 0, output
@@ -427,7 +427,7 @@ def test_verifiable_producer_and_consumer(bootstrap: str, name: str) -> None:
         "verifiable-consumer", "--bootstrap-server", bootstrap, "--topic", name,
         "--group-id", name, "--max-messages", "300", "--reset-policy", "earliest", "--verbose",
     )  # fmt: skip
-    output, _ = consumer.communicate(timeout=PATIENCE_S)
+    output, _ = consumer.communicate(timeout=TIMEOUT_S)
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     read = [(e["partition"], e["offset"]) for e in events if e["name"] == "record_data"]
     assert consumer.returncode == 0, output

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.broker_process import BrokerProcess, deadline
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until, produce, read_all
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, poll_until, produce, read_all
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -53,7 +53,7 @@ def test_headers_nulls_and_timestamps_are_preserved(bootstrap: str, name: str) -
     producer = Producer({"bootstrap.servers": bootstrap})
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
     producer.produce(name, None, b"tombstone", timestamp=1_234_567, headers=headers)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     (message,) = read_all(bootstrap, name, 1)
     assert (message.key(), message.value()) == (b"tombstone", None)
     assert message.headers() == headers
@@ -65,7 +65,7 @@ def test_log_append_time_is_set_by_broker(bootstrap: str, name: str) -> None:
     before = int(time.time() * 1000)
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4"})
     producer.produce(name, b"now", timestamp=1)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     (message,) = read_all(bootstrap, name, 1)
     kind, timestamp = message.timestamp()
     assert kind == 2  # TIMESTAMP_LOG_APPEND_TIME
@@ -78,7 +78,7 @@ def test_too_large_record_is_refused(bootstrap: str, name: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(name, b"x" * 3000, on_delivery=lambda error, _: errors.append(error))
     producer.produce(name, b"small", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert sorted(str(error and error.code()) for error in errors) in (
         ["10", "None"],  # MSG_SIZE_TOO_LARGE for the large one
         ["10", "10"],  # for both, where they went in one batch
@@ -123,13 +123,13 @@ def test_end_of_partition_is_reported(bootstrap: str, name: str, isolation: str)
     }
     consumer = Consumer(config)
     consumer.assign([TopicPartition(name, 0, 0)])
-    seen = [consumer.poll(PATIENCE_S), consumer.poll(PATIENCE_S)]
+    seen = [consumer.poll(TIMEOUT_S), consumer.poll(TIMEOUT_S)]
     assert seen[0] is not None
     assert seen[0].value() == b"only"
     assert seen[1] is not None
     assert seen[1].error().code() == KafkaError._PARTITION_EOF
     assert seen[1].offset() == 1
-    assert consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=PATIENCE_S) == (0, 1)
+    assert consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=TIMEOUT_S) == (0, 1)
     consumer.close()
 
 
@@ -186,7 +186,7 @@ def group(bootstrap: str, name: str) -> Iterator[Group]:
 
 def settle(partitions: int, *members: Consumer, evenly: bool = False) -> list[set[int]]:
     """Poll until each member has something (or as many) and all partitions have one owner; who has what."""
-    with deadline(PATIENCE_S, "the group to settle") as check:
+    with deadline(TIMEOUT_S, "the group to settle") as check:
         while True:
             owned = []
             for consumer in members:
@@ -266,7 +266,7 @@ def test_members_with_same_instance_id_fence_each_other(
     settle(1, first)
     second = group.join(group_instance_id="same")
     settle(1, second)
-    with deadline(PATIENCE_S, "the first one to be fenced") as check:
+    with deadline(TIMEOUT_S, "the first one to be fenced") as check:
         while True:
             try:
                 message = first.poll(0.2)
@@ -290,7 +290,7 @@ def test_group_continues_at_committed_offsets(bootstrap: str, name: str, group: 
     group.leave(first)
     second = group.join()
     assert [m.value() for m in poll_until(second, 6)] == [b"%d" % n for n in range(4, 10)]
-    (committed,) = second.committed([TopicPartition(name, 0)], timeout=PATIENCE_S)
+    (committed,) = second.committed([TopicPartition(name, 0)], timeout=TIMEOUT_S)
     assert committed.offset == 4
 
 
@@ -298,15 +298,15 @@ def test_admin_client_manages_topics(bootstrap: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def done(futures: Mapping[Any, Future[Any]]) -> list[Any]:
-        return [future.result(PATIENCE_S) for future in futures.values()]
+        return [future.result(TIMEOUT_S) for future in futures.values()]
 
     done(admin.create_topics([NewTopic(name, 2, 1, config={"retention.ms": "1000000"})]))
     with pytest.raises(KafkaException) as already:
         done(admin.create_topics([NewTopic(name, 2, 1)]))
     assert already.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
     done(admin.create_partitions([NewPartitions(name, 5)]))
-    with deadline(PATIENCE_S, "five partitions") as check:
-        while len(admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) != 5:
+    with deadline(TIMEOUT_S, "five partitions") as check:
+        while len(admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions) != 5:
             check()
     entry = ConfigEntry("retention.ms", "5000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
@@ -316,8 +316,8 @@ def test_admin_client_manages_topics(bootstrap: str, name: str) -> None:
     assert configs["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     assert configs["cleanup.policy"].is_default
     done(admin.delete_topics([name]))
-    with deadline(PATIENCE_S, "the topic to be gone") as check:
-        while name in admin.list_topics(timeout=PATIENCE_S).topics:
+    with deadline(TIMEOUT_S, "the topic to be gone") as check:
+        while name in admin.list_topics(timeout=TIMEOUT_S).topics:
             check()
 
 
@@ -329,14 +329,14 @@ def test_admin_client_manages_offsets(bootstrap: str, name: str) -> None:
 
     def offset(spec: OffsetSpec) -> int:
         response = admin.list_offsets({where: spec}, isolation_level=IsolationLevel.READ_COMMITTED)
-        return int(response[where].result(PATIENCE_S).offset)
+        return int(response[where].result(TIMEOUT_S).offset)
 
     assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (0, 10)
     deleted = admin.delete_records([TopicPartition(name, 0, 3)])
-    assert deleted[where].result(PATIENCE_S).low_watermark == 3
+    assert deleted[where].result(TIMEOUT_S).low_watermark == 3
     assert offset(OffsetSpec.earliest()) == 3
     with pytest.raises(KafkaException) as beyond:
-        admin.delete_records([TopicPartition(name, 0, 11)])[where].result(PATIENCE_S)
+        admin.delete_records([TopicPartition(name, 0, 11)])[where].result(TIMEOUT_S)
     assert beyond.value.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE
 
 
@@ -347,30 +347,30 @@ def test_admin_client_manages_groups(bootstrap: str, name: str, group: Group) ->
     consumer = group.join(client_id="a-client")
     poll_until(consumer, 2)
     consumer.commit(asynchronous=False)
-    described = admin.describe_consumer_groups([name])[name].result(PATIENCE_S)
+    described = admin.describe_consumer_groups([name])[name].result(TIMEOUT_S)
     assert described.state.name == "STABLE"
     assert described.partition_assignor == "range"
     assert [m.client_id for m in described.members] == ["a-client"]
     assigned = {part.partition for part in described.members[0].assignment.topic_partitions}
     assert assigned == {0, 1}
-    listed = admin.list_consumer_groups().result(PATIENCE_S)
+    listed = admin.list_consumer_groups().result(TIMEOUT_S)
     assert name in {group.group_id for group in listed.valid}
     with pytest.raises(KafkaException) as busy:
-        admin.delete_consumer_groups([name])[name].result(PATIENCE_S)
+        admin.delete_consumer_groups([name])[name].result(TIMEOUT_S)
     assert busy.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
     group.leave(consumer)
     asked = ConsumerGroupTopicPartitions(name)
     (offsets,) = admin.list_consumer_group_offsets([asked]).values()
-    committed = {p.partition: p.offset for p in offsets.result(PATIENCE_S).topic_partitions}
+    committed = {p.partition: p.offset for p in offsets.result(TIMEOUT_S).topic_partitions}
     assert committed[0] == 2
-    admin.delete_consumer_groups([name])[name].result(PATIENCE_S)
-    listed = admin.list_consumer_groups().result(PATIENCE_S)
+    admin.delete_consumer_groups([name])[name].result(TIMEOUT_S)
+    listed = admin.list_consumer_groups().result(TIMEOUT_S)
     assert name not in {group.group_id for group in listed.valid}
 
 
 def test_cluster_is_described(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    found = admin.describe_cluster().result(PATIENCE_S)
+    found = admin.describe_cluster().result(TIMEOUT_S)
     assert [f"{node.host}:{node.port}" for node in found.nodes] == [broker.bootstrap]
     assert found.controller.id == found.nodes[0].id == 1
     assert len(found.cluster_id) == 22

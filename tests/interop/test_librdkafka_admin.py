@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 from odradek.broker.security.authorizer_config import STANDARD_AUTHORIZER
 from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic
 
 CONFIG = {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
 
@@ -49,7 +49,7 @@ def admin(guarded: BrokerProcess) -> AdminClient:
 
 def until(found: Callable[[], Any], wanted: Any) -> None:
     """Once it is so: a change reaches Kafka's broker a moment after its controller."""
-    with deadline(PATIENCE_S, str(wanted)) as check:
+    with deadline(TIMEOUT_S, str(wanted)) as check:
         while found() != wanted:
             check()
 
@@ -133,7 +133,7 @@ def test_authorized_operations_are_described(
     def error() -> str:
         (future,) = admin.describe_consumer_groups([group]).values()
         try:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
         except KafkaException as refused:
             return str(refused.args[0].name())
         return ""

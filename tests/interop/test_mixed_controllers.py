@@ -34,7 +34,7 @@ from tests.support.librdkafka_clients import read_all
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.interop
-PATIENCE_S = 30
+TIMEOUT_S = 30
 ASSIGNMENT = [[OURS, THEIRS], [THEIRS, OURS], [OURS, THEIRS], [THEIRS, OURS]]
 
 
@@ -61,13 +61,13 @@ def other(company: tuple[MixedBrokers, int]) -> tuple[AdminClient, int]:
 
 def done(futures: dict[Any, Any]) -> None:
     for future in futures.values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
 
 
 def refused(futures: dict[Any, Any]) -> int:
     (future,) = futures.values()
     with pytest.raises(KafkaException) as error:
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     code: int = error.value.args[0].code()
     return code
 
@@ -76,7 +76,7 @@ def config_of(admin: AdminClient, resource: ConfigResource, name: str) -> str | 
     """None while the broker that is asked has not heard of the resource."""
     (future,) = admin.describe_configs([resource]).values()
     try:
-        value: str = future.result(PATIENCE_S)[name].value
+        value: str = future.result(TIMEOUT_S)[name].value
     except KafkaException as error:
         if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise
@@ -88,7 +88,7 @@ def altered(admin: AdminClient, kind: ResourceType, name: str, config: str, valu
     entry = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(kind, name, incremental_configs=[entry])
     done(admin.incremental_alter_configs([resource]))
-    with deadline(PATIENCE_S, f"{config} of {name} to be {value}") as check:
+    with deadline(TIMEOUT_S, f"{config} of {name} to be {value}") as check:
         while config_of(admin, ConfigResource(kind, name), config) != value:
             check()
 
@@ -103,11 +103,11 @@ def test_topics_are_created_extended_and_deleted(other: tuple[AdminClient, int])
         KafkaError.INVALID_REPLICATION_FACTOR
     )
     done(admin.create_partitions([NewPartitions("forwarded", 4)]))
-    with deadline(PATIENCE_S, "four partitions") as check:
+    with deadline(TIMEOUT_S, "four partitions") as check:
         while len(admin.list_topics("forwarded", 10).topics["forwarded"].partitions) != 4:
             check()
-    done(admin.delete_topics(["forwarded"], operation_timeout=PATIENCE_S))
-    with deadline(PATIENCE_S, "no topic") as check:
+    done(admin.delete_topics(["forwarded"], operation_timeout=TIMEOUT_S))
+    with deadline(TIMEOUT_S, "no topic") as check:
         while "forwarded" in admin.list_topics(timeout=10).topics:
             check()
 
@@ -133,7 +133,7 @@ def test_each_broker_gets_its_own_producer_ids(company: tuple[MixedBrokers, int]
 
 def producer_id(bootstrap: str) -> int:
     plain = {"transactional_id": None, "transaction_timeout": 0}
-    with RawClient(bootstrap) as client, deadline(PATIENCE_S, "a producer id") as check:
+    with RawClient(bootstrap) as client, deadline(TIMEOUT_S, "a producer id") as check:
         while (told := client.ask(apis.INIT_PRODUCER_ID, 0, plain)).error_code:
             check(0.1)
     return int(told.producer_id)
@@ -199,7 +199,7 @@ def reassign(
     words = ("--bootstrap-server", company.theirs.bootstrap, "--reassignment-json-file", str(file))
     run_tool("reassign-partitions", *words, "--execute")
     admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
-    with deadline(PATIENCE_S, f"{topic} to be reassigned") as check:
+    with deadline(TIMEOUT_S, f"{topic} to be reassigned") as check:
         while True:
             found = admin.list_topics(topic, 10).topics[topic].partitions
             if all(
@@ -229,7 +229,7 @@ def produce(bootstrap: str, topic: str, count: int, compression: str) -> list[ob
             on_delivery=lambda error, _: failed.append(error) if error is not None else None,
         )
         producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     return failed
 
 

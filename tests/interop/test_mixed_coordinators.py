@@ -13,7 +13,7 @@ from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_broker
 from tests.interop.transactional_clients import COMMITTED, transactional, values
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_clients import PATIENCE_S
+from tests.support.librdkafka_clients import TIMEOUT_S
 
 pytestmark = pytest.mark.interop
 
@@ -43,10 +43,10 @@ def key_at(company: MixedBrokers, topic: str, node: int, prefix: str) -> str:
 def committed(company: MixedBrokers, group: str, topic: str) -> int:
     """The group's offset in the first partition; from whoever coordinates it, once somebody does."""
     consumer = Consumer({"bootstrap.servers": company.ours.bootstrap, "group.id": group})
-    with deadline(PATIENCE_S, f"a coordinator of {group}") as check:
+    with deadline(TIMEOUT_S, f"a coordinator of {group}") as check:
         while True:
             try:
-                (found,) = consumer.committed([TopicPartition(topic, 0)], PATIENCE_S)
+                (found,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
                 break
             except KafkaException:
                 check(0.1)
@@ -58,7 +58,7 @@ def committed(company: MixedBrokers, group: str, topic: str) -> int:
 def commit(company: MixedBrokers, producer: Producer, group: str, topic: str, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": company.ours.bootstrap, "group.id": group})
     wanted = [TopicPartition(topic, 0, offset)]
-    producer.send_offsets_to_transaction(wanted, consumer.consumer_group_metadata(), PATIENCE_S)
+    producer.send_offsets_to_transaction(wanted, consumer.consumer_group_metadata(), TIMEOUT_S)
     consumer.close()
 
 
@@ -76,7 +76,7 @@ def test_coordinators_move_to_other_broker_and_back(company: MixedBrokers) -> No
     producer.produce("t", b"theirs", partition=0)
     producer.produce("t", b"theirs", partition=1)
     commit(company, producer, group, "t", 1)
-    producer.commit_transaction(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_S)
     assert committed(company, group, "t") == 1
 
     # Apache Kafka's broker dies in the middle of the next one; ours ends it.
@@ -84,9 +84,9 @@ def test_coordinators_move_to_other_broker_and_back(company: MixedBrokers) -> No
     producer.produce("t", b"ours", partition=0)
     producer.produce("t", b"ours", partition=1)
     commit(company, producer, group, "t", 2)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     company.kill_theirs()
-    producer.commit_transaction(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_S)
     assert values(bootstrap, "t", 4, partitions=range(2), config=COMMITTED).count("ours") == 2
     assert committed(company, group, "t") == 2
 
@@ -99,7 +99,7 @@ def test_coordinators_move_to_other_broker_and_back(company: MixedBrokers) -> No
     producer.begin_transaction()
     producer.produce("t", b"again", partition=0)
     commit(company, producer, group, "t", 3)
-    producer.commit_transaction(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_S)
     assert committed(company, group, "t") == 3
     assert values(bootstrap, "t", 5, partitions=range(2), config=COMMITTED).count("again") == 1
 
@@ -110,7 +110,7 @@ def lead_again(company: MixedBrokers) -> None:
     with deadline(60, "every replica to be in sync") as check:
         while any(
             len(row.isrs) < 2
-            for topic in admin.list_topics(timeout=PATIENCE_S).topics.values()
+            for topic in admin.list_topics(timeout=TIMEOUT_S).topics.values()
             for row in topic.partitions.values()
         ):
             check(0.2)

@@ -11,7 +11,7 @@ import pytest
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, produce, read_all
+from tests.support.librdkafka_clients import TIMEOUT_S, produce, read_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 OFTEN = {"log.roll.ms": "1000", "replica.high.watermark.checkpoint.interval.ms": "500"}
@@ -32,7 +32,7 @@ def test_other_broker_leads_partitions_of_failed_directory(tmp_path: Path, contr
             produce(broker.bootstrap, topic, [b"before"], config=ALL)
         bad.rename(tmp_path / "away")
         bad.write_text("a file")
-        with deadline(PATIENCE_S, "another leader") as check:
+        with deadline(TIMEOUT_S, "another leader") as check:
             while company.leaders("leaves") != [controller]:
                 check(0.1)
         assert company.leaders("stays") == [node]
@@ -56,7 +56,7 @@ def move(company: MixedBrokers, place: Path, topic: str, node: int, directory: P
     file.write_text(json.dumps({"version": 1, "partitions": [row]}))
     words = ("--bootstrap-server", company.ours.bootstrap, "--reassignment-json-file", str(file))
     run_tool("reassign-partitions", *words, "--execute")
-    with deadline(PATIENCE_S, f"{topic} to be in {directory}") as check:
+    with deadline(TIMEOUT_S, f"{topic} to be in {directory}") as check:
         while not all(
             f"{what} {how}" in run_tool("reassign-partitions", *words, "--verify").stdout
             for what, how in (

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.support.broker_process import deadline
-from tests.support.librdkafka_clients import PATIENCE_S
+from tests.support.librdkafka_clients import TIMEOUT_S
 
 pytestmark = pytest.mark.interop
 
@@ -74,7 +74,7 @@ def produce(
     told: list[object] = []
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     return told
 
 
@@ -84,7 +84,7 @@ def read(bootstrap: str, topic: str, count: int, **config: object) -> list[bytes
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
-    with deadline(PATIENCE_S, f"{count} records") as check:
+    with deadline(TIMEOUT_S, f"{count} records") as check:
         while len(found) < count:
             message = consumer.poll(0.1)
             if message is not None and message.error() is None:
@@ -142,7 +142,7 @@ def wait_in_sync_under_writes(company: MixedBrokers) -> None:
     """A follower that has everything does not lag: something has to be written."""
     producer = Producer({"bootstrap.servers": company.ours.bootstrap, "acks": 1})
     producer.produce("strict", b"unreplicated")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     wait_in_sync(company, "strict", OURS)
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.interop.transactional_clients import COMMITTED, java, transactional, values
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, produce
+from tests.support.librdkafka_clients import TIMEOUT_S, produce
 
 pytestmark = pytest.mark.interop
 
@@ -64,11 +64,11 @@ def test_librdkafka_commits_and_aborts(bootstrap: str, topic: str) -> None:
                 committed += [value] * commits
             # librdkafka, told to abort while its partitions wait to be added (CONCURRENT_TRANSACTIONS: the
             # markers of the last end are on their way), ends what has not begun, and that is refused.
-            producer.flush(PATIENCE_S)
+            producer.flush(TIMEOUT_S)
             if commits:
-                producer.commit_transaction(PATIENCE_S)
+                producer.commit_transaction(TIMEOUT_S)
             else:
-                producer.abort_transaction(PATIENCE_S)
+                producer.abort_transaction(TIMEOUT_S)
     read = values(bootstrap, topic, len(committed), partitions=range(2), config=COMMITTED)
     assert sorted(read) == sorted(committed)
 
@@ -95,10 +95,10 @@ def test_offsets_are_committed_in_transactions(
         producer.begin_transaction()
         producer.produce(out, b"made", partition=number % 2)
         producer.send_offsets_to_transaction(
-            [TopicPartition(topic, 0, number + 1)], consumer.consumer_group_metadata(), PATIENCE_S
+            [TopicPartition(topic, 0, number + 1)], consumer.consumer_group_metadata(), TIMEOUT_S
         )
-        producer.commit_transaction(PATIENCE_S)
-        (found,) = consumer.committed([TopicPartition(topic, 0)], PATIENCE_S)
+        producer.commit_transaction(TIMEOUT_S)
+        (found,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
         consumer.close()
         assert found.offset == number + 1
     assert values(bootstrap, out, 4, partitions=range(2), config=COMMITTED) == ["made"] * 4
@@ -117,7 +117,7 @@ def test_kafka_transactions_lists_transactions_of_both(bootstrap: str, topic: st
         producers.append(transactional(bootstrap, f"{topic}-{number}"))
         producers[-1].begin_transaction()
         producers[-1].produce(topic, b"open", partition=number % 2)
-        producers[-1].flush(PATIENCE_S)
+        producers[-1].flush(TIMEOUT_S)
     listed = run_tool("transactions", "--bootstrap-server", bootstrap, "list").stdout
     for number in range(4):
         assert f"{topic}-{number}" in listed
@@ -128,4 +128,4 @@ def test_kafka_transactions_lists_transactions_of_both(bootstrap: str, topic: st
         assert "Ongoing" in described
         assert f"{topic}-{number % 2}" in described
     for producer in producers:
-        producer.abort_transaction(PATIENCE_S)
+        producer.abort_transaction(TIMEOUT_S)

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import ToolRun, run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic, produce, read_all
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, produce, read_all
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 SLOW = 400_000
@@ -79,7 +79,7 @@ def others(tool: Tool, broker: BrokerProcess, topic: str) -> list[Path]:
 def verified(tool: Tool, words: Sequence[str]) -> ToolRun:
     """The first --verify that finds every replica in its new place."""
     wanted = len(json.loads(Path(words[1]).read_text())["partitions"])
-    with deadline(2 * PATIENCE_S, "the reassignment to be complete") as check:
+    with deadline(2 * TIMEOUT_S, "the reassignment to be complete") as check:
         while True:
             run = tool("reassign-partitions", "--verify", *words)
             if run.stdout.count("completed successfully") == wanted:
@@ -200,7 +200,7 @@ class Traffic:
                 "retries": 0,
                 "linger.ms": 1,
                 "queue.buffering.max.messages": 1000,
-                "message.timeout.ms": int(PATIENCE_S * 1000),
+                "message.timeout.ms": int(TIMEOUT_S * 1000),
             }
         )
         self._consumer = Consumer(
@@ -225,7 +225,7 @@ class Traffic:
     def stop(self) -> None:
         """No more is sent; waits until everything acknowledged was read, or for an error."""
         self._stop.set()
-        self._thread.join(2 * PATIENCE_S)
+        self._thread.join(2 * TIMEOUT_S)
         assert not self._thread.is_alive()
         self._consumer.close()
 
@@ -241,7 +241,7 @@ class Traffic:
             self._poll(0.001)
         if self.errors:
             self._producer.purge()
-        self._producer.flush(PATIENCE_S)
+        self._producer.flush(TIMEOUT_S)
         quiet = 0
         while quiet < 10 and sum(map(len, self.read)) < self.count:
             quiet = quiet + 1 if not self._poll(0.5) else 0
@@ -290,7 +290,7 @@ def traffic(broker: BrokerProcess, topic: str, partitions: int = 1) -> Iterator[
 def more_comes_through(running: Traffic, count: int = 500) -> None:
     """Wait until so many more records were acknowledged."""
     wanted = running.count + count
-    with deadline(PATIENCE_S, f"{count} more records in {running.topic}") as check:
+    with deadline(TIMEOUT_S, f"{count} more records in {running.topic}") as check:
         while running.count < wanted:
             assert not running.errors
             check()
@@ -330,7 +330,7 @@ def test_kip_113_second_system_test(own_broker: BrokerProcess, name: str, tmp_pa
             # Root ignores permissions: the directory goes, and a file is in its place.
             second.rename(tmp_path / "gone")
             second.write_bytes(b"")
-            with deadline(PATIENCE_S, "the directory to be found bad") as check:
+            with deadline(TIMEOUT_S, "the directory to be found bad") as check:
                 while not on_bad.errors:
                     check()
         more_comes_through(on_good)

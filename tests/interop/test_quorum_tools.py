@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.cluster.cluster import Cluster
-from tests.interop.cluster_tools import PATIENCE_S, create, tool, until
+from tests.interop.cluster_tools import TIMEOUT_S, create, tool, until
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
 
@@ -38,7 +38,7 @@ def quorum(cluster: Cluster) -> list[list[str]]:
 
 def wait_for_roles(cluster: Cluster, voters: Sequence[int]) -> None:
     """Until these are the voters, and all others observers."""
-    with deadline(PATIENCE_S, f"{voters} to vote") as check:
+    with deadline(TIMEOUT_S, f"{voters} to vote") as check:
         while True:
             status = {int(row[0]): row[-1] for row in quorum(cluster)}
             if sorted(status) == [1, 2, 3, 4] and sorted(
@@ -84,7 +84,7 @@ def test_feature_is_downgraded_and_upgraded_on_all_nodes(cluster: Cluster) -> No
         assert f"share.version was {direction}d to {level}." in done.stdout
         for broker in cluster.brokers:
             where = ("--bootstrap-server", cluster.address(broker))
-            with deadline(PATIENCE_S, f"broker {broker} to show level {level}") as check:
+            with deadline(TIMEOUT_S, f"broker {broker} to show level {level}") as check:
                 while not re.search(
                     rf"share.version\s.*FinalizedVersionLevel: {level}\s",
                     run_tool("features", *where, "describe").stdout,
@@ -146,7 +146,7 @@ def test_metadata_log_is_read_by_kafka_tools(cluster: Cluster, tmp_path: Path) -
         assert "Unable to lock" in running.stderr
         copy = tmp_path / f"node-{node}" / metadata.name / log.name
         copy.parent.mkdir(parents=True)
-        with deadline(PATIENCE_S, f"node {node}, and the shell, to know all of it") as check:
+        with deadline(TIMEOUT_S, f"node {node}, and the shell, to know all of it") as check:
             while True:
                 shutil.copy(log, copy)
                 found = shell(copy, "tree", "/image/topics/byName/shown").stdout

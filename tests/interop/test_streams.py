@@ -28,7 +28,7 @@ from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_dist import kafka_dist
 from tests.support.librdkafka_clients import create_topic
 
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 """A JVM's broker needs twenty seconds to be there again, where others use the machine too."""
 KILLS = 10
 INPUT, OUTPUT = "lines", "counts"
@@ -139,7 +139,7 @@ class Writer(threading.Thread):
 
     def written(self) -> Counter[str]:
         """How often each word was written, once all of it has been acknowledged."""
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_S) == 0
         assert self.failures == []
         return self.words
 
@@ -148,7 +148,7 @@ def everything(bootstrap: str) -> dict[str, list[int]]:
     """Each word's counts, in the order in which they are in the output."""
     with closing(Reader(bootstrap)) as reader:
         ends: set[int] = set()
-        with deadline(PATIENCE_S, "the output's ends") as check:
+        with deadline(TIMEOUT_S, "the output's ends") as check:
             while len(ends) < PARTITIONS:
                 ends |= reader.read(0.2)
                 check(0)
@@ -169,7 +169,7 @@ def word_count(bootstrap: str, directory: Path) -> Iterator[None]:
         )
     try:
         yield
-        process.communicate(timeout=PATIENCE_S)  # its standard input ends, and with it the program
+        process.communicate(timeout=TIMEOUT_S)  # its standard input ends, and with it the program
         assert process.returncode == 0, "it gave up"
     except BaseException as error:
         error.add_note(f"the application's last words:\n{log_file.read_text()[-6000:]}")
@@ -207,17 +207,17 @@ def test_word_count_exactly_once(kind: str, tmp_path: Path) -> None:
             try:
                 for kill in range(KILLS):
                     if kill % 3 != 2:
-                        reader.wait_for(reader.total + 200, PATIENCE_S)
+                        reader.wait_for(reader.total + 200, TIMEOUT_S)
                     reader.read(moments.uniform(0.05, 0.5))
                     broker.kill()
                     if kill in LONG_ABSENCES:
                         reader.read(LONG_S)
                     broker = restarted(broker)
-                reader.wait_for(reader.total + 200, PATIENCE_S)
+                reader.wait_for(reader.total + 200, TIMEOUT_S)
             finally:
                 writer.stop()
             written = writer.written()
-            reader.wait_for(written.total(), PATIENCE_S)
+            reader.wait_for(written.total(), TIMEOUT_S)
         counts = everything(broker.bootstrap)
         require({word: seen[-1] for word, seen in counts.items()} == dict(written), "miscounted")
         for word, seen in counts.items():

@@ -16,7 +16,7 @@ from tests.interop.directories_of_other_broker import open_directories
 from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess, deadline
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic, wait_for_topic
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, wait_for_topic
 from tests.support.librdkafka_reading import read_to_end
 from tests.support.tiered_storage_configs import NOT_READY, STORAGE, tiered_configs
 
@@ -58,15 +58,15 @@ def test_other_broker_reads_remote_storage(tmp_path: Path, writer: str, reader: 
 def transactions(bootstrap: str, numbers: range) -> list[str]:
     """One record in each, and a marker; each third is aborted. The values that are committed."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "log_level": 0})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     for number in numbers:
         producer.begin_transaction()
         producer.produce(TOPIC, f"{number}", partition=0)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         if number % 3 == 2:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_S)
         else:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_S)
     return [f"{number}" for number in numbers if number % 3 != 2]
 
 
@@ -75,7 +75,7 @@ def consume(bootstrap: str) -> list[str]:
     messages = read_to_end(
         bootstrap,
         TopicPartition(TOPIC, 0, 0),
-        patience_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
         config={"isolation.level": "read_committed"},
         passing=NOT_READY,
     )
@@ -84,7 +84,7 @@ def consume(bootstrap: str) -> list[str]:
 
 def wait_until_tiered(broker: BrokerProcess, offset: int) -> None:
     """Until at least so much is not on the broker's disks any more."""
-    with deadline(PATIENCE_S, f"{offset} to be the first local offset") as check:
+    with deadline(TIMEOUT_S, f"{offset} to be the first local offset") as check:
         while get_offsets(broker.bootstrap, "earliest-local") < offset:
             check(0.2)
 

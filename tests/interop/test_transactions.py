@@ -26,7 +26,7 @@ from tests.support.anomalies import require
 from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import ToolRun, run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, create_topic, poll_until, produce
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, poll_until, produce
 from tests.support.odradek_process import start_odradek
 
 ALL = {"isolation.level": "read_uncommitted"}
@@ -94,12 +94,12 @@ def test_librdkafka_commits_and_aborts(bootstrap: str, name: str) -> None:
         producer.begin_transaction()
         for i in range(5):
             producer.produce(name, b"%d-%d" % (n, i), partition=i % 2)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         if n % 3:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_S)
             committed += [f"{n}-{i}" for i in range(5)]
         else:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_S)
     read = values(bootstrap, name, len(committed), partitions=range(2), config=COMMITTED)
     assert sorted(read) == sorted(committed)
 
@@ -109,13 +109,13 @@ def test_librdkafka_is_fenced(bootstrap: str, name: str) -> None:
     first = transactional(bootstrap, name)
     first.begin_transaction()
     first.produce(name, b"first")
-    first.flush(PATIENCE_S)
+    first.flush(TIMEOUT_S)
     second = transactional(bootstrap, name)
     second.begin_transaction()
     second.produce(name, b"second")
-    second.commit_transaction(PATIENCE_S)
+    second.commit_transaction(TIMEOUT_S)
     with pytest.raises(KafkaException) as fenced:
-        first.commit_transaction(PATIENCE_S)
+        first.commit_transaction(TIMEOUT_S)
     assert fenced.value.args[0].fatal()
     assert values(bootstrap, name, 1, config=COMMITTED) == ["second"]
 
@@ -141,10 +141,10 @@ def test_librdkafka_sends_offsets_to_its_transaction(bootstrap: str, name: str) 
     ):
         producer.begin_transaction()
         producer.send_offsets_to_transaction(
-            [TopicPartition(name, 0, 7)], consumer.consumer_group_metadata(), PATIENCE_S
+            [TopicPartition(name, 0, 7)], consumer.consumer_group_metadata(), TIMEOUT_S
         )
-        outcome(PATIENCE_S)
-        (found,) = consumer.committed([where], PATIENCE_S)
+        outcome(TIMEOUT_S)
+        (found,) = consumer.committed([where], TIMEOUT_S)
         assert found.offset == expected
     consumer.close()
 
@@ -189,7 +189,7 @@ def test_transactions_list_and_describe(bootstrap: str, name: str) -> None:
     producer.begin_transaction()
     for index in range(2):
         producer.produce(name, b"open", partition=index)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     (mine,) = [row for row in rows(tool(bootstrap, "list")) if row[0] == name]
     producer_id, state = mine[2], mine[3]
     assert state == "Ongoing"
@@ -204,7 +204,7 @@ def test_transactions_list_and_describe(bootstrap: str, name: str) -> None:
     (active,) = rows(tool(bootstrap, "describe-producers", "--topic", name, "--partition", "0"))
     assert active[:2] == [producer_id, "0"]
     assert active[-1] == "0", "where its transaction begins"
-    producer.commit_transaction(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_S)
     (described,) = rows(tool(bootstrap, "describe", "--transactional-id", name))
     assert described[4] == "CompleteCommit"
     (idle,) = rows(tool(bootstrap, "describe-producers", "--topic", name, "--partition", "0"))
@@ -217,7 +217,7 @@ def test_transactions_abort(bootstrap: str, name: str) -> None:
     producer = transactional(bootstrap, name)
     producer.begin_transaction()
     producer.produce(name, b"open")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     tool(bootstrap, "abort", "--topic", name, "--partition", "0", "--start-offset", "0")
     (left,) = rows(tool(bootstrap, "describe-producers", "--topic", name, "--partition", "0"))
     assert left[-1] == "None"
@@ -239,7 +239,7 @@ def hang(bootstrap: str, topic: str, producer_id: int) -> None:
     body = {"transactional_id": "gone", "acks": -1, "timeout": 5000, "topic_data": [data]}
     request = request_header(apis.PRODUCE, 11, 1, "test") + messages.write_request(0, 11, body)
     host, _, port = bootstrap.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as sock:
         sock.sendall(struct.pack(">i", len(request)) + request)
         stream = sock.makefile("rb")
         response = memoryview(stream.read(struct.unpack(">i", stream.read(4))[0]))
@@ -342,7 +342,7 @@ def _read_to_the_end(bootstrap: str) -> list[str]:
     last.begin_transaction()
     for partition in range(2):
         last.produce("t", b"last", partition=partition)
-    last.commit_transaction(PATIENCE_S)
+    last.commit_transaction(TIMEOUT_S)
     config = {"bootstrap.servers": bootstrap, "group.id": "reads", **COMMITTED}
     consumer = Consumer({**config, "enable.auto.commit": False})
     consumer.assign([TopicPartition("t", partition, 0) for partition in range(2)])

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_clients import PATIENCE_S, read_all
+from tests.support.librdkafka_clients import TIMEOUT_S, read_all
 
 COMMITTED = {"isolation.level": "read_committed"}
 
@@ -25,5 +25,5 @@ def values(bootstrap: str, topic: str, count: int, **options: Any) -> list[str]:
 
 def transactional(bootstrap: str, name: str, **config: Any) -> Producer:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **config})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     return producer

@@ -58,7 +58,7 @@ pytestmark = pytest.mark.interop
 
 FOR_EVER = {**TIERED, "retention.ms": "-1"}
 COUNT = 1500
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def broker(tier: Path) -> Iterator[Broker]:
         for number in range(COUNT):
             producer.produce("events", value=b"value %d" % number * 10, partition=number % 2)
         producer.flush()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not all(_is_tiered(broker, partition) for partition in (0, 1)):
             assert time.monotonic() < deadline, "nothing was tiered"
             time.sleep(0.1)
@@ -323,7 +323,7 @@ def test_an_audit_that_was_killed_goes_on_and_ends_with_the_same_report(
             target=_audit_until_killed, args=(job, noted - _noted(notes))
         )
         process.start()
-        process.join(PATIENCE_SECONDS)
+        process.join(TIMEOUT_SECONDS)
         assert process.exitcode == -signal.SIGKILL
         with notes.open("ab") as file:
             file.write(b"0123")  # of a line that was being written

@@ -37,7 +37,7 @@ from tests.pipeline.tiering import QUICK, TIERED
 from tests.support.remote_segments import FINISHED, becomes, segment
 
 OLD, NEW, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Deleting(Brokers):
@@ -172,7 +172,7 @@ def test_topics_that_are_deleted_while_it_looks(tmp_path: Path, is_made_again: b
             for number in range(600):
                 producer.produce(topic, b"value %d" % number * 10)
         producer.flush()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not all(_is_tiered(broker, topic) for topic in ("stays", "goes")):
             assert time.monotonic() < deadline, "nothing was tiered"
             time.sleep(0.1)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 RECORDS = 1200
 QUICK = {"remote.log.manager.task.interval.ms": "100", "log.initial.task.delay.ms": "100"}
 TIERED = {"remote.storage.enable": "true", "internal.segment.bytes": "10000"}
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def broker(tier: Path) -> Iterator[Broker]:
             producer.produce("events", value=b'{"n": %d, "padding": "%030d"}' % (number, number))
             producer.poll(0)
         producer.flush()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(list(tier.rglob("*.manifest"))) < 5:
             assert time.monotonic() < deadline, "nothing was tiered"
             time.sleep(0.1)

@@ -22,7 +22,7 @@ from tests.pipeline.tiering import QUICK, TIERED
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 KILLS, RECORDS_A_RUN = 2, 600
-PATIENCE_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def _produce(broker: Broker, run: int) -> None:
 def _await_a_batch(commits: Path, driver: subprocess.Popen[str]) -> None:
     """One more than there are."""
     done = _count(commits)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while _count(commits) == done:
         assert driver.poll() is None, "the stream ended"
         assert time.monotonic() < deadline, "no batch is done"
@@ -87,7 +87,7 @@ def test_each_record_once_whenever_the_driver_is_killed(tmp_path: Path) -> None:
                 assert driver.poll() is None
         _produce(broker, KILLS)
         with _driver(*words, "once") as driver:
-            told, _ = driver.communicate(timeout=PATIENCE_SECONDS)
+            told, _ = driver.communicate(timeout=TIMEOUT_SECONDS)
             assert driver.returncode == 0
     assert list(tier.rglob("*.manifest")), "nothing was read from the store"
     found = sorted(json.loads(line) for line in told.splitlines())

@@ -21,7 +21,7 @@ from tests.support.spark_reading import by_consumer
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 PARTITIONS, COUNT = (0, 1, 2), 1800
-PATIENCE_SECONDS, END_SECONDS = 60.0, 600.0
+TIMEOUT_SECONDS, END_SECONDS = 60.0, 600.0
 
 
 def _produce(broker: Broker) -> None:
@@ -32,7 +32,7 @@ def _produce(broker: Broker) -> None:
             "events", b"value %d" % number * 5, b"%d" % (number % 7), number % len(PARTITIONS)
         )
     producer.flush()
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not all(_is_tiered(broker, partition) for partition in PARTITIONS):
         assert time.monotonic() < deadline, "nothing was tiered"
         time.sleep(0.1)

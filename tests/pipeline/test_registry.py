@@ -120,7 +120,7 @@ def test_a_registry_that_is_busy_is_asked_again() -> None:
 
 
 def test_a_registry_that_says_nothing_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odradek.pipeline.schemas.registry.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("odradek.pipeline.schemas.registry.TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         pauses: list[float] = []

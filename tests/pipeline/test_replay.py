@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interop
 
 COUNT = 900
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 FOR_EVER = {"retention.ms": "-1"}
 
 
@@ -175,7 +175,7 @@ def test_what_is_known_of_a_job_is_found_again_after_its_target_has_grown(broker
 def _grow(broker: Broker, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while len(admin.list_topics(topic, 10).topics[topic].partitions) < partitions:
         assert time.monotonic() < deadline
 
@@ -202,7 +202,7 @@ def test_killed_at_any_moment_each_record_is_there_once(broker: Broker) -> None:
         replay_task = replace(plan.replay_tasks[0], commit_s=0.1)
         task = context.Process(target=run_replay_task, args=(replay_task,), daemon=True)
         task.start()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while plan.done() == done:
             assert time.monotonic() < deadline, "nothing is replayed"
         task.join(random.uniform(0, 0.3))
@@ -342,7 +342,7 @@ def test_a_transaction_that_ran_out_of_time_is_told_as_that(
     given = job(broker, target, {"assign": '{"events":[0]}'}, name="stalled")
     plan = plan_replay(given, 1)
     batch = EncodedRecords(build_batch([Record(-1, 1000, None, b"v")])[HEADER_SIZE:], 1, 1000, 1000)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     with plan.target.writing(plan.state, 0, 0) as writer:
         writer.write({0: batch})
         while _is_open(broker, target):
@@ -414,7 +414,7 @@ class OneJob:
 
     def collect(self) -> list[ReplayedPartition]:
         assert get_ident() in self.tags
-        assert self.may_end.wait(PATIENCE_SECONDS)
+        assert self.may_end.wait(TIMEOUT_SECONDS)
         return [ReplayedPartition(1, 2, 3, 4), ReplayedPartition(0, 1, 1, 1)]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
 
 pytestmark = pytest.mark.interop
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def test_what_lies_in_s3_is_read_from_there(tmp_path: Path, s3_server: S3Server) -> None:
@@ -63,7 +63,7 @@ def test_what_lies_in_s3_is_read_from_there(tmp_path: Path, s3_server: S3Server)
 
 def _wait_until_tiered(broker: Broker) -> None:
     """All but the last segment, and gone from the broker's disk."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         found = broker.node.partitions.opened("events", 0)
         if found is not None and found.log.local_log_start_offset > 1000:

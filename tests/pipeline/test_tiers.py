@@ -34,7 +34,7 @@ pytestmark = pytest.mark.interop
 
 PARTITIONS = (0, 1)
 NARROW = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def _local_start(broker: Broker, partition: int) -> int:
 
 
 def _wait(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not done():
         assert time.monotonic() < deadline, "nothing was tiered"
         time.sleep(0.1)

@@ -50,7 +50,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 """Records that consumers have seen may be others afterwards, copied ones too."""
 STEPS = 24
 DELAY_S = (0.0002, 0.004)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 LIMIT_S = 600.0
 REPLICAS = (1, 2)
 """For unclean elections: the third node is of the quorum alone."""
@@ -137,7 +137,7 @@ class History:
             return isinstance(error, KafkaError) and error.code is early
 
         made = partial(create_topics, self.cluster, [topic])
-        await self.cluster.retrying(made, timeout_s=PATIENCE_S, also=not_yet)
+        await self.cluster.retrying(made, timeout_s=TIMEOUT_S, also=not_yet)
 
     # What happens
 
@@ -319,7 +319,7 @@ class History:
         await self._until_whole()
 
     async def _until_whole(self) -> None:
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             await self._checkers.until_whole()
         self.is_complete = True
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.structure.sources import NAMESPACE, ROOT
 
 STARTS = 7
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 LOOK_SECONDS = 0.0005
 PORT_FILE, LOADED_FILE, ERRORS_FILE = "port", "loaded", "errors"
 
@@ -118,7 +118,7 @@ def _environment() -> dict[str, str]:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + TIMEOUT_SECONDS
     port_file = directory / PORT_FILE
     while not port_file.exists():
         if process.poll() is not None or time.monotonic() > until:

@@ -45,7 +45,7 @@ from tests.structure.sources import ROOT, product_folders
 WARM_UP_ROUNDS = 5
 ROUNDS = 15
 QUIET_SECONDS = 0.02
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 RECORD_BYTES = 100
 MAX_BYTES = 1 << 20
 PRODUCED, FETCHED = "produced", "fetched"
@@ -111,7 +111,7 @@ class Client:
     """A client that blocks, with one request under way."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), timeout=PATIENCE_SECONDS)
+        self._socket = socket.create_connection((host, port), timeout=TIMEOUT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Client:
@@ -127,7 +127,7 @@ class Client:
     def ask_until_answered(self, request: Any) -> Any:
         """This method repeats a request while the answer has an error, for as long as it has patience:
         a coordinator takes a moment to load."""
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 return self.ask(request)
@@ -274,7 +274,7 @@ def _batch() -> bytes:
 def _fetch() -> Any:
     partition = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MAX_BYTES)
     return fetch.FetchRequest(
-        max_wait=timedelta(seconds=2 * PATIENCE_SECONDS),  # an empty answer comes too late
+        max_wait=timedelta(seconds=2 * TIMEOUT_SECONDS),  # an empty answer comes too late
         min_bytes=1,
         topics=(fetch.FetchTopic(topic=FETCHED, partitions=(partition,)),),
         forgotten_topics_data=(),

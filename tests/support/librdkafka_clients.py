@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import deadline
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def create_topic(
@@ -21,16 +21,16 @@ def create_topic(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, partitions, 1, config=dict(config or {}))
     for future in admin.create_topics([topic]).values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     wait_for_topic(bootstrap, name)
 
 
 def wait_for_topic(bootstrap: str, name: str) -> None:
     """Wait until the broker shows the topic: Kafka's learn of it a little after the controller."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    with deadline(PATIENCE_S, f"topic {name}") as check:
+    with deadline(TIMEOUT_S, f"topic {name}") as check:
         while True:
-            found = admin.list_topics(timeout=PATIENCE_S).topics.get(name)
+            found = admin.list_topics(timeout=TIMEOUT_S).topics.get(name)
             if found and all(part.leader >= 0 for part in found.partitions.values()):
                 return
             check()
@@ -65,7 +65,7 @@ def produce(
             except BufferError:
                 producer.poll(0.1)
         producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert all(reports)
     return [message for message in reports if message is not None]
 
@@ -75,7 +75,7 @@ def produce_with_timestamps(bootstrap: str, topic: str, timestamps: Sequence[int
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for timestamp in timestamps:
         producer.produce(topic, str(timestamp).encode(), partition=0, timestamp=timestamp)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
 
 
 def read_all(
@@ -106,7 +106,7 @@ def read_all(
 def poll_until(consumer: Consumer, count: int) -> list[Message]:
     """Poll until there are `count` records; AssertionError for an error or when time is up."""
     found: list[Message] = []
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while len(found) < count:
         assert time.monotonic() < end, f"{len(found)} of {count} records"
         message = consumer.poll(0.2)

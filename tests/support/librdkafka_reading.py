@@ -22,17 +22,17 @@ READING: Mapping[str, Any] = {
 def read_to_end(
     bootstrap: str,
     *where: TopicPartition,
-    patience_s: float,
+    timeout_s: float,
     config: Mapping[str, Any] | None = None,
     passing: Collection[int] = (),
 ) -> Iterator[Message]:
     """From where each of them is assigned. AssertionError for what goes wrong, but for the codes in
-    `passing`, and if it takes longer than `patience_s`."""
+    `passing`, and if it takes longer than `timeout_s`."""
     consumer = Consumer({"bootstrap.servers": bootstrap, **READING, **(config or {})})
     left = {(each.topic, each.partition) for each in where}
     try:
         consumer.assign(list(where))
-        with deadline(patience_s, f"the ends of {left}") as check:
+        with deadline(timeout_s, f"the ends of {left}") as check:
             while left:
                 check(0)
                 message = consumer.poll(1.0)

@@ -24,7 +24,7 @@ from odradek.bench.peers.spark_releases import (
 )
 
 PROGRAM = Path(__file__).parent / "spark_program.py"
-PATIENCE_SECONDS = 180.0
+TIMEOUT_SECONDS = 180.0
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Row = tuple[str, int, int, int, int, bytes | None, bytes | None, Headers | None]
@@ -98,7 +98,7 @@ class SparkConnector:
     def _ask(self, what: str, **given: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        overdue = threading.Timer(PATIENCE_SECONDS, lambda: os.killpg(self._process.pid, 9))
+        overdue = threading.Timer(TIMEOUT_SECONDS, lambda: os.killpg(self._process.pid, 9))
         overdue.start()
         try:
             self._process.stdin.write(json.dumps({"do": what, **given}) + "\n")

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 SENT = (
     "topic string, key binary, value binary, partition int,"
     " headers array<struct<key: string, value: binary>>"
@@ -120,9 +120,9 @@ class Program:
 
     def _await(self, writer: Any, checkpoint: str) -> None:
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        if not query.awaitTermination(PATIENCE_SECONDS):
+        if not query.awaitTermination(TIMEOUT_SECONDS):
             query.stop()
-            raise TimeoutError(f"the query did not end in {PATIENCE_SECONDS} s")
+            raise TimeoutError(f"the query did not end in {TIMEOUT_SECONDS} s")
 
 
 def main() -> None:

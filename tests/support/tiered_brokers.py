@@ -34,7 +34,7 @@ from odradek.testing.in_memory_remote_log_metadata import InMemoryRemoteLogMetad
 from tests.support.partition_logs import NOW_MS, batch
 from tests.support.remote_log_reads import Store, as_bytes, copy_sealed
 
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 @dataclass
@@ -48,7 +48,7 @@ class SlowStore(Store):
         self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
     ) -> Buffer:
         self.asked += 1
-        assert self.gate.wait(PATIENCE_SECONDS)
+        assert self.gate.wait(TIMEOUT_SECONDS)
         return super().fetch_segment(metadata, start, end_inclusive)
 
 
@@ -143,7 +143,7 @@ class TieredStage:
             for index, offset in enumerate(offsets)
         ]
         request.topics = [FetchTopic(None, self.partitions[0].topic_id, wanted)]
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             responded = await fetch(request, self.context(apis.FETCH, version))
         assert responded is not None
         found = []
@@ -159,7 +159,7 @@ class TieredStage:
         request = SimpleNamespace(
             **{"replica_id": -1, "isolation_level": 0, "topics": [topic], **more}
         )
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             responded = await list_offsets(request, self.context(apis.LIST_OFFSETS, version))
         ((response,),) = [each["partitions"] for each in responded["topics"]]
         return response

@@ -1,4 +1,4 @@
-"""What a cluster says of itself: leaders, in-sync replicas, the active controller."""
+"""State of a cluster as its brokers report it: leaders, in-sync replicas, the active controller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.raw_client import RawClient
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def create_topic(
@@ -32,7 +32,9 @@ def create_topic(
     replicas: int = 3,
     assignment: Sequence[Sequence[int]] | None = None,
 ) -> None:
-    """Create it (with these replicas, if an assignment says so), and wait until all are in sync."""
+    """Create a topic, with the given replica assignment if there is one, and wait until all replicas are
+    in sync.
+    """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     if assignment is None:
         topic = NewTopic(name, partitions, replicas, config=dict(config))
@@ -41,20 +43,20 @@ def create_topic(
         topic = NewTopic(name, partitions, replica_assignment=rows, config=dict(config))
         replicas = len(rows[0])
     for future in admin.create_topics([topic]).values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     wait_until_in_sync(cluster, name, replicas, partitions)
 
 
 def partition(cluster: Cluster, topic: str, index: int = 0, *, broker: int | None = None) -> Any:
-    """What a broker (any, unless one is asked for) shows of a partition; None while it shows none."""
+    """Metadata of a partition from `broker`, or from any broker; None while the broker does not have it."""
     bootstrap = cluster.bootstrap if broker is None else cluster.address(broker)
     admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
-    found = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic]
+    found = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
     return found.partitions.get(index)
 
 
 def leader(cluster: Cluster, topic: str, index: int = 0, *, broker: int | None = None) -> int:
-    """The leader's id; -1 while there is none."""
+    """Id of the leader; -1 while there is none."""
     found = partition(cluster, topic, index, broker=broker)
     return -1 if found is None else int(found.leader)
 
@@ -62,16 +64,16 @@ def leader(cluster: Cluster, topic: str, index: int = 0, *, broker: int | None =
 def wait_for_leader(
     cluster: Cluster, topic: str, wanted: Callable[[int], bool], *, broker: int
 ) -> int:
-    """Until `broker` shows a leader of the first partition that is wanted; its id."""
-    with deadline(PATIENCE_S, f"another leader of {topic}") as check:
+    """Wait until `broker` reports a wanted leader of the first partition; returns its id."""
+    with deadline(TIMEOUT_S, f"another leader of {topic}") as check:
         while (found := leader(cluster, topic, broker=broker)) < 0 or not wanted(found):
             check(0.1)
     return found
 
 
 def wait_until_in_sync(cluster: Cluster, topic: str, replicas: int, partitions: int) -> None:
-    """Until every broker shows so many replicas in sync, of every partition."""
-    with deadline(PATIENCE_S, f"{replicas} replicas of {topic} in sync") as check:
+    """Wait until every broker reports `replicas` in-sync replicas of every partition."""
+    with deadline(TIMEOUT_S, f"{replicas} replicas of {topic} in sync") as check:
         for broker in cluster.brokers:
             for index in range(partitions):
                 while True:
@@ -82,7 +84,7 @@ def wait_until_in_sync(cluster: Cluster, topic: str, replicas: int, partitions: 
 
 
 def active_controller(cluster: Cluster, *, broker: int) -> int:
-    """The quorum's leader, as a broker forwards the question (DescribeQuorum); -1 while none."""
+    """Leader of the metadata quorum from DescribeQuorum, which a broker forwards; -1 while there is none."""
     topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     with RawClient(cluster.address(broker)) as client:
         response = client.ask(apis.DESCRIBE_QUORUM, 2, {"topics": topics})
@@ -92,15 +94,15 @@ def active_controller(cluster: Cluster, *, broker: int) -> int:
 
 
 def wait_for_controller(cluster: Cluster, wanted: Callable[[int], bool], *, broker: int) -> int:
-    with deadline(PATIENCE_S, "another active controller") as check:
+    with deadline(TIMEOUT_S, "another active controller") as check:
         while (found := active_controller(cluster, broker=broker)) < 0 or not wanted(found):
             check(0.1)
     return found
 
 
 def wait_for_in_sync(cluster: Cluster, topic: str, wanted: set[int], *, broker: int) -> None:
-    """Until `broker` shows just these replicas of the first partition in sync."""
-    with deadline(PATIENCE_S, f"{wanted} to be in sync") as check:
+    """Wait until `broker` reports exactly these in-sync replicas of the first partition."""
+    with deadline(TIMEOUT_S, f"{wanted} to be in sync") as check:
         while (found := partition(cluster, topic, broker=broker)) is None or set(
             found.isrs
         ) != wanted:
@@ -108,7 +110,7 @@ def wait_for_in_sync(cluster: Cluster, topic: str, wanted: set[int], *, broker: 
 
 
 def reassign(cluster: Cluster, topic: str, wanted: Mapping[int, Sequence[int]]) -> None:
-    """Ask for these replicas of partitions; AssertionError for what is refused."""
+    """Start a reassignment of partitions to these replicas; AssertionError if one is refused."""
     rows = {TopicPartition(topic, index): replicas for index, replicas in wanted.items()}
     assert _ask(cluster, lambda client: alter_reassignments(client, rows)) == {}
 
@@ -116,8 +118,8 @@ def reassign(cluster: Cluster, topic: str, wanted: Mapping[int, Sequence[int]]) 
 def wait_until_reassigned(
     cluster: Cluster, topic: str, wanted: Mapping[int, Sequence[int]]
 ) -> None:
-    """Until no reassignment is under way, and every broker shows these replicas, all in sync."""
-    with deadline(PATIENCE_S, f"{topic} to be reassigned") as check:
+    """Wait until no reassignment is active, and every broker reports these replicas, all of them in sync."""
+    with deadline(TIMEOUT_S, f"{topic} to be reassigned") as check:
         while _ask(cluster, list_reassignments):
             check(0.1)
         for broker in cluster.brokers:
@@ -132,10 +134,10 @@ def wait_until_reassigned(
 
 
 def _ask(cluster: Cluster, question: Callable[[Client], Awaitable[T]]) -> T:
-    """Ask again while nobody answers, as when brokers come and go."""
+    """Send requests with retries while no broker responds, for example during restarts."""
 
     async def asked() -> T:
         async with open_cluster(TcpNetwork(), cluster.bootstrap, timeout_s=5) as client:
-            return await client.retrying(lambda: question(client), timeout_s=PATIENCE_S)
+            return await client.retrying(lambda: question(client), timeout_s=TIMEOUT_S)
 
     return trio.run(asked)

@@ -1,4 +1,6 @@
-"""Three brokers to break: ours, or Apache Kafka's, by ODRADEK_INTEROP_BROKER as in the interop tests."""
+"""Clusters of three brokers for fault tests. ODRADEK_INTEROP_BROKER selects Odradek or Apache Kafka, as in
+the interop tests.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ CONFIGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
-    # Time-outs of seconds where Kafka has tens of them, so that a fault is over sooner.
+    # Short timeouts, so that a fault is over after a few seconds.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "4000",
@@ -42,7 +44,7 @@ UNCLEAN_TOPIC_CONFIG: Mapping[str, str] = {
 
 
 def kafka_nodes() -> Software:
-    """Apache Kafka in small JVMs that start fast."""
+    """Nodes of Apache Kafka in small JVMs that start fast."""
     *java, _ = kafka_dist().command("Main", heap_mb=384)
     return KafkaNodes(java)
 
@@ -54,8 +56,9 @@ SOFTWARE: Mapping[str, Callable[[], Software]] = {
 
 
 def assert_replicas_equal(cluster: Cluster, topic: str, partitions: int) -> None:
-    """Every replica that is shown of each partition is there, no other broker has one, and their logs are
-    the same, byte for byte, once followers have caught up."""
+    """Assert that each assigned broker, and no other one, has a replica of each partition, and that the
+    logs of all replicas are identical byte for byte. Waits until the followers have caught up.
+    """
     for index in range(partitions):
         replicas = sorted(partition(cluster, topic, index).replicas)
         logs = _logs(cluster, f"{topic}-{index}")
@@ -67,11 +70,11 @@ def assert_replicas_equal(cluster: Cluster, topic: str, partitions: int) -> None
         except AssertionError:
             assert_none(_parted(f"{topic}-{index}", logs))
             raise
-        assert logs[0][1], "an empty log proves nothing"
+        assert logs[0][1], "the log is empty"
 
 
 def shown_batches(cluster: Cluster, topic: str) -> list[str]:
-    """Who wrote what of a topic, and by which numbers, as each broker has it."""
+    """Offsets, epochs and producers of the batches of a topic on each broker."""
     brokers = sorted(cluster.brokers)
     directories = {path for broker in brokers for path in cluster.log_directories(broker)}
     names = {each.name for path in directories for each in Path(path).glob(f"{topic}-[0-9]*")}
@@ -89,22 +92,22 @@ def _are_equal(logs: Sequence[tuple[int, bytes]], replicas: Sequence[int]) -> bo
 
 
 def _parted(name: str, logs: Sequence[tuple[int, bytes]]) -> list[str]:
-    """Who has something else than the others, not just less."""
+    """Brokers whose log is not a prefix of the longest log."""
     longest = max((log for _, log in logs), key=len, default=b"")
     return [
-        f"the log of {name} on broker {broker} is another than that of who has most"
+        f"the log of {name} on broker {broker} differs from the longest log"
         for broker, log in logs
         if not longest.startswith(log)
     ]
 
 
 def _logs(cluster: Cluster, name: str) -> list[tuple[int, bytes]]:
-    """By broker; one twice that has the partition in two directories."""
+    """Logs of a partition by broker; a broker with the partition in two directories is listed twice."""
     found = []
     for broker in sorted(cluster.brokers):
         for path in cluster.log_directories(broker):
             directory = Path(path) / name
-            with suppress(FileNotFoundError):  # a replica that is taken off
+            with suppress(FileNotFoundError):  # a replica that is being removed
                 if directory.exists():
                     parts = [file.read_bytes() for file in sorted(directory.glob("*.log"))]
                     found.append((broker, b"".join(parts)))
@@ -112,11 +115,15 @@ def _logs(cluster: Cluster, name: str) -> list[tuple[int, bytes]]:
 
 
 def committed_values(cluster: Cluster, broker: int, name: str) -> set[bytes]:
-    """What who reads committed records alone would be given of the log of a broker that is down."""
+    """Committed values in the log of a broker that is not running, as a read_committed consumer would read
+    them.
+    """
     [log] = [log for each, log in _logs(cluster, name) if each == broker]
     found: set[bytes] = set()
     under_way: dict[int, set[bytes]] = {}
-    for batch in batches(memoryview(log), allow_partial=True):  # it may have died in a write
+    for batch in batches(
+        memoryview(log), allow_partial=True
+    ):  # the broker may have been killed during a write
         if batch.is_control:
             values = under_way.pop(batch.producer_id, set())
             if read_end_marker(batch)[0]:

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A directory that any user may reach: pytest's own are the tester's alone."""
+    """Temporary directory that every user can access; pytest's own directories are private."""
     with tempfile.TemporaryDirectory(prefix="odradek-") as name:
         path = Path(name)
         path.chmod(0o755)

@@ -1,4 +1,6 @@
-"""Clusters whose brokers have several log directories: where replicas are, moving them, taking disks away."""
+"""Clusters whose brokers have several log directories: look up replicas, move them, and make directories
+fail.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.testing import Cluster
 from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
-from tests.system.cluster_state import PATIENCE_S, create_topic, partition
+from tests.system.cluster_state import TIMEOUT_S, create_topic, partition
 from tests.system.clusters import CONFIGS, SOFTWARE
 from tests.system.mounts import need
 from tests.system.producer_consumer_pair import Pair
 
 GOOD, BAD = 0, 1
-"""A broker's directories: the one that stays, with all internal topics in it, and the other."""
+"""Log directories of a broker: the first contains all internal topics and does not fail; the second one fails."""
 OFTEN: Mapping[str, str] = {
     "log.roll.ms": "3000",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
 }
-"""Apache Kafka finds a directory bad when it makes a file there."""
+"""Apache Kafka detects a failed directory when it creates a file in it."""
 OFFSETS = "__consumer_offsets"
 Places = dict[tuple[int, int], str]
 """(partition, broker) → its log directory."""
@@ -38,7 +40,7 @@ Target = Mapping[int, Sequence[tuple[int, str]]]
 
 @dataclass
 class ObeyingPermissions:
-    """`software` run so that a file's mode counts: as root without the privilege to pass over it."""
+    """Runs `software` such that file modes apply: as root without the capability to bypass them."""
 
     software: Software
     _prefix: Sequence[str] = field(default=(), init=False)
@@ -60,13 +62,13 @@ def tool(cluster: Cluster, name: str, *words: str) -> ToolRun:
 
 
 def described(cluster: Cluster, *words: str) -> dict[int, list[dict[str, Any]]]:
-    """What kafka-log-dirs shows of each broker's directories."""
+    """Log directories of each broker, from kafka-log-dirs."""
     shown = json.loads(tool(cluster, "log-dirs", "--describe", *words).lines[-1])
     return {each["broker"]: each["logDirs"] for each in shown["brokers"]}
 
 
 def places(cluster: Cluster, topic: str) -> Places:
-    """Where the topic's replicas are, those aside that are on their way."""
+    """Log directory of each replica of the topic; future replicas are excluded."""
     return {
         (int(part["partition"].rpartition("-")[2]), broker): str(directory["logDir"])
         for broker, directories in described(cluster, "--topic-list", topic).items()
@@ -86,13 +88,13 @@ def is_offline(cluster: Cluster, broker: int, directory: str) -> bool:
 
 
 def wait_until_offline(cluster: Cluster, broker: int, directory: str) -> None:
-    with deadline(PATIENCE_S, f"{directory} to be offline") as check:
+    with deadline(TIMEOUT_S, f"{directory} to be offline") as check:
         while not is_offline(cluster, broker, directory):
             check(0.2)
 
 
 def begin_move(cluster: Cluster, directory: Path, topic: str, target: Target) -> tuple[str, str]:
-    """By kafka-reassign-partitions; the words that say which file it was given."""
+    """Start a move with kafka-reassign-partitions; returns the arguments that name its file."""
     rows = [
         {
             "topic": topic,
@@ -110,10 +112,10 @@ def begin_move(cluster: Cluster, directory: Path, topic: str, target: Target) ->
 
 
 def is_moved(cluster: Cluster, words: tuple[str, str], topic: str, target: Target) -> bool:
-    """Whether --verify finds every replica in its place."""
-    told = tool(cluster, "reassign-partitions", "--verify", *words).stdout
+    """Whether --verify reports that every replica is in its target directory."""
+    verified = tool(cluster, "reassign-partitions", "--verify", *words).stdout
     return all(
-        each in told
+        each in verified
         for each in [
             *(f"Reassignment of partition {topic}-{index} is completed" for index in target),
             *(
@@ -134,9 +136,9 @@ def _directories(target: Target) -> Places:
 
 
 def move(cluster: Cluster, directory: Path, topic: str, target: Target) -> None:
-    """Begin it, and wait until it is done."""
+    """Start a move and wait until it is complete."""
     words = begin_move(cluster, directory, topic, target)
-    with deadline(2 * PATIENCE_S, f"{topic} to be reassigned") as check:
+    with deadline(2 * TIMEOUT_S, f"{topic} to be reassigned") as check:
         while not is_moved(cluster, words, topic, target):
             check(0.2)
     found = places(cluster, topic)
@@ -147,13 +149,14 @@ def move(cluster: Cluster, directory: Path, topic: str, target: Target) -> None:
 
 
 def move_all(cluster: Cluster, directory: Path, topic: str, partitions: int, number: int) -> None:
-    """Every replica to its broker's log directory of that number, from 0."""
+    """Move every replica to the log directory with the given number (from 0) on its broker."""
     _move_each(cluster, directory, topic, [number] * partitions)
 
 
 def move_to_both(cluster: Cluster, directory: Path, topic: str, partitions: int) -> None:
-    """The replicas of one partition to one log directory, those of the next to the other: where brokers put
-    them hangs on how much lies there."""
+    """Move the replicas of alternate partitions to alternate log directories, because the placement by the
+    brokers depends on the bytes in each directory.
+    """
     _move_each(cluster, directory, topic, [index % 2 for index in range(partitions)])
 
 
@@ -166,7 +169,7 @@ def _move_each(cluster: Cluster, directory: Path, topic: str, numbers: Sequence[
 
 
 def change_mode(directory: str, mode: str) -> None:
-    """Of all that is in it, too."""
+    """Change the mode of a directory and of everything in it."""
     subprocess.run(["chmod", "-R", mode, directory], check=True, timeout=60)
 
 
@@ -174,7 +177,9 @@ def change_mode(directory: str, mode: str) -> None:
 def two_directories_each(
     kind: str, place: Path, *, brokers: int = 3, configs: Mapping[str, str] | None = None
 ) -> Iterator[Cluster]:
-    """Brokers of that kind under a controller of its own. `place` is for the tools' files."""
+    """Cluster of brokers of a kind with two log directories each, and a separate controller. `place` is
+    for the tools' files.
+    """
     with Cluster(
         software=ObeyingPermissions(SOFTWARE[kind]()),
         brokers=brokers,
@@ -184,14 +189,14 @@ def two_directories_each(
     ) as running:
         create_topic(running, "first", 1, {})
         with Pair(running, "first") as pair:
-            pair.check()  # and there is a topic for groups' offsets
+            pair.check()  # creates __consumer_offsets
         move_all(running, place, OFFSETS, int(CONFIGS["offsets.topic.num.partitions"]), GOOD)
         yield running
-        gc.collect()  # librdkafka's handles complain while they outlive the brokers
+        gc.collect()  # librdkafka's handles log errors while they outlive the brokers
 
 
-def mend(cluster: Cluster) -> None:
-    """Give back what was taken, and start anew who needs it."""
+def restore_directories(cluster: Cluster) -> None:
+    """Make all directories available again, and restart the brokers that need it."""
     for broker in cluster.brokers:
         directory = Path(cluster.log_directories(broker)[BAD])
         if directory.is_file():
@@ -207,7 +212,7 @@ def mend(cluster: Cluster) -> None:
 
 
 def replace_by_a_file(directory: Path) -> None:
-    """As Kafka's own tests break it."""
+    """Replace a directory by a file, as Kafka's own tests do."""
     directory.rename(away(directory))
     directory.write_text("a file")
 

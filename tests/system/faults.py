@@ -1,7 +1,7 @@
-"""What happens to a cluster under load: the faults of Kafka's own system tests.
+"""Faults of Kafka's system tests for a cluster under load.
 
-Each fault is a function of a `Scene`. It returns when what it did is over and the cluster could be
-whole again; the test then waits until it is.
+Each fault is a function of a `Scene`. It returns when the fault has been repaired; the test then waits until
+the cluster has recovered.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tests.system.load import Load
 
 BOUNCES = 2
 LONG_S = 8.0
-"""Longer than a client waits for an answer. Where it passes, time itself is the fault."""
+"""Longer than the request timeout of clients."""
 ON_THE_WAY_S = 2.0
-"""Within which a client has heard what was let through before."""
+"""Time in which clients receive the responses that were sent before a fault."""
 LATENCY_MS = 100
 MBIT_3_BYTES = 3_000_000 / 8
 SLOWLY = 5
-"""Transactions that show that it goes on, where each takes a second or more."""
+"""Number of transactions that show progress if each takes a second or more."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A cluster, and a load on a topic."""
+    """A cluster, and a load on one of its topics."""
 
     cluster: Cluster
     topic: str
@@ -51,7 +51,7 @@ class Scene:
         return leader(self.cluster, self.topic)
 
     def led_by(self, node: int, *, broker: int) -> set[int]:
-        """The partitions that `node` leads, as `broker` shows it."""
+        """Partitions that `node` leads according to `broker`."""
         return {
             index
             for index in range(self.partitions)
@@ -59,7 +59,7 @@ class Scene:
         }
 
     def other(self, than: int) -> int:
-        """A broker that is another one."""
+        """A broker that is not in `than`."""
         return next(each for each in self.cluster.brokers if each != than)
 
     def wait_for_another_leader(self, than: int) -> None:
@@ -72,7 +72,7 @@ class Scene:
 
 
 def _bounce(scene: Scene, end: Callable[[int], None], *, leads: bool) -> None:
-    """End the leader, or a follower, of the first partition, and start it again."""
+    """Stop the leader or a follower of the first partition, and start it again."""
     for _ in range(BOUNCES):
         first = scene.leader()
         node = first if leads else scene.other(first)
@@ -126,20 +126,24 @@ def rolling_restart(scene: Scene) -> None:
 
 
 def leader_cut_off_from_clients(scene: Scene) -> None:
-    """It stays the leader; what was sent to it before is answered too late, or in time."""
+    """Cut the leader off from its clients. It stays the leader; the responses to earlier requests are
+    delayed, and may arrive after the clients' timeout.
+    """
     node = scene.leader()
     led = scene.led_by(node, broker=node)
     scene.cluster.partition(node, [CLIENTS])
     time.sleep(ON_THE_WAY_S)
     before = scene.load.acknowledged_in(led)
     time.sleep(LONG_S)
-    assert scene.load.acknowledged_in(led) == before, "clients have reached it"
-    assert scene.led_by(node, broker=scene.other(node)) == led, "it has not stayed the leader"
+    assert scene.load.acknowledged_in(led) == before, "clients reached the leader"
+    assert scene.led_by(node, broker=scene.other(node)) == led, "the leader has changed"
     scene.cluster.heal()
 
 
 def leader_cut_off_from_brokers(scene: Scene) -> None:
-    """Its clients still reach it; what they send it can't be acknowledged."""
+    """Cut the leader off from the other brokers. Its clients still reach it, but their records cannot be
+    acknowledged.
+    """
     node = scene.leader()
     scene.cluster.partition(node)
     scene.wait_for_another_leader(node)
@@ -148,7 +152,9 @@ def leader_cut_off_from_brokers(scene: Scene) -> None:
 
 
 def leader_paused(scene: Scene) -> None:
-    """For longer than its session: it wakes up believing that it leads."""
+    """Pause the leader for longer than its session timeout. When it continues, it still acts as the
+    leader.
+    """
     node = scene.leader()
     scene.cluster.pause(node)
     scene.wait_for_another_leader(node)
@@ -157,7 +163,7 @@ def leader_paused(scene: Scene) -> None:
 
 
 def slow_network_between_brokers(scene: Scene) -> None:
-    """A record goes to a follower, whose next fetch comes back, before it is acknowledged."""
+    """Delay the network between brokers, so that acknowledgements wait for a follower's delayed fetch."""
     scene.cluster.degrade(latency_ms=LATENCY_MS, bytes_per_s=MBIT_3_BYTES)
     time.sleep(ON_THE_WAY_S)
     before = len(scene.load.latencies_s)
@@ -169,11 +175,12 @@ def slow_network_between_brokers(scene: Scene) -> None:
 
 
 def unclean_election(scene: Scene) -> frozenset[bytes]:
-    """A replica that has not been in sync for a while leads, because the topic lets it.
+    """Elect a replica that has not been in sync for a while.
 
-    `A` is the leader, `B` the other replica; `C`, which has none, is the active controller. B dies, and
-    comes back unable to reach A; then A dies. Returns the values that A alone may have acknowledged: they
-    may be lost. Of the transaction that is under way then, too: its commit comes later. What B had when it died was acknowledged by both, or may have been.
+    `A` is the leader, `B` the other replica; `C` has no replica and is the active controller. B is killed,
+    and restarts unable to reach A; then A is killed. Returns the values that only A may have acknowledged,
+    which may be lost. They include the values of the transaction that is open at that time, whose commit
+    comes later. The values that B had when it was killed were acknowledged by both brokers, or may have been.
     """
     cluster, a = scene.cluster, scene.leader()
     [b] = set(_replicas(scene)) - {a}
@@ -201,7 +208,7 @@ def _replicas(scene: Scene) -> list[int]:
 
 
 def reassignment_under_bounce(scene: Scene) -> None:
-    """Each partition moves on by a broker, around the ring, while one of them is bounced."""
+    """Reassign each partition to the next broker of the ring, while one of the brokers is bounced."""
     brokers = scene.cluster.brokers
     for turn, bounced in enumerate(brokers, start=1):
         wanted = ring(brokers, scene.partitions, scene.replicas, turn)
@@ -215,7 +222,9 @@ def reassignment_under_bounce(scene: Scene) -> None:
 def ring(
     brokers: Sequence[int], partitions: int, replicas: int, turn: int
 ) -> Mapping[int, Sequence[int]]:
-    """Replicas of each partition: the next so many brokers, from one on that differs by `turn`."""
+    """Replicas of each partition: `replicas` consecutive brokers, starting at a broker that depends on the
+    partition and `turn`.
+    """
     return {
         index: [brokers[(index + turn + step) % len(brokers)] for step in range(replicas)]
         for index in range(partitions)
@@ -224,7 +233,7 @@ def ring(
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, over how many partitions the load is spread, and how large its keys are."""
+    """A fault, with the number of partitions and the key size of its load."""
 
     happens: Callable[[Scene], None]
     partitions: int = 3

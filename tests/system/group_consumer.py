@@ -1,4 +1,4 @@
-"""Who reads along while a cluster is broken: a member of a group, of librdkafka's or another client's."""
+"""Consumer group members that read during faults of a cluster, with librdkafka or another client."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from confluent_kafka import Consumer, Message
 
 from tests.support.broker_process import deadline
 from tests.system.ledger import Row
-from tests.system.load import COMMON, PATIENCE_S
+from tests.system.load import COMMON, TIMEOUT_S
 
 SILENT_S = 20.0
-"""A consumer that has read nothing for so long is given up for another one."""
+"""A consumer that has read nothing for this time is replaced by another one."""
 
 
 class Sights:
-    """What somebody saw, who may have read some again.
+    """Records that a consumer read; it may have read some of them several times.
 
-    `changed` has what was seen at an offset where something else had been seen before.
+    `changed` has the offsets at which it read different values.
     """
 
     def __init__(self) -> None:
@@ -27,20 +27,20 @@ class Sights:
         self.changed: list[str] = []
 
     def see(self, place: tuple[int, int], value: bytes) -> None:
-        """`place`: partition and offset."""
+        """Add a record; `place` is its partition and offset."""
         if self.seen.setdefault(place, value) != value:
             self.changed.append(f"{place}: {self.seen[place]!r}, later {value!r}")
             self.seen[place] = value
 
     def wait_for(self, partitions: Mapping[int, Sequence[Row]]) -> None:
-        """Until it has seen all of these; AssertionError if it does not."""
+        """Wait until the consumer has read all of these records; AssertionError at the timeout."""
         wanted = _by_place(partitions)
-        with deadline(PATIENCE_S, "the group to read everything") as check:
+        with deadline(TIMEOUT_S, "the group to read everything") as check:
             while not wanted.items() <= self.seen.items():
                 check()
 
     def anomalies(self, partitions: Mapping[int, Sequence[Row]]) -> list[str]:
-        """What it read and is not there now, or is another there."""
+        """Records that the consumer read and that are missing or different in the log."""
         there = {
             (part, offset): value for part, rows in partitions.items() for offset, value in rows
         }
@@ -52,7 +52,7 @@ class Sights:
 
 
 class Watcher(Sights):
-    """A member of a group that reads committed records while things happen."""
+    """Member of a group that reads committed records during faults."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__()
@@ -78,17 +78,17 @@ class Watcher(Sights):
         return consumer
 
     def _read(self) -> None:
-        consumer, heard_at = self._consumer(), time.monotonic()
+        consumer, read_at = self._consumer(), time.monotonic()
         while not self._enough.is_set():
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
-                heard_at = time.monotonic()
+                read_at = time.monotonic()
                 self._see(message)
-            elif time.monotonic() > heard_at + SILENT_S:
+            elif time.monotonic() > read_at + SILENT_S:
                 # librdkafka drops brokers that are not in the newest metadata; when all have been
-                # restarted it may have none left, and asks nobody any more (2.16).
+                # restarted it may have no brokers left, and sends no requests any more (2.16).
                 consumer.close()
-                consumer, heard_at = self._consumer(), time.monotonic()
+                consumer, read_at = self._consumer(), time.monotonic()
         consumer.close()
 
     def _see(self, message: Message) -> None:
@@ -104,7 +104,7 @@ class Watcher(Sights):
 
     def __exit__(self, *exc: object) -> None:
         self._enough.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
 
 
 def _by_place(partitions: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], bytes]:

@@ -1,6 +1,7 @@
-"""Kafka's Java client, writing and reading while a cluster is broken under it: `interop/java/JavaLoad.java`.
+"""Load of Kafka's Java client (`interop/java/JavaLoad.java`), which produces and consumes during faults of
+the cluster.
 
-It says what it does and sees on its standard output, a line each; here its ledger is kept.
+The program prints one line for each event; this module records the events in a ledger.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tests.support.broker_process import deadline
 from tests.support.kafka_dist import kafka_dist
 from tests.system.group_consumer import Sights
 from tests.system.ledger import Outcome
-from tests.system.load import PATIENCE_S, Load
+from tests.system.load import TIMEOUT_S, Load
 
 HEAP_MB = 128
 _ENDS = {
@@ -24,7 +25,9 @@ _ENDS = {
 
 
 class JavaLoad(Load):
-    """`kind` is idempotent or transactional. What its group's member sees is in `sights`."""
+    """A running Java client. `kind` is idempotent or transactional. `sights` has the records that the
+    member of its group consumed.
+    """
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, *, kind: str, padding_bytes: int = 0
@@ -46,12 +49,14 @@ class JavaLoad(Load):
         assert self._process.stdout is not None
         for line in self._process.stdout:
             what, *rest = line.split()
-            self._heard(what, rest)
+            self._record_event(what, rest)
         if not self._settled.is_set():
             self._errors.seek(0)
-            raise AssertionError(f"it has ended: {self._errors.read().decode()[-2000:]}")
+            raise AssertionError(
+                f"the Java client has exited: {self._errors.read().decode()[-2000:]}"
+            )
 
-    def _heard(self, what: str, rest: list[str]) -> None:
+    def _record_event(self, what: str, rest: list[str]) -> None:
         ledger = self.ledger
         match what, rest:
             case "begin", [count]:
@@ -70,11 +75,11 @@ class JavaLoad(Load):
                 raise AssertionError(f"the Java client: {what} {rest}")
 
     def finish(self) -> None:
-        """Write no more, and wait for what is under way; it goes on reading."""
+        """Stop producing and wait until all requests are completed. The consumer continues."""
         assert self._process.stdin is not None
         self._process.stdin.write("enough\n")
         self._process.stdin.flush()
-        with deadline(PATIENCE_S, "what Java has sent to be settled") as check:
+        with deadline(TIMEOUT_S, "the Java client's requests to be completed") as check:
             while not self._settled.is_set():
                 assert self._thread.is_alive(), f"the load has ended: {self.failure!r}"
                 check()
@@ -83,10 +88,10 @@ class JavaLoad(Load):
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(PATIENCE_S)
+            self._process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
         finally:
-            self._thread.join(PATIENCE_S)
+            self._thread.join(TIMEOUT_S)
             self._errors.close()

@@ -1,4 +1,4 @@
-"""A broker process with a good and a bad log directory, real clients, and what they saw."""
+"""A broker process with a log directory that stays online and one that fails, and real clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ Row = tuple[int, bytes]
 
 
 class Load:
-    """A producer with acks=all and no retries on a thread of its own, until it is left."""
+    """Producer with acks=all and without retries, on a thread of its own, for the duration of a `with`
+    block.
+    """
 
     def __init__(self, bootstrap: str, partitions: Sequence[int]) -> None:
         self.acknowledged: list[Row] = []
@@ -73,7 +75,7 @@ class Load:
 
 @dataclass
 class Jbod:
-    """A running broker, and which partitions of "t" are in which of its directories."""
+    """A running broker, and the directory of each partition of topic "t"."""
 
     process: BrokerProcess
     good: Path
@@ -106,7 +108,7 @@ def partitions_in(bootstrap: str, directory: Path) -> list[int]:
 
 
 def produce(bootstrap: str, partition: int, count: int = 1, size: int = 100) -> list[KafkaError]:
-    """The errors; nothing is retried."""
+    """Produce records without retries; returns the errors."""
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap, **NO_RETRIES, "batch.num.messages": 1})
 
@@ -123,7 +125,7 @@ def produce(bootstrap: str, partition: int, count: int = 1, size: int = 100) -> 
 
 
 def read_all(bootstrap: str, partitions: Sequence[int]) -> list[Row]:
-    """To the ends that the partitions have now."""
+    """Read all partitions to their current ends."""
     found: list[Row] = []
     for partition in partitions:
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "r", "check.crcs": True})
@@ -142,7 +144,7 @@ def read_all(bootstrap: str, partitions: Sequence[int]) -> list[Row]:
 
 
 def fetch_error(bootstrap: str, partition: int) -> ErrorCode:
-    """Of one Fetch from the log's start."""
+    """Error of one Fetch request from the log start offset."""
     with RawClient(bootstrap) as client:
         response = client.ask(
             apis.FETCH,
@@ -174,7 +176,9 @@ def fetch_error(bootstrap: str, partition: int) -> ErrorCode:
 
 @contextmanager
 def running(path: Path, bad: Path, *, records: int = 20, **more: Any) -> Iterator[Jbod]:
-    """With partitions of "t" in path/good and in `bad`, some records in each. Killed at the end."""
+    """Broker with partitions of topic "t" in path/good and in `bad`, and some records in each. The broker
+    is killed at the end.
+    """
     good = path / "good"
     config = {**CONFIG, **more.pop("config", {})}
     process = start_odradek(path / "broker", config=config, log_dirs=[good, bad], **more)
@@ -183,7 +187,7 @@ def running(path: Path, bad: Path, *, records: int = 20, **more: Any) -> Iterato
         for partition in range(PARTITIONS):
             assert produce(process.bootstrap, partition, records) == []
         where = [partitions_in(process.bootstrap, each) for each in (good, bad)]
-        assert all(where), "a directory got no partition"
+        assert all(where), "a directory has no partition"
         yield Jbod(process, good, bad, *where)
     finally:
         process.kill()

@@ -1,7 +1,7 @@
-"""What was sent, what was acknowledged, and what of it a log may lack or have twice: nothing.
+"""Ledger of the records that a producer sent and that were acknowledged, and its comparison with the log.
 
-A value says what it is: `PRODUCER:NUMBER`, numbers rising. A `Ledger` is filled while records are
-sent, and compared with what the partitions hold at the end. What is found wrong comes as texts.
+A value is `PRODUCER:NUMBER`, with increasing numbers. A `Ledger` is filled while records are sent, and
+compared with the content of the partitions at the end. Anomalies are returned as texts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Outcome(enum.Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """Whoever sent it was not told: it is there as a whole, or not at all."""
+    """The producer received no result: the log has all values of the transaction, or none."""
 
 
 @dataclass
 class Transaction:
-    """The values sent in one transaction (or the one that was sent without)."""
+    """Values of one transaction, or the value of one record without a transaction."""
 
     values: list[bytes] = field(default_factory=list)
     outcome: Outcome = Outcome.UNKNOWN
@@ -31,12 +31,12 @@ class Transaction:
 
 @dataclass
 class Ledger:
-    """One producer's."""
+    """Transactions and acknowledged offsets of one producer."""
 
     producer: str
     transactions: list[Transaction] = field(default_factory=list)
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """value → (partition, offset), as its acknowledgement says."""
+    """value → (partition, offset) of its acknowledgement."""
     _sent: int = 0
 
     def begin(self) -> Transaction:
@@ -45,13 +45,13 @@ class Ledger:
         return transaction
 
     def next_value(self) -> bytes:
-        """The value to send next; its number is higher than any before."""
+        """Next value to send; its number is higher than all earlier ones."""
         self._sent += 1
         return f"{self.producer}:{self._sent}".encode()
 
     @property
     def acknowledged(self) -> int:
-        """How many transactions are committed."""
+        """Number of committed transactions."""
         return sum(each.outcome is Outcome.COMMITTED for each in self.transactions)
 
     def anomalies(
@@ -60,9 +60,9 @@ class Ledger:
         *,
         lost_by_choice: frozenset[bytes] = frozenset(),
     ) -> list[str]:
-        """What is wrong with these logs (as a reader of committed records sees them, from 0).
+        """Anomalies of these logs, as a read_committed consumer reads them from offset 0.
 
-        `lost_by_choice` are values that an unclean election was allowed to lose.
+        `lost_by_choice` are values that an unclean election may lose.
         """
         where: dict[bytes, list[tuple[int, int]]] = {}
         for partition, rows in partitions.items():

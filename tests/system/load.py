@@ -1,7 +1,7 @@
-"""Real clients that write while a cluster is broken under them: librdkafka's.
+"""Load of librdkafka clients that produce during faults of a cluster.
 
-A load keeps its `Ledger`; its thread goes on through every fault, as an application would, and
-`finish` waits until what it has sent is settled.
+A load keeps a `Ledger`. Its thread continues during every fault, as an application would. `finish` waits
+until everything that was sent has a result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.broker_process import deadline
 from tests.support.librdkafka_reading import read_to_end
 from tests.system.ledger import Ledger, Outcome, Row, Transaction
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 PAUSE_S = 0.005
 PER_TRANSACTION = 6
 ABORT_EVERY = 4
@@ -38,9 +38,9 @@ COMMON: Mapping[str, Any] = {
 
 
 class Load(ABC):
-    """Writes to all partitions of a topic on a thread of its own, from entering to `finish`.
+    """Producer to all partitions of a topic, on a thread of its own, from entering the context to `finish`.
 
-    `may_lose`: an unclean election may lose what was acknowledged. `padding_bytes` is the size of keys.
+    `may_lose`: an unclean election may lose acknowledged records. `padding_bytes` is the size of keys.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Load(ABC):
         self.topic = topic
         self.partitions = partitions
         self.latencies_s: list[float] = []
-        """How long each took that was acknowledged, from being begun on."""
+        """Duration of each acknowledged transaction, from its beginning."""
         self.failure: BaseException | None = None
         self._bootstrap = bootstrap
         self._enough = threading.Event()
@@ -66,7 +66,7 @@ class Load(ABC):
 
     @abstractmethod
     def _write(self) -> None:
-        """Write until `_enough`, and until all is settled."""
+        """Produce until `_enough` is set, and until everything has a result."""
 
     def _run(self) -> None:
         try:
@@ -75,15 +75,15 @@ class Load(ABC):
             self.failure = failure
 
     def wait_for_progress(self, transactions: int = 20) -> None:
-        """Until so many more are acknowledged; AssertionError if that takes too long."""
+        """Wait for this number of further acknowledgements; AssertionError at the timeout."""
         wanted = self.ledger.acknowledged + transactions
-        with deadline(PATIENCE_S, f"{wanted} acknowledgements of {self.ledger.producer}") as check:
+        with deadline(TIMEOUT_S, f"{wanted} acknowledgements of {self.ledger.producer}") as check:
             while self.ledger.acknowledged < wanted:
                 assert self._thread.is_alive(), f"the load has ended: {self.failure!r}"
                 check()
 
     def acknowledged_values(self) -> set[bytes]:
-        """All values that are committed by now."""
+        """All values that have been committed."""
         committed = [
             each.values
             for each in list(self.ledger.transactions)
@@ -92,11 +92,13 @@ class Load(ABC):
         return {value for values in committed for value in values}
 
     def begun_values(self) -> set[bytes]:
-        """All that was sent by now, whatever became of it."""
+        """All values that have been sent, whatever their result."""
         return {value for each in list(self.ledger.transactions) for value in each.values}
 
     def acknowledged_in(self, partitions: Set[int]) -> int:
-        """How many are committed that have something there. A transaction has something everywhere."""
+        """Number of commits with records in these partitions. A transaction has records in every
+        partition.
+        """
         places = self.ledger.places
         return sum(
             each.outcome is Outcome.COMMITTED
@@ -105,10 +107,10 @@ class Load(ABC):
         )
 
     def finish(self) -> None:
-        """Write no more, and wait for what is under way."""
+        """Stop producing and wait until everything has a result."""
         self._enough.set()
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive(), "what was sent is not settled"
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive(), "some records have no result"
         if self.failure is not None:
             raise self.failure
 
@@ -118,20 +120,20 @@ class Load(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self._enough.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
 
     def _values(self, transaction: Transaction, count: int) -> Sequence[tuple[int, bytes]]:
-        """The next values of a transaction, with the partition of each."""
+        """Next values of a transaction, with the partition of each."""
         values = [self.ledger.next_value() for _ in range(count)]
         transaction.values = values
         return [(number % self.partitions, value) for number, value in enumerate(values)]
 
 
 class IdempotentLoad(Load):
-    """acks=all, idempotence: each record is one that must be there once.
+    """Idempotent producer with acks=all: each acknowledged record must be in the log exactly once.
 
-    Where it may lose, a log that has lost what was acknowledged makes the producer's numbers wrong,
-    which is the end of the producer, and nobody says what became of what was under way: another goes on.
+    If an unclean election loses acknowledged records, the sequence numbers of the producer are wrong, which
+    is a fatal error. The results of the records in flight are unknown, and another producer continues.
     """
 
     _turn = 0
@@ -145,7 +147,7 @@ class IdempotentLoad(Load):
                 if not (self.may_lose and _is_fatal(failed.args[0])):
                     raise
                 producer = self._producer()
-        assert producer.flush(PATIENCE_S) == 0, "records are still under way"
+        assert producer.flush(TIMEOUT_S) == 0, "records are still in flight"
 
     def _write_one(self, producer: Producer) -> None:
         transaction = self.ledger.begin()
@@ -161,7 +163,7 @@ class IdempotentLoad(Load):
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
-                "delivery.timeout.ms": int(PATIENCE_S * 1000),
+                "delivery.timeout.ms": int(TIMEOUT_S * 1000),
                 "retry.backoff.max.ms": 500,
                 **COMMON,
             }
@@ -175,14 +177,14 @@ class IdempotentLoad(Load):
             return
         assert latency_s is not None
         self.latencies_s.append(latency_s)
-        if message.offset() is not None:  # else it is known by what was acknowledged behind it
+        if message.offset() is not None:  # otherwise its offset follows from later acknowledgements
             self.ledger.places[value] = (message.partition(), message.offset())
         number = int(value.rpartition(b":")[2])
         self.ledger.transactions[number - 1].outcome = Outcome.COMMITTED
 
 
 class TransactionalLoad(Load):
-    """Transactions over all partitions; each fourth is aborted on purpose."""
+    """Transactions over all partitions; every fourth one is aborted."""
 
     def _write(self) -> None:
         producer = self._producer()
@@ -196,7 +198,7 @@ class TransactionalLoad(Load):
                 if error.txn_requires_abort():
                     _insist(producer.abort_transaction)
                     self.ledger.transactions[-1].outcome = Outcome.ABORTED
-                elif _is_fatal(error):  # what became of the last one, nobody says
+                elif _is_fatal(error):  # the result of the last transaction is unknown
                     producer = self._producer()
                 else:
                     raise
@@ -231,14 +233,15 @@ class TransactionalLoad(Load):
 
 
 def _is_fatal(error: KafkaError) -> bool:
-    """Whether the producer is at its end. What `produce` says of that is an error of its own, which has the
-    code but is not marked."""
+    """Whether the error is fatal for the producer. `produce` raises an error with its own code for this
+    case, which is not marked as fatal.
+    """
     return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _insist(act: Any) -> None:
-    """Do it again for as long as librdkafka says that it may be repeated."""
-    with deadline(PATIENCE_S, act.__name__) as check:
+    """Repeat an operation as long as librdkafka reports a retriable error."""
+    with deadline(TIMEOUT_S, act.__name__) as check:
         while True:
             try:
                 act(10.0)
@@ -256,12 +259,12 @@ LOADS: Mapping[str, type[Load]] = {
 
 
 def read_partitions(bootstrap: str, topic: str, partitions: int) -> dict[int, list[Row]]:
-    """All committed records, from where the partitions start to where they end now."""
+    """All committed records of the partitions, from their start to their current end."""
     found: dict[int, list[Row]] = {index: [] for index in range(partitions)}
     messages = read_to_end(
         bootstrap,
         *(TopicPartition(topic, index, OFFSET_BEGINNING) for index in found),
-        patience_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
         config={"isolation.level": "read_committed", **COMMON},
     )
     for message in messages:

@@ -1,8 +1,8 @@
-"""Real disks for tests: small, read-only, unmounted under a broker, failing.
+"""Real disks for tests: small, read-only, unmounted while a broker runs, or failing.
 
-A failing disk is an ext4 on a loop device whose image lies in a tmpfs that is too small for it: what
-does not fit is an I/O error when it is written back, and an image cut short is one when it is read.
-All of it needs a privileged user on Linux; where that is missing, tests are skipped and say so.
+A failing disk is an ext4 file system on a loop device. Its image is in a tmpfs that is too small for it: data
+that does not fit is an I/O error at writeback, and truncating the image causes I/O errors at reads. All of
+this needs a privileged user on Linux; without one, the tests are skipped with a message.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def need(*programs: str) -> None:
 
 @contextlib.contextmanager
 def mounted(what: object, path: Path, *options: str) -> Iterator[None]:
-    """Skips the test where mounting is not allowed."""
+    """Mount a file system for the duration of a context; skips the test if mounting is not permitted."""
     need("mount", "umount")
     path.mkdir(parents=True, exist_ok=True)
     try:
         run("mount", *options, what, path)
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"this machine does not let us mount: {error.stderr.strip()}")
+        pytest.skip(f"mounting is not permitted on this machine: {error.stderr.strip()}")
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def small_disk(path: Path, size: str) -> Iterator[None]:
 
 
 def fill(path: Path) -> Path:
-    """Take all the room there is; removing the result gives it back."""
+    """Allocate all free space; removing the returned file frees it."""
     ballast = path / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -62,7 +62,7 @@ def fill(path: Path) -> Path:
 
 
 class FailingDisk:
-    """A disk that can be told to fail."""
+    """A disk on which tests cause I/O errors."""
 
     def __init__(self, image: Path, path: Path, device: str) -> None:
         self.image = image
@@ -70,17 +70,19 @@ class FailingDisk:
         self._trigger = Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error"
 
     def turn_read_only(self) -> None:
-        """The kernel's own doing, as after an error: whoever has files open is not asked."""
+        """Trigger the kernel's reaction to an ext4 error: the file system becomes read-only while files
+        are open.
+        """
         if not self._trigger.exists():
-            pytest.skip("this kernel does not let us trigger an error of ext4")
+            pytest.skip("this kernel does not support triggering an ext4 error")
         self._trigger.write_text("as if")
 
     def fail_writes(self) -> None:
-        """From now on, what is written to new places cannot be kept."""
+        """Make writes to new blocks fail at writeback."""
         fill(self.image.parent)
 
     def fail_reads(self) -> None:
-        """Whatever is not in memory cannot be read any more."""
+        """Make reads of data outside the page cache fail."""
         run("sync", "-f", self.path)
         Path("/proc/sys/vm/drop_caches").write_text("1")
         with self.image.open("r+b") as image:
@@ -99,7 +101,7 @@ def failing_disk(path: Path, backing: Path) -> Iterator[FailingDisk]:
         try:
             device = run("losetup", "-f", "--show", image)
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"this machine has no loop device for us: {error.stderr.strip()}")
+            pytest.skip(f"this machine has no loop device: {error.stderr.strip()}")
         try:
             with mounted(device, path, "-o", "errors=remount-ro"):
                 yield FailingDisk(image, path, device)

@@ -1,17 +1,19 @@
-"""A producer and a consumer of a topic, as Kafka's system tests start them: acks=all, idempotent, in a group."""
+"""A producer and a consumer of a topic as in Kafka's system tests: acks=all, idempotent, and a consumer
+group.
+"""
 
 from __future__ import annotations
 
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
-from tests.system.cluster_state import PATIENCE_S
+from tests.system.cluster_state import TIMEOUT_S
 from tests.system.group_consumer import Watcher
 from tests.system.load import IdempotentLoad, read_partitions
 
 
 class Pair:
-    """Of a topic of one or several partitions."""
+    """Producer and consumer of a topic with one or several partitions."""
 
     def __init__(self, cluster: Cluster, topic: str, partitions: int = 1) -> None:
         self.cluster = cluster
@@ -31,19 +33,19 @@ class Pair:
         self.watcher.__exit__(*exc)
 
     def goes_on(self) -> None:
-        """Records are acknowledged, and read."""
+        """Assert that further records are acknowledged and consumed."""
         self.load.wait_for_progress()
         read = len(self.watcher.seen)
-        with deadline(PATIENCE_S, f"more of {self.topic} to be read") as check:
+        with deadline(TIMEOUT_S, f"more of {self.topic} to be read") as check:
             while len(self.watcher.seen) <= read:
                 check()
 
     def check(self) -> None:
-        """No more is sent; all is there, once, in order, and was read."""
+        """Stop producing, and assert that every record is in the log once, in order, and was consumed."""
         assert_none(self.anomalies())
 
     def anomalies(self) -> list[str]:
-        """No more is sent; what is not there, once, in order, or was not read."""
+        """Stop producing, and return the records that are lost, duplicated, out of order or not consumed."""
         self.load.finish()
         rows = read_partitions(self.cluster.bootstrap, self.topic, self.partitions)
         found = self.load.ledger.anomalies(rows)

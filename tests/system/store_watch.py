@@ -1,5 +1,6 @@
-"""Which files of a directory are read, while somebody watches: what a broker fetches from remote storage
-that lies in a directory shows in the kernel's notifications (inotify), whoever's broker it is."""
+"""Names of the files that a process reads in a directory, from the kernel's notifications (inotify). Tests
+use it to see what a broker reads from remote storage, with either software.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 IN_CLOSE_NOWRITE = 0x10
-"""A file that was opened for reading is closed."""
+"""inotify event: a file that was opened for reading was closed."""
 IN_ISDIR = 0x40000000
 _EVENT = struct.Struct("iIII")
 _BUFFER_BYTES = 1 << 20
@@ -19,7 +20,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class StoreWatch:
-    """A context: what is read under `root` meanwhile. Directories that are made later are not watched."""
+    """Context that records the files read under `root`. Directories that are created later are not
+    watched.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -44,7 +47,7 @@ class StoreWatch:
         self._descriptor = -1
 
     def files(self) -> list[Path]:
-        """All that were read so far, as often as they were."""
+        """Files that were read so far; a file is listed once for each time that it was read."""
         if self._descriptor >= 0:
             with suppress(BlockingIOError):
                 while events := os.read(self._descriptor, _BUFFER_BYTES):

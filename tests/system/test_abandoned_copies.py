@@ -1,8 +1,9 @@
-"""Scenario 21, Kafka's KRaftClusterTest, AbandonedFutureReplica: a broker ends in the middle of a swap.
+"""Scenario 21, Kafka's KRaftClusterTest, AbandonedFutureReplica: a broker is killed during the swap of a
+future replica.
 
-What is found then is a copy (`-future`) in the directory that the metadata names, and beside it the log in
-another directory, or nothing. The copy becomes the log, catches up with its leader, and can lead; the other
-one is gone.
+At the restart there is a future replica (`-future`) in the directory that the metadata contains, and the
+current replica in another directory, or none. The future replica becomes the current replica, catches up with
+its leader, and can lead; the other replica is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 from odradek.testing import Cluster
 from tests.support.broker_process import deadline
 from tests.system.cluster_state import (
-    PATIENCE_S,
+    TIMEOUT_S,
     create_topic,
     leader,
     wait_for_in_sync,
@@ -57,7 +58,7 @@ def test_scenario_21_abandoned_future_replica_becomes_replica(
         pair.goes_on()
         cluster.restart(broker)
         wait_until_in_sync(cluster, topic, len(cluster.brokers), 1)
-        with deadline(PATIENCE_S, "the copy to be the replica") as check:
+        with deadline(TIMEOUT_S, "the future replica to become the current replica") as check:
             while copy.exists() or main.exists() or places(cluster, topic)[0, broker] != str(named):
                 check(0.1)
         assert not any(
@@ -78,7 +79,9 @@ def test_scenario_21_abandoned_future_replica_becomes_replica(
 
 
 def abandon(cluster: Cluster, broker: int, topic: str) -> tuple[Path, Path, Path]:
-    """Make the stopped broker's log a copy. Where it is; the copy; where the log would be elsewhere."""
+    """Turn the log of the stopped broker into a future replica. Returns the directory of the log, the path
+    of the future replica, and the path in the other directory.
+    """
     first, second = map(Path, cluster.log_directories(broker))
     named, other = (first, second) if (first / f"{topic}-0").exists() else (second, first)
     copy = named / f"{topic}-0.{uuid4().hex}-future"

@@ -1,8 +1,8 @@
-"""Three brokers, real clients, one fault: nothing acknowledged is lost, nothing is there twice.
+"""Three brokers, real clients and one fault: no acknowledged record is lost or duplicated.
 
-Each fault meets a producer with acks=all and idempotence, and again one with transactions, with three
-replicas and min.insync.replicas=2. Meanwhile a group reads along. Afterwards the replicas' logs are
-the same, byte for byte.
+Each fault is tested with an idempotent producer with acks=all and with a transactional producer, with three
+replicas and min.insync.replicas=2. A consumer group reads at the same time. At the end the logs of the
+replicas are identical byte for byte.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ BROKERS = 3
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with Cluster(software=SOFTWARE[request.param](), brokers=BROKERS, configs=CONFIGS) as running:
         yield running
-        gc.collect()  # librdkafka's handles complain while they outlive the brokers
+        gc.collect()  # librdkafka's handles log errors while they outlive the brokers
 
 
 @pytest.fixture
 def whole(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster; what a failed test left broken is mended for the next one."""
+    """The cluster; faults that a failed test left are repaired first."""
     yield cluster
     cluster.heal()
     for broker in cluster.brokers:
@@ -57,7 +57,9 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
 def test_fault_neither_loses_nor_duplicates_acknowledged_records(
     whole: Cluster, fault: str, kind: str
 ) -> None:
-    """Neither by librdkafka nor, on a topic of its own with the same leaders, by the Java client."""
+    """The same holds for librdkafka and for the Java client, which uses another topic with the same
+    leaders.
+    """
     what, topic, in_java = FAULTS[fault], f"{fault}-{kind}", f"{fault}-{kind}-java"
     partitions, padding_bytes = what.partitions, what.padding_bytes
     assignment = list(ring(whole.brokers, partitions, BROKERS, 0).values())
@@ -109,8 +111,9 @@ def test_reassignment_with_bounces_neither_loses_nor_duplicates_records(
 
 @pytest.mark.parametrize("kind", LOADS)
 def test_unclean_election_loses_only_records_of_old_leader(whole: Cluster, kind: str) -> None:
-    """Logs are cut to what the new leader has (KIP-101, KIP-320): nothing is doubled, all agree, and
-    whoever reads along is told."""
+    """Logs are truncated to the log of the new leader (KIP-101, KIP-320): no record is duplicated, all
+    replicas are equal, and the consumer group detects the truncation.
+    """
     topic = f"unclean-{kind}"
     controller = active_controller(whole, broker=whole.brokers[0])
     replicas = [broker for broker in whole.brokers if broker != controller]
@@ -132,7 +135,7 @@ def test_unclean_election_loses_only_records_of_old_leader(whole: Cluster, kind:
 
 
 def settled(scene: Scene) -> dict[int, list[Row]]:
-    """The topic's records, once it all goes on as before and what was sent is acknowledged."""
+    """Records of the topic, after the cluster has recovered and all records have a result."""
     scene.load.wait_for_progress()
     scene.wait_until_in_sync()
     scene.load.finish()

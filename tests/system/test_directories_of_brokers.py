@@ -1,8 +1,8 @@
-"""Log directories of several brokers: moved between, and failing, while records go in and out.
+"""Moves between log directories of several brokers, and failures of log directories, under load.
 
-KIP-113's system tests (J-24), whole; and scenario 24, the first of Kafka's own, log_dir_failure_test. Each
-broker has two log directories; the metadata log is a controller's that is nothing else, so that brokers
-may go. What is acknowledged is there, once and in order, and the replicas' logs are equal.
+KIP-113's system tests (J-24), and the first test of scenario 24, Kafka's log_dir_failure_test. Each broker
+has two log directories. The controller is a separate node, so that every broker may stop. Acknowledged
+records are in the log once and in order, and the logs of the replicas are equal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
 from tests.system.cluster_state import (
-    PATIENCE_S,
+    TIMEOUT_S,
     create_topic,
     leader,
     partition,
@@ -29,10 +29,10 @@ from tests.system.directories import (
     GOOD,
     change_mode,
     is_offline,
-    mend,
     move,
     move_all,
     places,
+    restore_directories,
     two_directories_each,
     wait_until_offline,
 )
@@ -52,9 +52,9 @@ def cluster(
 
 @pytest.fixture
 def whole(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster; whatever was taken from it is given back for the next test."""
+    """The cluster; failed directories are restored for the next test."""
     yield cluster
-    mend(cluster)
+    restore_directories(cluster)
 
 
 def all_run(cluster: Cluster) -> bool:
@@ -62,7 +62,9 @@ def all_run(cluster: Cluster) -> bool:
 
 
 def test_kip_113_first_system_test(whole: Cluster, tmp_path: Path) -> None:
-    """J-24 (1): to the other directory, to the next broker's unused one, and all the way back."""
+    """J-24 (1): each replica moves to the other directory, to the next broker's unused directory, and
+    back.
+    """
     brokers, topic = whole.brokers, "moved"
     create_topic(whole, topic, len(brokers), {}, assignment=[[each] for each in brokers])
     start = places(whole, topic)
@@ -91,8 +93,10 @@ def test_kip_113_first_system_test(whole: Cluster, tmp_path: Path) -> None:
 
 
 def test_kip_113_second_system_test(whole: Cluster, tmp_path: Path) -> None:
-    """J-24 (2): bad directories of a follower, of the leader, of all brokers are no concern of the topic
-    on the good ones; the other topic goes on as long as it has a replica. Nothing of it is lost either."""
+    """J-24 (2): failed directories of a follower, of the leader and of all brokers do not affect the topic
+    in the other directories. The topic in the failed directories is available as long as it has a
+    replica, and loses no record.
+    """
     good, bad = "on-good", "on-bad"
     for topic, number in ((good, GOOD), (bad, BAD)):
         create_topic(whole, topic, 1, {})
@@ -115,7 +119,7 @@ def test_kip_113_second_system_test(whole: Cluster, tmp_path: Path) -> None:
                 assert all_run(whole)
             on_bad.check()
         fail(last)
-        with deadline(PATIENCE_S, f"{bad} to have no leader") as check:
+        with deadline(TIMEOUT_S, f"{bad} to have no leader") as check:
             while leader(whole, bad) >= 0:
                 check(0.1)
         on_good.goes_on()
@@ -135,8 +139,8 @@ def test_kip_113_second_system_test(whole: Cluster, tmp_path: Path) -> None:
 
 
 def wait_until_left(cluster: Cluster, topic: str, broker: int) -> None:
-    """Until it neither leads nor is in sync."""
-    with deadline(PATIENCE_S, f"broker {broker} to leave {topic}") as check:
+    """Wait until the broker neither leads nor is in sync."""
+    with deadline(TIMEOUT_S, f"broker {broker} to leave {topic}") as check:
         while True:
             found = partition(cluster, topic)
             if broker not in found.isrs and found.leader not in (broker, -1):
@@ -149,8 +153,9 @@ def wait_until_left(cluster: Cluster, topic: str, broker: int) -> None:
 def test_scenario_24_log_dir_failure(
     whole: Cluster, tmp_path: Path, role: str, bounced: bool
 ) -> None:
-    """A directory that cannot be written to any more: its broker leaves the in-sync set of what is there,
-    and lives; alone in the end, it serves what is in its other directory."""
+    """A directory loses its write permission: the broker leaves the ISR of the partitions in it and keeps
+    running. When it is the only broker left, it serves the partitions in its other directory.
+    """
     name = f"{role}-{'bounced' if bounced else 'there'}"
     first, second = f"first-{name}", f"second-{name}"
     create_topic(whole, first, 1, {"min.insync.replicas": "1"})

@@ -1,9 +1,9 @@
-"""One of two log directories fails under a broker process, in all the ways that a real one can.
+"""One of two log directories of a broker process fails in each way that a real one can fail.
 
-In each: producers to the other directory, with acks=all and no retries, see no error, and what was
-acknowledged is read back, each record once; partitions in the failed one answer a storage error or
-have no leader; the directory is offline in DescribeLogDirs, and named in the broker's log. (Scenarios
-22 and 24; KIP-113's second system test, J-24, as far as one broker goes.)
+In each test, producers to the other directory with acks=all and without retries get no error, and every
+acknowledged record is read back once. Partitions in the failed directory return a storage error or have no
+leader. The directory is offline in DescribeLogDirs, and the broker's log names it. (Scenarios 22 and 24;
+KIP-113's second system test, J-24, for one broker.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.system.mounts import failing_disk, fill, need, run, small_disk
 REFUSALS = {
     KafkaError.KAFKA_STORAGE_ERROR,
     KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError._MSG_TIMED_OUT,  # no leader in all that time
+    KafkaError._MSG_TIMED_OUT,  # no leader during the whole time
 }
 
 Break = Callable[[Jbod], None]
@@ -92,7 +92,7 @@ SLOW = pytest.mark.slow
 def test_failed_directory_without_writes_goes_offline(
     open_path: Path, way: Callable[[Path], AbstractContextManager[tuple[Path, Break]]]
 ) -> None:
-    """It is noticed all the same."""
+    """The broker detects the failure without a write."""
     with way(open_path) as (bad, break_it), running(open_path, bad) as jbod:
         with Load(jbod.bootstrap, jbod.good_partitions) as load:
             break_it(jbod)
@@ -119,7 +119,7 @@ def check_the_others(jbod: Jbod, load: Load) -> None:
 
 @SLOW
 def test_directory_without_permissions_goes_offline(open_path: Path) -> None:
-    """chmod 000; given back, a restart has all of it again."""
+    """After chmod 000 and a restart with permissions, all records are readable again."""
     bad, prefix = open_path / "bad", obeying_permissions()
     with running(open_path, bad, prefix=prefix) as jbod:
         before = sorted(read_all(jbod.bootstrap, range(PARTITIONS)))
@@ -131,7 +131,7 @@ def test_directory_without_permissions_goes_offline(open_path: Path) -> None:
         jbod.process.stop()  # the good one closes cleanly
         assert (jbod.good / ".kafka_cleanshutdown").exists()
 
-        with start(jbod, prefix=prefix) as again:  # the bad one still is
+        with start(jbod, prefix=prefix) as again:  # the failed directory is still offline
             assert log_dirs(again.bootstrap)[str(bad)].error_code is ErrorCode.kafka_storage_error
             assert produce(again.bootstrap, jbod.good_partitions[0]) == []
             assert fetch_error(again.bootstrap, jbod.bad_partitions[0]) is not ErrorCode.none
@@ -145,7 +145,9 @@ def test_directory_without_permissions_goes_offline(open_path: Path) -> None:
 
 
 def obeying_permissions() -> list[str]:
-    """How to run the broker so that a mode counts: root without the privilege to pass over it."""
+    """Command prefix that makes file modes apply to the broker: root without the capability to bypass
+    them.
+    """
     if os.geteuid() != 0:
         return []
     need("setpriv")
@@ -154,7 +156,7 @@ def obeying_permissions() -> list[str]:
 
 @contextmanager
 def start(jbod: Jbod, **more: Any) -> Iterator[Jbod]:
-    """Another life on the same directories."""
+    """Restart the broker on the same directories."""
     process = start_odradek(
         jbod.process.directory, config=CONFIG, log_dirs=[jbod.good, jbod.bad], **more
     )
@@ -166,7 +168,7 @@ def start(jbod: Jbod, **more: Any) -> Iterator[Jbod]:
 
 @SLOW
 def test_failed_writeback_takes_directory_offline(open_path: Path) -> None:
-    """The page cache took it; a sync finds out, and is not tried again."""
+    """The page cache accepts the data; a sync fails and is not retried."""
     with failing(open_path) as (bad, break_it), running(open_path, bad) as jbod:
         with Load(jbod.bootstrap, jbod.good_partitions) as load:
             break_it(jbod)
@@ -179,7 +181,7 @@ def test_failed_writeback_takes_directory_offline(open_path: Path) -> None:
 
 
 def test_failed_reads_take_directory_offline(open_path: Path) -> None:
-    """Data and index pages that are not in memory: an error each, and not a signal."""
+    """Reads of data and index pages outside the page cache fail with an error, not with a signal."""
     with failing_disk(open_path / "bad", open_path / "backing") as disk:
         with running(open_path, open_path / "bad", records=600) as jbod:
             jbod.process.stop()
@@ -194,7 +196,9 @@ def test_failed_reads_take_directory_offline(open_path: Path) -> None:
 
 
 def test_full_disk_refuses_writes_until_space_is_free(open_path: Path) -> None:
-    """Where nothing was lost the directory stays online: what is there is read, room is made."""
+    """If nothing was lost, the directory stays online: existing records are readable, and deleting frees
+    space.
+    """
     with small_disk(open_path / "bad", "24m"), running(open_path, open_path / "bad") as jbod:
         with Load(jbod.bootstrap, jbod.good_partitions) as load:
             ballast = fill(jbod.bad)
@@ -210,7 +214,7 @@ def test_full_disk_refuses_writes_until_space_is_free(open_path: Path) -> None:
 
 
 FOR_RECOVERY = 64 << 10
-"""Of the full disk: indexes are written anew, a page each, where a log could not be closed for lack of room."""
+"""Free bytes of the full disk: a start writes new index pages for a log that could not be closed."""
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=SLOW)])

@@ -1,6 +1,8 @@
-"""Scenario 22, Kafka's LogDirFailureTest: one broker's directory becomes a file, under producers and consumers.
+"""Scenario 22, Kafka's LogDirFailureTest: a log directory of one broker becomes a file, under producers and
+consumers.
 
-The leader's; a follower's; and the leader's while no controller can be told, which ends the broker.
+The tests cover the directory of the leader, that of a follower, and that of the leader while no controller is
+available, which stops the broker.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from odradek.protocol import apis
 from odradek.testing import Cluster
 from tests.support.broker_process import deadline
 from tests.support.raw_client import RawClient
-from tests.system.cluster_state import PATIENCE_S, create_topic, partition, wait_until_in_sync
+from tests.system.cluster_state import TIMEOUT_S, create_topic, partition, wait_until_in_sync
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (
     BAD,
-    mend,
     move_to_both,
     places,
     replace_by_a_file,
+    restore_directories,
     two_directories_each,
     wait_until_offline,
 )
@@ -51,11 +53,11 @@ def cluster(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
 @pytest.fixture
 def whole(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
-    mend(cluster)
+    restore_directories(cluster)
 
 
 class ReplicaManager:
-    """Of a topic with a replica of each partition on each broker, some in each directory."""
+    """Topic with a replica of each partition on each broker, in both log directories."""
 
     def __init__(self, cluster: Cluster, topic: str, directory: Path) -> None:
         """`directory` is for the tools' files."""
@@ -77,22 +79,24 @@ class ReplicaManager:
         }
 
     def led_in_bad(self, broker: int) -> list[int]:
-        """What it leads in its second directory."""
+        """Partitions in the second directory that the broker leads."""
         return [index for index in self.bad[broker] if self.leaders[index] == broker]
 
     def wait_until_only_these_left(self, broker: int, lost: set[int]) -> None:
-        """Until others show that of these the broker's replica is offline, and all else in sync."""
+        """Wait until the other brokers report that the broker's replicas of `lost` are offline, and that
+        all other replicas are in sync.
+        """
         other = next(each for each in self.cluster.brokers if each != broker)
-        everybody = set(self.cluster.brokers)
-        with deadline(PATIENCE_S, f"{lost} to be offline on broker {broker}") as check:
+        all_brokers = set(self.cluster.brokers)
+        with deadline(TIMEOUT_S, f"{lost} to be offline on broker {broker}") as check:
             while True:
                 shown = _shown(self.cluster, self.topic, other)
                 if all(
                     (each.leader_id not in (broker, -1))
-                    and set(each.isr_nodes) == everybody - {broker}
+                    and set(each.isr_nodes) == all_brokers - {broker}
                     and set(each.offline_replicas) == {broker}
                     if each.partition_index in lost
-                    else set(each.isr_nodes) == everybody and not each.offline_replicas
+                    else set(each.isr_nodes) == all_brokers and not each.offline_replicas
                     for each in shown
                 ):
                     return
@@ -100,11 +104,11 @@ class ReplicaManager:
 
 
 def leading_in_bad(*topics: ReplicaManager) -> int:
-    """A broker that leads something of each in its second directory."""
+    """A broker that leads a partition of each topic in its second directory."""
     for broker in topics[0].cluster.brokers:
         if all(each.led_in_bad(broker) for each in topics):
             return broker
-    raise AssertionError("nobody leads partitions in its second directory")
+    raise AssertionError("no broker leads partitions in its second directory")
 
 
 def _shown(cluster: Cluster, topic: str, broker: int) -> list[Any]:
@@ -123,7 +127,7 @@ def _shown(cluster: Cluster, topic: str, broker: int) -> list[Any]:
 
 
 class OneByOne:
-    """Produces to one partition, acks=all, without retries; `errors` has what came of it."""
+    """Producer to one partition with acks=all and without retries; `errors` has the results."""
 
     def __init__(self, bootstrap: str, topic: str, index: int) -> None:
         self.errors: list[KafkaError] = []
@@ -145,11 +149,13 @@ class OneByOne:
                 self.errors.append(error)
 
         self._producer.produce(self._topic, b"one", partition=self._index, on_delivery=delivered)
-        assert self._producer.flush(PATIENCE_S) == 0  # a broker may take 30 s to give up
+        assert self._producer.flush(TIMEOUT_S) == 0  # a broker may take 30 s to stop
 
 
 def test_scenario_22_directory_of_leader(whole: Cluster, tmp_path: Path) -> None:
-    """A storage error, or that it does not lead; then another one does, and all goes on."""
+    """The leader returns a storage error or NOT_LEADER_OR_FOLLOWER; then another broker leads, and produce
+    requests succeed.
+    """
     replicas = ReplicaManager(whole, "led", tmp_path)
     written = ReplicaManager(whole, "led-too", tmp_path)
     broker = leading_in_bad(replicas, written)
@@ -160,7 +166,7 @@ def test_scenario_22_directory_of_leader(whole: Cluster, tmp_path: Path) -> None
     assert one_by_one.errors == []
     with Pair(whole, replicas.topic, PARTITIONS) as pair:
         replace_by_a_file(directory)
-        with deadline(PATIENCE_S, "a record to be refused") as check:
+        with deadline(TIMEOUT_S, "a record to be refused") as check:
             while not one_by_one.errors:
                 one_by_one.produce()
                 check(0.05)
@@ -173,14 +179,15 @@ def test_scenario_22_directory_of_leader(whole: Cluster, tmp_path: Path) -> None
         pair.goes_on()
         assert whole.state(broker) is NodeState.RUNNING
         pair.check()
-    mend(whole)
+    restore_directories(whole)
     wait_until_in_sync(whole, replicas.topic, len(whole.brokers), PARTITIONS)
     assert_replicas_equal(whole, replicas.topic, PARTITIONS)
 
 
 def test_scenario_22_directory_of_follower(whole: Cluster, tmp_path: Path, kind: str) -> None:
-    """No producer notices; the broker goes on to follow what is in its other directory. (Apache Kafka may
-    let a record wait for its time-out.)"""
+    """Producers get no error, and the broker continues to follow the partitions in its other directory.
+    (In Apache Kafka a record may wait until its timeout.)
+    """
     replicas = ReplicaManager(whole, "followed", tmp_path)
     written = ReplicaManager(whole, "followed-too", tmp_path)
     broker, index = next(
@@ -191,7 +198,7 @@ def test_scenario_22_directory_of_follower(whole: Cluster, tmp_path: Path, kind:
     )
     one_by_one = OneByOne(whole.bootstrap, written.topic, index)
     replace_by_a_file(Path(whole.log_directories(broker)[BAD]))
-    with deadline(PATIENCE_S, "the replica to be offline") as check:
+    with deadline(TIMEOUT_S, "the replica to be offline") as check:
         while broker in partition(whole, written.topic, index).isrs:
             one_by_one.produce()
             check(0.05)
@@ -204,7 +211,7 @@ def test_scenario_22_directory_of_follower(whole: Cluster, tmp_path: Path, kind:
     allowed = {KafkaError.REQUEST_TIMED_OUT} if kind == "kafka" else set()
     assert {error.code() for error in one_by_one.errors} <= allowed
     assert whole.state(broker) is NodeState.RUNNING
-    mend(whole)
+    restore_directories(whole)
     for each in (replicas, written):
         wait_until_in_sync(whole, each.topic, len(whole.brokers), PARTITIONS)
     assert_replicas_equal(whole, replicas.topic, PARTITIONS)
@@ -213,9 +220,13 @@ def test_scenario_22_directory_of_follower(whole: Cluster, tmp_path: Path, kind:
 def test_scenario_22_directory_of_leader_without_controller(
     whole: Cluster, tmp_path: Path, kind: str
 ) -> None:
-    """After log.dir.failure.timeout.ms the broker ends: nobody would take its leadership otherwise."""
+    """The broker stops after log.dir.failure.timeout.ms, because no other broker could take over its
+    leadership.
+    """
     if kind == "kafka":
-        pytest.skip("it asks for five minutes to be let go, by the controller that is not there")
+        pytest.skip(
+            "the controlled shutdown waits five minutes for the controller, which is not running"
+        )
     replicas = ReplicaManager(whole, "unheard", tmp_path)
     broker = leading_in_bad(replicas)
     directory = whole.log_directories(broker)[BAD]
@@ -224,12 +235,12 @@ def test_scenario_22_directory_of_leader_without_controller(
         whole.stop(controller)
         replace_by_a_file(Path(directory))
         wait_until_offline(whole, broker, directory)
-        with deadline(PATIENCE_S, f"broker {broker} to end") as check:
+        with deadline(TIMEOUT_S, f"broker {broker} to end") as check:
             while whole.state(broker) is not NodeState.DEAD:
                 check(0.1)
         whole.restart(controller)
         pair.goes_on()
         pair.check()
-    mend(whole)
+    restore_directories(whole)
     wait_until_in_sync(whole, replicas.topic, len(whole.brokers), PARTITIONS)
     assert_replicas_equal(whole, replicas.topic, PARTITIONS)

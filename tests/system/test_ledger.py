@@ -1,4 +1,4 @@
-"""The ledger sees what is lost, doubled, moved, made up, out of order, or half a transaction."""
+"""The ledger detects lost, duplicated, moved, unknown and reordered records, and partial transactions."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Scenario 24, the second of Kafka's own system tests, reassign_partitions_test: twenty partitions are dealt
-anew among four brokers, by kafka-reassign-partitions, while records go in and out.
+"""Scenario 24, the second of Kafka's own system tests, reassign_partitions_test: kafka-reassign-partitions
+reassigns twenty partitions among four brokers, under load.
 
-With and without brokers bounced meanwhile; from offset 0, and where logs begin later. All replicas must
-be in sync for a record to be acknowledged. (Apache Kafka fails with bounced brokers at times: its own test
-does not look for records that are there twice, KAFKA-18905. See `replication.partition.refusals` for why
-librdkafka writes them, and has no reason to here. What fails shows who wrote what.)
+The test runs with and without bounced brokers, and with log start offsets of 0 and later. A record is
+acknowledged when all replicas are in sync. (Apache Kafka sometimes fails with bounced brokers: its own test
+does not check for duplicates, KAFKA-18905. `replication.partition.refusals` explains why librdkafka writes
+duplicates to Kafka, and why it has no reason to with Odradek. The message of a failure contains the producers
+of the batches.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
-from tests.system.cluster_state import PATIENCE_S, create_topic, wait_until_reassigned
+from tests.system.cluster_state import TIMEOUT_S, create_topic, wait_until_reassigned
 from tests.system.clusters import CONFIGS, KINDS, SOFTWARE, assert_replicas_equal, shown_batches
 from tests.system.directories import begin_move, is_moved
 from tests.system.faults import ring
@@ -29,7 +30,7 @@ from tests.system.producer_consumer_pair import Pair
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 BROKERS, PARTITIONS, REPLICAS = 4, 20, 3
 OLD_MS = 1000
-"""A timestamp: of records that are to be deleted as soon as may be."""
+"""Timestamp of records that retention deletes at its next check."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -44,7 +45,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         software=SOFTWARE[request.param](), brokers=BROKERS, controllers=1, configs=configs
     ) as running:
         yield running
-        gc.collect()  # librdkafka's handles complain while they outlive the brokers
+        gc.collect()  # librdkafka's handles log errors while they outlive the brokers
 
 
 @pytest.mark.parametrize("from_zero", [True, False], ids=["from-zero", "from-later"])
@@ -68,7 +69,7 @@ def test_scenario_24_reassign_partitions(
         if bounced:
             for broker in cluster.brokers[::2]:
                 cluster.restart(broker)
-        with deadline(PATIENCE_S, "the reassignment to be complete") as check:
+        with deadline(TIMEOUT_S, "the reassignment to be complete") as check:
             while not is_moved(cluster, words, topic, target):
                 check(0.5)
         wait_until_reassigned(cluster, topic, dict(enumerate(dealt)))
@@ -79,22 +80,22 @@ def test_scenario_24_reassign_partitions(
 
 
 def deal(rows: list[Sequence[int]]) -> list[Sequence[int]]:
-    """The same rows, in another order."""
+    """The same rows in another order."""
     random.Random(24).shuffle(rows)
     return rows
 
 
 def move_start_offsets(cluster: Cluster, topic: str) -> None:
-    """By records that are too old to be kept."""
+    """Produce records that are too old to be retained, and wait until they are deleted."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
     for index in range(PARTITIONS):
         for _ in range(10):
             producer.produce(topic, b"old", partition=index, timestamp=OLD_MS)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "looks"})
-    with deadline(PATIENCE_S, "old records to be deleted") as check:
+    with deadline(TIMEOUT_S, "old records to be deleted") as check:
         for index in range(PARTITIONS):
             where = TopicPartition(topic, index)
-            while consumer.get_watermark_offsets(where, timeout=PATIENCE_S)[0] == 0:
+            while consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)[0] == 0:
                 check(0.2)
     consumer.close()

@@ -1,5 +1,6 @@
-"""Readers of the remote tier in a cluster: any replica serves it, and who leads may change under them
-(T-32, E9's and E11's readers)."""
+"""Consumers of the remote tier in a cluster: any replica serves it, and the leader may change meanwhile
+(T-32; the readers of E9 and E11).
+"""
 
 from __future__ import annotations
 
@@ -50,11 +51,13 @@ TIERED = {
 def cluster() -> Iterator[Cluster]:
     with Cluster(brokers=BROKERS, configs=CONFIGS, tiered=True) as running:
         yield running
-        gc.collect()  # librdkafka's handles complain while they outlive the brokers
+        gc.collect()  # librdkafka's handles log errors while they outlive the brokers
 
 
 def create_and_fill(cluster: Cluster, topic: str) -> int:
-    """A topic most of which is in the remote tier alone; where the leader's local log begins."""
+    """Create a topic whose data is mostly in the remote tier only; returns the leader's local log start
+    offset.
+    """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(topic, 1, BROKERS, config=TIERED)])[topic].result(20)
     for start in range(0, RECORDS, 20):
@@ -79,7 +82,7 @@ def earliest_local(cluster: Cluster, topic: str) -> int:
 
 
 def read(cluster: Cluster, topic: str, stop_at: int, between: object = None) -> list[int]:
-    """The numbers of all records; `between` is called when a third is read."""
+    """Read all records and return their numbers; `between` is called after one third."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -115,7 +118,7 @@ def leader_of(cluster: Cluster, topic: str) -> int:
 
 
 def test_t32_consumer_continues_at_new_leader(cluster: Cluster) -> None:
-    """T-32: it is neither reset nor told of an offset out of range."""
+    """T-32: the consumer neither resets its offset nor gets OFFSET_OUT_OF_RANGE."""
     local = create_and_fill(cluster, "moved")
     assert local > 0
     killed: list[int] = []
@@ -131,7 +134,7 @@ def test_t32_consumer_continues_at_new_leader(cluster: Cluster) -> None:
 
 
 def test_t32_every_replica_serves_remote_tier(cluster: Cluster) -> None:
-    """T-32, KIP-392: a follower reads it by itself."""
+    """T-32, KIP-392: a follower reads from the remote tier itself."""
     local = create_and_fill(cluster, "near")
     leader = leader_of(cluster, "near")
     topic_id = topic_id_of(cluster, "near")
@@ -154,7 +157,7 @@ def topic_id_of(cluster: Cluster, topic: str) -> UUID:
 
 
 def fetch(address: str, topic_id: UUID, offset: int) -> int:
-    """What a consumer that was sent to this broker would fetch: where it goes on; 0 for nothing."""
+    """Offset after the records that a fetch from this broker returns, or 0 if it returns none."""
     wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 16}
     response = ask(
         address,

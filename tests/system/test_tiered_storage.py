@@ -1,7 +1,7 @@
-"""Part E of the requirements: what Apache Kafka's own tests of tiered storage do, with real processes.
+"""Part E of the requirements: Apache Kafka's own tests of tiered storage, with real processes.
 
-Scenarios 1, 2 (its copy.disable half), 3 to 15 and 17, in Kafka's numbers: `tests/system/tiered.py` has
-how a segment comes to have one record.
+Scenarios 1, 2 (its copy.disable half), 3 to 15 and 17, with Kafka's numbers. `tests/system/tiered.py`
+describes how a segment contains one record.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from confluent_kafka.admin import NewPartitions
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
 from tests.support.broker_process import deadline
-from tests.system import cluster_state as kafka_facts
-from tests.system.cluster_state import PATIENCE_S
+from tests.system import cluster_state
+from tests.system.cluster_state import TIMEOUT_S
 from tests.system.clusters import KINDS
 from tests.system.directories import move, places
 from tests.system.group_consumer import Watcher
@@ -47,7 +47,7 @@ def tiers(
 
 
 def test_scenario_1_offload_and_consume_from_leader(tiers: Tiered) -> None:
-    """What is remote is read from there, no more of it than is asked for; also after a restart."""
+    """Remote records are read from the store, with no more reads than necessary; also after a restart."""
     tiers.create("one-a", [FIRST])
     tiers.produce("one-a", "0", "1", "2")
     tiers.wait_until_tiered("one-a", 0, 1, local=2)
@@ -66,7 +66,7 @@ def test_scenario_1_offload_and_consume_from_leader(tiers: Tiered) -> None:
 
 
 def test_scenario_2_copying_is_disabled_and_enabled(tiers: Tiered) -> None:
-    """X-01's upstream form: with remote.log.copy.disable both tiers are read and nothing is copied."""
+    """X-01 in Kafka's form: with remote.log.copy.disable both tiers are read and nothing is copied."""
     topic = "two"
     tiers.create(topic, [FIRST, SECOND])
     tiers.produce(topic, "0", "1", "2")
@@ -86,7 +86,7 @@ def test_scenario_2_copying_is_disabled_and_enabled(tiers: Tiered) -> None:
     tiers.configure(topic, **no_copies)
     with tiers.reads(topic) as reads:
         assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(4)]
-    assert 2 in reads.segments  # the others may have been kept from the last time
+    assert 2 in reads.segments  # earlier segments may have been kept
     tiers.delete_records(topic, 1)
     tiers.wait_for_remote(topic, 1, 2)
     tiers.produce(topic, "4", "5")
@@ -95,7 +95,7 @@ def test_scenario_2_copying_is_disabled_and_enabled(tiers: Tiered) -> None:
 
 
 def test_scenario_3_enable_remote_log_on_topic(tiers: Tiered) -> None:
-    """What was there before is copied, too (T-56)."""
+    """Existing segments are copied too (T-56)."""
     topic = "three"
     tiers.create(topic, [FIRST, SECOND], [SECOND, FIRST], enabled=False)
     for partition in (0, 1):
@@ -115,7 +115,7 @@ def test_scenario_3_enable_remote_log_on_topic(tiers: Tiered) -> None:
 
 
 def test_scenario_4_alter_log_dir(tiers: Tiered, tmp_path: Path) -> None:
-    """A replica that moved to another directory leads, and goes on copying (T-57: JBOD is supported)."""
+    """A replica that moved to another directory leads and continues to copy (T-57: JBOD is supported)."""
     topic, cluster = "four", tiers.cluster
     tiers.create(topic, [SECOND, FIRST])
     tiers.produce(topic, "0", "1", "2")
@@ -132,7 +132,7 @@ def test_scenario_4_alter_log_dir(tiers: Tiered, tmp_path: Path) -> None:
 
 
 def test_scenario_5_list_offsets(tiers: Tiered) -> None:
-    """T-39 and what Kafka has beside it: -4, -5 and timestamps from both tiers, in (epoch, offset)."""
+    """T-39 and Kafka's further timestamps: -4, -5 and timestamps from both tiers, as (epoch, offset)."""
     topic, t = "five", int(time.time() * 1000) - 60_000
     tiers.create(topic, [FIRST, SECOND], batches=2)
     tiers.produce(topic, "0", "1", "2", timestamps=[t, t + 1, t + 2])
@@ -172,7 +172,7 @@ def test_scenario_5_list_offsets(tiers: Tiered) -> None:
 
 
 def test_scenario_6_segments_below_log_start_are_deleted(tiers: Tiered) -> None:
-    """T-37; the first epoch is that of the first record, under the next leader, too."""
+    """T-37; the first epoch is that of the first record, also under the next leader."""
     topic = "six"
     tiers.create(topic, [FIRST, SECOND], batches=2)
     tiers.produce(topic, *"01234")
@@ -198,10 +198,12 @@ def test_scenario_6_segments_below_log_start_are_deleted(tiers: Tiered) -> None:
 
 @pytest.mark.parametrize("config", ["retention_bytes", "retention_ms"])
 def test_scenario_7_segments_expire_by_size_and_time(tiers: Tiered, config: str) -> None:
-    """T-15, T-36, S-03: what is too old, or too much, goes from remote storage, oldest first."""
+    """T-15, T-36, S-03: segments beyond the retention time or size are deleted from remote storage, oldest
+    first.
+    """
     topic, now = f"seven-{config.replace('_', '-')}", int(time.time() * 1000)
     tiers.create(topic, [FIRST])
-    in_an_hour = now + 3_600_000  # else the active segment is too old as well
+    in_an_hour = now + 3_600_000  # otherwise the active segment expires too
     tiers.produce(topic, *"0123", timestamps=[now, now, now, in_an_hour])
     tiers.wait_until_tiered(topic, 0, 1, 2, local=3)
     tiers.configure(topic, **{config: "1", f"local_{config}": "1"})
@@ -214,32 +216,34 @@ def test_scenario_7_segments_expire_by_size_and_time(tiers: Tiered, config: str)
 
 
 def test_scenario_8_delete_topic(tiers: Tiered) -> None:
-    """T-51 and T-52: all of it goes; a topic of the same name is another, while that is under way."""
+    """T-51 and T-52: all segments are deleted. A topic that is recreated with the same name meanwhile is
+    independent.
+    """
     topic = "eight"
     tiers.create(topic, [FIRST, SECOND], [SECOND, FIRST])
     for partition in (0, 1):
         tiers.produce(topic, "0", "1", "2", partition=partition)
         tiers.wait_until_tiered(topic, 0, 1, local=2, partition=partition)
     old = [tiers.remote_directory(topic, partition) for partition in (0, 1)]
-    tiers.admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    tiers.admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     wait_until_gone(tiers.cluster, topic)
     tiers.create(topic, [FIRST, SECOND])
     tiers.produce(topic, "again", "more")
-    with deadline(PATIENCE_S, "nothing of the deleted topic to be left") as check:
+    with deadline(TIMEOUT_S, "all segments of the deleted topic to be deleted") as check:
         while any(each is not None and each.exists() and any(each.iterdir()) for each in old):
             check(0.1)
     assert tiers.consume(topic, 0) == [(0, "again"), (1, "more")]
     new = [each for each in tiers.root.glob(f"{topic}-0-*") if each not in old]
-    with deadline(PATIENCE_S, "the new topic's segment to be copied") as check:
+    with deadline(TIMEOUT_S, "the new topic's segment to be copied") as check:
         while not (new := [each for each in tiers.root.glob(f"{topic}-0-*") if each not in old]):
             check(0.1)
     assert len(new) == 1
 
 
 def wait_until_gone(cluster: Cluster, topic: str) -> None:
-    with deadline(PATIENCE_S, f"{topic} to be gone") as check:
+    with deadline(TIMEOUT_S, f"{topic} to be gone") as check:
         while any(
-            kafka_facts.partition(cluster, topic, broker=broker) is not None
+            cluster_state.partition(cluster, topic, broker=broker) is not None
             for broker in cluster.brokers
         ):
             check(0.1)
@@ -253,7 +257,7 @@ CHECKPOINTS = (
 
 
 def test_scenario_9_fetch_from_leader_with_corrupted_checkpoint(tiers: Tiered) -> None:
-    """A leader that does not know its high watermark any more, nor what was flushed, goes on copying."""
+    """A leader that lost its high watermark and recovery point continues to copy."""
     topic, cluster = "nine", tiers.cluster
     tiers.create(topic, [FIRST, SECOND])
     tiers.produce(topic, "0", "1", "2")
@@ -285,7 +289,7 @@ def tiny_index_cache(tiers: Tiered) -> Iterator[None]:
 
 @pytest.mark.usefixtures("tiny_index_cache")
 def test_scenario_10_offload_and_consume_committed(tiers: Tiered) -> None:
-    """T-35: read_committed across both tiers costs no more index fetches than twice the segments."""
+    """T-35: read_committed across both tiers fetches at most two indexes per segment."""
     topic = "ten"
     tiers.create(topic, [FIRST])
     tiers.produce(topic, *"0123456")
@@ -299,22 +303,22 @@ def test_scenario_10_offload_and_consume_committed(tiers: Tiered) -> None:
 
 
 def test_aborted_transactions_are_skipped_in_both_tiers(tiers: Tiered) -> None:
-    """T-35: by the transaction indexes that were copied."""
+    """T-35: the copied transaction indexes are used."""
     topic = "ten-aborted"
     tiers.create(topic, [FIRST], batches=3)
     producer = Producer(
         {"bootstrap.servers": tiers.cluster.bootstrap, "transactional.id": topic, "log_level": 0}
     )
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     for number in range(8):
         producer.begin_transaction()
         producer.produce(topic, f"{number}", partition=0)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         if number % 2:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(TIMEOUT_S)
         else:
-            producer.commit_transaction(PATIENCE_S)
-    with deadline(PATIENCE_S, "most of it to be remote") as check:
+            producer.commit_transaction(TIMEOUT_S)
+    with deadline(TIMEOUT_S, "most segments to be in the remote tier") as check:
         while tiers.offset(topic, EARLIEST_LOCAL)[1] < 12:
             check(0.1)
     values = [value for _, value in tiers.consume(topic, 0, committed=True)]
@@ -329,8 +333,8 @@ def test_scenario_11_partitions_expand(tiers: Tiered) -> None:
     tiers.wait_until_tiered(topic, 0, 1, local=2)
     rows = [[FIRST, SECOND], [SECOND, FIRST]]
     for future in tiers.admin.create_partitions([NewPartitions(topic, 3, rows)]).values():
-        future.result(PATIENCE_S)
-    kafka_facts.wait_until_in_sync(tiers.cluster, topic, 2, 3)
+        future.result(TIMEOUT_S)
+    cluster_state.wait_until_in_sync(tiers.cluster, topic, 2, 3)
     assert len(tiers.consume(topic, 0)) == 3
     for partition in (1, 2):
         tiers.produce(topic, "0", "1", "2", partition=partition)
@@ -346,13 +350,13 @@ def test_scenario_11_partitions_expand(tiers: Tiered) -> None:
 
 @pytest.mark.parametrize("replicas", [[FIRST, SECOND], [SECOND]], ids=["expand", "move"])
 def test_scenario_11_reassign_replica(tiers: Tiered, replicas: list[int]) -> None:
-    """A new replica, which gets what is remote from there, leads, and copies on."""
+    """A new replica gets its auxiliary state from the remote tier, leads, and continues to copy."""
     topic = f"eleven-{len(replicas)}"
     tiers.create(topic, [FIRST])
     tiers.produce(topic, "0", "1", "2")
     tiers.wait_until_tiered(topic, 0, 1, local=2)
-    kafka_facts.reassign(tiers.cluster, topic, {0: replicas})
-    kafka_facts.wait_until_reassigned(tiers.cluster, topic, {0: replicas})
+    cluster_state.reassign(tiers.cluster, topic, {0: replicas})
+    cluster_state.wait_until_reassigned(tiers.cluster, topic, {0: replicas})
     tiers.lead(topic, SECOND)
     tiers.produce(topic, "3")
     tiers.wait_until_tiered(topic, 0, 1, 2, local=3)
@@ -369,8 +373,8 @@ def test_scenario_11_reassign_replica_shrink(tiers: Tiered) -> None:
         tiers.produce(topic, "0", "1", "2", partition=partition)
         tiers.wait_until_tiered(topic, 0, 1, local=2, partition=partition)
     target = {0: [SECOND], 1: [FIRST]}
-    kafka_facts.reassign(tiers.cluster, topic, target)
-    kafka_facts.wait_until_reassigned(tiers.cluster, topic, target)
+    cluster_state.reassign(tiers.cluster, topic, target)
+    cluster_state.wait_until_reassigned(tiers.cluster, topic, target)
     for partition, (leader,) in target.items():
         tiers.wait_for_leader(topic, leader, partition)
         tiers.produce(topic, "3", partition=partition)
@@ -379,7 +383,7 @@ def test_scenario_11_reassign_replica_shrink(tiers: Tiered) -> None:
 
 
 def test_scenario_12_roll_and_offload_active_segment(tiers: Tiered) -> None:
-    """The active segment is rolled when it is too old for local retention, and goes as well."""
+    """An active segment that exceeds local retention is rolled and copied."""
     topic = "twelve"
     tiers.create(topic, [FIRST], config={"local.retention.ms": "1"})
     tiers.produce(topic, *"0123")
@@ -390,7 +394,9 @@ def test_scenario_12_roll_and_offload_active_segment(tiers: Tiered) -> None:
 
 
 def test_scenario_12_transactions_with_a_tiered_topic(tiers: Tiered) -> None:
-    """Committed, aborted, over several partitions, with a group that reads along, and the leader moving."""
+    """Committed and aborted transactions over several partitions, with a consumer group, while the leader
+    changes.
+    """
     topic, partitions = "twelve-transactions", 2
     tiers.create(topic, [FIRST, SECOND], [SECOND, FIRST], batches=8)
     load = LOADS["transactional"](tiers.cluster.bootstrap, topic, partitions)
@@ -408,7 +414,9 @@ def test_scenario_12_transactions_with_a_tiered_topic(tiers: Tiered) -> None:
 
 
 def test_scenario_13_new_follower_of_tiered_log(tiers: Tiered) -> None:
-    """T-42, T-58: it begins where the leader's local log does, with the epochs from remote storage."""
+    """T-42, T-58: the follower starts at the leader's local log start offset, with the epochs from remote
+    storage.
+    """
     topic = "thirteen"
     tiers.create(topic, [FIRST], batches=5)
     tiers.produce(topic, *"012345678")
@@ -439,12 +447,14 @@ def test_scenario_14_new_follower_after_delete_records(tiers: Tiered) -> None:
 
 
 def test_scenario_14_returning_follower_is_out_of_range(tiers: Tiered) -> None:
-    """Its log ends before the leader's starts, which is before the leader's local log does (T-59)."""
+    """The follower's log ends before the leader's log start offset, which is before the leader's local log
+    start offset (T-59).
+    """
     topic = "fourteen-away"
     tiers.create(topic, [FIRST, SECOND], batches=7)
     values = [str(number) for number in range(18)]
     tiers.produce(topic, *values[:3])
-    kafka_facts.wait_for_in_sync(tiers.cluster, topic, {FIRST, SECOND}, broker=FIRST)
+    cluster_state.wait_for_in_sync(tiers.cluster, topic, {FIRST, SECOND}, broker=FIRST)
     tiers.cluster.stop(SECOND)
     try:
         tiers.produce(topic, *values[3:])
@@ -452,7 +462,7 @@ def test_scenario_14_returning_follower_is_out_of_range(tiers: Tiered) -> None:
         tiers.delete_records(topic, 5)
     finally:
         tiers.cluster.restart(SECOND)
-    kafka_facts.wait_for_in_sync(tiers.cluster, topic, {FIRST, SECOND}, broker=FIRST)
+    cluster_state.wait_for_in_sync(tiers.cluster, topic, {FIRST, SECOND}, broker=FIRST)
     assert tiers.local_segments(SECOND, topic) == [14]
     tiers.lead(topic, SECOND)
     assert tiers.offset(topic, EARLIEST)[1] == 5
@@ -460,16 +470,18 @@ def test_scenario_14_returning_follower_is_out_of_range(tiers: Tiered) -> None:
 
 
 def join(tiers: Tiered, topic: str, broker: int) -> None:
-    """Have that broker follow, too."""
+    """Add the broker to the replicas."""
     replicas = {0: [tiers.leader(topic), broker]}
-    kafka_facts.reassign(tiers.cluster, topic, replicas)
-    kafka_facts.wait_until_reassigned(tiers.cluster, topic, replicas)
+    cluster_state.reassign(tiers.cluster, topic, replicas)
+    cluster_state.wait_until_reassigned(tiers.cluster, topic, replicas)
 
 
 def test_scenario_15_unavailable_remote_storage_loses_no_records(
     tiers: Tiered,
 ) -> None:
-    """T-30, T-12: nothing local goes before it is copied; then each segment is there once."""
+    """T-30, T-12: no local segment is deleted before it is copied; afterwards each segment is in remote
+    storage once.
+    """
     topic, root = "fifteen", tiers.root
     tiers.create(topic, [FIRST, SECOND])
     tiers.produce(topic, "0", "1")
@@ -479,7 +491,7 @@ def test_scenario_15_unavailable_remote_storage_loses_no_records(
     root.write_text("a file where the directory was")
     try:
         tiers.produce(topic, "2", "3", "4")
-        time.sleep(3)  # several rounds, each of which fails
+        time.sleep(3)  # several failed runs of the copy task
         assert tiers.offset(topic, EARLIEST_LOCAL)[1] == 1
         assert tiers.consume(topic, 1) == [(number, str(number)) for number in range(1, 5)]
     finally:
@@ -511,20 +523,18 @@ def test_scenario_15_unavailable_remote_storage_loses_no_records(
     ],
 )
 def test_scenario_17_invalid_configs_are_refused(tiers: Tiered, config: dict[str, str]) -> None:
-    """T-15, T-16."""
+    """T-15, T-16: topics with invalid configs are not created."""
     with pytest.raises(KafkaException) as caught:
         tiers.create("seventeen-bad", [FIRST], config=config)
     assert caught.value.args[0].code() == KafkaError.INVALID_CONFIG
 
 
-def test_scenario_17_disabling_requires_delete_on_disable(tiers: Tiered) -> None:
+def test_scenario_17_invalid_alterations_are_refused(tiers: Tiered) -> None:
     topic = "seventeen"
     tiers.create(topic, [FIRST])
     for settings in (
         {"remote_storage_enable": "false"},
-        {
-            "remote_log_copy_disable": "true"
-        },  # local.retention.bytes is another than retention.bytes
+        {"remote_log_copy_disable": "true"},  # local.retention.bytes differs from retention.bytes
         {"cleanup_policy": "compact"},
         {"retention_bytes": "0"},
     ):

@@ -22,7 +22,7 @@ from odradek.testing import Broker
 from tests.support.produce_requests import produce_batch
 from tests.support.records import batch
 
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def produce_to_two(
         flush_responses,
     )
     topic = ProduceTopic("t", None, [(0, memoryview(bytearray(batch())))])
-    with trio.fail_after(PATIENCE_SECONDS):
+    with trio.fail_after(TIMEOUT_SECONDS):
         response = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
     assert response is not None
     return response.topics
@@ -88,7 +88,7 @@ def test_what_is_replicated_while_earlier_answers_are_sent_is_not_waited_for(
         in_sync(partition, partition.leader)
 
     async def run() -> Topics:
-        return await produce_to_two(broker, int(4000 * PATIENCE_SECONDS), alone_again)
+        return await produce_to_two(broker, int(4000 * TIMEOUT_SECONDS), alone_again)
 
     ((_, _, (outcome,)),) = broker._call(run)
     assert outcome.error_code == ErrorCode.none
@@ -116,7 +116,7 @@ def test_who_has_ceased_to_lead_acknowledges_nothing(broker: Broker) -> None:
         in_sync(partition, me, leader=me, leader_epoch=epoch + 2)
 
     async def run() -> Topics:
-        return await produce_to_two(broker, int(4000 * PATIENCE_SECONDS), deposed_and_elected)
+        return await produce_to_two(broker, int(4000 * TIMEOUT_SECONDS), deposed_and_elected)
 
     ((_, _, (outcome,)),) = broker._call(run)
     assert outcome.error_code == ErrorCode.not_leader_or_follower

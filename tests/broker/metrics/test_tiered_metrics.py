@@ -22,13 +22,13 @@ TIERED = {
     "local.retention.bytes": "1",
 }
 RECORDS = 4
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 TOPICS = "kafka_server_brokertopicmetrics_"
 
 
 def wait_for(broker: Broker, name: str, value: float) -> dict[str, float]:
     """All metrics, once the condition holds."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while (found := scrape(broker)).get(name) != value:
         assert time.monotonic() < end, f"{name} is {found.get(name)}"
         time.sleep(0.05)
@@ -38,11 +38,11 @@ def wait_for(broker: Broker, name: str, value: float) -> dict[str, float]:
 def test_t54_t55_s04_tiered_broker_reports_remote_storage() -> None:
     with Broker(tiered=True, configs={**QUICK, **CONFIGS}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(TIMEOUT_S)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
         for number in range(RECORDS):
             producer.produce("t", b"%d" % number, partition=0)
-            assert producer.flush(PATIENCE_S) == 0
+            assert producer.flush(TIMEOUT_S) == 0
         found = wait_for(broker, 'kafka_log_log_logstartoffset{partition="0",topic="t"}', 0)
         found = wait_for(broker, TOPICS + 'remotecopyrequests_total{topic="t"}', RECORDS - 1)
         found = wait_for(broker, TOPICS + 'remotecopylagsegments{topic="t"}', 0)
@@ -75,5 +75,5 @@ def read_all(broker: Broker) -> None:
     """From the beginning, which is in remote storage alone."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])
-    assert len(consumer.consume(RECORDS, timeout=PATIENCE_S)) == RECORDS
+    assert len(consumer.consume(RECORDS, timeout=TIMEOUT_S)) == RECORDS
     consumer.close()

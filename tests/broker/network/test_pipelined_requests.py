@@ -22,7 +22,7 @@ from tests.support.raw_requests import (
 )
 
 LARGE_BYTES = 100_000
-PATIENCE_SECONDS = 20
+TIMEOUT_SECONDS = 20
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ class Steps(trio.abc.Instrument):
 def test_request_during_waiting_fetch_is_handled_in_order(broker: Broker) -> None:
     with connect(broker) as consumer, connect(broker) as producer:
         for offset in range(20):
-            consumer.sendall(fetch_frame(offset, offset, wait_ms=PATIENCE_SECONDS * 1000))
+            consumer.sendall(fetch_frame(offset, offset, wait_ms=TIMEOUT_SECONDS * 1000))
             if offset % 2:
                 consumer.sendall(metadata(100))
             producer.sendall(produce_frame(0))
@@ -153,9 +153,9 @@ async def test_completed_fetch_takes_one_task_step() -> None:
         producer = await TcpNetwork().connect(broker.host, broker.port)
         room = memoryview(bytearray(4096))
         steps, count = Steps(), 20
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             for offset in range(count):
-                await consumer.send([fetch_frame(offset, offset, wait_ms=PATIENCE_SECONDS * 1000)])
+                await consumer.send([fetch_frame(offset, offset, wait_ms=TIMEOUT_SECONDS * 1000)])
                 await trio.testing.wait_all_tasks_blocked(0.01)
                 if offset == 2:
                     trio.lowlevel.add_instrument(steps)
@@ -178,7 +178,7 @@ async def test_request_that_does_not_wait_takes_no_task() -> None:
             assert await client.receive_into(room)
 
         steps = Steps()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             for number in range(3):
                 await ask(produce_frame(number))
             trio.lowlevel.add_instrument(steps)

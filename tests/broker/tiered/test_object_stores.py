@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
 
 VALUES = [b"%04d" % number + b"x" * 500 for number in range(60)]
-PATIENCE_SECONDS = 40.0
+TIMEOUT_SECONDS = 40.0
 IMPATIENT = {
     "rsm.config.retries": "0",
     "rsm.config.connect.timeout.ms": "1000",
@@ -56,7 +56,7 @@ class Tiered:
         reader = Reader(self.cluster)
         reader.assign({TopicPartition("orders", 0): 0})
         found: list[bytes] = []
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             while not await reader.at_end() or not found:
                 found += [record.value or b"" for record in await reader.poll()]
         return found
@@ -80,7 +80,7 @@ class Tiered:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_SECONDS):
+    with trio.fail_after(TIMEOUT_SECONDS):
         while not holds():
             await trio.sleep(0.02)
 

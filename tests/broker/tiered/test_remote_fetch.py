@@ -19,7 +19,7 @@ from odradek.storage.tiered.remote_log_reader import RemoteRead
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
 from tests.support.partition_logs import NOW_MS, idempotent, marker
 from tests.support.remote_log_reads import EVERYTHING
-from tests.support.tiered_brokers import PATIENCE_SECONDS, TieredStage, tiered_stage
+from tests.support.tiered_brokers import TIMEOUT_SECONDS, TieredStage, tiered_stage
 
 READ_COMMITTED = 1
 NOTHING = ErrorCode.none
@@ -64,7 +64,7 @@ async def test_partitions_of_one_fetch_are_read_at_once() -> None:
 
 
 async def _open_once_asked(stage: TieredStage, times: int) -> None:
-    with trio.fail_after(PATIENCE_SECONDS):
+    with trio.fail_after(TIMEOUT_SECONDS):
         while stage.store.asked < times:
             await trio.lowlevel.checkpoint()
     stage.store.gate.set()
@@ -225,7 +225,7 @@ async def test_of_a_replica_that_is_gone_nothing_is_kept() -> None:
             offset = stage.segments(each.index)[0].end_offset
             await stage.reads.reads.read(each.log, offset, EVERYTHING, committed=True)
         stage.reads.gone("t", 0)
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(TIMEOUT_SECONDS):
             while stage.reads.indexes.segments_of("t", 0):
                 await trio.lowlevel.checkpoint()
         gone, kept = stage.segments(0)[0], stage.segments(1)[0]
@@ -334,7 +334,7 @@ async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:
             metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
         ) -> Buffer:
             if metadata.partition != failing:
-                assert may_end.wait(PATIENCE_SECONDS)
+                assert may_end.wait(TIMEOUT_SECONDS)
             elif not failures:
                 failures.append(1)
                 raise RemoteStorageUnavailable("503")

@@ -41,7 +41,7 @@ TIERED = {
 VALUES = [b"%04d" % number + b"x" * 500 for number in range(40)]
 
 
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 WHERE = TopicPartition("orders", 0)
@@ -93,7 +93,7 @@ class Stage:
         return found
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        with trio.move_on_after(PATIENCE_SECONDS):
+        with trio.move_on_after(TIMEOUT_SECONDS):
             while not holds():
                 await trio.sleep(0.02)
         assert holds(), (self.log, self.log.highest_copied_offset, self.remote_segments())
