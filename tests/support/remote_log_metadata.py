@@ -1,4 +1,4 @@
-"""Whole brokers behind virtual doors, each with a manager of remote log metadata beside it, and a remover.
+"""Whole brokers behind virtual virtual_node, each with a manager of remote log metadata beside it, and a remover.
 
 The manager reaches the brokers over the virtual network like any client; it dies with its node.
 """
@@ -136,18 +136,18 @@ class MetadataWorld:
             await trio.sleep(0.01)
 
     def _new_life(self, number: int) -> Life:
-        doors = self.cluster.nodes[number].doors
-        assert doors is not None
+        virtual_node = self.cluster.nodes[number].virtual_node
+        assert virtual_node is not None
         settings = read_settings(
             self.properties, node_id=number, bootstrap=f"{host(number)}:{PORT}"
         )
-        snapshots = MetadataSnapshots(doors.seams, Path(DATA), round_s=2.0)
-        manager = TopicBasedRemoteLogMetadataManager(doors.seams, settings, snapshots)
+        snapshots = MetadataSnapshots(virtual_node.seams, Path(DATA), round_s=2.0)
+        manager = TopicBasedRemoteLogMetadataManager(virtual_node.seams, settings, snapshots)
         deleted = DeletedTopics()
         remover = RemotePartitionRemover(
             manager,
             self.store,
-            doors.seams,
+            virtual_node.seams,
             RemoverSettings(interval_s=5.0, backoff_s=0.1, backoff_max_s=1.0),
             node_id=number,
             topic_state=lambda partition, first_ms: self._topic_state(

@@ -46,12 +46,12 @@ class Node:
     """A node that reads one metadata partition, whose records are `events`."""
 
     def __init__(
-        self, doors: VirtualNode, events: list[SegmentEvent], topic_id: UUID = TOPIC
+        self, virtual_node: VirtualNode, events: list[SegmentEvent], topic_id: UUID = TOPIC
     ) -> None:
-        doors.files.make_directory(DIRECTORY)
+        virtual_node.files.make_directory(DIRECTORY)
         self.events = events
         self.topic_id = topic_id
-        self.snapshots = MetadataSnapshots(doors.seams, DIRECTORY)
+        self.snapshots = MetadataSnapshots(virtual_node.seams, DIRECTORY)
         self.known: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
     async def follow(self, partition: TopicIdPartition) -> int:
@@ -130,22 +130,22 @@ def crash_at(sync: int, seed: int) -> bool:
     disks: list[VirtualDisk] = []
 
     async def main() -> None:
-        doors, source = world.node("one"), random.Random(seed)
-        node = Node(doors, events)
-        cut = doors.files.cut_power_at if sync % 2 else doors.files.cut_power_after
+        virtual_node, source = world.node("one"), random.Random(seed)
+        node = Node(virtual_node, events)
+        cut = virtual_node.files.cut_power_at if sync % 2 else virtual_node.files.cut_power_after
         cut(sync // 2 + 1)
         try:
             await some_work(node, source)
         except NodeCrashed:
-            disks.append(doors.files.disk.crash(sync))
+            disks.append(virtual_node.files.disk.crash(sync))
         for life in range(2 * len(disks)):
-            doors = world.node(f"again {life}", disks[-1])
-            node = Node(doors, events)
+            virtual_node = world.node(f"again {life}", disks[-1])
+            node = Node(virtual_node, events)
             for partition in PARTITIONS:
                 await node.follow(partition)
             node.check()
             await some_work(node, source)
-            disks.append(doors.files.disk)
+            disks.append(virtual_node.files.disk)
 
     world.run(main)
     return bool(disks)
@@ -178,22 +178,22 @@ def crash_of_another_topic(sync: int) -> bool:
     world, disks = VirtualWorld(sync), list[VirtualDisk]()
 
     async def main() -> None:
-        doors = world.node("one")
-        node = Node(doors, copies(9, 0))
-        doors.files.sync_directory(DIRECTORY.parent)
+        virtual_node = world.node("one")
+        node = Node(virtual_node, copies(9, 0))
+        virtual_node.files.sync_directory(DIRECTORY.parent)
         for partition in PARTITIONS:
             await node.follow(partition)
         await node.write()
         node.topic_id, node.events = ANOTHER, copies(2, 100)
         for event in node.events:  # of one partition nothing
             node.take(event)
-        cut = doors.files.cut_power_at if sync % 2 else doors.files.cut_power_after
-        cut(doors.files.syncs + sync // 2 + 1)
+        cut = virtual_node.files.cut_power_at if sync % 2 else virtual_node.files.cut_power_after
+        cut(virtual_node.files.syncs + sync // 2 + 1)
         try:
             await node.write()
         except NodeCrashed:
-            disks.append(doors.files.disk.crash(sync))
-        disk = disks[-1] if disks else doors.files.disk
+            disks.append(virtual_node.files.disk.crash(sync))
+        disk = disks[-1] if disks else virtual_node.files.disk
         again = Node(world.node("again", disk), node.events + copies(20, 200), ANOTHER)
         for partition in PARTITIONS:
             await again.follow(partition)
@@ -219,9 +219,9 @@ def test_restart_reads_only_what_is_new() -> None:
     """T-47: of a partition that has not changed since its file was written, nothing."""
 
     async def main() -> None:
-        doors = world.node("one")
+        virtual_node = world.node("one")
         source, events = random.Random(1), list[SegmentEvent]()
-        node = Node(doors, events)
+        node = Node(virtual_node, events)
         for partition in PARTITIONS:
             await node.follow(partition)
         events.append(next_event(source, events))
@@ -238,7 +238,7 @@ def test_restart_reads_only_what_is_new() -> None:
             )  # fmt: skip
             node.take(events[-1])
         await node.write()
-        again = Node(doors, events)
+        again = Node(virtual_node, events)
         assert [await again.follow(each) for each in PARTITIONS] == [0, 0, 0]
         again.check()
 
@@ -250,8 +250,8 @@ def test_files_of_who_is_not_read_for_go_before_the_offsets_move() -> None:
     """T-48: one that comes back does not find a file that nobody kept up."""
 
     async def main() -> None:
-        doors = world.node("one")
-        node = Node(doors, [])
+        virtual_node = world.node("one")
+        node = Node(virtual_node, [])
         for partition in PARTITIONS:
             await node.follow(partition)
         await node.write()
@@ -259,8 +259,8 @@ def test_files_of_who_is_not_read_for_go_before_the_offsets_move() -> None:
         del node.known[gone]
         node.events.append(next_event(random.Random(0), []))
         await node.write()
-        assert file_name(gone) not in doors.files.list(DIRECTORY)
-        assert decode_offsets(doors.files.read(DIRECTORY / COMMITTED_OFFSETS)) == {PLACE: 1}
+        assert file_name(gone) not in virtual_node.files.list(DIRECTORY)
+        assert decode_offsets(virtual_node.files.read(DIRECTORY / COMMITTED_OFFSETS)) == {PLACE: 1}
 
     world = VirtualWorld(1)
     world.run(main)
@@ -284,14 +284,14 @@ def test_who_is_not_read_for_takes_no_memory() -> None:
 
 def test_disk_that_fails_only_costs_time(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        doors = world.node("one")
-        node = Node(doors, [])
+        virtual_node = world.node("one")
+        node = Node(virtual_node, [])
         await node.follow(PARTITIONS[0])
-        fault = doors.files.disk.fail("*_rlmm_*", operations=("write",))
+        fault = virtual_node.files.disk.fail("*_rlmm_*", operations=("write",))
         await node.write()
-        doors.files.disk.heal(fault)
+        virtual_node.files.disk.heal(fault)
         await node.write()
-        assert file_name(PARTITIONS[0]) in doors.files.list(DIRECTORY)
+        assert file_name(PARTITIONS[0]) in virtual_node.files.list(DIRECTORY)
 
     world = VirtualWorld(1)
     world.run(main)

@@ -188,13 +188,13 @@ def test_removal_that_ends_late_is_taken_up_again() -> None:
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
         await copy(world, partition, 2)
-        manager, doors, begun = world.manager(1), world.cluster.nodes[1].doors, trio.Event()
-        assert doors is not None
+        manager, virtual_node, begun = world.manager(1), world.cluster.nodes[1].virtual_node, trio.Event()
+        assert virtual_node is not None
 
         def slow() -> None:
             if not begun.is_set():
                 begun.set()
-                doors.offload.extend_current_call(1.0)
+                virtual_node.offload.extend_current_call(1.0)
 
         world.store.before_deletion = slow
         await world.delete("flights")

@@ -158,9 +158,9 @@ def test_restart_goes_on_from_what_is_on_disk() -> None:
         for number in range(20):
             await copied(world, 1, A, number)
         await trio.sleep(5)  # a round
-        doors = world.cluster.nodes[1].doors
-        assert doors is not None
-        names = doors.files.list(Path(DATA))
+        virtual_node = world.cluster.nodes[1].virtual_node
+        assert virtual_node is not None
+        names = virtual_node.files.list(Path(DATA))
         assert COMMITTED_OFFSETS in names
         assert file_name(A) in names
         await copied(world, 1, A, 20)
@@ -190,8 +190,8 @@ def test_restart_without_a_usable_snapshot_reads_all() -> None:
         await trio.sleep(5)
         await world.kill(1)
         node = world.cluster.nodes[1]
-        doors = world.world.node("repair", node.disk)
-        doors.files.write_new(Path(DATA) / file_name(A), b"what is this")
+        virtual_node = world.world.node("repair", node.disk)
+        virtual_node.files.write_new(Path(DATA) / file_name(A), b"what is this")
         await world.start(1)
         manager = world.manager(1)
         manager.partitions_changed([A], [])
@@ -251,7 +251,7 @@ def test_unknown_records_and_garbage_are_passed_over(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize(
     ("position", "why"),
-    [pytest.param(80, "CRC", id="checksum"), pytest.param(16, "corrupt message", id="magic")],
+    [pytest.param(80, "Record is corrupt", id="checksum"), pytest.param(16, "corrupt message", id="magic")],
 )
 def test_a_damaged_batch_holds_up_its_partition_alone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, position: int, why: str
@@ -292,13 +292,13 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
         assert manager.damaged_partitions == 1
         logged = [each for each in caplog.messages if "corrupt batch on broker 1" in each]
         assert [f"{METADATA_TOPIC}-{place} at offset 0: {why}" in each for each in logged] == [True]
-        reading = manager._reading
+        reading = manager._consumer
         assert reading is not None
         for index in range(3):
             manager.resign_metadata(index)
         manager.stop_partitions([elsewhere])
         await trio.sleep(1)  # what was under way
-        reading._complain(TimedOut("nobody there"))
+        reading._log_failure(TimedOut("nobody there"))
         await trio.sleep(3)
         assert reading._failing_since is None, "it answers, though with damage alone"
         flip(world, place)
@@ -313,10 +313,10 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
 
     def flip(world: MetadataWorld, place: int) -> None:
         """A bit of the first batch."""
-        doors = world.cluster.nodes[1].doors
-        assert doors is not None
+        virtual_node = world.cluster.nodes[1].virtual_node
+        assert virtual_node is not None
         path = Path(DATA) / f"{METADATA_TOPIC}-{place}" / f"{0:020}.log"
-        file = doors.files.open(path, write=True)
+        file = virtual_node.files.open(path, write=True)
         file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1]))
         file.close()
 
