@@ -1,4 +1,4 @@
-"""Segments to publish: ten records each, one after the other, all of epoch 0."""
+"""Consecutive remote log segments of ten records each, all of leader epoch 0."""
 
 from __future__ import annotations
 

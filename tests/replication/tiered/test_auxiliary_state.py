@@ -1,5 +1,7 @@
-"""A follower of a log that begins in the remote tier: what it takes from there, and where it goes on
-(KIP-405's follower scenarios; Kafka's TierStateMachine)."""
+"""A follower of a log that starts in the remote tier: the auxiliary state that it reads, and its first fetch offset.
+
+The scenarios are those of followers in KIP-405 (Kafka's TierStateMachine).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ PRODUCER = 7
 
 
 class TieredStand(Stand):
-    """Broker 1 leads; `write` says which epochs its records have, and where its segments end."""
+    """Broker 1 leads a tiered log. `lead` takes the leader epochs of its records, by segment."""
 
     def __init__(self) -> None:
         self.tier = Tier()
@@ -58,8 +60,10 @@ class TieredStand(Stand):
         self.after_building()
 
     def lead(self, broker: int, *segments: str, local: int = 1) -> Led:
-        """A segment for each text, a record for each of its digits, which is its leader epoch. All but
-        the last are copied, and the last `local` ones are on the disk."""
+        """Create a log with a segment per text, and a record per digit, which is its leader epoch.
+
+        All segments but the last are copied. The last `local` segments are on the local disk.
+        """
         led = self.broker(broker).lead(A, int(segments[0][0]), config=TIERED)
         copied = len(segments) - local
         for number, epochs in enumerate(segments):
@@ -77,7 +81,7 @@ class TieredStand(Stand):
 
 
 def write(log: PartitionLog, epochs: str) -> None:
-    """A record of one producer's for each digit."""
+    """Append a record per digit, all of one producer."""
     for digit in epochs:
         log.append_as_leader(
             idempotent(PRODUCER, log.end_offset, size=30),
@@ -97,12 +101,12 @@ def last_sequence(log: PartitionLog) -> int:
 
 
 def fetched_from(led: Led) -> int:
-    """The first offset that was not only asked for but there to be had."""
+    """First fetch offset at which the leader had records."""
     return led.asked[0]
 
 
-def test_t58_a_new_follower_begins_where_its_leaders_disks_do() -> None:
-    """T-58, T-42, T-40, E13: leader epochs 0 to 3, earliest local offset 3."""
+def test_t58_new_follower_starts_at_local_log_start_of_leader() -> None:
+    """T-58, T-42, T-40, E13: leader epochs 0 to 3, local log start offset 3."""
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "23", local=2)
     assert (led.log.log_start_offset, led.log.local_log_start_offset) == (0, 3)
@@ -122,8 +126,8 @@ def test_t58_a_new_follower_begins_where_its_leaders_disks_do() -> None:
     stand.run(test)
 
 
-def test_e13_what_it_knows_before_it_has_fetched_anything() -> None:
-    """E13: log start 0, and 5 is local start, end and high watermark; E14: the end is the leader's then."""
+def test_e13_follower_offsets_after_building_auxiliary_state() -> None:
+    """E13: log start offset 0; local log start offset, log end offset and high watermark 5. E14: it then fetches."""
     stand = TieredStand()
     led = stand.lead(1, "00111", "2222")
 
@@ -144,8 +148,8 @@ def test_e13_what_it_knows_before_it_has_fetched_anything() -> None:
     stand.run(test)
 
 
-def test_e14_out_of_range_it_finds_the_log_start_and_then_the_tier() -> None:
-    """E14: the leader starts at 5, on its disks at 7, and ends at 11."""
+def test_e14_offset_out_of_range_leads_to_log_start_then_remote_tier() -> None:
+    """E14: the leader has log start offset 5, local log start offset 7 and log end offset 11."""
     stand = TieredStand()
     led = stand.lead(1, "0000", "000", "0000")
     assert led.log.local_log_start_offset == 7
@@ -161,8 +165,8 @@ def test_e14_out_of_range_it_finds_the_log_start_and_then_the_tier() -> None:
     stand.run(test)
 
 
-def test_t59_a_follower_that_fell_behind_gives_up_what_it_had() -> None:
-    """T-59: it ends at 4, and its leader's disks begin at 9."""
+def test_t59_follower_behind_local_log_start_is_truncated_fully() -> None:
+    """T-59: its log end offset is 4, and the local log start offset of the leader is 9."""
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "233", "333")
 
@@ -179,8 +183,8 @@ def test_t59_a_follower_that_fell_behind_gives_up_what_it_had() -> None:
     stand.run(test)
 
 
-def test_t43_a_follower_whose_log_overlaps_only_truncates() -> None:
-    """T-43: it has 0 to 3 of epochs 0 and 1, all of which its leader has on its disks, too."""
+def test_t43_follower_overlapping_the_local_log_only_truncates() -> None:
+    """T-43: it has offsets 0 to 3 of epochs 0 and 1, which are all in the local log of the leader."""
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "2333", local=3)
     assert led.log.local_log_start_offset == 0
@@ -196,9 +200,11 @@ def test_t43_a_follower_whose_log_overlaps_only_truncates() -> None:
     stand.run(test)
 
 
-def test_t61_after_an_unclean_election_the_history_is_the_leaders() -> None:
-    """T-61: the tier has offsets 0 to 3 twice, by epoch 0 and by epochs 0 and 1; the leader's history is
-    {0:0, 2:5}, and its disks begin at 6."""
+def test_t61_unclean_election_takes_epochs_of_the_leader() -> None:
+    """T-61: the tier has offsets 0 to 3 twice: of epoch 0, and of epochs 0 and 1.
+
+    The leader has the epochs {0: 0, 2: 5} and the local log start offset 6.
+    """
     stand = TieredStand()
     led = stand.lead(1, "0000", "02", "2")
 
@@ -220,8 +226,8 @@ def test_t61_after_an_unclean_election_the_history_is_the_leaders() -> None:
     stand.run(test)
 
 
-def test_t60_a_restarted_leader_of_a_double_crash_is_followed_through_its_epochs() -> None:
-    """T-60: offset 1 is of epoch 1 though the tier has one of epoch 0, too."""
+def test_t60_follower_after_double_crash_takes_epochs_of_the_leader() -> None:
+    """T-60: the follower takes offset 1 of epoch 1, although the tier also has offset 1 of epoch 0."""
     stand = TieredStand()
     led = stand.lead(1, "0", "11", "2")
 
@@ -245,8 +251,8 @@ def test_t60_a_restarted_leader_of_a_double_crash_is_followed_through_its_epochs
     stand.run(test)
 
 
-def test_the_state_survives_a_restart() -> None:
-    """What came from the tier is durable: epochs, producers, the log's start."""
+def test_auxiliary_state_is_restored_after_restart() -> None:
+    """Leader epochs, producer state and log start offset from the tier are durable."""
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "23")
     led.log.advance_log_start(1, "test")
@@ -275,7 +281,7 @@ def test_the_state_survives_a_restart() -> None:
 @pytest.mark.parametrize(
     "trouble", ["not ready", "not there", "store away", "corrupt epochs", "corrupt producers"]
 )
-def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(
+def test_failed_tier_read_is_retried_and_keeps_the_log(
     trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stand = TieredStand()
@@ -323,7 +329,7 @@ def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(
     )
 
 
-def test_what_is_still_being_read_is_waited_for() -> None:
+def test_follower_waits_for_metadata_that_is_being_read() -> None:
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "23")
     metadata, partition = stand.tier.metadata, partition_of(led.log)
@@ -343,7 +349,7 @@ def test_what_is_still_being_read_is_waited_for() -> None:
     stand.run(test)
 
 
-def test_while_the_tier_is_read_this_node_may_become_the_leader() -> None:
+def test_node_may_become_leader_while_reading_the_tier() -> None:
     stand = TieredStand()
     stand.lead(1, "000", "112", "23")
 
@@ -369,7 +375,7 @@ def test_while_the_tier_is_read_this_node_may_become_the_leader() -> None:
     stand.run(test)
 
 
-def test_what_cannot_be_built_is_told_apart() -> None:
+def test_errors_of_missing_auxiliary_state_are_distinguished() -> None:
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "23")
     log, tier = led.log, stand.tier
@@ -388,7 +394,7 @@ def test_what_cannot_be_built_is_told_apart() -> None:
     assert type(error_of(BuildRemoteLogAuxState(3, 6, 2, 0))) is RemoteStorageError
 
 
-# What it makes of what is in the tier, by itself
+# Parsing of auxiliary state
 
 
 @pytest.mark.parametrize(
@@ -401,14 +407,14 @@ def test_what_cannot_be_built_is_told_apart() -> None:
         (9, 10, {5: 9}),
     ],
 )
-def test_the_history_begins_where_the_log_does(start: int, end: int, kept: dict[int, int]) -> None:
+def test_leader_epochs_are_limited_to_the_log(start: int, end: int, kept: dict[int, int]) -> None:
     data = format_checkpoint([EpochStart(0, 0), EpochStart(2, 4), EpochStart(5, 8)])
     found = history(data, start, end, segment(1, 4, end - 1))
     assert {each.epoch: each.start_offset for each in found} == kept
 
 
 @pytest.mark.parametrize("entries", [((1, 0), (1, 4)), ((2, 0), (1, 4)), ((0, 4), (1, 4))])
-def test_a_history_that_goes_back_is_none(entries: tuple[tuple[int, int], ...]) -> None:
+def test_decreasing_leader_epochs_are_corrupt(entries: tuple[tuple[int, int], ...]) -> None:
     data = format_checkpoint(EpochStart(*each) for each in entries)
     with pytest.raises(CorruptRemoteData):
         history(data, 0, 10, segment(1, 0, 9))

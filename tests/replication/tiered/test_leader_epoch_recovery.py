@@ -1,4 +1,4 @@
-"""Leader epochs of what left the disk, found again in the remote tier."""
+"""Leader epochs of offsets that are only in the remote tier, restored after the local checkpoint was lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIERED = replace(FOREVER, remote_storage_enable=True)
 
 
 def filled(tier: Tier, *segments: str, local: str = "") -> World:
-    """A segment for each text, which leaves the disk, with a record for each digit: its leader epoch."""
+    """Create a log with a tiered segment per text, and a record per digit, which is its leader epoch."""
     world = World(TIERED)
     for epochs in segments:
         write(world, epochs)
@@ -43,7 +43,7 @@ def write(world: World, epochs: str) -> None:
 
 
 def forget(world: World, *, but_from: int) -> None:
-    """As a start that finds no checkpoint, and what is on the disk."""
+    """Drop the epochs before an offset, as a start without checkpoint does."""
     log = world.log
     log.epochs.restore(log.epochs.entries_in(but_from, log.end_offset))
 
@@ -56,7 +56,7 @@ def restored(world: World, tier: Tier) -> dict[int, int]:
     return {each.epoch: each.start_offset for each in log.epochs.entries}
 
 
-def test_a_log_that_is_all_there_lacks_nothing() -> None:
+def test_complete_log_lacks_no_leader_epochs() -> None:
     world = filled(Tier(), "00", "01", local="1")
     assert not lacks_leader_epochs(world.log)
     forget(world, but_from=4)
@@ -65,17 +65,17 @@ def test_a_log_that_is_all_there_lacks_nothing() -> None:
     assert not lacks_leader_epochs(world.log)
 
 
-def test_it_is_that_of_a_segment_of_the_first_epoch_on_the_disk() -> None:
+def test_epochs_are_restored_from_a_segment_of_the_first_local_epoch() -> None:
     tier = Tier()
     world = filled(tier, "00", "01", "12", local="23")
     known = world.log.epochs.entries
     forget(world, but_from=6)
     assert restored(world, tier) == {0: 0, 1: 3, 2: 5, 3: 7}
     assert world.log.epochs.entries == known
-    assert world.kill().epochs.entries == known  # it is durable
+    assert world.kill().epochs.entries == known  # durable
 
 
-def test_it_begins_where_the_log_does() -> None:
+def test_restored_epochs_begin_at_log_start_offset() -> None:
     tier = Tier()
     world = filled(tier, "00", "01", "12", local="23")
     world.log.advance_log_start(4, "test")
@@ -83,22 +83,22 @@ def test_it_begins_where_the_log_does() -> None:
     assert restored(world, tier) == {1: 4, 2: 5, 3: 7}
 
 
-def test_of_another_epoch_than_the_disks_it_is_that_of_the_segment_before() -> None:
+def test_epochs_are_restored_from_the_segment_before_the_local_log() -> None:
     tier = Tier()
     world = filled(tier, "00", "01", local="23")
     forget(world, but_from=4)
     assert restored(world, tier) == {0: 0, 1: 3, 2: 4, 3: 5}
 
 
-def test_where_nothing_is_on_the_disk_it_is_the_last_one() -> None:
+def test_log_without_local_epochs_uses_the_last_segment() -> None:
     tier = Tier()
     world = filled(tier, "00", "01")
     world.log.epochs.clear()
     assert restored(world, tier) == {0: 0, 1: 3}
 
 
-def test_an_unclean_leaders_segment_is_not_taken_for_the_logs_own() -> None:
-    """E15: epochs 0 and 2 are the log's, and 1 was another's, who copied offsets 2 to 5."""
+def test_e15_segment_of_unclean_leader_is_not_used() -> None:
+    """E15: the log has epochs 0 and 2. Another replica copied offsets 2 to 5 of epoch 1."""
     tier = Tier()
     world = filled(tier, "0000", "02", local="2")
     other = World(TIERED)
@@ -113,8 +113,8 @@ def test_an_unclean_leaders_segment_is_not_taken_for_the_logs_own() -> None:
     assert restored(world, tier) == {0: 0, 2: 5}
 
 
-def test_what_the_tier_does_not_have_stays_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """It has expired, and a kill came before the log's start was in its checkpoint: nothing is lost."""
+def test_epochs_that_the_tier_does_not_have_stay_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    """The segment expired, and a kill preceded the checkpoint of the log start offset: nothing is lost."""
     tier = Tier()
     world = filled(tier, "00", local="1")
     forget(world, but_from=2)
@@ -128,12 +128,12 @@ def test_what_the_tier_does_not_have_stays_unknown(caplog: pytest.LogCaptureFixt
     write(later, "22")
     later.log.roll()
     later.log.advance_high_watermark(2)
-    tier.copy(later.log)  # something is there, and nobody knows whose
+    tier.copy(later.log)  # a segment of an unknown lineage
     assert restored(world, tier) == {1: 2}
     assert [each.levelname for each in caplog.records if each.levelname == "ERROR"] == ["ERROR"]
 
 
-def test_a_store_that_is_away_changes_nothing() -> None:
+def test_unavailable_store_changes_nothing() -> None:
     tier = Tier()
     world = filled(tier, "00", local="1")
     forget(world, but_from=2)
@@ -143,7 +143,7 @@ def test_a_store_that_is_away_changes_nothing() -> None:
     assert world.log.epochs.entries == (EpochStart(1, 2),)
 
 
-def test_a_copy_without_its_history_is_passed_over() -> None:
+def test_segment_without_checkpoint_is_skipped() -> None:
     tier = Tier()
     world = filled(tier, "00", "01", "12", "2", local="23")
     known = world.log.epochs.entries
@@ -155,8 +155,8 @@ def test_a_copy_without_its_history_is_passed_over() -> None:
     assert world.log.epochs.entries == known
 
 
-def test_where_none_can_be_read_nothing_is_given_up() -> None:
-    """Else the log would begin on the disk, and what lies before be deleted."""
+def test_log_is_unchanged_if_no_checkpoint_can_be_read() -> None:
+    """Otherwise the log would start at its local log start offset, and earlier segments would be deleted."""
     tier = Tier()
     world = filled(tier, "00", local="1")
     forget(world, but_from=2)

@@ -1,4 +1,4 @@
-"""The configs of the topic-based manager of remote log metadata (T-05 to T-08)."""
+"""Configs of TopicBasedRemoteLogMetadataManager (T-05 to T-08)."""
 
 import logging
 
@@ -20,7 +20,7 @@ def test_defaults_are_those_of_kafka() -> None:
     assert settings.client_id("consumer") == "__remote_log_metadata_client_3_consumer"
 
 
-def test_topic_configs_are_taken() -> None:
+def test_topic_configs_are_parsed() -> None:
     """T-08."""
     settings = read_settings(
         {
@@ -57,7 +57,7 @@ def test_producer_and_consumer_override_common_configs() -> None:
     assert settings.consumer.partition_bytes == 512
 
 
-def test_config_without_effect_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_config_without_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """T-07."""
     name = "remote.log.metadata.producer.interceptor.classes"
     with caplog.at_level(logging.WARNING):
@@ -75,7 +75,7 @@ def test_config_without_effect_is_named(caplog: pytest.LogCaptureFixture) -> Non
         ("remote.log.metadata.producer.compression.type", "rar"),
     ],
 )
-def test_config_without_sense_is_refused_by_its_name(name: str, value: str) -> None:
+def test_invalid_config_is_rejected_with_its_name(name: str, value: str) -> None:
     """T-05, T-08."""
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         read_settings({name: value}, node_id=1, bootstrap="")

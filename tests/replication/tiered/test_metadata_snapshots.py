@@ -1,4 +1,4 @@
-"""What a node has read of the metadata topic, on its disk (T-47, T-48): every crash leaves what is right."""
+"""Snapshots of remote log metadata (T-47, T-48): they are consistent after a crash at any time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOPIC, ANOTHER = UUID(int=100), UUID(int=101)
 
 
 def apply(metadata: RemoteLogMetadataCache, event: SegmentEvent) -> None:
-    with suppress(RemoteStorageError):  # as any reader: passed over
+    with suppress(RemoteStorageError):  # skipped, as by every reader
         metadata.apply(event)
 
 
@@ -55,7 +55,7 @@ class Node:
         self.known: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
     async def follow(self, partition: TopicIdPartition) -> int:
-        """What is read from the topic for it."""
+        """Subscribe to a partition, and return the number of records read from the topic."""
         found = await self.snapshots.load(partition, PLACE)
         metadata = RemoteLogMetadataCache(partition) if found is None else found.metadata
         start = 0 if found is None or found.topic_id != self.topic_id else found.offset
@@ -125,7 +125,7 @@ async def some_work(node: Node, source: random.Random) -> None:
 
 
 def crash_at(sync: int, seed: int) -> bool:
-    """Whether there is such a sync. The node then goes on, on what is left of its disk, twice."""
+    """Cut the power at a sync, then continue twice on the remaining disk. Returns whether there is such a sync."""
     world, events = VirtualWorld(seed), list[SegmentEvent]()
     disks: list[VirtualDisk] = []
 
@@ -153,7 +153,7 @@ def crash_at(sync: int, seed: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_power_lost_at_every_sync_of_a_round(seed: int) -> None:
+def test_power_loss_at_every_sync_of_a_round(seed: int) -> None:
     """T-47, T-48."""
     sync = 1
     while crash_at(sync, seed):
@@ -162,7 +162,7 @@ def test_power_lost_at_every_sync_of_a_round(seed: int) -> None:
 
 
 def copies(count: int, first: int) -> list[SegmentEvent]:
-    """Begun, of each partition in turn."""
+    """Events of started copies, of the partitions in turn."""
     return [
         RemoteLogSegmentMetadata(
             RemoteLogSegmentId(PARTITIONS[number % 3], UUID(int=number)),
@@ -173,8 +173,10 @@ def copies(count: int, first: int) -> list[SegmentEvent]:
 
 
 def crash_of_another_topic(sync: int) -> bool:
-    """Whether there is such a sync. The topic was deleted, and made again; after a crash it has more than the
-    node had read of the first."""
+    """Cut the power at a sync after the topic was recreated. Returns whether there is such a sync.
+
+    After the crash the new topic has more records than the node had read of the first one.
+    """
     world, disks = VirtualWorld(sync), list[VirtualDisk]()
 
     async def main() -> None:
@@ -185,7 +187,7 @@ def crash_of_another_topic(sync: int) -> bool:
             await node.follow(partition)
         await node.write()
         node.topic_id, node.events = ANOTHER, copies(2, 100)
-        for event in node.events:  # of one partition nothing
+        for event in node.events:  # one partition has no event
             node.take(event)
         cut = virtual_node.files.cut_power_at if sync % 2 else virtual_node.files.cut_power_after
         cut(virtual_node.files.syncs + sync // 2 + 1)
@@ -201,22 +203,22 @@ def crash_of_another_topic(sync: int) -> bool:
             for event in again.events:
                 assert event.partition != partition or known.segment(event.id) is not None
             first = [each for each in known.segments() if each.start_offset < 90]
-            assert len(first) == 3, "what was known stays known"
+            assert len(first) == 3, "earlier segments are kept"
 
     world.run(main)
     return bool(disks)
 
 
-def test_offsets_of_a_topic_that_was_made_anew_are_not_mixed_with_those_before() -> None:
-    """T-47: whenever the power is lost, all of the present topic is read."""
+def test_power_loss_does_not_mix_offsets_of_recreated_topic() -> None:
+    """T-47: after a power loss at any sync, the current topic is read from the start."""
     sync = 1
     while crash_of_another_topic(sync):
         sync += 1
     assert sync > 3
 
 
-def test_restart_reads_only_what_is_new() -> None:
-    """T-47: of a partition that has not changed since its file was written, nothing."""
+def test_restart_reads_only_newer_records() -> None:
+    """T-47: nothing is read for a partition without changes since its file was written."""
 
     async def main() -> None:
         virtual_node = world.node("one")
@@ -246,8 +248,8 @@ def test_restart_reads_only_what_is_new() -> None:
     world.run(main)
 
 
-def test_files_of_who_is_not_read_for_go_before_the_offsets_move() -> None:
-    """T-48: one that comes back does not find a file that nobody kept up."""
+def test_files_of_stopped_partitions_are_removed_before_offsets_advance() -> None:
+    """T-48: a partition that is assigned again does not load an outdated file."""
 
     async def main() -> None:
         virtual_node = world.node("one")
@@ -266,8 +268,8 @@ def test_files_of_who_is_not_read_for_go_before_the_offsets_move() -> None:
     world.run(main)
 
 
-def test_who_is_not_read_for_takes_no_memory() -> None:
-    """A node lives long, and topics come and go."""
+def test_stopped_partitions_take_no_memory() -> None:
+    """A long-running node sees many topics created and deleted."""
 
     async def main() -> None:
         node = Node(world.node("one"), [])
@@ -282,7 +284,7 @@ def test_who_is_not_read_for_takes_no_memory() -> None:
     world.run(main)
 
 
-def test_disk_that_fails_only_costs_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_disk_only_costs_time(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         virtual_node = world.node("one")
         node = Node(virtual_node, [])

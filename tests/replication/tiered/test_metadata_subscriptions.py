@@ -1,4 +1,4 @@
-"""What is read of the metadata topic, for whom (T-49)."""
+"""Decisions about which metadata partitions are read, from which offset, for which subjects (T-49)."""
 
 from uuid import UUID
 
@@ -31,7 +31,7 @@ def find_ends(subscriptions: MetadataSubscriptions, end: int) -> None:
 
 
 def caught_up(*subjects: TopicIdPartition, end: int) -> MetadataSubscriptions:
-    """These are in metadata partition 7, which was read to its end."""
+    """Subscriptions to partitions in metadata partition 7, read to its end offset."""
     found = MetadataSubscriptions()
     for each in subjects:
         found.follow(each, 7)
@@ -53,13 +53,13 @@ def test_only_metadata_partitions_of_followed_partitions_are_read() -> None:
     assert A not in subscriptions
 
 
-def test_partition_is_ready_once_read_to_where_it_ended() -> None:
-    """T-49: a new one is caught up first."""
+def test_partition_is_ready_after_reading_to_its_end_offset() -> None:
+    """T-49: a new partition first catches up."""
     subscriptions = MetadataSubscriptions()
     subscriptions.follow(A, 7)
     asked = subscriptions.ends_wanted()
     read(subscriptions, Lane.LIVE, 7, 5)
-    assert not subscriptions.is_ready(A)  # nobody knows the end
+    assert not subscriptions.is_ready(A)  # the end offset is unknown
     subscriptions.ends_found(7, asked[7], 9)
     read(subscriptions, Lane.LIVE, 7, 8)
     assert not subscriptions.is_ready(A)
@@ -69,7 +69,7 @@ def test_partition_is_ready_once_read_to_where_it_ended() -> None:
     assert subscriptions.pop_newly_ready() == []
 
 
-def test_an_end_asked_before_a_partition_came_is_not_its_end() -> None:
+def test_end_offset_requested_before_subscription_is_not_used() -> None:
     subscriptions = MetadataSubscriptions()
     subscriptions.follow(A, 7)
     asked = subscriptions.ends_wanted()
@@ -80,7 +80,7 @@ def test_an_end_asked_before_a_partition_came_is_not_its_end() -> None:
     assert subscriptions.ends_wanted() == {7: [B]}
 
 
-def test_an_end_asked_before_a_partition_came_again_is_not_its_end() -> None:
+def test_end_offset_requested_before_resubscription_is_not_used() -> None:
     """T-49: a partition that is assigned, unassigned and assigned again."""
     subscriptions = MetadataSubscriptions()
     subscriptions.follow(A, 7)
@@ -92,7 +92,7 @@ def test_an_end_asked_before_a_partition_came_again_is_not_its_end() -> None:
     assert subscriptions.ends_wanted() == {7: [A]}
 
 
-def test_newcomer_does_not_hold_up_who_is_ready() -> None:
+def test_new_partition_does_not_delay_ready_ones() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7)
     assert subscriptions.cursors(Lane.LIVE) == {7: 100}
@@ -103,22 +103,22 @@ def test_newcomer_does_not_hold_up_who_is_ready() -> None:
     assert not subscriptions.is_for(A, Lane.CATCHING_UP, 7, 3)
 
 
-def test_newcomer_joins_the_others_where_it_meets_them() -> None:
+def test_lane_that_reaches_the_live_cursor_is_merged() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7)
     find_ends(subscriptions, 100)
     read(subscriptions, Lane.CATCHING_UP, 7, 99)
     assert not subscriptions.is_ready(B)
-    read(subscriptions, Lane.CATCHING_UP, 7, 104)  # further than LIVE is
+    read(subscriptions, Lane.CATCHING_UP, 7, 104)  # past the cursor of LIVE
     assert subscriptions.is_ready(B)
     assert subscriptions.cursors(Lane.CATCHING_UP) == {}
     assert subscriptions.cursors(Lane.LIVE) == {7: 100}
-    assert not subscriptions.is_for(B, Lane.LIVE, 7, 103)  # it has read that
+    assert not subscriptions.is_for(B, Lane.LIVE, 7, 103)  # already read
     assert subscriptions.is_for(B, Lane.LIVE, 7, 104)
     assert subscriptions.position(B) == 104
 
 
-def test_newcomer_with_a_snapshot_begins_there() -> None:
+def test_partition_with_snapshot_starts_at_its_offset() -> None:
     """T-48."""
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7, 60)
@@ -127,7 +127,7 @@ def test_newcomer_with_a_snapshot_begins_there() -> None:
     assert subscriptions.is_for(C, Lane.LIVE, 7, 100)
 
 
-def test_second_newcomer_sets_the_first_back_without_telling_it_twice() -> None:
+def test_second_new_partition_moves_the_cursor_back_without_duplicates() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7, 10)
     read(subscriptions, Lane.CATCHING_UP, 7, 50)
@@ -138,7 +138,7 @@ def test_second_newcomer_sets_the_first_back_without_telling_it_twice() -> None:
     assert subscriptions.is_for(C, Lane.CATCHING_UP, 7, 49)
 
 
-def test_before_anybody_is_ready_all_begin_together() -> None:
+def test_partitions_start_together_before_one_is_ready() -> None:
     subscriptions = MetadataSubscriptions()
     subscriptions.follow(A, 7, 30)
     read(subscriptions, Lane.LIVE, 7, 40)
@@ -149,7 +149,7 @@ def test_before_anybody_is_ready_all_begin_together() -> None:
     assert subscriptions.position(A) == 40
 
 
-def test_last_of_the_live_leaves_and_newcomers_go_on() -> None:
+def test_catching_up_partition_becomes_live_when_the_last_live_one_leaves() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7)
     read(subscriptions, Lane.CATCHING_UP, 7, 20)
@@ -162,8 +162,8 @@ def test_last_of_the_live_leaves_and_newcomers_go_on() -> None:
     assert subscriptions.cursors(Lane.CATCHING_UP) == {}
 
 
-def test_census_reads_on_its_own_until_it_has_all() -> None:
-    """T-49: a metadata partition that this node leads is read too, for the remover."""
+def test_inventory_is_read_in_its_own_lane_until_complete() -> None:
+    """T-49: metadata partitions that this node leads are also read, for the remover."""
     subscriptions = MetadataSubscriptions()
     inventory = InventoryOf(7)
     subscriptions.follow(inventory, 7)
@@ -175,8 +175,8 @@ def test_census_reads_on_its_own_until_it_has_all() -> None:
     assert subscriptions.is_for(inventory, Lane.LIVE, 7, 10)
 
 
-def test_records_cut_away_are_passed_over() -> None:
-    """T-44: the topic may have a retention."""
+def test_deleted_records_are_skipped() -> None:
+    """T-44: the topic may have a retention time."""
     subscriptions = MetadataSubscriptions()
     subscriptions.follow(A, 7, 3)
     find_ends(subscriptions, 20)
@@ -186,8 +186,8 @@ def test_records_cut_away_are_passed_over() -> None:
     assert subscriptions.is_ready(A)
 
 
-def test_who_has_gone_on_is_not_taken_for_beyond_the_end_that_was_asked_for_another() -> None:
-    """T-44, T-49: while that was asked for a newcomer, more was published, and read."""
+def test_live_cursor_past_a_stale_end_offset_is_not_reset() -> None:
+    """T-44, T-49: more records are published and read during the request for the end offset."""
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7)
     read(subscriptions, Lane.LIVE, 7, 102)
@@ -201,7 +201,7 @@ def test_who_has_gone_on_is_not_taken_for_beyond_the_end_that_was_asked_for_anot
     assert subscriptions.is_ready(B)
 
 
-def test_who_was_set_back_while_the_ends_were_asked_for_stays_there() -> None:
+def test_cursor_moved_back_during_the_request_is_not_reset() -> None:
     subscriptions = MetadataSubscriptions()
     subscriptions.follow(A, 7, 30)
     subscriptions.follow(B, 7, 5)
@@ -209,17 +209,17 @@ def test_who_was_set_back_while_the_ends_were_asked_for_stays_there() -> None:
     assert subscriptions.cursors(Lane.LIVE) == {7: 5}
 
 
-def test_a_partition_that_became_shorter_is_read_again() -> None:
+def test_truncated_metadata_partition_is_read_again() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7, 100)
     subscriptions.reset(Lane.LIVE, 7, 100, 0, 4)
     assert subscriptions.cursors(Lane.LIVE) == {7: 0}
     assert subscriptions.is_for(A, Lane.LIVE, 7, 0)
     assert subscriptions.is_for(B, Lane.LIVE, 7, 0)
-    assert subscriptions.is_ready(A)  # what is known of it stays known
+    assert subscriptions.is_ready(A)  # its metadata is kept
 
 
-def test_another_topic_of_the_name_is_read_from_its_start() -> None:
+def test_recreated_topic_is_read_from_its_start() -> None:
     subscriptions = caught_up(A, end=100)
     assert not subscriptions.topic_is(UUID(int=8))
     subscriptions.follow(B, 7, 50)
@@ -231,8 +231,8 @@ def test_another_topic_of_the_name_is_read_from_its_start() -> None:
     assert subscriptions.ends_wanted() == {7: [B]}
 
 
-def test_what_was_read_of_another_topic_is_not_gone_on_with() -> None:
-    """T-47: whichever is known first, the topic that there is, or the one on the disk."""
+def test_offset_of_another_topic_id_is_not_used() -> None:
+    """T-47: in either order: the topic id of the snapshot first, or the current topic id."""
     old, new = UUID(int=8), UUID(int=9)
     disk_first = MetadataSubscriptions()
     assert disk_first.start_in(old, 50) == 50
@@ -248,26 +248,26 @@ def test_what_was_read_of_another_topic_is_not_gone_on_with() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_everybody_is_told_each_record_once_and_in_order(data: st.DataObject) -> None:
-    """T-49: whoever comes and goes, and however far a read gets, from a snapshot or from the start."""
+def test_every_subject_gets_each_record_once_in_order(data: st.DataObject) -> None:
+    """T-49: for any sequence of subscriptions and reads, from a snapshot or from the start."""
     subscriptions = MetadataSubscriptions()
     end = 0
-    told: dict[Subject, int] = {}  # up to where each was told
-    everyone: list[Subject] = [A, B, C, InventoryOf(7)]
+    next_offsets: dict[Subject, int] = {}
+    subjects: list[Subject] = [A, B, C, InventoryOf(7)]
     for _ in range(data.draw(st.integers(5, 40))):
         action = data.draw(st.sampled_from(["publish", "follow", "forget", "ends", "read", "read"]))
         if action == "publish":
             end += data.draw(st.integers(1, 5))
         elif action == "follow":
-            subject = data.draw(st.sampled_from(everyone))
+            subject = data.draw(st.sampled_from(subjects))
             if subject not in subscriptions:
                 start = data.draw(st.integers(0, end))
                 subscriptions.follow(subject, 7, start)
-                told[subject] = start
+                next_offsets[subject] = start
         elif action == "forget":
-            subject = data.draw(st.sampled_from(everyone))
+            subject = data.draw(st.sampled_from(subjects))
             subscriptions.forget(subject)
-            told.pop(subject, None)
+            next_offsets.pop(subject, None)
         elif action == "ends":
             find_ends(subscriptions, end)
         else:
@@ -277,17 +277,17 @@ def test_everybody_is_told_each_record_once_and_in_order(data: st.DataObject) ->
                 continue
             to = data.draw(st.integers(begun_at, max(begun_at, end)))
             for offset in range(begun_at, to):
-                for subject in told:
+                for subject in next_offsets:
                     if subscriptions.is_for(subject, lane, 7, offset):
-                        assert offset == told[subject]
-                        told[subject] = offset + 1
+                        assert offset == next_offsets[subject]
+                        next_offsets[subject] = offset + 1
             subscriptions.advanced(lane, 7, begun_at, to)
-        for subject, reached in told.items():
+        for subject, reached in next_offsets.items():
             assert subscriptions.position(subject) == reached
     find_ends(subscriptions, end)
     for lane in (Lane.INVENTORY, Lane.CATCHING_UP, Lane.LIVE):
         if 7 in subscriptions.cursors(lane):
             begun_at = subscriptions.cursors(lane)[7]
             subscriptions.advanced(lane, 7, begun_at, max(begun_at, end))
-    assert all(subscriptions.is_ready(subject) for subject in told)
+    assert all(subscriptions.is_ready(subject) for subject in next_offsets)
     assert subscriptions.cursors(Lane.CATCHING_UP) == subscriptions.cursors(Lane.INVENTORY) == {}

@@ -1,4 +1,4 @@
-"""Where the metadata of a partition is, and what its topic is made like (T-08, T-44)."""
+"""Metadata partition of a partition, and configs of the metadata topic (T-08, T-44)."""
 
 from uuid import UUID
 
@@ -26,8 +26,8 @@ def test_metadata_partition_is_that_of_kafka(
     assert metadata_partition(TopicIdPartition(topic_id, "any", partition), count) == expected
 
 
-def test_metadata_partition_knows_only_the_id() -> None:
-    """T-52: a topic of the same name is another."""
+def test_metadata_partition_depends_on_topic_id_only() -> None:
+    """T-52: a recreated topic has another id."""
     places = {
         metadata_partition(TopicIdPartition(UUID(int=number), "same", 0), 50)
         for number in range(64)
@@ -35,7 +35,7 @@ def test_metadata_partition_knows_only_the_id() -> None:
     assert len(places) > 25
 
 
-def test_topic_is_not_compacted_and_kept_for_ever() -> None:
+def test_topic_is_not_compacted_and_kept_forever() -> None:
     """T-08, T-44."""
     made = MetadataTopic().new_topic()
     assert (made.name, made.partitions, made.replication_factor) == (METADATA_TOPIC, 50, 3)

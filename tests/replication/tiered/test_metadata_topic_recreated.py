@@ -1,4 +1,4 @@
-"""The topic of remote log metadata is deleted, and there is another one of its name."""
+"""The metadata topic is deleted and recreated with another topic id."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from tests.replication.tiered.numbered_segments import A, B, copied, segment
 from tests.support.remote_log_metadata import MetadataWorld, run
 
 
-async def made_anew_while_down(world: MetadataWorld, records: int) -> None:
-    """Five copies are known to node 1, and on its disk, before its manager ends; the topic that there is then
-    has `records` others of the same partition."""
+async def recreate_topic_while_down(world: MetadataWorld, records: int) -> None:
+    """Recreate the topic with `records` segments while the manager of node 1 is stopped.
+
+    Node 1 had read five other segments of the same partition, and has a snapshot of them.
+    """
     manager = world.manager(1)
     manager.partitions_changed([A], [])
     await manager.wait_ready(A)
     for number in range(5):
         await copied(world, 1, A, number)
-    await trio.sleep(5)  # a round
-    world.lives.pop(1).scope.cancel()  # the manager alone; its broker serves
+    await trio.sleep(5)  # until a snapshot is written
+    world.lives.pop(1).scope.cancel()  # the manager only; its broker continues
     await world.delete(METADATA_TOPIC)
     await world.create(METADATA_TOPIC)
-    entropy = world.world.node("somebody").seams.entropy
+    entropy = world.world.node("other").seams.entropy
     async with open_producer(world.client, world.world.clock, entropy) as producer:
         for number in range(5, 5 + records):
             await producer.send(METADATA_TOPIC, encode(segment(A, number)), partition=0)
 
 
-def test_topic_that_is_deleted_is_made_anew() -> None:
-    """What is known stays known, and it goes on."""
+def test_deleted_topic_is_recreated() -> None:
+    """Earlier metadata is kept, and publishing continues."""
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -51,11 +53,11 @@ def test_topic_that_is_deleted_is_made_anew() -> None:
     run(main)
 
 
-def test_topic_that_was_made_anew_while_the_node_was_down_is_read_whole() -> None:
-    """T-47: by then it has more records than were read of the one before."""
+def test_topic_recreated_while_node_was_down_is_read_from_the_start() -> None:
+    """T-47: the new topic has more records than were read of the previous one."""
 
     async def main(world: MetadataWorld) -> None:
-        await made_anew_while_down(world, 15)
+        await recreate_topic_while_down(world, 15)
         await world.start(1)
         manager = world.manager(1)
         manager.partitions_changed([A], [])
@@ -66,13 +68,13 @@ def test_topic_that_was_made_anew_while_the_node_was_down_is_read_whole() -> Non
     run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
 
 
-def test_a_shorter_topic_of_the_name_makes_nobody_ready_by_what_was_read_before(
+def test_shorter_recreated_topic_makes_no_partition_ready_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """T-49: its end is known before whoever reads it has heard that it is another one."""
+    """T-49: the end offset is known before the readers know the new topic id."""
 
     async def main(world: MetadataWorld) -> None:
-        await made_anew_while_down(world, 3)
+        await recreate_topic_while_down(world, 3)
         may_read = slow_readers()
         await world.start(1)
         manager = world.manager(1)
@@ -84,7 +86,7 @@ def test_a_shorter_topic_of_the_name_makes_nobody_ready_by_what_was_read_before(
         assert [each.start_offset for each in manager.segments(A)] == [*range(0, 80, 10)]
 
     def slow_readers() -> trio.Event:
-        """Those who read are told of the topic once this is set; who asks for ends is told at once."""
+        """Delay the readers until the event is set; requests for end offsets see the new topic at once."""
         leaders, may_read = MetadataTopicConsumer._leaders, trio.Event()
 
         async def later(self: MetadataTopicConsumer, lane: Lane) -> dict[int, int]:
@@ -97,10 +99,10 @@ def test_a_shorter_topic_of_the_name_makes_nobody_ready_by_what_was_read_before(
     run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
 
 
-def test_an_end_of_a_topic_that_was_deleted_meanwhile_is_nobodys(
+def test_end_offset_of_deleted_topic_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """T-49: the topic of the name that there is by then may never get so far."""
+    """T-49: the recreated topic may never reach that end offset."""
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)

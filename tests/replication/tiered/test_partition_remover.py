@@ -1,4 +1,4 @@
-"""Deleted topics leave the remote tier: three nodes, with a remover beside each (T-09, T-51, T-52)."""
+"""Removal of deleted topics from the remote tier by the removers of one or three nodes (T-09, T-51, T-52)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def segment(
 
 
 async def copy(world: MetadataWorld, partition: TopicIdPartition, count: int) -> None:
-    """By node 1, as its leader; the last one is not finished."""
+    """Copy segments on node 1, which leads the partition. The last copy is not finished."""
     manager = world.manager(1)
     manager.partitions_changed([partition], [])
     await manager.wait_ready(partition)
@@ -56,18 +56,18 @@ async def copy(world: MetadataWorld, partition: TopicIdPartition, count: int) ->
 
 
 async def until_gone(world: MetadataWorld, *partitions: TopicIdPartition) -> None:
-    """No inventory has them any more, and there is one of each metadata partition."""
+    """Wait until there is an inventory of each metadata partition, and none has the partitions."""
     while True:
         found = [each for life in world.lives.values() for each in life.manager.inventories()]
-        anybody = any(each in inventory for _, inventory in found for each in partitions)
-        if {index for index, _ in found} == {0, 1, 2} and not anybody:
+        is_in_any = any(each in inventory for _, inventory in found for each in partitions)
+        if {index for index, _ in found} == {0, 1, 2} and not is_in_any:
             return
         await trio.sleep(0.05)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_segments_of_a_deleted_topic_go_once(nodes: int) -> None:
-    """T-51: copies that were not finished too; soon after, not at the next interval."""
+def test_segments_of_deleted_topic_are_deleted_once(nodes: int) -> None:
+    """T-51: unfinished copies too, and before the next interval."""
 
     async def main(world: MetadataWorld) -> None:
         partitions = await world.create("flights", 2)
@@ -84,7 +84,7 @@ def test_segments_of_a_deleted_topic_go_once(nodes: int) -> None:
     run(main, nodes, removes=True)
 
 
-def test_topic_of_the_same_name_lives_meanwhile() -> None:
+def test_recreated_topic_is_not_affected() -> None:
     """T-52."""
 
     async def main(world: MetadataWorld) -> None:
@@ -106,8 +106,8 @@ def test_topic_of_the_same_name_lives_meanwhile() -> None:
     run(main, removes=True)
 
 
-def test_store_that_is_away_is_waited_for() -> None:
-    """T-12, T-51: every segment says that its deletion has begun; nothing is finished."""
+def test_unavailable_store_delays_the_removal() -> None:
+    """T-12, T-51: every segment is in state DELETE_SEGMENT_STARTED, and no deletion is finished."""
 
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
@@ -129,8 +129,8 @@ def test_store_that_is_away_is_waited_for() -> None:
     run(main, removes=True)
 
 
-def test_partitions_whose_objects_cannot_be_deleted_do_not_keep_others() -> None:
-    """T-51: objects under a lock of the store's, say, of as many partitions as are removed at once."""
+def test_undeletable_partitions_do_not_delay_others() -> None:
+    """T-51: the store refuses to delete objects of as many partitions as are removed concurrently."""
 
     async def main(world: MetadataWorld) -> None:
         locked = await world.create("locked", RemoverSettings().partitions_at_once)
@@ -155,8 +155,8 @@ def test_partitions_whose_objects_cannot_be_deleted_do_not_keep_others() -> None
     run(main, removes=True)
 
 
-def test_next_leader_goes_on() -> None:
-    """T-51: whoever removes is killed, with the store away for a part of it; then the next too."""
+def test_next_leader_continues_the_removal() -> None:
+    """T-51: two leaders in turn are killed during the removal, with the store unavailable at times."""
 
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
@@ -182,13 +182,17 @@ def test_next_leader_goes_on() -> None:
     run(main, 3, removes=True)
 
 
-def test_removal_that_ends_late_is_taken_up_again() -> None:
-    """T-51: its leader resigned and leads again, while the store took its time: not at the next interval."""
+def test_removal_is_resumed_after_leadership_returns() -> None:
+    """T-51: the leader resigns and leads again during a slow deletion; the removal resumes before the next interval."""
 
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
         await copy(world, partition, 2)
-        manager, virtual_node, begun = world.manager(1), world.cluster.nodes[1].virtual_node, trio.Event()
+        manager, virtual_node, begun = (
+            world.manager(1),
+            world.cluster.nodes[1].virtual_node,
+            trio.Event(),
+        )
         assert virtual_node is not None
 
         def slow() -> None:
@@ -201,7 +205,7 @@ def test_removal_that_ends_late_is_taken_up_again() -> None:
         await begun.wait()
         place = manager.metadata_partition_of(partition)
         manager.resign_metadata(place)
-        await trio.sleep(0.2)  # the remover sees that
+        await trio.sleep(0.2)  # until the remover has noticed it
         manager.lead_metadata(place)
         with trio.fail_after(2.5):
             await until_gone(world, partition)
@@ -211,8 +215,8 @@ def test_removal_that_ends_late_is_taken_up_again() -> None:
 
 
 @pytest.mark.parametrize("step", range(1, 10))
-def test_node_is_killed_at_each_step(step: int) -> None:
-    """T-51: nine records from the mark to the end, of a partition with three segments."""
+def test_removal_completes_after_kill_at_each_step(step: int) -> None:
+    """T-51: the removal of a partition with three segments publishes nine records."""
 
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
@@ -223,7 +227,7 @@ def test_node_is_killed_at_each_step(step: int) -> None:
             await trio.sleep(0.0005)
         await world.kill(1)
         await world.start(1)
-        with trio.fail_after(80):  # a minute until the deletion is certain
+        with trio.fail_after(80):  # a missed deletion is certain after a minute
             await until_gone(world, partition)
         assert world.store.objects == set()
         assert len(set(world.store.deletions)) == 3
@@ -232,17 +236,17 @@ def test_node_is_killed_at_each_step(step: int) -> None:
     run(main, removes=True)
 
 
-def test_deletion_that_nobody_saw_is_found_at_the_next_start() -> None:
-    """T-51: compared with the cluster's image, once that is known to be late enough."""
+def test_missed_deletion_is_found_at_the_next_start() -> None:
+    """T-51: the metadata image shows it, once the image is sufficiently newer."""
 
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
         await copy(world, partition, 3)
-        world.lives.pop(1).scope.cancel()  # the manager alone; its broker serves
+        world.lives.pop(1).scope.cancel()  # the manager only; its broker continues
         await world.delete("flights")
         await world.start(1)
         await trio.sleep(20)
-        assert len(world.store.objects) == 3  # too early to tell
+        assert len(world.store.objects) == 3  # the image is not yet sufficiently newer
         with trio.fail_after(90):
             await until_gone(world, partition)
         assert world.store.objects == set()
@@ -250,8 +254,8 @@ def test_deletion_that_nobody_saw_is_found_at_the_next_start() -> None:
     run(main, removes=True)
 
 
-def test_segment_that_comes_after_the_end_is_removed_too() -> None:
-    """T-51: somebody who had not heard of the deletion copied one more."""
+def test_segment_published_after_the_deletion_is_removed() -> None:
+    """T-51: a leader that had not processed the deletion copied another segment."""
 
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
@@ -267,8 +271,8 @@ def test_segment_that_comes_after_the_end_is_removed_too() -> None:
     run(main, removes=True)
 
 
-def test_partition_marked_by_another_is_removed() -> None:
-    """T-27, T-51: the KIP has the controller publish the mark."""
+def test_partition_marked_by_another_publisher_is_removed() -> None:
+    """T-27, T-51: in KIP-405 the controller publishes the mark."""
 
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
@@ -285,7 +289,7 @@ def test_partition_marked_by_another_is_removed() -> None:
     run(main, removes=True)
 
 
-def test_what_was_overlooked_is_found_at_the_next_interval() -> None:
+def test_missed_deletion_is_found_at_the_next_interval() -> None:
     """T-09."""
 
     async def main(world: MetadataWorld) -> None:
@@ -295,7 +299,7 @@ def test_what_was_overlooked_is_found_at_the_next_interval() -> None:
         await world.delete("flights")
         await trio.sleep(8)
         assert len(world.store.objects) == 2
-        world.removes = True  # and nobody wakes the remover
+        world.removes = True  # the remover is not woken
         with trio.fail_after(6):
             await until_gone(world, partition)
         assert world.store.objects == set()
@@ -303,8 +307,8 @@ def test_what_was_overlooked_is_found_at_the_next_interval() -> None:
     run(main, removes=True)
 
 
-def test_what_the_leader_knows_of_a_deleted_partition_is_not_read_again() -> None:
-    """T-51: its replica ends in the same step in which the deletion is heard of."""
+def test_metadata_of_deleted_partition_is_not_read_again() -> None:
+    """T-51: the replica is stopped by the same metadata change that deletes the topic."""
 
     async def main(world: MetadataWorld) -> None:
         partitions = await world.create("flights", 3)
@@ -313,7 +317,7 @@ def test_what_the_leader_knows_of_a_deleted_partition_is_not_read_again() -> Non
         before = world.manager(1).records_read
         await world.delete("flights")
         await until_gone(world, *partitions)
-        # Of each segment that its deletion begins and ends; of each partition three states.
+        # Two states for each segment, and three for each partition.
         assert world.manager(1).records_read - before == 3 * (2 * 20 + 3)
 
     run(main, removes=True)

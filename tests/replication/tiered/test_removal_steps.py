@@ -1,4 +1,4 @@
-"""Deleted partitions in the remote tier: what is done next, and who is found (T-51, T-52)."""
+"""Steps of a removal, and the inventory of partitions in the remote tier (T-51, T-52)."""
 
 import itertools
 from uuid import UUID
@@ -26,10 +26,10 @@ NEW_A = TopicIdPartition(UUID(int=2), "flights", 0)
     ("state", "segments_left"),
     list(itertools.product([None, *PartitionDeleteState], [True, False])),
 )
-def test_every_step_follows_from_the_state(
+def test_next_step_depends_on_state_and_segments(
     state: PartitionDeleteState | None, segments_left: bool
 ) -> None:
-    """T-27, T-51: what is published may follow what there is."""
+    """T-27, T-51: every published state is a valid successor of the current one."""
     step = next_step(state, segments_left=segments_left)
     if step in PUBLISHES:
         assert is_valid_delete_transition(state, PUBLISHES[step])
@@ -44,7 +44,7 @@ def test_partition_is_finished_only_without_segments() -> None:
             assert next_step(state, segments_left=False) is RemovalStep.FINISH
 
 
-def test_steps_lead_to_the_end() -> None:
+def test_steps_end_the_removal() -> None:
     """T-51."""
     state: PartitionDeleteState | None = None
     steps: list[RemovalStep] = []
@@ -74,8 +74,8 @@ def of_segment(partition: TopicIdPartition, state: int) -> RemoteLogSegmentMetad
     return RemoteLogSegmentMetadataUpdate(segment, 1, 9, SegmentState(state))
 
 
-def test_census_has_who_was_heard_of_until_it_is_gone() -> None:
-    """T-51, T-52: a topic of the same name is another."""
+def test_inventory_has_partition_until_its_deletion_is_finished() -> None:
+    """T-51, T-52: a recreated topic has another id."""
     inventory = PartitionInventory()
     assert inventory.apply(started(A, 70))
     assert not inventory.apply(started(A, 80))
@@ -89,8 +89,8 @@ def test_census_has_who_was_heard_of_until_it_is_gone() -> None:
     assert inventory.of_topics({A.topic_id: None}) == []
 
 
-def test_census_finds_what_comes_after_the_end() -> None:
-    """T-51: somebody who had not heard of the deletion copied one more."""
+def test_inventory_has_segment_published_after_the_deletion() -> None:
+    """T-51: a leader that had not processed the deletion copied another segment."""
     inventory = PartitionInventory()
     inventory.apply(of_partition(A, 2))
     assert A not in inventory
@@ -98,7 +98,7 @@ def test_census_finds_what_comes_after_the_end() -> None:
     assert A in inventory
 
 
-def test_census_does_not_have_who_is_known_by_the_end_of_a_segment_alone() -> None:
+def test_inventory_ignores_updates_of_unknown_segments() -> None:
     inventory = PartitionInventory()
     assert not inventory.apply(of_segment(A, 3))
     assert len(inventory) == 0

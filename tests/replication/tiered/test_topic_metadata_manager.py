@@ -1,4 +1,4 @@
-"""The manager of remote log metadata over its topic, beside brokers (T-03, T-44 to T-49)."""
+"""TopicBasedRemoteLogMetadataManager in clusters of one or three brokers (T-03, T-44 to T-49)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from tests.replication.tiered.numbered_segments import FINISHED, A, B, becomes, 
 from tests.support.remote_log_metadata import MetadataWorld, run
 
 
-def test_what_is_published_is_known() -> None:
-    """T-23, T-24, T-26: done once this node's own view has it."""
+def test_published_event_is_applied_when_publish_returns() -> None:
+    """T-23, T-24, T-26: a publication is complete when this node has applied it."""
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -59,7 +59,7 @@ def test_what_is_published_is_known() -> None:
     run(main)
 
 
-def test_what_cannot_follow_is_refused_before_it_is_published() -> None:
+def test_invalid_event_is_rejected_before_it_is_published() -> None:
     """T-23, T-24, T-25."""
 
     async def main(world: MetadataWorld) -> None:
@@ -75,7 +75,7 @@ def test_what_cannot_follow_is_refused_before_it_is_published() -> None:
     run(main)
 
 
-def test_topic_is_made_with_what_is_configured() -> None:
+def test_topic_is_created_with_its_configs() -> None:
     """T-08, T-44."""
 
     async def main(world: MetadataWorld) -> None:
@@ -90,7 +90,7 @@ def test_topic_is_made_with_what_is_configured() -> None:
     run(main)
 
 
-def test_replicas_on_three_nodes_see_the_same() -> None:
+def test_three_nodes_have_the_same_metadata() -> None:
     """T-49, T-53."""
 
     async def main(world: MetadataWorld) -> None:
@@ -108,8 +108,8 @@ def test_replicas_on_three_nodes_see_the_same() -> None:
     run(main, 3)
 
 
-def test_newcomer_catches_up_before_it_is_asked() -> None:
-    """T-49: and whoever was there before goes on meanwhile."""
+def test_new_partition_is_ready_after_catching_up() -> None:
+    """T-49: the partition is assigned, unassigned and assigned again."""
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -147,7 +147,7 @@ def test_only_metadata_partitions_of_its_replicas_are_read() -> None:
     run(main, 3)
 
 
-def test_restart_goes_on_from_what_is_on_disk() -> None:
+def test_restart_continues_from_the_snapshot() -> None:
     """T-47, T-48."""
 
     async def main(world: MetadataWorld) -> None:
@@ -157,7 +157,7 @@ def test_restart_goes_on_from_what_is_on_disk() -> None:
         await manager.wait_ready(B)
         for number in range(20):
             await copied(world, 1, A, number)
-        await trio.sleep(5)  # a round
+        await trio.sleep(5)  # until a snapshot is written
         virtual_node = world.cluster.nodes[1].virtual_node
         assert virtual_node is not None
         names = virtual_node.files.list(Path(DATA))
@@ -172,14 +172,14 @@ def test_restart_goes_on_from_what_is_on_disk() -> None:
         await manager.wait_ready(B)
         assert manager.highest_offset(A, 0) == 209
         assert len(list(manager.segments(A))) == 21
-        # Of 42 records, those since the round alone were read.
+        # Of 42 records, only those after the snapshot were read.
         assert manager.records_read <= 4
 
     run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
 
 
-def test_restart_without_a_usable_snapshot_reads_all() -> None:
-    """T-48: a damaged file costs time."""
+def test_restart_without_valid_snapshot_reads_from_the_start() -> None:
+    """T-48: a corrupt file only costs time."""
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -201,8 +201,8 @@ def test_restart_without_a_usable_snapshot_reads_all() -> None:
     run(main)
 
 
-def test_leader_of_the_metadata_partition_moves() -> None:
-    """T-49: what is published waits for it, and arrives once."""
+def test_publication_survives_move_of_metadata_leader() -> None:
+    """T-49: a publication waits for the new leader, and is applied once."""
 
     async def main(world: MetadataWorld) -> None:
         place = world.manager(1).metadata_partition_of(A)
@@ -231,12 +231,12 @@ def test_leader_of_the_metadata_partition_moves() -> None:
     run(main, 3)
 
 
-def test_unknown_records_and_garbage_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_and_corrupt_records_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
         manager.partitions_changed([A], [])
         await manager.wait_ready(A)
-        entropy = world.world.node("somebody").seams.entropy
+        entropy = world.world.node("other").seams.entropy
         async with open_producer(world.client, world.world.clock, entropy) as producer:
             for value in (b"", None, b"\xff" * 40, b"\x01\x63\x00what", b"\x01\x00\x00\x04foo"):
                 await producer.send(
@@ -251,13 +251,18 @@ def test_unknown_records_and_garbage_are_passed_over(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize(
     ("position", "why"),
-    [pytest.param(80, "Record is corrupt", id="checksum"), pytest.param(16, "corrupt message", id="magic")],
+    [
+        pytest.param(80, "Record is corrupt", id="checksum"),
+        pytest.param(16, "corrupt message", id="magic"),
+    ],
 )
-def test_a_damaged_batch_holds_up_its_partition_alone(
+def test_corrupt_batch_stops_only_its_metadata_partition(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, position: int, why: str
 ) -> None:
-    """What it says may be all that is known of a segment: nothing is passed over that a replica may have.
-    Whether the broker sees the damage or we do, it is not asked for without a pause."""
+    """The batch may be the only record of a segment, so it is not skipped: another replica may have it intact.
+
+    The batch is retried with a pause, whether the broker or the reader finds the corruption.
+    """
     polls = 0
 
     class CountedReader(Reader):
@@ -278,7 +283,7 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
         )
         manager.partitions_changed([A, elsewhere], [])
         await manager.wait_ready(A)
-        for number in range(120):  # more than is fetched at once
+        for number in range(120):  # more than one fetch returns
             await copied(world, 1, A, number)
         manager.stop_partitions([A])
         flip(world, place)
@@ -297,10 +302,12 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
         for index in range(3):
             manager.resign_metadata(index)
         manager.stop_partitions([elsewhere])
-        await trio.sleep(1)  # what was under way
-        reading._log_failure(TimedOut("nobody there"))
+        await trio.sleep(1)  # until pending reads have ended
+        reading._log_failure(TimedOut("no response"))
         await trio.sleep(3)
-        assert reading._failing_since is None, "it answers, though with damage alone"
+        assert reading._failing_since is None, (
+            "the broker responds, although only with corrupt batches"
+        )
         flip(world, place)
         with trio.fail_after(10):
             await manager.wait_ready(A)
@@ -312,7 +319,7 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
         )
 
     def flip(world: MetadataWorld, place: int) -> None:
-        """A bit of the first batch."""
+        """Flip a bit of the first batch."""
         virtual_node = world.cluster.nodes[1].virtual_node
         assert virtual_node is not None
         path = Path(DATA) / f"{METADATA_TOPIC}-{place}" / f"{0:020}.log"
@@ -323,17 +330,19 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
     run(main)
 
 
-def test_a_newcomer_below_the_topics_start_sets_nobody_back(
+def test_new_partition_below_topic_start_does_not_move_others_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """T-44: the topic may have a retention; while it is looked up where it begins and ends, more is published.
-    Were all of it told again, a copy that is deleted would seem to be there, and local data go for it."""
+    """T-44: the topic has a retention time, and more is published during the requests for its start and end offset.
+
+    If earlier records were applied again, a deleted copy would seem to exist, and its local segment would be deleted.
+    """
     looked_up: list[int] = []
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
         place = manager.metadata_partition_of(A)
-        newcomer = next(
+        new_partition = next(
             each
             for each in (TopicIdPartition(UUID(int=n), "hotels", 0) for n in range(2, 99))
             if manager.metadata_partition_of(each) == place
@@ -349,8 +358,8 @@ def test_a_newcomer_below_the_topics_start_sets_nobody_back(
         topic = broker.partitions.opened(METADATA_TOPIC, place)
         assert topic is not None
         topic.delete_before(1, "retention")
-        told: list[tuple[int, SegmentState]] = []
-        manager.on_segment(lambda each: told.append((each.start_offset, each.state)))
+        applied: list[tuple[int, SegmentState]] = []
+        manager.on_segment(lambda each: applied.append((each.start_offset, each.state)))
 
         async def list_slowly(
             cluster: Cluster,
@@ -365,16 +374,16 @@ def test_a_newcomer_below_the_topics_start_sets_nobody_back(
             return found
 
         monkeypatch.setattr(metadata_topic_consumer, "list_offsets", list_slowly)
-        manager.partitions_changed([newcomer], [])
-        await manager.wait_ready(newcomer)
-        assert told == [(20, SegmentState.COPY_SEGMENT_STARTED), (20, FINISHED)]
+        manager.partitions_changed([new_partition], [])
+        await manager.wait_ready(new_partition)
+        assert applied == [(20, SegmentState.COPY_SEGMENT_STARTED), (20, FINISHED)]
 
     run(main)
     assert looked_up
 
 
-def test_who_comes_second_is_told_that_it_was_in_vain() -> None:
-    """T-25: of two who publish at once, the one whose state does not follow any more."""
+def test_second_of_two_concurrent_publishers_gets_an_error() -> None:
+    """T-25: the publisher whose state is no longer a valid successor gets an error."""
 
     async def main(world: MetadataWorld) -> None:
         for number in (1, 2):
@@ -399,14 +408,14 @@ def test_who_comes_second_is_told_that_it_was_in_vain() -> None:
         assert refused in (
             [],
             [1],
-        )  # deletion may follow the end of a copy, not the other way round
+        )  # deletion may follow a finished copy, but not the reverse
 
     for seed in range(4):
         run(main, 3, seed=seed)
 
 
-def test_what_is_not_read_back_in_time_is_not_known_to_be_published() -> None:
-    """T-44: remote.log.metadata.consume.wait.ms; it arrives all the same."""
+def test_publication_not_read_in_time_has_unknown_result() -> None:
+    """T-44: remote.log.metadata.consume.wait.ms is 0; the events are applied all the same."""
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -426,8 +435,8 @@ def test_what_is_not_read_back_in_time_is_not_known_to_be_published() -> None:
     run(main, properties={"remote.log.metadata.consume.wait.ms": "0"})
 
 
-def test_one_alone_waits_for_a_topic_that_takes_nothing() -> None:
-    """T-11: whoever waits has one of the few places among those who copy and delete, which others need."""
+def test_only_one_publication_waits_for_unavailable_topic() -> None:
+    """T-11: a waiting task occupies one of the few threads that copy and delete segments."""
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -447,7 +456,7 @@ def test_one_alone_waits_for_a_topic_that_takes_nothing() -> None:
         async with trio.open_nursery() as nursery:
             for number, at in enumerate((0, 12, 13, 30, 31)):
                 nursery.start_soon(publish, number, now + at)
-        # By remote.log.metadata.producer.delivery.timeout.ms 20 s, or at once.
+        # Each fails after delivery.timeout.ms (20 s) or at once.
         assert [0 if each < 2 else 20 for each in lasted] == [0, 0, 20, 0, 20]
         await world.start(2, 3)
         await copied(world, 1, A, 9)
@@ -455,7 +464,7 @@ def test_one_alone_waits_for_a_topic_that_takes_nothing() -> None:
     run(main, 3)
 
 
-def test_topic_with_another_number_of_partitions_cannot_be_used() -> None:
+def test_topic_with_other_partition_count_is_unusable() -> None:
     """T-08."""
 
     async def main(world: MetadataWorld) -> None:
@@ -470,8 +479,10 @@ def test_topic_with_another_number_of_partitions_cannot_be_used() -> None:
     run(main, before=before)
 
 
-def test_topic_that_cannot_be_made_is_waited_for_so_long(caplog: pytest.LogCaptureFixture) -> None:
-    """T-08: then the manager gives up, as Kafka's, and says why."""
+def test_topic_that_cannot_be_created_fails_after_the_timeout(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """T-08: the manager fails with the reason, as in Kafka."""
 
     async def main(world: MetadataWorld) -> None:
         life = world.lives[1]

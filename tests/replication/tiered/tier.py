@@ -1,4 +1,4 @@
-"""A remote tier in memory, and copies of segments into it without a copier."""
+"""Remote tier in memory; tests copy segments into it without a copy task."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from odradek.testing.in_memory_remote_log_metadata import InMemoryRemoteLogMetad
 
 
 class MemoryStorage:
-    """A RemoteStorageManager of one process. `failing`: what every fetch raises; `before_fetch` is
-    called by each."""
+    """RemoteStorageManager in memory. Every fetch calls `before_fetch`, and raises `failing` if it is set."""
 
     def __init__(self) -> None:
         self.logs: dict[RemoteLogSegmentId, bytes] = {}
@@ -88,7 +87,7 @@ def _bytes(part: Buffer | FileSlice) -> bytes:
 
 
 class Tier:
-    """Who copies is not asked for: `copy` does it."""
+    """Remote tier without copy tasks: `copy` copies the segments of a log."""
 
     def __init__(self) -> None:
         self.metadata = InMemoryRemoteLogMetadataManager()
@@ -99,7 +98,7 @@ class Tier:
         self.metadata.partitions_changed([partition_of(log)], [])
 
     def copy(self, log: PartitionLog) -> None:
-        """All segments that may be, and are not yet."""
+        """Copy all segments that are eligible and not copied yet."""
         self.announce(log)
         for each in list_candidate_segments(log):
             if each.end_offset > log.highest_copied_offset:
@@ -133,7 +132,7 @@ def partition_of(log: PartitionLog) -> TopicIdPartition:
 
 
 def leave_the_disk(log: PartitionLog) -> None:
-    """All that is copied; the active segment is empty."""
+    """Delete all copied segments from the local log; its active segment is empty."""
     assert log.log_end.segment.base_offset == log.end_offset
     log.flush()
     kept = log.config
