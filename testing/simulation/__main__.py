@@ -13,7 +13,7 @@ from odradek.testing.simulation.plan import NODES
 from odradek.testing.simulation.summary import MismatchedRun, Summary, load_progress, save_progress
 
 REPORT_EVERY_RUNS = 100
-"""The number of runs between two progress reports."""
+"""Runs between two progress reports."""
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
 def _seeds(text: str) -> range:
     first, _, last = text.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-        raise argparse.ArgumentTypeError(f"neither a seed nor a range of them: {text!r}")
+        raise argparse.ArgumentTypeError(f"not a seed or a range of seeds: {text!r}")
     return range(int(first), int(last or first) + 1)
 
 
@@ -93,7 +93,7 @@ def _run(seeds: range, args: argparse.Namespace) -> int:
     if is_stopped:
         print(f"stopped: {len(seeds) - summary.runs} of {len(seeds)} seeds are left")
     if summary.failed:
-        print(f"kept in {args.keep}: seeds {summary.failed}")
+        print(f"saved in {args.keep}: seeds {summary.failed}")
     return 1 if summary.failed else 130 if is_stopped else 0
 
 
@@ -108,7 +108,7 @@ def _replay(path: Path) -> int:
     try:
         plan = load(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"{path} is no plan: {error!r}")
+        sys.exit(f"{path} is not a plan: {error!r}")
     run = simulate(plan)
     print(*run.trace, *run.anomalies, sep="\n")
     return 0 if run.is_sound else 1

@@ -101,7 +101,7 @@ class Checkers:
             if known != leader:
                 self._add_anomaly(
                     "two leaders",
-                    f"of the quorum's epoch {epoch}: {known}, and {leader} as {node.number} knows",
+                    f"in epoch {epoch} of the quorum: {known}, and {leader} according to {node.number}",
                 )
 
     def _check_leader(self, node: SimulatedNode, partition: Partition) -> None:
@@ -128,7 +128,7 @@ class Checkers:
         )
         wrong = self._committed.compare(METADATA_LOG, replica)
         if wrong is not None:
-            self._add_anomaly("committed lost", f"of the metadata log: {wrong}")
+            self._add_anomaly("lost committed records", f"of the metadata log: {wrong}")
 
     def _check_committed(self, node: SimulatedNode, partition: Partition) -> None:
         log, which = partition.log, (partition.topic_id, partition.index)
@@ -147,7 +147,7 @@ class Checkers:
         )
         wrong = self._committed.compare(which, replica)
         if wrong is not None:
-            self._add_anomaly("committed lost", f"of {partition!r}: {wrong}")
+            self._add_anomaly("lost committed records", f"of {partition!r}: {wrong}")
 
     def _check_high_watermark(
         self, node: SimulatedNode, of: MetadataManager | Partition, now: int
@@ -166,7 +166,7 @@ class Checkers:
         self._forget_unclean(image)
         known = self._images.setdefault(image.offset, image)
         if known is not image and known != image:
-            self._add_anomaly("other image", f"{host(node.number)} at offset {image.offset}")
+            self._add_anomaly("different images", f"{host(node.number)} at offset {image.offset}")
         if len(self._images) > IMAGES_KEPT:
             del self._images[min(self._images)]
 
@@ -215,7 +215,7 @@ class Checkers:
         }
 
     def is_settled(self) -> bool:
-        """Whether the cluster is whole, all records are committed, and no replica is being moved.
+        """Whether the cluster is in sync, all records are committed, and no replica is being moved.
 
         All replicas have the same log end offset. Followers learn of a high watermark with their
         next fetch.
@@ -239,12 +239,12 @@ class Checkers:
             await self._stepped.wait()
 
     async def wait_in_sync(self) -> None:
-        """Wait until the cluster is whole; `run` must be running."""
+        """Wait until the cluster is in sync; `run` must be running."""
         while not self.is_in_sync():
             await self._stepped.wait()
 
     def describe_missing(self) -> str:
-        """Explain, for an anomaly, why the cluster is not whole."""
+        """Describe which nodes and replicas are not in sync, for the text of an anomaly."""
         down = [node.number for node in self._cluster if not node.serves]
         if down:
             return f"nodes {down} do not serve"
@@ -264,8 +264,8 @@ class Checkers:
             if (moves := broker.logs.mover.moves())
         }
         return (
-            f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}, moves are {moves}, "
-            f"nodes {self._nodes_without_vote() or 'none'} do not vote"
+            f"image offsets: {offsets}, {'; '.join(behind) or 'all in sync'}, moves: {moves}, "
+            f"nodes that are not voters: {self._nodes_without_vote() or 'none'}"
         )
 
     def final(self) -> None:
@@ -297,7 +297,7 @@ class Checkers:
         if there != expected:
             more, less = list(there - expected), list(expected - there)
             self._add_anomaly(
-                "other directories", f"{host(node.number)} has {more}, and not {less}"
+                "other directories", f"{host(node.number)} has {more} in addition, and lacks {less}"
             )
 
     def _check_equal(self, topic: str, index: int, expected: set[int]) -> None:
@@ -308,8 +308,8 @@ class Checkers:
         ]
         there = {number for number, _ in replicas}
         if there != expected:
-            why = f"{topic}-{index}: {sorted(there)} have one, {sorted(expected)} are to"
-            self._add_anomaly("other replicas", why)
+            why = f"of {topic}-{index} on {sorted(there)}, assigned to {sorted(expected)}"
+            self._add_anomaly("unexpected replicas", why)
         if not replicas:
             return
         starts = [partition.log.local_log_start_offset for _, partition in replicas]
@@ -318,10 +318,10 @@ class Checkers:
             try:
                 contents[number] = _content(partition, max(starts))
             except CorruptBatch as reason:
-                self._add_anomaly("other records", f"{topic}-{index} on {number}: {reason}")
+                self._add_anomaly("different records", f"{topic}-{index} on {number}: {reason}")
         ends = {number: partition.log.high_watermark for number, partition in replicas}
         if len(set(ends.values())) > 1:
-            self._add_anomaly("other high watermark", f"{topic}-{index}: {ends}")
+            self._add_anomaly("different high watermarks", f"{topic}-{index}: {ends}")
         if len(set(contents.values())) > 1:
             sizes = {number: len(content) for number, content in contents.items()}
             self._add_anomaly(

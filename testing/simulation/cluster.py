@@ -126,7 +126,7 @@ class SimulatedNode:
     broker: Node | None = None
     """The running broker, also during its start."""
     serves: bool = False
-    lives: int = 0
+    start_count: int = 0
     is_formatted: bool = False
     directory_id: UUID = NO_DIRECTORY
     """The id of the node's metadata directory, or of the one on its previous disk.
@@ -139,7 +139,7 @@ class SimulatedNode:
     """The slow disk faults that are active, by their delay; they outlive a restart."""
     power_loss_seed: int | None = None
     """The seed of a power loss, which is applied to the disk once the node is down."""
-    life: SimulatedNodeRun | None = None
+    node_run: SimulatedNodeRun | None = None
     """The current run of the node, or the last one."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     down: trio.Event = field(default_factory=trio.Event)
@@ -242,7 +242,7 @@ class SimulatedCluster:
             await node.down.wait()
         if node.is_up:
             return
-        node.lives += 1
+        node.start_count += 1
         self.world.wires.unsilence(host(number))
         node.virtual_node = self.world.node(host(number), node.disk, clock=node.clock)
         self._update_disk_delay(node)
@@ -262,14 +262,14 @@ class SimulatedCluster:
             )
             node.directory_id = meta_properties.parse(properties).directory_id or NO_DIRECTORY
         node.is_formatted, node.lost = True, ""
-        node.life = SimulatedNodeRun(
+        node.node_run = SimulatedNodeRun(
             host(number), node.virtual_node, self.world.bucket, node.disk.refused
         )
         node.broker = Node(node.virtual_node.seams, config)
         node.scope = trio.CancelScope()
         node.down = trio.Event()
         self.trace.add(f"{host(number)} starts")
-        self._nursery.start_soon(self._live, node, node.broker, node.life)
+        self._nursery.start_soon(self._live, node, node.broker, node.node_run)
 
     def _first_voters(self) -> tuple[Voter, ...]:
         return tuple(
@@ -281,9 +281,9 @@ class SimulatedCluster:
             for number in self.nodes
         )
 
-    async def _live(self, node: SimulatedNode, broker: Node, life: SimulatedNodeRun) -> None:
-        CURRENT_NODE_RUN.set(life)
-        name, end = life.name, "is gone"
+    async def _live(self, node: SimulatedNode, broker: Node, node_run: SimulatedNodeRun) -> None:
+        CURRENT_NODE_RUN.set(node_run)
+        name, end = node_run.name, "was killed"
         try:
             with node.scope:
                 async with trio.open_nursery() as nursery:
@@ -298,8 +298,8 @@ class SimulatedCluster:
             end = f"ended: {group.exceptions[0]}"
             if not isinstance(group.exceptions[0], Stopped):
                 node.lost = end
-            if not all(map(life.has_reason, group.exceptions)):
-                self.failures.append(f"{name} {end}, for no reason that it was given")
+            if not all(map(node_run.has_reason, group.exceptions)):
+                self.failures.append(f"{name} {end}, without a fault that explains it")
         except* Exception as group:
             end = f"ended by {group.exceptions!r}"
             self.failures.append(f"{name} {end}")
@@ -401,8 +401,8 @@ class SimulatedCluster:
     async def stop(self, number: int) -> None:
         """Stop the node as SIGTERM does."""
         node = self.nodes[number]
-        if node.broker is not None and node.life is not None:
-            node.life.is_stopping = True
+        if node.broker is not None and node.node_run is not None:
+            node.node_run.is_stopping = True
             node.broker.stop()
         await node.down.wait()
 

@@ -78,13 +78,12 @@ class CommittedRecords:
         return self._prefixes[log].high if log in self._prefixes else 0
 
     def compare(self, log: Hashable, replica: ReplicaSnapshot) -> str | None:
-        """Return a violation by the replica, if any; its own committed records are added to the
-        prefix."""
+        """Return a violation by the replica, or None; add its committed records to the prefix."""
         prefix = self._prefixes.setdefault(log, _CommittedPrefix())
         prefix.epoch = max(prefix.epoch, replica.epoch)
         leads = replica.is_leader and replica.epoch == prefix.epoch
         if leads and replica.end < prefix.high:
-            return f"{replica.name} leads, and ends at {replica.end} before {prefix.high}"
+            return f"{replica.name} is the leader, but its log ends at {replica.end} before {prefix.high}"
         until = max(replica.high_watermark, prefix.high if leads else 0)
         compared = min(self._compared.get(replica.who, 0), replica.end)
         if until <= compared:
@@ -111,9 +110,11 @@ class CommittedRecords:
             if stretch.base >= prefix.high:
                 prefix.stretches[stretch.base] = stretch
             elif known != stretch and stretch.base >= prefix.low:
-                return f"{replica.name} has {stretch} where {known} was committed"
+                return f"{replica.name} has {stretch}, but {known} was committed"
         if at < until and replica.disk.find(replica.directory) is not None:
-            return f"{replica.name} has committed {until}, and its disk has no more than {at}"
+            return (
+                f"the high watermark of {replica.name} is {until}, but its log on disk ends at {at}"
+            )
         return None
 
 

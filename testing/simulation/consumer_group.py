@@ -32,19 +32,19 @@ SESSION_S = 1.5
 HEARTBEAT_S = 0.3
 REBALANCE_S = 1.5
 MEMBER_LIFETIME_S = 2.0
-"""The average lifetime of members until the cluster is whole."""
+"""The average lifetime of members until the cluster is in sync."""
 POLL_S = 0.3
 COMMIT_S = 0.2
-"""Between two commits of a member, until the cluster is whole."""
+"""The time between two commits of a member, until the cluster is in sync."""
 BUSY = 0.1
 BUSY_S = (0.2, 2.5)
-"""How often, and for how long, a member processes records before it commits them.
+"""The share of commits before which a member processes records slowly, and for how long.
 
 It is often longer than its session timeout.
 """
 PAUSE_S = 0.1
 CAUGHT_UP_S = 8.0
-"""The time for the group to read and commit everything, once the cluster is whole.
+"""The time for the group to read and commit everything, once the cluster is in sync.
 
 It includes a session timeout for a dead member, and a rebalance timeout for one that does not join.
 """
@@ -76,7 +76,7 @@ class GroupMember(Protocol):
 
 @dataclass
 class _ActiveMember:
-    """The lifetime of one member."""
+    """A member that is in the group, and its connection's cancel scope."""
 
     number: int
     name: str
@@ -115,10 +115,10 @@ class ConsumerGroupWorkload:
         self._is_classic = chance.random() < 0.5
         self._is_static = chance.random() < 0.3
         self._chances = [random.Random(chance.random()) for _ in range(members)]
-        self._lives: list[_ActiveMember] = []
+        self._active_members: list[_ActiveMember] = []
         self._whole = trio.Event()
         self._served: set[int] = set()
-        """Members that have had a commit acknowledged since the cluster is whole."""
+        """Members whose commit was acknowledged since the cluster is in sync."""
         self._ends: Mapping[TopicPartition, int] | None = None
         self._over = trio.Event()
 
@@ -133,10 +133,10 @@ class ConsumerGroupWorkload:
             nursery.cancel_scope.cancel()
 
     def whole(self) -> None:
-        """The cluster is whole: members have no reason to leave."""
+        """Stop ending members; called when the cluster is in sync."""
         self._whole.set()
-        for life in self._lives:
-            life.scope.deadline = float("inf")
+        for active in self._active_members:
+            active.scope.deadline = float("inf")
 
     async def final(self, committed: list[ReadRecord], ends: Mapping[TopicPartition, int]) -> None:
         """Wait until the group has read and committed `committed`, up to `ends`."""
@@ -148,7 +148,7 @@ class ConsumerGroupWorkload:
         if not self._over.is_set():
             why = (
                 f"its members have committed {self.history.acknowledged()} of {dict(ends)} in "
-                f"{CAUGHT_UP_S:g} s, though all was whole; of {self._members} {len(self._served)} have"
+                f"{CAUGHT_UP_S:g} s after recovery; {len(self._served)} of {self._members} members committed"
             )
             self.anomalies.append(Anomaly("group stuck", why))
             self._over.set()
@@ -169,17 +169,17 @@ class ConsumerGroupWorkload:
             name = f"{GROUP}-{number}.{which}"
             seconds, leaves = chance.expovariate(1 / MEMBER_LIFETIME_S), chance.random() < 0.5
             async with self._connect() as cluster:
-                life = _ActiveMember(number, name, self._member(cluster, number, name), chance)
+                active = _ActiveMember(number, name, self._member(cluster, number, name), chance)
                 if not self._whole.is_set():
-                    life.scope.deadline = trio.current_time() + seconds
-                self._lives.append(life)
-                with life.scope:
-                    await self._live(life)
-                self._lives.remove(life)
-                self._trace.add(f"{name} {'leaves' if leaves else 'dies'}")
+                    active.scope.deadline = trio.current_time() + seconds
+                self._active_members.append(active)
+                with active.scope:
+                    await self._live(active)
+                self._active_members.remove(active)
+                self._trace.add(f"{name} {'leaves' if leaves else 'is killed'}")
                 if leaves:
                     with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
-                        await life.member.leave()
+                        await active.member.leave()
 
     def _member(self, cluster: Cluster, number: int, name: str) -> GroupMember:
         instance_id = f"{GROUP}-{number}" if self._is_static else None
@@ -197,56 +197,56 @@ class ConsumerGroupWorkload:
             reader=reader,
         )
 
-    async def _live(self, life: _ActiveMember) -> None:
+    async def _live(self, active: _ActiveMember) -> None:
         due_s = 0.0
         while True:
             asked_s = trio.current_time()
             try:
-                has_more = await self._poll(life, asked_s)
+                has_more = await self._poll(active, asked_s)
                 if self._whole.is_set() or (has_more and asked_s >= due_s):
-                    await self._process_slowly(life)
-                    await self._commit(life)
+                    await self._process_slowly(active)
+                    await self._commit(active)
                     due_s = asked_s + COMMIT_S
             except (KafkaError, ClientError) as error:
-                self._refused(life.name, error)
+                self._refused(active.name, error)
                 await trio.sleep(PAUSE_S)
 
-    async def _poll(self, life: _ActiveMember, asked_s: float) -> bool:
+    async def _poll(self, active: _ActiveMember, asked_s: float) -> bool:
         """Poll once, and record the assignment; return whether there were records."""
-        member, assignment = life.member, life.assignment
+        member, assignment = active.member, active.assignment
         records = to_read_records(await member.poll(POLL_S))
         owned = {where.partition for where in member.positions}
         if assignment is None or not assignment.continues(member.generation, owned, records):
             now_s = trio.current_time()
-            assignment = life.assignment = MemberAssignment(
-                life.name, member.generation, owned, asked_s, now_s
+            assignment = active.assignment = MemberAssignment(
+                active.name, member.generation, owned, asked_s, now_s
             )
             self.history.assignments.append(assignment)
-            self._trace.add(f"{life.name} has {sorted(owned)} in {member.generation}")
+            self._trace.add(f"{active.name} has {sorted(owned)} in {member.generation}")
         assignment.seen += records
         return bool(records)
 
-    async def _process_slowly(self, life: _ActiveMember) -> None:
-        if life.chance.random() < BUSY:
-            seconds = life.chance.uniform(*BUSY_S)
-            life.scope.deadline += seconds
-            self._trace.add(f"{life.name} is busy for {seconds:.1f} s")
+    async def _process_slowly(self, active: _ActiveMember) -> None:
+        if active.chance.random() < BUSY:
+            seconds = active.chance.uniform(*BUSY_S)
+            active.scope.deadline += seconds
+            self._trace.add(f"{active.name} is busy for {seconds:.1f} s")
             with trio.move_on_after(seconds):
                 await self._whole.wait()
 
-    async def _commit(self, life: _ActiveMember) -> None:
-        member, is_in_sync = life.member, self._whole.is_set()
+    async def _commit(self, active: _ActiveMember) -> None:
+        member, is_in_sync = active.member, self._whole.is_set()
         offsets = member.positions
         if not offsets or member.generation < 0:
             return
         requested = {where.partition: offset for where, offset in offsets.items()}
-        commit = OffsetCommit(life.name, member.generation, requested, trio.current_time())
+        commit = OffsetCommit(active.name, member.generation, requested, trio.current_time())
         self.history.commits.append(commit)
         await member.commit(offsets)
         commit.acknowledged_s = trio.current_time()
-        self._trace.add(f"{life.name} has committed {requested}")
+        self._trace.add(f"{active.name} has committed {requested}")
         if is_in_sync:
-            self._served.add(life.number)
+            self._served.add(active.number)
         if self._has_all():
             self._over.set()
 
@@ -255,4 +255,4 @@ class ConsumerGroupWorkload:
         if isinstance(error, Unsupported) or (
             isinstance(error, KafkaError) and error.code not in self._expected_errors
         ):
-            self.anomalies.append(Anomaly("fatal to a client", f"{name} received {error}"))
+            self.anomalies.append(Anomaly("fatal client error", f"{name} received {error}"))

@@ -97,7 +97,7 @@ class ConsumerMember:
             self._check(response.error_code, "leaving")
 
     async def _heartbeat(self) -> None:
-        said = {} if self._is_known else {"subscribed_topic_names": [self._topic]}
+        subscription = {} if self._is_known else {"subscribed_topic_names": [self._topic]}
         self._is_known = False
         topic_id = (await self._cluster.topic(self._topic)).topic_id
         owned = [each.partition for each in self.positions]
@@ -107,7 +107,7 @@ class ConsumerMember:
             | {
                 "rebalance_timeout": int(1000 * self._rebalance_timeout_s),
                 "topic_partitions": [{"topic_id": topic_id, "partitions": owned}] if owned else [],
-                **said,
+                **subscription,
             },
         )
         if response.error_code in FENCED:

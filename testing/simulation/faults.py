@@ -1,7 +1,7 @@
-"""Injects the faults of a plan into a cluster: how each begins, and how it ends.
+"""Injects the faults of a plan into a cluster, and ends them.
 
 Two faults may affect one node at the same time; in the end `heal` ends all of them together,
-because a network or a disk heals as a whole. A node that is down is not killed again. A fault that
+because a network or a disk is repaired as a whole. A node that is down is not killed again. A fault that
 damages a replica waits until the damage of an earlier one is repaired (`plan.UNCLEAN`), or is
 skipped; so is a fault whose precondition does not occur. Coverage counts only faults that had an
 effect: a running node was killed, bytes were delayed, a write failed.
@@ -42,25 +42,26 @@ from odradek.testing.simulation.workload import MOVED, TOPIC
 from odradek.testing.virtual_files import CHANGES, NAME_CHANGES, CrashPoint
 from odradek.testing.virtual_network_faults import NetworkFault
 
+CRASH_SEED, BIT_FLIP_SEED = "strike", "rot"
+"""Prefixes of seeds; other ones would change the runs of all seeds."""
 SLOW_NETWORK_S = (0.05, 0.4)
 SLOW_DISK_S = 0.3
 CLOCK_JUMP_MS = 60_000
 FREE_BYTES_MAX = 4096
 """The maximum free space of a full disk."""
 MISSED_EPOCH_S = 1.0
-"""Shorter than a broker session timeout."""
+"""The time limit for the leader changes: shorter than a broker session timeout."""
 STALE_LEADER_S = 0.25
-"""How long a leader without metadata updates leads before its successor, and how long that one
-leads."""
+"""The duration of the leadership without metadata updates, and of the interim leadership."""
 LAGGING_VOTER_S = 1.0
-"""How long a voter is partitioned before the others end: a fetch timeout, and an election."""
+"""How long a voter is partitioned before the others are killed: a fetch timeout and an election."""
 CRASH_OPERATIONS: Sequence[tuple[frozenset[str], int]] = (
     (CHANGES, 40),
     (frozenset({"write"}), 25),
     (frozenset({"sync"}), 15),
     (NAME_CHANGES, 8),
 )
-"""The operations at which a node is struck, and the maximum number that succeed before.
+"""The operations at which a node crashes, and the maximum number that succeed before.
 
 They occur within about a second, or during the node's start.
 """
@@ -116,7 +117,7 @@ class Faults:
         checkers: Checkers,
         administrator: FaultAdministrator,
         store: StoreFaults,
-        made_anew: TopicRecreation,
+        recreation: TopicRecreation,
     ) -> None:
         self.coverage: Coverage = Counter()
         self._cluster = cluster
@@ -124,7 +125,7 @@ class Faults:
         self._checkers = checkers
         self._administrator = administrator
         self._store = store
-        self._made_anew = made_anew
+        self._recreation = recreation
         self._damaging = trio.Lock()
         self._few_voters = trio.Lock()
         """Held while a voter is removed or may be lost permanently.
@@ -202,7 +203,7 @@ class Faults:
         return was_up
 
     async def _lose_power(self, fault: Fault) -> bool:
-        was_up, silent = self._is_up(fault), fault.how >= 0.5
+        was_up, silent = self._is_up(fault), fault.variant >= 0.5
         await self._cluster.lose_power(fault.node, int(fault.amount * 1000), silent=silent)
         await self._restart(fault)
         return was_up
@@ -216,8 +217,8 @@ class Faults:
     async def _crash_at_operation(
         self, fault: Fault, seed: int | None, may_occur: Callable[[], bool]
     ) -> bool:
-        """Kill the node at work; in half of the cases, while it recovers from a kill."""
-        chance = random.Random(f"strike {fault.how}")
+        """Kill the node at a file operation; in half of the cases, during its log recovery."""
+        chance = random.Random(f"{CRASH_SEED} {fault.variant}")
         silent = seed is not None and chance.random() < 0.5
         if chance.random() < 0.5:
             if seed is None:
@@ -301,24 +302,27 @@ class Faults:
             return await self._flip_bit_on_stopped_node(fault)
 
     async def _flip_bit_on_stopped_node(self, fault: Fault) -> bool:
-        node, chance = self._cluster.nodes[fault.node], random.Random(f"rot {fault.how}")
+        node, chance = (
+            self._cluster.nodes[fault.node],
+            random.Random(f"{BIT_FLIP_SEED} {fault.variant}"),
+        )
         if chance.random() < 0.5:
             await self._cluster.kill(fault.node)
         else:
             silent = chance.random() < 0.5
             await self._cluster.lose_power(fault.node, int(fault.amount * 1000), silent=silent)
-        life = node.lives
+        start_count = node.start_count
         await trio.sleep(fault.seconds)
         with trio.move_on_after(REPAIR_S):
             await self._until(lambda: other_nodes_have_all(self._cluster, fault.node))
         where = None
         if (
             not node.is_up
-            and node.lives == life
+            and node.start_count == start_count
             and other_nodes_have_all(self._cluster, fault.node)
         ):
             where, node.disk.has_flipped_bits = flip_bit(node.disk, chance), True
-            self._cluster.trace.add(f"{host(fault.node)} rots: {where}")
+            self._cluster.trace.add(f"a bit of {host(fault.node)} flips: {where}")
         await self._cluster.start(fault.node)
         await self._until(lambda: self._checkers.is_in_sync() or self._reports_loss(fault.node))
         if self._reports_loss(fault.node):
@@ -329,7 +333,7 @@ class Faults:
         return where is not None
 
     def _reports_loss(self, number: int) -> bool:
-        """Whether the node reports that its disk, a log directory or a log has failed."""
+        """Whether the node has an offline log directory or log, or ended by a storage failure."""
         node = self._cluster.nodes[number]
         if node.broker is None or not node.serves:
             return bool(node.lost)
@@ -355,7 +359,7 @@ class Faults:
         return await self._fail(fault, DATA, {"write", "sync"})
 
     async def _fail_directory(self, fault: Fault) -> bool:
-        chance = random.Random(f"directory {fault.how}")
+        chance = random.Random(f"directory {fault.variant}")
         return await self._fail(fault, OTHER_DATA, chance.choice(DIRECTORY_FAILURES))
 
     async def _fail_reads(self, fault: Fault) -> bool:
@@ -430,7 +434,7 @@ class Faults:
 
         In one of four cases it is not recreated; in another, the node returns in between.
         """
-        topic = self._made_anew
+        topic = self._recreation
         if not topic.was_created and await topic.make():
             await topic.fill(RECORDS_BEFORE_DELETION)
         await topic.begin()
@@ -457,13 +461,13 @@ class Faults:
             await self._hold_faults(fault, troubles)
 
         troubles: Sequence[NetworkFault] = ()
-        if fault.how < 1 / 3 and not self._damaging.locked():
+        if fault.variant < 1 / 3 and not self._damaging.locked():
             await self._cluster.kill(fault.node)
             return start
-        if fault.how >= 2 / 3:
+        if fault.variant >= 2 / 3:
             await self._cluster.stop(fault.node)
             return start
-        if fault.how >= 1 / 2:
+        if fault.variant >= 1 / 2:
             here, wires = host(fault.node), self._world.wires
             troubles = [wires.partition(here, other) for other in self._others(fault)]
         return join

@@ -83,8 +83,10 @@ class GroupHistory:
                 each.offsets[partition] for each in self.commits if partition in each.offsets
             }
             if found < offset or found not in possible:
-                why = f"the group has {found} of partition {partition}, it committed {offset}"
-                yield Anomaly("group offset", why)
+                why = (
+                    f"the group has offset {found} of partition {partition}, but committed {offset}"
+                )
+                yield Anomaly("wrong committed offset", why)
 
     def _read_again(self) -> Iterator[Anomaly]:
         for assignment in self.assignments:
@@ -119,7 +121,7 @@ class GroupHistory:
                         f"{commit.member} committed {sorted(others)} in {commit.generation}, which "
                         f"{assignment.member} had in {assignment.generation}"
                     )
-                    yield Anomaly("another member's", why)
+                    yield Anomaly("partition of another member", why)
 
     def _unread(self, final: list[ReadRecord]) -> Iterator[Anomaly]:
         seen = {
@@ -130,7 +132,7 @@ class GroupHistory:
         there = {(each.partition, each.offset, each.value) for each in final}
         for partition, offset, value in sorted(there - seen):
             why = f"{value!r} at {partition}:{offset}"
-            yield Anomaly("unseen", f"no member of the group has had {why}")
+            yield Anomaly("unread", f"no member of the group has had {why}")
         for partition, offset, value in sorted(seen - there):
             why = f"{value!r} at {partition}:{offset}, which is not there in the end"
             yield Anomaly("aborted read", f"a member of the group has had {why}")

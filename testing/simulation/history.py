@@ -111,7 +111,7 @@ def _lost_and_torn(history: History) -> Iterator[Anomaly]:
             for sent in found:
                 yield Anomaly("aborted read", f"{_name(each)} aborted {sent}")
         elif found and missing:
-            yield Anomaly("torn transaction", f"{_name(each)}: {found} without {missing}")
+            yield Anomaly("partial transaction", f"{_name(each)}: {found} without {missing}")
 
 
 def _aborted_polls(history: History) -> Iterator[Anomaly]:
@@ -119,13 +119,15 @@ def _aborted_polls(history: History) -> Iterator[Anomaly]:
     for reader, polled in history.polled.items():
         for seen in polled:
             if seen.value not in there:
-                yield Anomaly("aborted read", f"{reader} saw {seen}, which is not there in the end")
+                yield Anomaly(
+                    "aborted read", f"{reader} read {seen}, which is not in the final read"
+                )
 
 
 def _duplicates(history: History) -> Iterator[Anomaly]:
     for value, count in Counter(seen.value for seen in history.final).items():
         if count > 1:
-            yield Anomaly("duplicate", f"{value!r} is there {count} times")
+            yield Anomaly("duplicate", f"{value!r} was read {count} times")
 
 
 def _inconsistent_offsets(history: History) -> Iterator[Anomaly]:
@@ -134,14 +136,17 @@ def _inconsistent_offsets(history: History) -> Iterator[Anomaly]:
         for seen in polled:
             wanted = values.get((seen.partition, seen.offset), seen.value)
             if seen.value != wanted:
-                yield Anomaly("inconsistent offset", f"{reader} saw {seen}, in the end {wanted!r}")
+                yield Anomaly(
+                    "inconsistent offset", f"{reader} read {seen}, the final read has {wanted!r}"
+                )
     places = {seen.value: (seen.partition, seen.offset) for seen in history.final}
     for each in history.transactions:
         for sent in each.sent:
             place = places.get(sent.value)
             if place and sent.offset >= 0 and place != (sent.partition, sent.offset):
                 yield Anomaly(
-                    "inconsistent offset", f"{_name(each)} was told {sent}, it is {place}"
+                    "inconsistent offset",
+                    f"{_name(each)} was acknowledged as {sent}, but is at {place}",
                 )
 
 
@@ -172,14 +177,14 @@ def _polls(history: History) -> Iterator[Anomaly]:
             ]
             for seen in unseen:
                 skipped = offsets and seen.offset < max(offsets)
-                yield Anomaly("skipped by a poll" if skipped else "unseen", f"{reader}: {seen}")
+                yield Anomaly("skipped by a poll" if skipped else "unread", f"{reader}: {seen}")
 
 
 def _open_transactions(history: History) -> Iterator[Anomaly]:
     for partition in history.open_partitions:
         yield Anomaly("hanging transaction", f"the last stable offset of {partition} is stuck")
     for client in sorted(history.stuck):
-        yield Anomaly("hanging transaction", f"{client} can't go on")
+        yield Anomaly("hanging transaction", f"{client} cannot continue")
 
 
 def _group_offsets(history: History) -> Iterator[Anomaly]:
@@ -197,7 +202,9 @@ def _group_offsets(history: History) -> Iterator[Anomaly]:
                 possible.add(each.group_offset)
         found = history.group_offsets.get(client, -1)
         if client not in history.stuck and found not in possible:
-            yield Anomaly("group offset", f"group {client} has {found}, it committed {known}")
+            yield Anomaly(
+                "wrong committed offset", f"group {client} has {found}, but committed {known}"
+            )
 
 
 def _of(client: str, transactions: Iterable[Transaction]) -> Iterator[Transaction]:

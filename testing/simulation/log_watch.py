@@ -21,8 +21,8 @@ ROOT = "odradek"
 
 
 class ErrorCause(Enum):
-    DISK = "a call of its disk failed or found no room, or bits of it had flipped"
-    STORE = "the object store was at fault"
+    DISK = "a disk call failed, the disk was full, or bits of it had flipped"
+    STORE = "a request to the object store failed"
 
 
 class NodeRun(Protocol):
@@ -32,7 +32,7 @@ class NodeRun(Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the power is off: what the node logs then is ignored."""
+        """Whether the power is off; log records of the node are ignored then."""
         ...
 
     def is_affected_by(self, cause: ErrorCause) -> bool: ...
@@ -86,25 +86,27 @@ class LogWatch(logging.Handler):
         self._known: set[object] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        life = CURRENT_NODE_RUN.get()
-        if life is not None and (life.is_dead or _is_expected(record, life)):
+        node_run = CURRENT_NODE_RUN.get()
+        if node_run is not None and (node_run.is_dead or _is_expected(record, node_run)):
             return
         error = record.exc_info[1] if record.exc_info else None
-        which = (life and life.name, record.pathname, record.lineno, type(error))
+        which = (node_run and node_run.name, record.pathname, record.lineno, type(error))
         if which in self._known:  # report a repeated error once
             return
         self._known.add(which)
-        text = f"{life.name if life else 'nobody'} says: {record.getMessage()}"
+        text = f"{node_run.name if node_run else 'no node'} logged: {record.getMessage()}"
         if record.exc_info:
             text += "\n" + logging.Formatter().formatException(record.exc_info)
-        self.anomalies.append(Anomaly("an error of its own", text))
+        self.anomalies.append(Anomaly("logged error", text))
 
 
-def _is_expected(record: logging.LogRecord, life: NodeRun) -> bool:
+def _is_expected(record: logging.LogRecord, node_run: NodeRun) -> bool:
     if record.exc_info:
         return False
     return any(
-        record.name == logger and str(record.msg).startswith(begins) and life.is_affected_by(cause)
+        record.name == logger
+        and str(record.msg).startswith(begins)
+        and node_run.is_affected_by(cause)
         for (logger, begins), cause in EXPECTED.items()
     )
 

@@ -68,7 +68,7 @@ class _Worker:
             if self._process.wait() == 0:  # the watchdog has reported the seed and ended it
                 self._start()
                 return self.row()
-            why = f"broke: the process ended with {self._process.returncode}"
+            why = f"exception: the process ended with {self._process.returncode}"
             row = {**EMPTY_ROW, "seed": self.left.pop(0), "anomalies": [why]}
             if self.left:
                 self._start()

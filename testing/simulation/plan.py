@@ -21,7 +21,7 @@ FAULTS_MAX = 6
 LATER_FAULTS_MAX = 2
 """Faults of kinds that were added later; separate draws keep the earlier ones unchanged."""
 DISK_DELAYS_S = (0.001, 0.005, 0.02)
-"""Maximum delays before a disk call begins and returns: long enough for crashes in between."""
+"""Maximum delays before a disk call begins and returns, so that a crash can be in between."""
 FAULT_S_MAX = 2.5
 ADMIN_REQUEST_S = 2.0
 """The time limit of an administrative request during faults."""
@@ -29,14 +29,14 @@ RECREATIONS_MAX = 2
 VOTER_REMOVALS_MAX = 2
 MEMBERS = 2
 SHARE = 1 / 3
-"""The share of plans with each of the following."""
+"""The share of plans with each option below."""
 SMALL_METADATA: Mapping[str, Sequence[int]] = {
     "metadata.log.max.record.bytes.between.snapshots": (300, 1000),
     "internal.metadata.log.segment.bytes": (2000, 3000),  # the first batch of a node must fit
     "metadata.max.retention.bytes": (1000, 6000),
     "internal.metadata.delete.delay.millis": (100,),
 }
-"""Small enough for snapshots and deleted log segments: a run writes about 5 kB of metadata."""
+"""Configs with which a run writes snapshots and deletes log segments: it writes about 5 kB of metadata."""
 SMALL_SEGMENTS: Mapping[str, str] = {
     "log.roll.ms": "400",  # affects internal topics, too
     "log.cleaner.min.compaction.lag.ms": "3600000",  # no compaction: its results differ from node to node
@@ -55,28 +55,28 @@ class FaultKind(enum.Enum):
     POWER_LOSS = "power loss"
     """Unsynced changes are kept, lost or torn.
 
-    In half of the cases the machine is gone, too: it does not respond to peers until it restarts.
+    In half of the cases the machine fails too: its peers receive no response until it restarts.
     """
-    KILL_AT_OPERATION = "killed at work"
-    """Killed at a file operation, during its work or its recovery."""
-    POWER_LOSS_AT_OPERATION = "power loss at work"
+    KILL_AT_OPERATION = "kill at a file operation"
+    """SIGKILL at a file operation, of the running node or during log recovery."""
+    POWER_LOSS_AT_OPERATION = "power loss at a file operation"
     """Power loss at a file operation."""
     STOP = "stop"
-    """A clean stop with controlled shutdown."""
+    """SIGTERM: controlled shutdown."""
     PARTITION = "partition"
     """The node is partitioned from the other nodes; clients may still reach it."""
     ONE_WAY_PARTITION = "one-way partition"
     """Traffic from the node to one other node is blocked."""
-    CLIENTS_PARTITIONED = "clients cut off"
+    CLIENTS_PARTITIONED = "partition from clients"
     """Traffic between the node and the clients is blocked."""
     DROPPED_CONNECTIONS = "dropped connections"
-    """The node loses its connections to the others, which still get what was sent."""
+    """The node loses its connections to the others, which still receive the bytes in flight."""
     SLOW_NETWORK = "slow network"
     SLOW_DISK = "slow disk"
-    """Disk calls are delayed, and no page is in memory."""
+    """Disk calls are delayed, and no page is in the page cache."""
     FULL_DISK = "full disk"
     FAILING_DISK = "failing disk"
-    """Writes and syncs of partitions fail with EIO, and the node goes down.
+    """Writes and syncs of partitions fail with EIO, and the node ends.
 
     It is restarted on a working disk.
     """
@@ -87,45 +87,45 @@ class FaultKind(enum.Enum):
     """
     UNREADABLE_DISK = "unreadable disk"
     """Reads fail with EIO; otherwise as `FAILING_DISK`."""
-    BIT_FLIP = "bit rot"
+    BIT_FLIP = "bit flip"
     """The node is killed or loses power, and a bit of its files flips before it starts (`file_corruption.py`).
     """
     CLOCK_JUMP = "clock jump"
     REASSIGNMENT = "reassignment"
     """Not a fault: a partition is reassigned to all nodes but this one; sometimes it is cancelled.
     """
-    MISSED_LEADER_EPOCH = "missed epoch"
+    MISSED_LEADER_EPOCH = "missed leader epoch"
     """A leader without metadata updates is replaced and elected again, and sees both changes at
     once.
 
     It is then partitioned from one of its followers, and killed.
     """
     LAGGING_VOTER = "lagging voter"
-    """The controller's responses do not reach the node, which becomes a candidate.
+    """The active controller's responses do not reach the node, which becomes a candidate.
 
     Then all other voters are killed, and all but the controller are restarted at once.
     """
     DIRECTORY_MOVE = "moves between log directories"
     """Not a fault: the node's replicas move to one of its log directories, and then to the other.
     """
-    COPY_DISABLED = "copies switched off"
-    """The topic gets remote.log.copy.disable, which is removed later."""
-    TOPIC_RECREATED = "topic made anew"
+    COPY_DISABLED = "remote copy disabled"
+    """remote.log.copy.disable is set on the topic, and removed later."""
+    TOPIC_RECREATED = "topic recreated"
     """A topic is deleted and, in three of four cases, recreated with the same name.
 
     See `topic_recreation.py`. In most cases the node is down or partitioned at the deletion or throughout.
     """
     VOTER_REMOVED = "voter removed"
     """Not a fault: the node is removed from the quorum's voters, until it joins again (KIP-853)."""
-    STORE_REQUEST_CRASH = "killed at the store"
+    STORE_REQUEST_CRASH = "crash at a store request"
     """The node that sends a request to the store is killed before or after it."""
-    STORE_UNAVAILABLE = "store away"
-    STORE_THROTTLES = "store throttles"
-    STORE_HANGS = "store hangs"
-    STORE_SLOW = "store slow"
-    STORE_RESPONSE_LOST = "store's answers lost"
-    STORE_PARTIAL = "store half done"
-    STORE_FALSE_SUCCESS = "store lies"
+    STORE_UNAVAILABLE = "store unavailable"
+    STORE_THROTTLES = "store throttling"
+    STORE_HANGS = "store hanging"
+    STORE_SLOW = "slow store"
+    STORE_RESPONSE_LOST = "store responses lost"
+    STORE_PARTIAL = "store request half executed"
+    STORE_FALSE_SUCCESS = "store reports false success"
     """One response reports a change that was not made."""
 
 
@@ -176,7 +176,7 @@ class Fault:
     """The duration; a node that went down is restarted at its end."""
     amount: float
     """Depends on the kind; from 0 to 1."""
-    how: float = 0.0
+    variant: float = 0.0
     """Selects a variant of the kind; from 0 to 1."""
 
 
@@ -253,12 +253,14 @@ def _draw_options(plan: Plan, chance: random.Random) -> Plan:
     ]
     more = [
         replace(
-            _draw_fault(chance, plan.nodes, chance.choice(kinds)), how=round(chance.random(), 3)
+            _draw_fault(chance, plan.nodes, chance.choice(kinds)), variant=round(chance.random(), 3)
         )
         for _ in range(chance.randint(0, LATER_FAULTS_MAX))
     ]
     drawn = [
-        replace(each, how=round(chance.random(), 3)) if each.kind is FaultKind.POWER_LOSS else each
+        replace(each, variant=round(chance.random(), 3))
+        if each.kind is FaultKind.POWER_LOSS
+        else each
         for each in plan.faults
     ]
     plan = replace(plan, faults=tuple(drawn), offloaded_s=chance.choice([0.0, *DISK_DELAYS_S]))
@@ -271,7 +273,7 @@ def _draw_topic_recreations(plan: Plan, chance: random.Random) -> Plan:
     made = [
         replace(
             _draw_fault(chance, plan.nodes, FaultKind.TOPIC_RECREATED),
-            how=round(chance.random(), 3),
+            variant=round(chance.random(), 3),
         )
         for _ in range(chance.randint(1, RECREATIONS_MAX))
     ]
@@ -332,7 +334,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "other": each.other,
                 "seconds": each.seconds,
                 "amount": each.amount,
-                "how": each.how,
+                "variant": each.variant,
             }
             for each in plan.faults
         ],

@@ -43,11 +43,11 @@ class Readers:
             seen += await self._poll(reader)
 
     async def read_final(
-        self, cluster: Cluster, groups: Iterable[str], *, patience_s: float = 0.0
+        self, cluster: Cluster, groups: Iterable[str], *, timeout_s: float = 0.0
     ) -> None:
-        """Read all committed records, the partitions still open after `patience_s`, and group
+        """Read all committed records, the partitions still open after `timeout_s`, and group
         offsets."""
-        history, until = self._history, trio.current_time() + patience_s
+        history, until = self._history, trio.current_time() + timeout_s
         while True:
             _, ends = await self._read_all(cluster, Isolation.READ_UNCOMMITTED)
             history.final, committed = await self._read_all(cluster, Isolation.READ_COMMITTED)

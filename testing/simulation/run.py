@@ -57,7 +57,7 @@ class Run:
     starts_cpu_s: float = 0.0
     """CPU time until every node served for the first time."""
     healed_s: float = 0.0
-    """Virtual seconds until the cluster was whole again, or settled at the end."""
+    """Virtual seconds until the cluster was in sync again, or settled at the end."""
     responded_s: float = 0.0
     """The longest wait of a client after recovery, in virtual seconds."""
     messages: int = 0
@@ -84,7 +84,7 @@ def simulate(plan: Plan) -> Run:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # includes groups, and NodeCrashed outside of nodes
-            run.anomalies.append(Anomaly("broke", traceback.format_exc()))
+            run.anomalies.append(Anomaly("exception", traceback.format_exc()))
     run.anomalies += watch.anomalies
     run.trace = trace.lines
     run.digest = _digest(trace, world, simulation.disks)
@@ -119,7 +119,9 @@ class _Simulation:
                 await self._play(nursery)
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
-            self._run.anomalies.append(Anomaly("hangs", f"not over in {LIMIT_S:g} virtual seconds"))
+            self._run.anomalies.append(
+                Anomaly("timeout", f"not finished in {LIMIT_S:g} virtual seconds")
+            )
 
     async def _play(self, nursery: trio.Nursery) -> None:
         plan, run = self._plan, self._run
@@ -145,22 +147,22 @@ class _Simulation:
 
         clock = self._world.clock
         work = Workload(connect, clock, plan, self._trace)
-        made_anew = TopicRecreation(
+        recreation = TopicRecreation(
             connect, clock, plan.nodes, self._trace, TIERED_TOPIC if plan.tiered else {}
         )
         group = ConsumerGroupWorkload(
             connect, TOPIC, plan.members, plan.seed, self._trace, tiered=plan.tiered
         )
         store = StoreFaults(self._world.bucket, plan.seed)
-        faults = Faults(cluster, checkers, work, store, made_anew)
+        faults = Faults(cluster, checkers, work, store, recreation)
         run.coverage = faults.coverage
         try:
             await work.create_topic()
         except (KafkaError, ClientError) as error:
-            run.anomalies.append(Anomaly("never starts", str(error)))
+            run.anomalies.append(Anomaly("failed start", str(error)))
             await cluster.stop_all()
             return
-        self._trace.add("the topic is there")
+        self._trace.add("the topic exists")
         async with trio.open_nursery() as working:
             working.start_soon(work.read_along)
             working.start_soon(group.run)
@@ -168,14 +170,14 @@ class _Simulation:
                 writing.start_soon(work.write)
                 await faults.play(plan.faults)
                 await faults.heal()
-                self._trace.add("healed")
+                self._trace.add("all faults are repaired")
                 work.end_pauses()
                 await self._within(checkers, checkers.wait_in_sync)
                 work.whole()
                 group.whole()
                 writing.start_soon(work.write_as_new_producer)
             await work.read_final()
-            run.anomalies += await made_anew.final()
+            run.anomalies += await recreation.final()
             await group.final(work.history.final, work.ends)
         run.starts_cpu_s = cluster.starts_cpu_s
         run.anomalies += work.anomalies + group.anomalies
@@ -211,4 +213,4 @@ class _Simulation:
         self._run.healed_s = max(self._run.healed_s, trio.current_time() - began)
         if healing.cancelled_caught:
             why = checkers.describe_missing()
-            self._run.anomalies.append(Anomaly("not healed", f"in {HEALED_WITHIN_S:g} s: {why}"))
+            self._run.anomalies.append(Anomaly("not recovered", f"in {HEALED_WITHIN_S:g} s: {why}"))

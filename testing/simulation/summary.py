@@ -39,9 +39,9 @@ class Summary:
     """Messages sent over virtual networks."""
     disk_calls: int = 0
     starts_cpu_ms: Counter[int] = field(default_factory=Counter)
-    """A histogram of the CPU time until all nodes of a world served, in ms."""
+    """A histogram of the CPU time until all nodes of a cluster served, in ms."""
     healed_s: tuple[float, int] = (0.0, -1)
-    """The longest virtual time until a world was whole again, and its seed."""
+    """The longest virtual time until a cluster was in sync again, and its seed."""
     responded_s: tuple[float, int] = (0.0, -1)
     """The longest virtual wait of a client after recovery, and its seed."""
     done: Counter[str] = field(default_factory=Counter)
@@ -78,9 +78,9 @@ class Summary:
         return (
             f"{(self.messages + self.disk_calls) / cpu_s:.0f} events a second of CPU: "
             f"{self.messages} messages sent, {self.disk_calls} calls of disks\n"
-            f"a world's start takes {starts[len(starts) // 2]} ms of CPU at the median\n"
-            f"healed within {self.healed_s[0]:.2f} virtual s (seed {self.healed_s[1]}), "
-            f"answered within {self.responded_s[0]:.2f} s then (seed {self.responded_s[1]})\n"
+            f"a cluster's start takes {starts[len(starts) // 2]} ms of CPU at the median\n"
+            f"recovered within {self.healed_s[0]:.2f} virtual s (seed {self.healed_s[1]}), "
+            f"then responded within {self.responded_s[0]:.2f} s (seed {self.responded_s[1]})\n"
             f"{done}"
         )
 
@@ -121,7 +121,7 @@ def load_progress(path: Path, **run: Any) -> Summary:
         if known != run:
             raise MismatchedRun(f"{path} is of another run: {known}")
         if code != digest:
-            raise MismatchedRun(f"{path} is of other code: remove it to begin anew")
+            raise MismatchedRun(f"{path} is of other code: remove it to start from the first seed")
         return Summary(
             **content
             | {
@@ -135,14 +135,14 @@ def load_progress(path: Path, **run: Any) -> Summary:
             }
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MismatchedRun(f"{path} tells of no run: {error!r}") from None
+        raise MismatchedRun(f"{path} is not a progress file: {error!r}") from None
 
 
 @cache
 def digest_of_code() -> str:
     """Digest of the simulated code and of its interpreter and scheduler."""
     digest = sha256(f"{sys.version} {trio.__version__}".encode())
-    for floor in SIMULATED:
-        for path in sorted((ROOT / floor).rglob("*.py")):
+    for layer in SIMULATED:
+        for path in sorted((ROOT / layer).rglob("*.py")):
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -67,12 +67,12 @@ class TierChecks:
         cluster: SimulatedCluster,
         bucket: VirtualBucket,
         topic: str,
-        made_anew: str,
+        recreated_topic: str,
         *,
         seed: int,
         may_dangle: bool,
     ) -> None:
-        """Create the checks of `topic`, and of `made_anew`, a tiered topic that was recreated.
+        """Create the checks of `topic`, and of `recreated_topic`, a tiered topic that was recreated.
 
         With `may_dangle`, the store has reported a deletion that did not happen, and the objects
         that remain are for `gc` to find.
@@ -81,7 +81,7 @@ class TierChecks:
         self._cluster = cluster
         self._bucket = bucket
         self._topic = topic
-        self._topics = {topic, made_anew}
+        self._topics = {topic, recreated_topic}
         self._may_dangle = may_dangle
         self._chance = random.Random(f"tier {seed}")
         self._starts: LogStartOffsets = {}
@@ -89,36 +89,38 @@ class TierChecks:
     async def run(self, committed: list[ReadRecord], clients: TierCheckClients) -> None:
         """Run all checks. `committed` are the records of the topic; both topics are deleted at the
         end."""
-        if not await self._until(self._what_is_not_copied, "not copied"):
+        if not await self._until(self._describe_not_copied, "not copied"):
             return
         for node in (
             self._cluster
         ):  # lets the copies that other leaders left become old enough for deletion
             node.clock.skew_ms += DANGLING_MS + 1
-        if not await self._until(self._what_is_unfinished, "not finished"):
+        if not await self._until(self._describe_unfinished, "not finished"):
             return
-        if not self._may_dangle and not await self._until(self._what_is_of_no_topic, "not deleted"):
+        if not self._may_dangle and not await self._until(
+            self._describe_deleted_topics, "not deleted"
+        ):
             return
         await trio.sleep(RETAINED_S)
         await self._check_all(committed, clients)
         led = [LeaderLog(*each[1:]) for each in self._replicas(self._topic) if each[1].is_leader]
         self._starts = await expire_records(self._chance, led, clients)
-        self._cluster.trace.add(f"the logs are to begin at {dict(self._starts)}")
-        if await self._until(self._what_is_retained, "not let go"):
+        self._cluster.trace.add(f"expected log start offsets: {dict(self._starts)}")
+        if await self._until(self._describe_not_expired, "not expired"):
             await self._check_all(committed, clients)
         await clients.delete_topics(sorted({each.topic for _, each, *_ in self._replicas()}))
         if not self._may_dangle:
-            await self._until(self._what_is_left, "not deleted")
+            await self._until(self._describe_remaining, "not deleted")
             return
         await trio.sleep(DELETED_S)
         await self._collect_garbage(clients)
-        if left := self._what_is_left():
+        if left := self._describe_remaining():
             self._add_anomaly("not deleted", left)
 
-    async def _until(self, why_not: Callable[[], str | None], kind: str) -> bool:
-        """Wait until `why_not` returns None; a timeout is an anomaly, and returns False."""
+    async def _until(self, describe: Callable[[], str | None], kind: str) -> bool:
+        """Wait until `describe` returns None; a timeout is an anomaly, and returns False."""
         until = trio.current_time() + TIMEOUT_S
-        while (why := why_not()) is not None:
+        while (why := describe()) is not None:
             if trio.current_time() > until:
                 self._add_anomaly(kind, f"in {TIMEOUT_S:g} s: {why}")
                 return False
@@ -143,7 +145,7 @@ class TierChecks:
 
     # Copies
 
-    def _what_is_not_copied(self) -> str | None:
+    def _describe_not_copied(self) -> str | None:
         for broker, partition, metadata, partition_log in self._replicas():
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
             if not metadata.is_ready(partition_log):
@@ -153,10 +155,10 @@ class TierChecks:
             log = partition.log
             sealed = log.log_end.segment.base_offset
             if log.highest_copied_offset < min(sealed, log.high_watermark) - 1:
-                return f"{name} is copied up to {log.highest_copied_offset}, sealed up to {sealed}"
+                return f"{name} is copied up to {log.highest_copied_offset}, inactive segments end at {sealed}"
         return None
 
-    def _what_is_unfinished(self) -> str | None:
+    def _describe_unfinished(self) -> str | None:
         for broker, partition, metadata, partition_log in self._replicas():
             if left := metadata.unfinished(partition_log):
                 states = [(each.id.id, each.state.name, each.broker_id) for each in left]
@@ -173,9 +175,9 @@ class TierChecks:
         )
         again = Counter(await clients.read_again(self._starts))
         if missing := wanted - again:
-            self._add_anomaly("lost in the tier", f"{list(missing)}")
+            self._add_anomaly("lost in the remote tier", f"{list(missing)}")
         if more := again - wanted:
-            self._add_anomaly("doubled by the tier", f"{list(more)}")
+            self._add_anomaly("duplicated by the remote tier", f"{list(more)}")
 
     async def _collect_garbage(self, clients: TierCheckClients) -> None:
         """Remove garbage as `odradek remote gc` does. It exists only after a false response of the
@@ -205,13 +207,13 @@ class TierChecks:
                     metadata.segment_count(partition_log),
                 )
                 self._cluster.trace.add(
-                    f"{name} has {count} segments in the tier, is here from {start}"
+                    f"{name} has {count} remote segments, local log start offset {start}"
                 )
         for key, size in known.items():
             there = len(self._bucket.objects[key]) if key in self._bucket.objects else -1
             if there != size >= 0 or there < 0:
                 self._add_anomaly(
-                    "other object", f"{key} has {there} bytes, its segment says {size}"
+                    "wrong object size", f"{key} has {there} bytes, but its metadata has {size}"
                 )
         self._check_dangling(set(known))
 
@@ -236,12 +238,13 @@ class TierChecks:
         log, wanted = partition.log, starts.get(partition.index, 0)
         if log.log_start_offset != wanted:
             self._add_anomaly(
-                "offset moved", f"{name} starts at {log.log_start_offset}, not at {wanted}"
+                "wrong log start offset",
+                f"{name} starts at {log.log_start_offset}, not at {wanted}",
             )
         segments = copied_segments(partition, metadata, partition_log)
         end = segments[-1].end_offset + 1 if segments else log.log_start_offset
         if end < log.local_log_start_offset:
-            self._add_anomaly("hole in the tier", f"{name} has {end} nowhere")
+            self._add_anomaly("gap in the remote tier", f"{name} has offset {end} in neither tier")
 
     def _check_dangling(self, known: set[str]) -> None:
         ids = {name.id for key in known if (name := parse_key(key)) is not None}
@@ -254,7 +257,7 @@ class TierChecks:
         if dangling:
             self._add_anomaly("unknown object", f"{dangling}")
 
-    def _what_is_retained(self) -> str | None:
+    def _describe_not_expired(self) -> str | None:
         for broker, partition, metadata, partition_log in self._replicas(self._topic):
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
             start, wanted = partition.log.log_start_offset, self._starts[partition.index]
@@ -267,9 +270,9 @@ class TierChecks:
             ]
             if old:
                 return f"{name} has segments that end at {old}, and starts at {start}"
-        return self._what_is_unfinished()
+        return self._describe_unfinished()
 
-    def _what_is_of_no_topic(self) -> str | None:
+    def _describe_deleted_topics(self) -> str | None:
         known = {partition_log.topic_id for _, _, _, partition_log in self._replicas()}
         left = [
             key
@@ -278,7 +281,7 @@ class TierChecks:
         ]
         return f"{left} are still there" if left else None
 
-    def _what_is_left(self) -> str | None:
+    def _describe_remaining(self) -> str | None:
         """Describe the objects that remain after the deletion of all topics."""
         if not self._bucket.objects:
             return None

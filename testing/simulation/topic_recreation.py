@@ -35,7 +35,7 @@ from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import TransactionalClient, TransactionProtocol
 
-RECREATED_TOPIC = "made-anew"
+RECREATED_TOPIC = "made-anew"  # another name would change the run of every seed
 PARTITIONS = 2
 ACKNOWLEDGED_S = 3.0
 """The time limit for acknowledgements; a replica that is down leaves the ISR, or is back, by then.
@@ -45,7 +45,7 @@ POLL_S = 0.5
 
 
 class TopicRecreation:
-    """A topic with a replica on each of `nodes` nodes. It does not exist until the first `make`."""
+    """A topic with a replica on each of `nodes` nodes. It does not exist until the first `create`."""
 
     def __init__(
         self,
@@ -140,7 +140,9 @@ class TopicRecreation:
             clients = await self._init_all(cluster)
             if clients is None:
                 return [
-                    Anomaly("hanging transaction", f"one of {self._transactional_ids} can't go on")
+                    Anomaly(
+                        "hanging transaction", f"one of {self._transactional_ids} cannot continue"
+                    )
                 ]
             self._id = topic = await self._current_topic_id(cluster)
             if topic is None:
@@ -153,12 +155,12 @@ class TopicRecreation:
                     else []
                 )
             if topic in self._deleted:
-                return [Anomaly("not deleted", f"{RECREATED_TOPIC} is {topic} still")]
+                return [Anomaly("not deleted", f"{RECREATED_TOPIC} is still {topic}")]
             if not (await self.fill() and await self._commit(topic, clients)):
                 return [
                     Anomaly(
                         "not acknowledged",
-                        f"what {RECREATED_TOPIC} was sent, though all was healed",
+                        f"records sent to {RECREATED_TOPIC} after all faults were repaired",
                     )
                 ]
             readers = Readers(History(), RECREATED_TOPIC, PARTITIONS, poll_s=POLL_S)
@@ -200,10 +202,11 @@ class TopicRecreation:
         for value in sorted({each.value for each in found} - set(_record_values(own))):
             of = next(
                 (str(each) for each, sent in self._sent.items() if value in _record_values(sent)),
-                "nobody",
+                "no topic",
             )
             yield Anomaly(
-                "another topic's", f"{RECREATED_TOPIC} is {topic} and has {value!r} of {of}"
+                "records of another topic",
+                f"{RECREATED_TOPIC} is {topic}, but has {value!r} of {of}",
             )
 
     async def _current_topic_id(self, cluster: Cluster) -> UUID | None:

@@ -75,7 +75,7 @@ class TransactionalClient:
                 "producer_epoch": -1,
             },
             at_most=5,
-            patience_s=10 * REQUEST_TIMEOUT_S,
+            timeout_s=10 * REQUEST_TIMEOUT_S,
         )
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
@@ -140,7 +140,7 @@ class TransactionalClient:
             END_TXN,
             {**self._identity(), "committed": commit},
             at_most=5 if self._implicit else 3,
-            patience_s=10 * REQUEST_TIMEOUT_S,
+            timeout_s=10 * REQUEST_TIMEOUT_S,
         )
         self._added.clear()
         if self._implicit:
@@ -164,11 +164,11 @@ class TransactionalClient:
         api: Api,
         values: Mapping[str, Any],
         at_most: int,
-        patience_s: float = REQUEST_TIMEOUT_S,
+        timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
         """Send the request until it succeeds or fails with a fatal error; all of them are
         idempotent."""
-        limit, pause_s = trio.current_time() + patience_s, PAUSE_S
+        limit, pause_s = trio.current_time() + timeout_s, PAUSE_S
         while True:
             try:
                 node = await self._node_for(api, values)

@@ -1,7 +1,7 @@
-"""The life of a transactional client: a sequence of transactions, all recorded.
+"""The workload of a transactional client: a sequence of transactions, all recorded.
 
-It commits, aborts, commits offsets of its group, aborts after errors, dies during transactions, and
-does not always wait for the result of a transaction.
+The client commits, aborts, commits offsets of its group, aborts after errors, is killed during
+transactions, and does not always wait for the result of a transaction.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class TransactionalWorkload:
         self._partitions = partitions
         self._padding = padding
         self._pause = pause
-        self._tell_refused = refused
+        self._on_refused = refused
         self._begun_at = 0.0
         self._is_ready = False
         """Whether the next transaction needs no `init`."""
 
-    async def live(
+    async def run(
         self,
         transactions: int,
         seconds: float,
@@ -111,8 +111,8 @@ class TransactionalWorkload:
             transaction.outcome = TransactionOutcome.ABORTED
         ended = False
         # Some clients end before they get the response to EndTxn.
-        patience_s = chance.uniform(0, 0.02) if chance.random() < 0.15 else float("inf")
-        with trio.move_on_after(patience_s):
+        timeout_s = chance.uniform(0, 0.02) if chance.random() < 0.15 else float("inf")
+        with trio.move_on_after(timeout_s):
             ended = await self._done(lambda: client.end(commit=commit))
         if ended and commit:
             transaction.outcome = TransactionOutcome.COMMITTED
@@ -139,7 +139,7 @@ class TransactionalWorkload:
         await self._client.commit_offset(transaction.number)
 
     def _refused(self, error: Exception) -> None:
-        self._tell_refused(error, trio.current_time() - self._begun_at)
+        self._on_refused(error, trio.current_time() - self._begun_at)
 
     async def _done(self, act: Callable[[], Awaitable[None]]) -> bool:
         try:

@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 def run_one(
-    seed: int, nodes: int, tiered: bool, keep: Path | None, say: Callable[[Row], None]
+    seed: int, nodes: int, tiered: bool, keep: Path | None, report: Callable[[Row], None]
 ) -> None:
     """Run one seed and report a row of plain values; a failing plan is shrunk and saved in `keep`."""
     plan = draw_plan(seed, nodes=nodes, tiered=tiered)
@@ -40,11 +40,11 @@ def run_one(
 
     def stuck(where: str) -> NoReturn:
         run = Run(
-            plan, [Anomaly("stuck", f"in no virtual time, or in none at all; it was at\n{where}")]
+            plan, [Anomaly("stuck", f"virtual time or the run does not advance, at\n{where}")]
         )
         if keep is not None:
             save(run, keep)
-        say(to_row(run, time.process_time() - began))
+        report(to_row(run, time.process_time() - began))
         os._exit(0)
 
     with _watched(stuck):
@@ -55,7 +55,7 @@ def run_one(
         kinds = {each.kind for each in run.anomalies}
 
         def stuck_while_shrinking(where: str) -> NoReturn:
-            say(row)
+            report(row)
             os._exit(0)
 
         def fails(smaller: Plan) -> bool:
@@ -63,7 +63,7 @@ def run_one(
                 return bool(kinds & _kinds(_simulate(smaller)))
 
         save(_simulate(shrink(plan, fails)), keep)
-    say(row)
+    report(row)
 
 
 def to_row(run: Run, cpu_s: float = 0.0) -> Row:

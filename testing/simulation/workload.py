@@ -214,22 +214,22 @@ class Workload:
                 with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
                     codes = await alter_replica_log_dirs(cluster, dict.fromkeys(replicas, path))
                     moved = ErrorCode.none in codes.values()
-                    told = ", ".join(f"{each}: {code.name}" for each, code in codes.items())
-                    self._trace.add(f"to {path}: {told}")
+                    results = ", ".join(f"{each}: {code.name}" for each, code in codes.items())
+                    self._trace.add(f"move to {path}: {results}")
                 await trio.sleep(fault.seconds * fault.amount / 2)
         return moved
 
     async def set_remote_copy(self, copies: bool) -> None:
         """Enable or disable copies of the topic to the remote tier."""
         await self.configure(COPY_ENABLED if copies else COPY_DISABLED)
-        self._trace.add("copies are switched on" if copies else "copies are switched off")
+        self._trace.add("remote copies are enabled" if copies else "remote copies are disabled")
 
     async def remove_voter(self, key: ReplicaKey) -> bool:
         """Remove a voter; it joins again by itself."""
         async with self._connect() as cluster:
             with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
                 await remove_voter(cluster, key.id, key.directory_id)
-                self._trace.add(f"{key.id} is no voter any more")
+                self._trace.add(f"voter {key.id} was removed")
                 return True
         return False
 
@@ -242,15 +242,15 @@ class Workload:
                 nursery.start_soon(self._transact, f"{TRANSACTIONAL}{number}")
 
     def end_pauses(self) -> None:
-        """The faults have ended: clients do not pause any more."""
+        """End all pauses of clients; called when the faults have ended."""
         self._pauses_ended.set()
 
     def whole(self) -> None:
-        """Every replica is in sync: requests must succeed promptly from now on."""
+        """Require prompt acknowledgements; called when every replica is in sync."""
         self._whole.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Pause between two operations of a client, unless it is in a hurry."""
+        """Pause between two operations of a client, until `end_pauses` is called."""
         with trio.move_on_after(seconds):
             await self._pauses_ended.wait()
 
@@ -297,7 +297,7 @@ class Workload:
         took_s = self._clock.monotonic() - began
         self.responded_s = max(self.responded_s, took_s)
         if not done:
-            why = f"{what} was not acknowledged in {took_s:.1f} s, though all was healed"
+            why = f"{what} was not acknowledged in {took_s:.1f} s after recovery"
             self.anomalies.append(Anomaly("not acknowledged", why))
 
     def _refused(self, name: str, error: Exception, open_s: float = 0.0) -> None:
@@ -306,7 +306,7 @@ class Workload:
         Retriable errors are expected during faults; fencing, after an abort by timeout;
         TRANSACTION_ABORTABLE, from a partitioned node.
         """
-        self._trace.add(f"{name} is refused: {error}")
+        self._trace.add(f"{name} received an error: {error}")
         is_old = open_s >= TIMEOUT_MS / 1000 or FaultKind.CLOCK_JUMP in self._kinds
         if isinstance(error, Unsupported) or (
             isinstance(error, KafkaError)
@@ -316,8 +316,8 @@ class Workload:
                 error.code in ERRORS_FROM_PARTITIONED_NODES and PARTITIONING_FAULTS & self._kinds
             )
         ):
-            why = f"{name} was told {error}, {open_s:.1f} s after its transaction began"
-            self.anomalies.append(Anomaly("fatal to a client", why))
+            why = f"{name} received {error}, {open_s:.1f} s after its transaction began"
+            self.anomalies.append(Anomaly("fatal client error", why))
 
     async def _write_one(self, producer: Producer, name: str, number: int, partition: int) -> bool:
         """Write one record; return whether it was acknowledged."""
@@ -346,7 +346,7 @@ class Workload:
         protocol = chance.choice(list(TransactionProtocol))
         async with self._connect() as cluster:
             client = TransactionalClient(cluster, self._clock, name, TOPIC, protocol)
-            life = TransactionalWorkload(
+            client_workload = TransactionalWorkload(
                 client,
                 self.history,
                 chance,
@@ -355,10 +355,10 @@ class Workload:
                 pause=self._pause,
                 refused=partial(self._refused, name),
             )
-            await life.live(TRANSACTIONS, RUN_S, self._ended)
+            await client_workload.run(TRANSACTIONS, RUN_S, self._ended)
             await self._whole.wait()
             await self._in_time(
-                partial(life.commit_one, TRANSACTIONS), f"{name}'s last transaction"
+                partial(client_workload.commit_one, TRANSACTIONS), f"{name}'s last transaction"
             )
 
     def _ended(self, transaction: Transaction) -> None:
@@ -382,7 +382,7 @@ class Workload:
         async with self._connect() as cluster:
             groups = [f"{TRANSACTIONAL}{number}" for number in range(self._plan.transactional)]
             # An open transaction of a dead client is aborted after its timeout.
-            await self._readers.read_final(cluster, groups, patience_s=TIMEOUT_MS / 1000 + 1)
+            await self._readers.read_final(cluster, groups, timeout_s=TIMEOUT_MS / 1000 + 1)
 
     async def read_again(self, starts: Mapping[int, int]) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`."""

@@ -1,5 +1,6 @@
-"""Bugs put into the brokers on purpose to see that the simulated cluster finds them: two of a kind, and two
-that readers had found and the simulator had not."""
+"""Planted bugs of replication, which the simulator must find.
+
+There are two of each kind, and two that a review had found and the simulator had not."""
 
 from __future__ import annotations
 
@@ -28,21 +29,21 @@ from odradek.storage.log.partition_log import PartitionLog
 # Election
 
 
-def vote_twice(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has enough of the log gets the vote, even if another has it."""
+def grant_two_votes_per_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A voter votes for a second candidate in the same epoch."""
     patch.setattr(responding, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
 
 
-def elect_who_lacks_records(patch: pytest.MonkeyPatch) -> None:
-    """A candidate's log is not compared with the voter's."""
+def skip_log_comparison_of_candidates(patch: pytest.MonkeyPatch) -> None:
+    """A voter does not compare the candidate's log with its own."""
     patch.setattr(responding, "log_end", lambda log: OffsetAndEpoch(0, 0))
 
 
 # Truncation
 
 
-def keep_what_the_leader_has_not(patch: pytest.MonkeyPatch) -> None:
-    """A follower that is told where the logs part goes on where its own ends."""
+def skip_follower_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A follower that receives a diverging epoch does not truncate its log."""
 
     def decide(own: Any, *, end_offset: int, **_: Any) -> Truncation:
         return Truncation(end_offset, True)
@@ -50,16 +51,16 @@ def keep_what_the_leader_has_not(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(follower, "decide_truncation", decide)
 
 
-def tell_nobody_where_logs_part(patch: pytest.MonkeyPatch) -> None:
-    """A leader sends records to whoever asks, whatever is in front of them there."""
+def omit_diverging_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A leader never compares the follower's log with its own, and returns records."""
     patch.setattr(fetch_reading, "find_divergence", lambda own, **_: None)
 
 
-# The in-sync set
+# ISR
 
 
-def acknowledge_what_the_leader_has(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark waits for nobody."""
+def advance_high_watermark_without_isr(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark is the leader's log end offset."""
 
     def decide(current: int, leader: int, ends: Any, in_sync: Any) -> int:
         return max(current, ends[leader])
@@ -67,8 +68,8 @@ def acknowledge_what_the_leader_has(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "decide_high_watermark", decide)
 
 
-def count_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
-    """A follower is taken to have a record more than it asks behind."""
+def overestimate_follower_offsets(patch: pytest.MonkeyPatch) -> None:
+    """A leader assumes that a follower has one record more than its fetch offset shows."""
     honest = LeaderState._high_watermark_candidate
 
     def replicated(self: LeaderState, now_ms: int) -> int:
@@ -88,20 +89,20 @@ def count_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
 # Recovery
 
 
-class _Whatever:
-    """Any checksum at all."""
+class _EqualToAny:
+    """A checksum that is equal to any other."""
 
     def __ne__(self, other: object) -> bool:
         return False
 
 
-def recover_what_is_broken(patch: pytest.MonkeyPatch) -> None:
-    """Recovery checks no checksums."""
-    patch.setattr(recovery, "crc32c", lambda data: _Whatever())
+def skip_crc_checks_in_log_recovery(patch: pytest.MonkeyPatch) -> None:
+    """Log recovery accepts batches with a wrong CRC."""
+    patch.setattr(recovery, "crc32c", lambda data: _EqualToAny())
 
 
-def take_every_stop_for_a_clean_one(patch: pytest.MonkeyPatch) -> None:
-    """No log is recovered after a crash."""
+def assume_clean_shutdown(patch: pytest.MonkeyPatch) -> None:
+    """Every start assumes a clean shutdown, and recovers no log."""
     patch.setattr(
         LogDirectory, "remove_clean_shutdown_file", lambda directory: CleanShutdownFile(None)
     )
@@ -110,8 +111,8 @@ def take_every_stop_for_a_clean_one(patch: pytest.MonkeyPatch) -> None:
 # Reassignment
 
 
-def move_before_it_is_copied(patch: pytest.MonkeyPatch) -> None:
-    """The new replicas take over at once, whether or not they have caught up."""
+def complete_reassignment_before_catch_up(patch: pytest.MonkeyPatch) -> None:
+    """A reassignment completes before the new replicas have caught up."""
 
     def complete(self: _Target) -> None:
         if self.removing or self.adding:
@@ -121,8 +122,8 @@ def move_before_it_is_copied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Target, "complete_reassignment", complete)
 
 
-def stay_in_sync_after_moving_away(patch: pytest.MonkeyPatch) -> None:
-    """Who is moved away is waited for still."""
+def keep_removed_replicas_in_isr(patch: pytest.MonkeyPatch) -> None:
+    """A replica that was removed by a reassignment remains in the ISR."""
     honest = _Target.complete_reassignment
 
     def complete(self: _Target) -> None:
@@ -133,12 +134,11 @@ def stay_in_sync_after_moving_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Target, "complete_reassignment", complete)
 
 
-# A missed epoch
+# Missed leader epoch
 
 
-def know_followers_across_a_missed_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A leader that hears of two elections at once goes on with what it knew of its followers, whoever
-    led in between."""
+def keep_follower_state_across_missed_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A leader that missed an epoch keeps the follower state of its previous leadership."""
     honest = Partition._adopt
 
     def adopt(self: Partition, image: PartitionImage) -> None:
@@ -149,34 +149,34 @@ def know_followers_across_a_missed_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_adopt", adopt)
 
 
-# A topic made anew
+# Recreated topic
 
 
-def know_logs_by_their_names(patch: pytest.MonkeyPatch) -> None:
-    """What a topic has left is taken for what its successor of the same name has."""
+def ignore_topic_ids_of_logs(patch: pytest.MonkeyPatch) -> None:
+    """The log of a deleted topic is used for the recreated topic of the same name."""
 
     async def log_of(self: PartitionTable, topic: TopicImage, index: int) -> PartitionLog | None:
         return self._logs.get(topic.name, index)
 
-    async def set_aside(self: ReplicaManager) -> None:
+    async def rename_stray_logs(self: ReplicaManager) -> None:
         names = self._environment.metadata.image.topics_by_name
         await self.logs.rename_stray_logs(lambda name, topic_id: name.topic not in names)
 
     patch.setattr(PartitionTable, "_log_of", log_of)
-    patch.setattr(ReplicaManager, "_rename_stray_logs", set_aside)
+    patch.setattr(ReplicaManager, "_rename_stray_logs", rename_stray_logs)
 
 
 PLANTED = [
-    vote_twice,
-    elect_who_lacks_records,
-    keep_what_the_leader_has_not,
-    tell_nobody_where_logs_part,
-    acknowledge_what_the_leader_has,
-    count_what_is_on_its_way,
-    recover_what_is_broken,
-    take_every_stop_for_a_clean_one,
-    move_before_it_is_copied,
-    stay_in_sync_after_moving_away,
-    know_followers_across_a_missed_epoch,
-    know_logs_by_their_names,
+    grant_two_votes_per_epoch,
+    skip_log_comparison_of_candidates,
+    skip_follower_truncation,
+    omit_diverging_epoch,
+    advance_high_watermark_without_isr,
+    overestimate_follower_offsets,
+    skip_crc_checks_in_log_recovery,
+    assume_clean_shutdown,
+    complete_reassignment_before_catch_up,
+    keep_removed_replicas_in_isr,
+    keep_follower_state_across_missed_epoch,
+    ignore_topic_ids_of_logs,
 ]

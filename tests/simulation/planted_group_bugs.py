@@ -1,4 +1,4 @@
-"""Bugs put into the group coordinators on purpose, to see that the simulated cluster's group finds them."""
+"""Planted bugs of the group coordinator, which the simulator must find."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from odradek.broker.groups.group_log import GroupLoader
 from odradek.protocol.errors import ErrorCode
 
 
-def forget_offsets_of_the_last_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """Whoever coordinates next loads groups, and none of their offsets."""
+def skip_loading_of_committed_offsets(patch: pytest.MonkeyPatch) -> None:
+    """A new coordinator loads groups without their committed offsets."""
     honest = GroupLoader.replay
 
     def replay(
@@ -26,13 +26,13 @@ def forget_offsets_of_the_last_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupLoader, "replay", replay)
 
 
-def take_commits_of_whoever_comes(patch: pytest.MonkeyPatch) -> None:
-    """Members that were taken for dead commit what is others' by now."""
+def skip_fencing_of_offset_commits(patch: pytest.MonkeyPatch) -> None:
+    """Fenced members can commit offsets of partitions that other members own."""
     patch.setattr(GroupCoordinatorShard, "_check_commit", lambda *_: ErrorCode.none)
 
 
-def hand_on_what_nobody_let_go_of(patch: pytest.MonkeyPatch) -> None:
-    """A member gets what its last owner reads still."""
+def assign_partitions_before_revocation(patch: pytest.MonkeyPatch) -> None:
+    """A partition is assigned before its previous owner has revoked it."""
     honest = reconciliation._reconcile_with_target
 
     def advance(member: Any, target: Any, owned: Any, subscribed: Any, _: Any, *rest: Any) -> Any:
@@ -42,7 +42,7 @@ def hand_on_what_nobody_let_go_of(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED = (
-    forget_offsets_of_the_last_coordinator,
-    take_commits_of_whoever_comes,
-    hand_on_what_nobody_let_go_of,
+    skip_loading_of_committed_offsets,
+    skip_fencing_of_offset_commits,
+    assign_partitions_before_revocation,
 )

@@ -1,4 +1,4 @@
-"""Bugs put into tiered storage on purpose, to see that the simulated cluster with a store finds them."""
+"""Planted bugs of tiered storage, which the simulator must find."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from odradek.storage.tiered.object_store import ObjectStoreStorage, _CountedObje
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 
-def let_go_of_what_was_not_copied(patch: pytest.MonkeyPatch) -> None:
-    """The disk's segments do not wait for their copies."""
+def delete_local_segments_before_copy(patch: pytest.MonkeyPatch) -> None:
+    """Local retention deletes segments before they are copied to the remote tier."""
     honest = local_retention.find_expired
 
     def find(*args: Any, **kwargs: Any) -> Any:
@@ -34,13 +34,13 @@ def let_go_of_what_was_not_copied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(local_retention, "find_expired", find)
 
 
-def leave_what_others_began(patch: pytest.MonkeyPatch) -> None:
-    """Copies that are not finished stay."""
+def keep_dangling_segments(patch: pytest.MonkeyPatch) -> None:
+    """Unfinished copies of other leaders are not deleted."""
     patch.setattr(SegmentOperations, "is_dangling", lambda work, segment: False)
 
 
-def take_the_store_at_its_word(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks whether what was put is there."""
+def skip_verification_after_put(patch: pytest.MonkeyPatch) -> None:
+    """An upload is not verified."""
 
     def put(self: ObjectStoreStorage, copy: Any, suffix: str, pieces: Iterable[Buffer]) -> None:
         counted = _CountedObject(pieces)
@@ -50,8 +50,8 @@ def take_the_store_at_its_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectStoreStorage, "_put", put)
 
 
-def count_sizes_twice(patch: pytest.MonkeyPatch) -> None:
-    """What is in the tier is counted once more, as after a change of leaders in Kafka once."""
+def count_remote_bytes_twice(patch: pytest.MonkeyPatch) -> None:
+    """Size retention counts the remote bytes twice, as Apache Kafka did after a leader change."""
     honest = remote_retention._Decision.__init__
 
     def begin(self: Any, retained: Any) -> None:
@@ -62,8 +62,8 @@ def count_sizes_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(remote_retention._Decision, "__init__", begin)
 
 
-def begin_where_the_disk_does(patch: pytest.MonkeyPatch) -> None:
-    """A log that moves forgets that it begins in the tier."""
+def start_log_at_local_start_after_move(patch: pytest.MonkeyPatch) -> None:
+    """A move between log directories sets the log start offset to the local log start offset."""
     honest = relocation.switch
 
     def switch(log: PartitionLog, *args: Any) -> None:
@@ -73,8 +73,8 @@ def begin_where_the_disk_does(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(relocation, "switch", switch)
 
 
-def take_what_moves_for_copied(patch: pytest.MonkeyPatch) -> None:
-    """A log that moves is wrong about how far it is copied."""
+def overestimate_copied_offset_after_move(patch: pytest.MonkeyPatch) -> None:
+    """A move between log directories sets the copied offset to the log end offset."""
     honest = relocation.switch
 
     def switch(log: PartitionLog, *args: Any) -> None:
@@ -84,8 +84,8 @@ def take_what_moves_for_copied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(relocation, "switch", switch)
 
 
-def stay_switched_off(patch: pytest.MonkeyPatch) -> None:
-    """Whoever leads without copies does so until another leads."""
+def ignore_enabled_copies(patch: pytest.MonkeyPatch) -> None:
+    """A leader does not copy segments again after remote.log.copy.disable is removed."""
     honest = _Tiered.is_as
 
     def is_as(tiered: _Tiered, partition: Partition, role: Role | None) -> bool:
@@ -95,8 +95,8 @@ def stay_switched_off(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Tiered, "is_as", is_as)
 
 
-def forget_what_is_given_up(patch: pytest.MonkeyPatch) -> None:
-    """A copy that is switched off half done, or whose leader is another, is nobody's."""
+def forget_abandoned_copies(patch: pytest.MonkeyPatch) -> None:
+    """A copy that stops halfway, because copies are disabled or the leader changed, is never deleted."""
 
     def hand_over(work: SegmentOperations, step: object, segment: RemoteLogSegmentMetadata) -> None:
         work.in_progress[segment.id] += 1
@@ -104,8 +104,8 @@ def forget_what_is_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentOperations, "_hand_over", hand_over)
 
 
-def remove_only_what_is_heard_of(patch: pytest.MonkeyPatch) -> None:
-    """Who begins to lead a metadata partition does not look whether topics in it were deleted."""
+def ignore_topics_deleted_before_election(patch: pytest.MonkeyPatch) -> None:
+    """A new leader of a remote log metadata partition does not check for deleted topics."""
 
     def topic_state(deleted: DeletedTopics, *args: Any, **kwargs: Any) -> TopicState:
         return TopicState.EXISTS
@@ -114,13 +114,13 @@ def remove_only_what_is_heard_of(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED = [
-    let_go_of_what_was_not_copied,
-    leave_what_others_began,
-    take_the_store_at_its_word,
-    count_sizes_twice,
-    begin_where_the_disk_does,
-    take_what_moves_for_copied,
-    stay_switched_off,
-    forget_what_is_given_up,
-    remove_only_what_is_heard_of,
+    delete_local_segments_before_copy,
+    keep_dangling_segments,
+    skip_verification_after_put,
+    count_remote_bytes_twice,
+    start_log_at_local_start_after_move,
+    overestimate_copied_offset_after_move,
+    ignore_enabled_copies,
+    forget_abandoned_copies,
+    ignore_topics_deleted_before_election,
 ]

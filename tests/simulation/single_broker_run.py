@@ -132,8 +132,10 @@ class SingleBrokerRun:
         source = random.Random(f"{name} {self._random.random()}")
         protocol = source.choice(list(TransactionProtocol))
         client = TransactionalClient(cluster, self._world.clock, name, TOPIC, protocol)
-        life = TransactionalWorkload(client, self._history, source, partitions=PARTITIONS)
-        await life.live(TRANSACTIONS, RUN_S)
+        client_workload = TransactionalWorkload(
+            client, self._history, source, partitions=PARTITIONS
+        )
+        await client_workload.run(TRANSACTIONS, RUN_S)
 
     # The readers
 

@@ -111,7 +111,7 @@ def test_a_node_outlives_one_directory_of_two_and_no_other(
     kind: FaultKind, how: float, ends: bool
 ) -> None:
     configs = {"log.dirs": f"{DATA},{OTHER_DATA}"}
-    fault = Fault(1.0, kind, 2, 1, seconds=2.0, amount=0.5, how=how)
+    fault = Fault(1.0, kind, 2, 1, seconds=2.0, amount=0.5, variant=how)
     run = simulate(Plan(1, (fault,), configs=configs))
     assert [str(each) for each in run.anomalies] == []
     assert any("node-2 ended: " in line for line in run.trace) == ends
@@ -162,9 +162,9 @@ def test_a_node_that_is_stopped_before_it_serves_has_lost_nothing() -> None:
     ("arguments", "said"),
     [
         (["--nodes", "2"], "1, or 3 and more, not '2'"),
-        (["--seeds", "5-3"], "neither a seed nor a range of them: '5-3'"),
-        (["--seeds", "x"], "neither a seed nor a range of them: 'x'"),
-        (["--replay", "nowhere.json"], "nowhere.json is no plan: "),
+        (["--seeds", "5-3"], "not a seed or a range of seeds: '5-3'"),
+        (["--seeds", "x"], "not a seed or a range of seeds: 'x'"),
+        (["--replay", "nowhere.json"], "nowhere.json is not a plan: "),
     ],
 )
 def test_what_makes_no_sense_is_refused_on_the_command_line(

@@ -95,7 +95,7 @@ def test_who_leads_the_newest_epoch_has_all_of_it(nodes: Nodes) -> None:
     two.append(b"a")
     assert committed.compare(LOG, two.seen(2)) is None
     found = committed.compare(LOG, two.seen(2, epoch=1, leads=True))
-    assert found == "two leads, and ends at 2 before 4"
+    assert found == "two is the leader, but its log ends at 2 before 4"
     two.append(b"x")
     assert committed.compare(LOG, two.seen(2, epoch=1, leads=True)) is not None
     one.cut(2)  # it leads no more: may lack what it has not told

@@ -46,12 +46,12 @@ def test_a_partition_is_handed_on() -> None:
         (
             GroupHistory([given("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
             3,
-            "group offset",
+            "wrong committed offset",
         ),
         (
             GroupHistory([given("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
             9,
-            "group offset",
+            "wrong committed offset",
         ),
         (
             GroupHistory(
@@ -66,9 +66,9 @@ def test_a_partition_is_handed_on() -> None:
                 [commit("b", 2, 4.0, 4), commit("a", 1, 4.5, 2)],
             ),
             4,
-            "another member's",
+            "partition of another member",
         ),
-        (GroupHistory([given("a", 1, 1.0, 0, 1, 3)]), -1, "unseen"),
+        (GroupHistory([given("a", 1, 1.0, 0, 1, 3)]), -1, "unread"),
     ],
     ids=["lost", "of nobody", "read again", "of a fenced member", "skipped"],
 )

@@ -33,7 +33,7 @@ def refuse(error: KafkaError, patch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_without_a_cause_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(OutOfOrderSequence("says who is wrong", 0), monkeypatch)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
-    assert {each.kind for each in run.anomalies} == {"fatal to a client", "not acknowledged"}
+    assert {each.kind for each in run.anomalies} == {"fatal client error", "not acknowledged"}
 
 
 def test_what_is_put_off_for_ever_when_all_is_well_is_an_anomaly(
@@ -50,7 +50,7 @@ def test_a_transaction_that_cannot_be_ended_is_an_anomaly(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(TransactionalClient, "end", end)
     run = simulate(Plan(0, (), nodes=1, writers=0, transactional=1))
-    assert {"fatal to a client", "not acknowledged"} <= {each.kind for each in run.anomalies}
+    assert {"fatal client error", "not acknowledged"} <= {each.kind for each in run.anomalies}
 
 
 def test_a_node_that_is_cut_off_may_say_that_a_transaction_has_to_abort() -> None:

@@ -35,8 +35,8 @@ def test_a_handler_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Partition, "append", append)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
-    assert [each.kind for each in run.anomalies] == ["an error of its own"]
-    assert "node-1 says: closed " in run.anomalies[0].text
+    assert [each.kind for each in run.anomalies] == ["logged error"]
+    assert "node-1 logged: closed " in run.anomalies[0].text
     assert "KeyError: 'a role that is gone'" in run.anomalies[0].text
 
 
@@ -50,14 +50,14 @@ def test_a_round_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(SegmentOperations, "copy", copy)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0, tiered=True))
-    assert {each.kind for each in run.anomalies} == {"an error of its own"}
+    assert {each.kind for each in run.anomalies} == {"logged error"}
     assert "ValueError: of its own" in run.anomalies[0].text
 
 
 def test_a_record_of_a_disk_needs_a_disk_that_failed() -> None:
     world = VirtualWorld(0)
     virtual_node = world.node("node-1")
-    life = SimulatedNodeRun("node-1", virtual_node, world.bucket, refused_at_start=0)
+    node_run = SimulatedNodeRun("node-1", virtual_node, world.bucket, refused_at_start=0)
     log = logging.getLogger("odradek.node")
 
     def said() -> list[str]:
@@ -66,15 +66,15 @@ def test_a_record_of_a_disk_needs_a_disk_that_failed() -> None:
             log.warning("nobody asks for warnings")
         return [each.text for each in watch.anomalies]
 
-    token = CURRENT_NODE_RUN.set(life)
+    token = CURRENT_NODE_RUN.set(node_run)
     try:
-        assert said() == [f"node-1 says: Log directory {DATA} is full: taking it offline"]
+        assert said() == [f"node-1 logged: Log directory {DATA} is full: taking it offline"]
         virtual_node.disk.refusal(errno.ENOSPC, DATA)
         assert said() == []
-        assert life.is_affected_by(ErrorCause.DISK)
-        assert not life.is_affected_by(ErrorCause.STORE)
-        assert life.has_reason(OSError())
-        assert not life.has_reason(Stopped())
+        assert node_run.is_affected_by(ErrorCause.DISK)
+        assert not node_run.is_affected_by(ErrorCause.STORE)
+        assert node_run.has_reason(OSError())
+        assert not node_run.has_reason(Stopped())
     finally:
         CURRENT_NODE_RUN.reset(token)
 
@@ -113,7 +113,7 @@ def test_a_node_that_gives_up_a_sound_disk_has_failed() -> None:
 
     world.run(main)
     assert len(failures) == 1
-    assert "for no reason that it was given" in failures[0]
+    assert "without a fault that explains it" in failures[0]
 
 
 @pytest.mark.parametrize(("logger", "message"), EXPECTED)

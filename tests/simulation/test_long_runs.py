@@ -56,8 +56,8 @@ def test_a_run_goes_on_where_it_was_stopped(
     ("change", "why"),
     [
         ({"seeds": [0, 3]}, "is of another run"),
-        ({"code": "0"}, "is of other code: remove it to begin anew"),
-        ({"coverage": 3}, "tells of no run"),
+        ({"code": "0"}, "is of other code: remove it to start from the first seed"),
+        ({"coverage": 3}, "is not a progress file"),
     ],
 )
 def test_another_run_is_not_gone_on_with(

@@ -57,12 +57,12 @@ def test_a_node_without_power_is_started_once_all_of_it_has_noticed() -> None:
             await cluster.start(1)
             while not node.serves:
                 await trio.sleep(0.01)
-            assert node.lives == 2
+            assert node.start_count == 2
             await cluster.stop_all()
 
     world.run(main)
     said = [line.partition("node-1 ")[2] for line in trace.lines]
-    assert said == ["starts", "serves", "is gone", "starts", "serves", "is gone"]
+    assert said == ["starts", "serves", "was killed", "starts", "serves", "is gone"]
 
 
 def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() -> None:

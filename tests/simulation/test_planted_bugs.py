@@ -1,9 +1,10 @@
-"""The simulated cluster finds bugs that were put in on purpose: two of each of election, truncation, the
-in-sync set, recovery and reassignment, one of a missed epoch and one of a topic made anew, and those of the
-tier and of group coordinators; and it finds what each of them does, by an anomaly of a kind that says so.
+"""The simulator finds planted bugs, each by an anomaly of a kind that the bug causes.
 
-What a seed does changes with the code: where the one that is named does not find its bug any more, others are
-tried, and who does is named in a warning.
+There are two bugs each of elections, truncation, the ISR, log recovery and reassignment, one of a missed leader
+epoch, one of a recreated topic, and bugs of tiered storage and of group coordinators.
+
+The run of a seed changes with the code. If the listed seed does not find its bug any more, other seeds are tried,
+and a warning names the first one that finds it.
 """
 
 from __future__ import annotations
@@ -19,59 +20,62 @@ from odradek.testing.simulation.run import simulate
 from tests.simulation import planted_bugs, planted_group_bugs, planted_tier_bugs
 
 PLANS_MAX = 300
-"""So many are tried before it is said that none finds it."""
+"""The number of plans that are tried before the test fails."""
 
-LOST = {"committed lost", "lost write"}
-"""What was acknowledged is not there."""
-PARTED = {"committed lost", "other records"}
-"""Replicas differ where they must not."""
-LATE = {"not healed", "not acknowledged"}
-"""It does not become whole, or does not serve, once no problems found."""
+LOST = {"lost committed records", "lost write"}
+"""Kinds of anomalies of lost acknowledged records."""
+DIVERGED = {"lost committed records", "different records"}
+"""Kinds of anomalies of replicas that differ."""
+NOT_RECOVERED = {"not recovered", "not acknowledged"}
+"""Kinds of anomalies of a cluster that does not recover after the faults."""
 
 FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
-    "vote_twice": (6, {"two leaders"}),
-    "elect_who_lacks_records": (1, LOST),
-    "keep_what_the_leader_has_not": (1, PARTED | LATE),
-    "tell_nobody_where_logs_part": (1, PARTED | LATE),
-    "acknowledge_what_the_leader_has": (1, LOST),
-    "count_what_is_on_its_way": (1, LOST),
-    "recover_what_is_broken": (43, PARTED | {"node failed", "an error of its own"}),
-    "take_every_stop_for_a_clean_one": (
+    "grant_two_votes_per_epoch": (6, {"two leaders"}),
+    "skip_log_comparison_of_candidates": (1, LOST),
+    "skip_follower_truncation": (1, DIVERGED | NOT_RECOVERED),
+    "omit_diverging_epoch": (1, DIVERGED | NOT_RECOVERED),
+    "advance_high_watermark_without_isr": (1, LOST),
+    "overestimate_follower_offsets": (1, LOST),
+    "skip_crc_checks_in_log_recovery": (43, DIVERGED | {"node failed", "logged error"}),
+    "assume_clean_shutdown": (
         169,
-        PARTED | {"lost write", "aborted read", "node failed"},
+        DIVERGED | {"lost write", "aborted read", "node failed"},
     ),
-    "move_before_it_is_copied": (3, LOST),
-    "stay_in_sync_after_moving_away": (0, {"not healed"}),
-    "know_followers_across_a_missed_epoch": (631, LOST | {"aborted read"}),
-    "know_logs_by_their_names": (102, {"another topic's"}),
+    "complete_reassignment_before_catch_up": (3, LOST),
+    "keep_removed_replicas_in_isr": (0, {"not recovered"}),
+    "keep_follower_state_across_missed_epoch": (631, LOST | {"aborted read"}),
+    "ignore_topic_ids_of_logs": (102, {"records of another topic"}),
 }
 FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
-    "let_go_of_what_was_not_copied": (1, LATE | {"hangs", "lost write", "not copied"}),
-    "leave_what_others_began": (11, {"not finished"}),
-    "take_the_store_at_its_word": (36, {"other object"}),
-    "count_sizes_twice": (1, {"not let go"}),
-    "begin_where_the_disk_does": (43, {"hangs", "lost write", "unseen"}),
-    "take_what_moves_for_copied": (43, {"hangs", "lost write", "unseen"}),
-    "stay_switched_off": (4, {"not copied"}),
-    "forget_what_is_given_up": (608, {"not finished"}),
-    "remove_only_what_is_heard_of": (2, {"not deleted"}),
+    "delete_local_segments_before_copy": (
+        1,
+        NOT_RECOVERED | {"timeout", "lost write", "not copied"},
+    ),
+    "keep_dangling_segments": (11, {"not finished"}),
+    "skip_verification_after_put": (36, {"wrong object size"}),
+    "count_remote_bytes_twice": (1, {"not expired"}),
+    "start_log_at_local_start_after_move": (43, {"timeout", "lost write", "unread"}),
+    "overestimate_copied_offset_after_move": (43, {"timeout", "lost write", "unread"}),
+    "ignore_enabled_copies": (4, {"not copied"}),
+    "forget_abandoned_copies": (608, {"not finished"}),
+    "ignore_topics_deleted_before_election": (2, {"not deleted"}),
 }
 FOUND_BY_GROUP: Mapping[str, tuple[int, set[str]]] = {
-    "forget_offsets_of_the_last_coordinator": (2, {"read again", "group offset"}),
-    "take_commits_of_whoever_comes": (44, {"another member's", "read again"}),
-    "hand_on_what_nobody_let_go_of": (2, {"another member's", "read again"}),
+    "skip_loading_of_committed_offsets": (2, {"read again", "wrong committed offset"}),
+    "skip_fencing_of_offset_commits": (44, {"partition of another member", "read again"}),
+    "assign_partitions_before_revocation": (2, {"partition of another member", "read again"}),
 }
 NEEDS: Mapping[str, FaultKind] = {
-    "know_followers_across_a_missed_epoch": FaultKind.MISSED_LEADER_EPOCH,
-    "know_logs_by_their_names": FaultKind.TOPIC_RECREATED,
+    "keep_follower_state_across_missed_epoch": FaultKind.MISSED_LEADER_EPOCH,
+    "ignore_topic_ids_of_logs": FaultKind.TOPIC_RECREATED,
 }
-"""Plans without it are not tried."""
+"""Kinds of faults that a plan must have for its bug."""
 
 
 def find(
     found_by: tuple[int, set[str]], *, tiered: bool = False, needs: FaultKind | None = None
 ) -> None:
-    """That it is found by what it does, at once or by another seed."""
+    """Fail unless the listed seed or another one finds the bug by an expected kind of anomaly."""
     named, kinds = found_by
     drawn = (draw_plan(seed, tiered=tiered) for seed in chain([named], count()))
     plans = (plan for plan in drawn if needs in (None, *(fault.kind for fault in plan.faults)))
@@ -93,7 +97,7 @@ def test_planted_bugs_are_found(
     find(FOUND_BY[plant.__name__], needs=NEEDS.get(plant.__name__))
 
 
-def test_all_that_is_planted_was_found_once() -> None:
+def test_planted_bugs_all_have_expected_anomalies() -> None:
     assert FOUND_BY.keys() == {plant.__name__ for plant in planted_bugs.PLANTED}
     assert FOUND_IN_TIER_BY.keys() == {plant.__name__ for plant in planted_tier_bugs.PLANTED}
     assert FOUND_BY_GROUP.keys() == {plant.__name__ for plant in planted_group_bugs.PLANTED}
@@ -102,7 +106,7 @@ def test_all_that_is_planted_was_found_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", planted_tier_bugs.PLANTED, ids=lambda plant: plant.__name__)
-def test_bugs_planted_in_the_tier_are_found(
+def test_planted_bugs_of_tiered_storage_are_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
@@ -111,7 +115,7 @@ def test_bugs_planted_in_the_tier_are_found(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", planted_group_bugs.PLANTED, ids=lambda plant: plant.__name__)
-def test_bugs_planted_in_the_group_coordinators_are_found(
+def test_planted_bugs_of_group_coordinators_are_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)

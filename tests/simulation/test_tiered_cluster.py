@@ -23,14 +23,14 @@ from tests.simulation.coverage import assert_sound
 def test_a_lone_node_and_its_store_keep_what_was_acknowledged(seed: int) -> None:
     run = simulate(draw_plan(seed, nodes=1, tiered=True))
     assert [str(each) for each in run.anomalies] == []
-    assert any("segments in the tier" in line for line in run.trace)
+    assert any("remote segments" in line for line in run.trace)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_three_nodes_and_their_store_keep_what_was_acknowledged(seed: int) -> None:
     run = simulate(draw_plan(seed, tiered=True))
     assert [str(each) for each in run.anomalies] == []
-    assert any("segments in the tier" in line for line in run.trace)
+    assert any("remote segments" in line for line in run.trace)
 
 
 def test_a_plan_with_a_store_makes_the_same_run_again() -> None:

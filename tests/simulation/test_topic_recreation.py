@@ -30,7 +30,9 @@ def run_of(*faults: Fault) -> Run:
     "how", [0.1, 0.4, 0.6, 0.9], ids=["killed", "left alone", "cut off", "stopped"]
 )
 def test_a_topic_is_made_anew(how: float, amount: float) -> None:
-    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=amount, how=how))
+    run = run_of(
+        Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=amount, variant=how)
+    )
     assert [str(each) for each in run.anomalies] == []
     assert {kind for kind, _ in run.coverage} == {FaultKind.TOPIC_RECREATED.value}
     told = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
@@ -49,7 +51,7 @@ def test_two_topics_of_the_name_are_left_in_two_directories() -> None:
 
 
 def test_one_that_is_not_made_again_is_no_anomaly() -> None:
-    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, variant=0.4))
     assert [str(each) for each in run.anomalies] == []
     assert run.coverage.total() == 1
     told = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
@@ -68,7 +70,9 @@ def test_a_transaction_that_waits_for_a_topic_that_is_gone_is_found(
         return NO_LEADER if found is None else found
 
     monkeypatch.setattr(TransactionMarkerChannelManager, "_leader", leader)
-    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=amount, how=0.4))
+    run = run_of(
+        Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=amount, variant=0.4)
+    )
     expected = {"hanging transaction"} if amount > 0.75 else set()
     assert {each.kind for each in run.anomalies} == expected
 
@@ -79,7 +83,7 @@ def test_a_deletion_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
         self._deleted.add(self._id)
 
     monkeypatch.setattr(TopicRecreation, "_delete", delete)
-    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, variant=0.4))
     assert {each.kind for each in run.anomalies} == {"not deleted"}
 
 
@@ -88,18 +92,18 @@ def test_a_topic_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         await delete_topics(cluster, [RECREATED_TOPIC])
 
     monkeypatch.setattr(TopicRecreation, "_delete", delete)
-    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, variant=0.4))
     assert {each.kind for each in run.anomalies} == {"topic lost"}
 
 
 def test_what_another_topic_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was down goes on with the log of the old topic, and leads the new one in the end."""
-    planted_bugs.know_logs_by_their_names(monkeypatch)
+    planted_bugs.ignore_topic_ids_of_logs(monkeypatch)
     run = run_of(
-        Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.1, amount=0.5, how=0.1),
+        Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.1, amount=0.5, variant=0.1),
         Fault(4.0, FaultKind.STOP, 1, 2, seconds=0.1, amount=0.5),
     )
-    assert {"another topic's", "lost write"} <= {each.kind for each in run.anomalies}
+    assert {"records of another topic", "lost write"} <= {each.kind for each in run.anomalies}
 
 
 def test_what_is_left_under_a_partitions_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,4 +118,4 @@ def test_what_is_left_under_a_partitions_name_is_found(monkeypatch: pytest.Monke
     )
     assert run_of(*faults).is_sound
     monkeypatch.setattr(ReplicaManager, "_rename_stray_logs", set_nothing_aside)
-    assert {each.kind for each in run_of(*faults).anomalies} == {"other directories"}
+    assert {each.kind for each in run_of(*faults).anomalies} == {"unexpected log directories"}

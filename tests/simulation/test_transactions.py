@@ -89,12 +89,12 @@ def offsets_of_aborted_transactions_hold(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "traces"),
     [
-        (readers_go_past_open_transactions, {"aborted read", "torn transaction"}),
+        (readers_go_past_open_transactions, {"aborted read", "partial transaction"}),
         (aborted_transactions_are_not_listed, {"aborted read"}),
         (repeated_batches_are_appended, {"duplicate"}),
         (a_coordinator_that_starts_forgets_what_it_had_decided, {"hanging transaction"}),
         (an_end_is_responded_before_it_is_written, {"lost write", "hanging transaction"}),
-        (offsets_of_aborted_transactions_hold, {"group offset"}),
+        (offsets_of_aborted_transactions_hold, {"wrong committed offset"}),
     ],
 )
 def test_planted_bugs_are_found(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.testing.simulation import parallel_runs as many
+from odradek.testing.simulation import parallel_runs
 from odradek.testing.simulation.parallel_runs import run_many
 from odradek.testing.simulation.plan import Plan
 from odradek.testing.simulation.run import simulate
@@ -36,7 +36,7 @@ def rows_of(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     """The anomalies of seeds 0 to 2, of which the second does that."""
     script = tmp_path / "planted.py"
     script.write_text(PLANT.format(what=what))
-    monkeypatch.setattr(many, "WORKER", [sys.executable, str(script)])
+    monkeypatch.setattr(parallel_runs, "WORKER", [sys.executable, str(script)])
     rows = list(run_many(range(3), nodes=1, jobs=1, keep=tmp_path / "kept"))
     summary = Summary()
     for row in rows:
@@ -52,7 +52,7 @@ def test_a_process_that_dies_names_its_seed_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of("os._exit(3)", tmp_path, monkeypatch)
-    assert rows == {0: [], 1: ["broke: the process ended with 3"], 2: []}
+    assert rows == {0: [], 1: ["exception: the process ended with 3"], 2: []}
 
 
 @pytest.mark.slow
@@ -72,9 +72,9 @@ def test_what_breaks_a_run_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> Non
     async def create_topic(work: Workload) -> None:
         raise KeyError("of the simulator's own")
 
-    monkeypatch.setattr(Workload, "make_topic", create_topic)
+    monkeypatch.setattr(Workload, "create_topic", create_topic)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
-    assert [each.kind for each in run.anomalies] == ["broke"]
+    assert [each.kind for each in run.anomalies] == ["exception"]
     assert 'KeyError: "of the simulator\'s own"' in run.anomalies[0].text
     assert run.trace
 
