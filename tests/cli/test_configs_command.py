@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.command_line import CommandLine
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 
 
 def described(

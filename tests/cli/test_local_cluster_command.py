@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 
 from odradek.seams.files import Path as FilePath
 from odradek.seams.real import real_seams
-from tests.support.broker_process import deadline
 from tests.support.librdkafka_clients import create_topic, produce, read_all
+from tests.support.waiting import deadline
 
 DEADLINE_S = 60
 SHORT_SESSIONS = (

@@ -16,9 +16,10 @@ from odradek.cli.move_throttles import MOVE_RATE
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.cli.command_line import CommandLine
-from tests.support.broker_process import BrokerProcess, deadline, free_port
+from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.librdkafka_clients import produce, read_all
 from tests.support.odradek_process import start_odradek
+from tests.support.waiting import deadline
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 

@@ -10,7 +10,8 @@ from odradek.cli.log_dirs_output import COLUMNS, Filter, kafka_json, kip_113_jso
 from odradek.client.log_dir_admin import LogDirectory, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.cli.command_line import CommandLine
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import deadline
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 

@@ -17,7 +17,8 @@ from odradek.cli.main import COMMANDS, READER_GONE, main
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 from tests.cli.command_line import CommandLine
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import deadline
 
 ODRADEK = [sys.executable, "-m", "odradek.cli"]
 

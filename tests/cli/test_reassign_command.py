@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cli.command_line import CommandLine, Ran
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import deadline
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 

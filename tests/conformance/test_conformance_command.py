@@ -18,7 +18,7 @@ from tests.conformance.model import Outcome, failed, not_applicable, passed
 from tests.conformance.page import page
 from tests.conformance.programs import Ended, run_program
 from tests.conformance.results import Side
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 
 SUMMARY = """\
 TEST 20260101000000 (quick, scenario default) SUMMARY

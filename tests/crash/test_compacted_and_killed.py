@@ -20,8 +20,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.odradek_process import start_odradek
+from tests.support.waiting import deadline
 
 TOPIC = "compacted"
 CONFIG = {"log.cleaner.backoff.ms": "20"}

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.cli.main import main as odradek
-from tests.support.broker_process import deadline, free_port
+from tests.support.broker_process import free_port
+from tests.support.waiting import deadline
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 END_SECONDS = 30

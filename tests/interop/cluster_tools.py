@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from odradek.testing.cluster.cluster import Cluster
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.waiting import deadline
 
 TIMEOUT_S = 60
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.broker_process import BrokerProcess, deadline, free_port, properties
+from tests.support.broker_process import BrokerProcess, free_port, properties
 from tests.support.odradek_process import OdradekProcess, start_odradek
 from tests.support.real_kafka import RealKafka, start_kafka
+from tests.support.waiting import deadline
 
 CLUSTER_ID = "MIXEDmixedMIXEDmixedMI"
 OURS, THEIRS = 1, 2

@@ -20,9 +20,10 @@ from odradek.protocol import apis
 from odradek.protocol.records.batch import batches
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.support.broker_process import deadline, free_port, properties
+from tests.support.broker_process import free_port, properties
 from tests.support.kafka_dist import kafka_dist
 from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.waiting import deadline
 
 LOG = "__cluster_metadata-0"
 STOP_SECONDS = 30

@@ -19,11 +19,12 @@ import pytest
 from odradek.protocol.uuids import uuid_to_text
 from odradek.replication.controller.image import UNASSIGNED
 from odradek.storage.directories import meta_properties
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import create_topic, produce
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 PARTITIONS = 4
 PAYLOAD = re.compile(r"payload: (\{.*\})")

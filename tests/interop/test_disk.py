@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.interop.directories_of_other_broker import open_directories
 from tests.support.broker_kinds import BROKERS
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka_clients import (
     TIMEOUT_S,
     create_topic,
@@ -35,6 +35,7 @@ from tests.support.librdkafka_clients import (
 )
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 GROUP = "readers"

@@ -10,10 +10,10 @@ import trio
 from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import open_cluster
 from odradek.seams.real import real_seams
-from tests.support.broker_process import deadline
 from tests.support.librdkafka_clients import create_topic, produce, read_all
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 RATE = "200000"
 VALUES = [b"%d" % number * 40 for number in range(6000)]

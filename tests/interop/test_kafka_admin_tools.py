@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kinds import BROKERS, STARTERS
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import ToolRun, run_tool
 from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, wait_for_topic
+from tests.support.waiting import deadline
 
 Tool = Callable[..., ToolRun]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import ToolRun, run_tool, spawn_tool
 from tests.support.librdkafka_clients import (
     TIMEOUT_S,
@@ -21,6 +21,7 @@ from tests.support.librdkafka_clients import (
     read_all,
     wait_for_topic,
 )
+from tests.support.waiting import deadline
 
 Tool = Callable[..., ToolRun]
 

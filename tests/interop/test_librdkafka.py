@@ -29,8 +29,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, poll_until, produce, read_all
+from tests.support.waiting import deadline
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -27,8 +27,9 @@ from confluent_kafka.admin import (
 
 from odradek.broker.security.authorizer_config import STANDARD_AUTHORIZER
 from tests.support.broker_kinds import BROKERS, STARTERS
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka_clients import TIMEOUT_S, create_topic
+from tests.support.waiting import deadline
 
 CONFIG = {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
 

@@ -28,10 +28,11 @@ from confluent_kafka.admin import (
 from odradek.protocol import apis
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
 from tests.support.anomalies import require
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import read_all
 from tests.support.raw_client import RawClient
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 TIMEOUT_S = 30

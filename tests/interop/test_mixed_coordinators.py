@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 from odradek.broker.coordination.coordinator_log import partition_for
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers, wait_for_both
 from tests.interop.transactional_clients import COMMITTED, transactional, values
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import TIMEOUT_S
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import TIMEOUT_S, produce, read_all
+from tests.support.waiting import deadline
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 OFTEN = {"log.roll.ms": "1000", "replica.high.watermark.checkpoint.interval.ms": "500"}

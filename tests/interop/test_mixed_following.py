@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicP
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
-from tests.support.broker_process import deadline
 from tests.support.librdkafka_clients import TIMEOUT_S
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

@@ -12,8 +12,8 @@ import pytest
 
 from odradek.protocol.uuids import uuid_to_text
 from tests.interop.mixed_quorum import Controller, Quorum, initial_controllers, quorum
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolFailed, run_tool
+from tests.support.waiting import deadline
 
 QUICK = {"metadata.max.idle.interval.ms": "100"}
 """A no-op record ten times a second: there is always something to replicate."""

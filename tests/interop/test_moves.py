@@ -13,9 +13,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.broker_kinds import BROKERS, STARTERS
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import ToolRun, run_tool
 from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, produce, read_all
+from tests.support.waiting import deadline
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 SLOW = 400_000

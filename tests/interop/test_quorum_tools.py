@@ -16,8 +16,8 @@ import pytest
 
 from odradek.testing.cluster.cluster import Cluster
 from tests.interop.cluster_tools import TIMEOUT_S, create, tool, until
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

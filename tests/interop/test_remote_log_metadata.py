@@ -15,7 +15,6 @@ from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemotePartitionDeleteMetadata,
 )
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import create_topic, produce
 from tests.support.odradek_process import start_odradek
@@ -27,6 +26,7 @@ from tests.support.remote_segments import (
     becomes,
     segment,
 )
+from tests.support.waiting import deadline
 
 TOPIC = "tiered"
 COPY = segment(2, 0, 100, [(0, 0), (3, 60)], size=1024)

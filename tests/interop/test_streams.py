@@ -24,9 +24,10 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from tests.support.anomalies import require
 from tests.support.broker_kinds import BROKERS, STARTERS
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_dist import kafka_dist
 from tests.support.librdkafka_clients import create_topic
+from tests.support.waiting import deadline
 
 TIMEOUT_S = 90.0
 """A JVM's broker needs twenty seconds to be there again, where others use the machine too."""

@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.pipeline.tiering import QUICK
-from tests.support.broker_process import deadline
 from tests.support.odradek_process import OdradekProcess, start_odradek
+from tests.support.waiting import deadline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

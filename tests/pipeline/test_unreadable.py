@@ -172,7 +172,7 @@ def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
         assert f"byte {at}: " in str(error)
 
 
-@pytest.mark.parametrize("piece_bytes", [100, segments.PIECE_BYTES])
+@pytest.mark.parametrize("read_bytes_max", [100, segments.PIECE_BYTES])
 @pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("bit", range(56, 61))
 def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(

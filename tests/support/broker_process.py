@@ -6,9 +6,8 @@ import random
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -104,24 +103,6 @@ def free_port() -> int:
 def log_directories(directory: Path, count: int) -> list[Path]:
     """`count` log directories' names inside `directory`."""
     return [directory / f"logs-{number}" for number in range(1, count + 1)]
-
-
-@contextmanager
-def deadline(seconds: float, waiting_for: str) -> Iterator[DeadlineCheck]:
-    """Polling with an end: `with deadline(…) as check: while not …: check()`."""
-    yield DeadlineCheck(time.monotonic() + seconds, waiting_for)
-
-
-class DeadlineCheck:
-    def __init__(self, end: float, waiting_for: str) -> None:
-        self._end = end
-        self._waiting_for = waiting_for
-
-    def __call__(self, pause: float = 0.02) -> None:
-        """Pause a little; AssertionError once the time is up."""
-        if time.monotonic() > self._end:
-            raise AssertionError(f"waited in vain for {self._waiting_for}")
-        time.sleep(pause)
 
 
 def properties(config: Mapping[str, str]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from odradek.protocol import apis
-from tests.support.broker_process import deadline
 from tests.support.group_clients import Peer
+from tests.support.waiting import deadline
 
 TOPICS = {"orders": 2, "payments": 4}
 

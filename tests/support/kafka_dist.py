@@ -22,7 +22,8 @@ from pathlib import Path
 from odradek.bench.build_cache import digest, kept, run_build
 from odradek.bench.model import PeerUnavailable
 from odradek.bench.peers.jars import POM, java_program, kafka_jars
-from tests.support.broker_process import deadline, free_port, properties
+from tests.support.broker_process import free_port, properties
+from tests.support.waiting import deadline
 
 JAVA_SOURCES = sorted(Path(__file__).parents[1].glob("**/java/*.java"))
 START_SECONDS = 60

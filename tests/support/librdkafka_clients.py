@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 
 TIMEOUT_S = 30.0
 

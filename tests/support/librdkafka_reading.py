@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 
 READING: Mapping[str, Any] = {
     "group.id": "reads-without-committing",

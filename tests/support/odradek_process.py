@@ -8,12 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.broker_process import (
-    BrokerFailed,
-    BrokerProcess,
-    deadline,
-    log_directories,
-)
+from tests.support.broker_process import BrokerFailed, BrokerProcess, log_directories
+from tests.support.waiting import deadline
 
 START_SECONDS = 30
 

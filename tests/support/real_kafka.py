@@ -12,13 +12,13 @@ from pathlib import Path
 from tests.support.broker_process import (
     BrokerFailed,
     BrokerProcess,
-    deadline,
     free_port,
     log_directories,
     properties,
 )
 from tests.support.kafka_dist import kafka_dist
 from tests.support.kafka_tools import run_tool
+from tests.support.waiting import deadline
 
 START_SECONDS = 60
 

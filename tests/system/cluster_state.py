@@ -15,8 +15,8 @@ from odradek.client.reassignment_admin import alter_reassignments, list_reassign
 from odradek.protocol import apis
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Cluster
-from tests.support.broker_process import deadline
 from tests.support.raw_client import RawClient
+from tests.support.waiting import deadline
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from odradek.protocol.records.records import decode
 from odradek.seams.real import real_seams
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
-from tests.support.broker_process import deadline
 from tests.support.kafka_dist import kafka_dist
+from tests.support.waiting import deadline
 from tests.system.cluster_state import partition
 
 KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]

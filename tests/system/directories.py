@@ -17,8 +17,8 @@ from typing import Any
 from odradek.broker.local_cluster.nodes import NodeState, Software
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.testing import Cluster
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import ToolRun, run_tool
+from tests.support.waiting import deadline
 from tests.system.cluster_state import TIMEOUT_S, create_topic, partition
 from tests.system.clusters import CONFIGS, SOFTWARE
 from tests.system.mounts import need

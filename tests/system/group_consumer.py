@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, Message
 
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 from tests.system.ledger import Row
 from tests.system.load import COMMON, TIMEOUT_S
 

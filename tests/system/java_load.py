@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 import threading
 
-from tests.support.broker_process import deadline
 from tests.support.kafka_dist import kafka_dist
+from tests.support.waiting import deadline
 from tests.system.group_consumer import Sights
 from tests.system.ledger import Outcome
 from tests.system.load import TIMEOUT_S, Load

@@ -13,10 +13,11 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka_clients import create_topic
 from tests.support.odradek_process import start_odradek
 from tests.support.raw_client import RawClient
+from tests.support.waiting import deadline
 
 CONFIG = {
     "log.initial.task.delay.ms": "0",

@@ -21,8 +21,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.support.broker_process import deadline
 from tests.support.librdkafka_reading import read_to_end
+from tests.support.waiting import deadline
 from tests.system.ledger import Ledger, Outcome, Row, Transaction
 
 TIMEOUT_S = 120.0

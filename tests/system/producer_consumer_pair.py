@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 from tests.system.cluster_state import TIMEOUT_S
 from tests.system.group_consumer import Watcher
 from tests.system.load import IdempotentLoad, read_partitions

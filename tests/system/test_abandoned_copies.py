@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from odradek.testing import Cluster
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 from tests.system.cluster_state import (
     TIMEOUT_S,
     create_topic,

@@ -17,8 +17,8 @@ from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
-from tests.support.broker_process import deadline
 from tests.support.librdkafka_clients import read_all
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.slow
 

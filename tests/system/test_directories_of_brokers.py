@@ -15,7 +15,7 @@ import pytest
 from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 from tests.system.cluster_state import (
     TIMEOUT_S,
     create_topic,

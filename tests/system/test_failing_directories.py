@@ -20,8 +20,9 @@ from confluent_kafka import KafkaError
 
 from odradek.protocol.errors import ErrorCode
 from tests.support.anomalies import require
-from tests.support.broker_process import BrokerFailed, deadline
+from tests.support.broker_process import BrokerFailed
 from tests.support.odradek_process import start_odradek
+from tests.support.waiting import deadline
 from tests.system.jbod import (
     CONFIG,
     PARTITIONS,

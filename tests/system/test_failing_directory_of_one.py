@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError, Message, Producer
 from odradek.broker.local_cluster.nodes import NodeState
 from odradek.protocol import apis
 from odradek.testing import Cluster
-from tests.support.broker_process import deadline
 from tests.support.raw_client import RawClient
+from tests.support.waiting import deadline
 from tests.system.cluster_state import TIMEOUT_S, create_topic, partition, wait_until_in_sync
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (

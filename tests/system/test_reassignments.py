@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 from tests.system.cluster_state import TIMEOUT_S, create_topic, wait_until_reassigned
 from tests.system.clusters import CONFIGS, KINDS, SOFTWARE, assert_replicas_equal, shown_batches
 from tests.system.directories import begin_move, is_moved

@@ -27,8 +27,8 @@ from odradek.protocol.apis import Api
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.batch import batches
 from odradek.testing import Cluster
-from tests.support.broker_process import deadline
 from tests.support.librdkafka_clients import produce
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.slow
 BROKERS = 3

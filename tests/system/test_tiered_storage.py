@@ -16,7 +16,7 @@ from confluent_kafka.admin import NewPartitions
 
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 from tests.system import cluster_state
 from tests.system.cluster_state import TIMEOUT_S
 from tests.system.clusters import KINDS

@@ -24,8 +24,8 @@ from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Cluster
 from odradek.testing.cluster.links import CLIENTS
-from tests.support.broker_process import deadline
 from tests.support.librdkafka_clients import create_topic, produce, read_all
+from tests.support.waiting import deadline
 
 NODE = 1
 

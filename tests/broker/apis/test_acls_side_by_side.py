@@ -20,9 +20,10 @@ from odradek.replication.controller.acls import (
     Permission,
 )
 from tests.broker.apis.side_by_side import Both, Values, ask, plain, topic
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

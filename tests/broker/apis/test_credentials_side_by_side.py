@@ -8,7 +8,8 @@ import pytest
 
 from odradek.protocol import apis
 from tests.broker.apis.side_by_side import Both, Values, ask
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trio
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.features import CORDONED_DIRECTORIES, METADATA_VERSION
 from tests.broker.directories.node import A, B, Node, running, two_disks
+from tests.support.waiting import wait_until
 
 SET, DELETE = 0, 1
 
@@ -52,15 +51,6 @@ def places(node: Node, topic: str) -> Counter[str]:
 def described(node: Node) -> dict[str, bool]:
     response = node.ask(apis.DESCRIBE_LOG_DIRS, 5, topics=None)
     return {each.log_dir: each.is_cordoned for each in response.results}
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    async def waiting() -> None:
-        with trio.fail_after(10):
-            while not holds():
-                await trio.sleep(0.01)
-
-    trio.run(waiting)
 
 
 def cordoned_paths(node: Node) -> list[str]:

@@ -10,7 +10,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.files import Path
 from tests.broker.directories.node import A, B, Node, running, two_disks
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 
 PARTITIONS = 4
 

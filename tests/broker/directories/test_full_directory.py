@@ -5,8 +5,7 @@ The broker's files are virtual (a disk with a capacity); its sockets and clients
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,6 +17,7 @@ from odradek.testing import Broker
 from odradek.testing.power import Power
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
+from tests.support.waiting import wait_until
 
 CAPACITY = 64 * 1024 * 1024
 VALUE = b"v" * 100_000
@@ -58,13 +58,6 @@ def produce(bootstrap: str, count: int) -> tuple[list[int], list[KafkaError]]:
     return offsets, errors
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_full_disk_is_logged_and_reads_continue(
     broker: Broker, disk: VirtualDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,7 +65,7 @@ def test_full_disk_is_logged_and_reads_continue(
     assert 0 < len(offsets) < 700
     assert {error.code() for error in errors} == {KafkaError.KAFKA_STORAGE_ERROR}
 
-    until(lambda: "no space left in log directory /small/data" in caplog.text)
+    wait_until(lambda: "no space left in log directory /small/data" in caplog.text)
 
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])
@@ -84,4 +77,4 @@ def test_full_disk_is_logged_and_reads_continue(
     more, errors = produce(broker.bootstrap, 5)
     assert errors == []
     assert more == list(range(len(offsets), len(offsets) + 5))
-    until(lambda: "log directory /small/data has free space again" in caplog.text)
+    wait_until(lambda: "log directory /small/data has free space again" in caplog.text)

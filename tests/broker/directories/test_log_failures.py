@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, Producer
 
 from odradek.protocol.errors import ErrorCode
 from tests.broker.directories.node import Node, running, two_disks
-from tests.support.broker_process import deadline
+from tests.support.waiting import deadline
 
 
 def abort_a_transaction(node: Node) -> None:

@@ -5,7 +5,7 @@ Part B of the requirements, "dir failure", and scenario 22 as far as one broker 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.broker.directories.node import (
     running,
     two_disks,
 )
+from tests.support.waiting import wait_until
 
 STORAGE_ERROR = ErrorCode.kafka_storage_error
 PARTITIONS = 6
@@ -48,14 +49,6 @@ def lose(node: Node, directory: object, operations: set[str] | None = None) -> W
     )
     assert node.produce("t", victim, "lost") is STORAGE_ERROR
     return where
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Retry until it holds: a background task reports the failure."""
-    for _ in range(500):
-        if condition():
-            return
-    raise AssertionError("it never came")
 
 
 def test_partition_apis_return_storage_error_others_succeed(node: Node) -> None:

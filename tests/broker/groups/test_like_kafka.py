@@ -14,11 +14,12 @@ import pytest
 
 from odradek.protocol import apis
 from tests.broker.groups.stage import metadata
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.group_clients import TOPIC, UUID_TEXT, Peer, plain
 from tests.support.kafka_tools import run_tool
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

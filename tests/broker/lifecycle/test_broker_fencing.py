@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull
 from tests.support.records import batch
 from tests.support.virtual_cluster import COMBINED, Nodes, raised, run
+from tests.support.waiting import wait_until_async
 
 SESSION_SECONDS = 9.0
 TWO_DISKS = {"log_dirs": "/data,/more", "metadata_log_dir": "/data"}
@@ -47,12 +47,6 @@ def partition(nodes: Nodes, topic: str, index: int = 0) -> PartitionImage:
     return found
 
 
-async def until(is_so: Callable[[], Any], seconds: float) -> None:
-    with trio.fail_after(seconds):
-        while not is_so():
-            await trio.sleep(0.05)
-
-
 def cut_off(nodes: Nodes, number: int) -> None:
     for other in nodes.brokers:
         if other != number:
@@ -65,7 +59,7 @@ async def started(nodes: Nodes) -> tuple[int, int, int]:
     active = nodes.active
     leader, last = (each for each in COMBINED if each != active)
     await create(nodes, "t", (leader, active, last))
-    await until(lambda: len(partition(nodes, "t").isr) == 3, 5)
+    await wait_until_async(lambda: len(partition(nodes, "t").isr) == 3, 5)
     return active, leader, last
 
 
@@ -74,12 +68,12 @@ def test_partitioned_leader_is_replaced_and_rejoins_isr() -> None:
         active, leader, last = await started(nodes)
         began = trio.current_time()
         cut_off(nodes, leader)
-        await until(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
+        await wait_until_async(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
         assert SESSION_SECONDS - 2.1 <= trio.current_time() - began <= SESSION_SECONDS + 0.5
         assert set(partition(nodes, "t").isr) == {active, last}
         assert nodes.brokers[active].metadata.image.brokers[leader].fenced
         nodes.world.wires.heal()
-        await until(lambda: set(partition(nodes, "t").isr) == set(COMBINED), 20)
+        await wait_until_async(lambda: set(partition(nodes, "t").isr) == set(COMBINED), 20)
         assert not nodes.brokers[nodes.active].metadata.image.brokers[leader].fenced
         assert partition(nodes, "t").leader == active, "until leaders are balanced"
 
@@ -90,9 +84,9 @@ def test_preferred_leaders_are_elected_again() -> None:
     async def main(nodes: Nodes) -> None:
         active, leader, _ = await started(nodes)
         cut_off(nodes, leader)
-        await until(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
+        await wait_until_async(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
         nodes.world.wires.heal()
-        await until(lambda: partition(nodes, "t").leader == leader, 40)
+        await wait_until_async(lambda: partition(nodes, "t").leader == leader, 40)
 
     run(main, COMBINED, configs={"leader_imbalance_check_interval_seconds": "15"})
 
@@ -121,7 +115,7 @@ def test_failed_directory_moves_its_leaders_only() -> None:
         active, leader, _ = await started(nodes)
         await create(nodes, "u", *[(leader, active)] * 4)
         table = nodes.brokers[leader].partitions
-        await until(lambda: all(table.opened("u", index) for index in range(4)), 5)
+        await wait_until_async(lambda: all(table.opened("u", index) for index in range(4)), 5)
         lost = [
             index
             for index in range(4)
@@ -131,7 +125,9 @@ def test_failed_directory_moves_its_leaders_only() -> None:
         logs = nodes.brokers[leader].logs
         nodes.machines[leader].disk.fail("/more*")
         logs.report_at(Path("/more/u-0/log"), OSError(5, "it broke"))
-        await until(lambda: all(partition(nodes, "u", each).leader == active for each in lost), 3)
+        await wait_until_async(
+            lambda: all(partition(nodes, "u", each).leader == active for each in lost), 3
+        )
         for index in set(range(4)) - set(lost):
             assert partition(nodes, "u", index).leader == leader
         image = nodes.brokers[active].metadata.image
@@ -158,8 +154,10 @@ def test_full_directory_goes_offline_if_others_can_lead() -> None:
         active, leader, _ = await started(nodes)
         await create(nodes, "u", *[(leader, active)] * 4)
         table = nodes.brokers[leader].partitions
-        await until(lambda: all(table.opened("u", index) for index in range(4)), 5)
-        await until(lambda: all(len(partition(nodes, "u", each).isr) == 2 for each in range(4)), 5)
+        await wait_until_async(lambda: all(table.opened("u", index) for index in range(4)), 5)
+        await wait_until_async(
+            lambda: all(len(partition(nodes, "u", each).isr) == 2 for each in range(4)), 5
+        )
         lost = [
             index
             for index in range(4)
@@ -169,7 +167,9 @@ def test_full_directory_goes_offline_if_others_can_lead() -> None:
         full(nodes, leader, "/more")
         with pytest.raises(DiskFull):
             append(nodes, leader, "u", lost[0])
-        await until(lambda: all(partition(nodes, "u", each).leader == active for each in lost), 3)
+        await wait_until_async(
+            lambda: all(partition(nodes, "u", each).leader == active for each in lost), 3
+        )
         append(nodes, active, "u", lost[0])
         assert not nodes.brokers[active].metadata.image.brokers[leader].fenced
 
@@ -181,7 +181,7 @@ def test_full_node_stops_if_others_can_lead() -> None:
 
     async def main(nodes: Nodes) -> None:
         _, leader, _ = await started(nodes)
-        await until(lambda: nodes.brokers[leader].partitions.opened("t", 0), 5)
+        await wait_until_async(lambda: nodes.brokers[leader].partitions.opened("t", 0), 5)
         full(nodes, leader, "/data/t-0")
         with pytest.raises(DiskFull):
             append(nodes, leader, "t")
@@ -214,7 +214,7 @@ def test_full_directory_without_other_leader_serves_reads() -> None:
         _, leader, _ = await started(nodes)
         await create(nodes, "alone", (leader,))
         table = nodes.brokers[leader].partitions
-        await until(lambda: table.opened("alone", 0) and table.opened("t", 0), 5)
+        await wait_until_async(lambda: table.opened("alone", 0) and table.opened("t", 0), 5)
         append(nodes, leader, "alone")
         for directory in ("/data/t-0", "/data/alone-0"):
             full(nodes, leader, directory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from odradek.seams.tcp import TcpNetwork
 from odradek.storage.tiered.object_names import parse_key
 from odradek.testing import Broker
 from tests.broker.tiered.tiered_broker import QUICK, TIERED
+from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
@@ -79,12 +80,6 @@ class Tiered:
         return [key for key, name in names if name and name.id.partition.topic == "orders"]
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(TIMEOUT_SECONDS):
-        while not holds():
-            await trio.sleep(0.02)
-
-
 @asynccontextmanager
 async def tiered_broker(
     tmp_path: Path, server: S3Server, url: str, form: dict[str, str], **other: str
@@ -107,13 +102,13 @@ async def test_copied_read_back_and_deleted(tmp_path: Path, s3_server: S3Server,
     async with tiered_broker(tmp_path, s3_server, url, FORMS[form]) as tiered:
         await tiered.node.ensure_topic("orders", 1, 1, TIERED)
         await tiered.produce(VALUES)
-        await until(tiered.copied)
+        await wait_until_async(tiered.copied)
         assert await tiered.read() == VALUES
     async with tiered_broker(tmp_path, s3_server, url, FORMS["as it is"]) as tiered:
         assert await tiered.read() == VALUES  # whatever the form of new copies is now
         assert len(tiered.of_orders()) > 60
         await admin.delete_topics(tiered.cluster, ["orders"])
-        await until(lambda: not tiered.of_orders())
+        await wait_until_async(lambda: not tiered.of_orders())
 
 
 async def test_the_store_goes_away_and_comes_back(
@@ -126,16 +121,18 @@ async def test_the_store_goes_away_and_comes_back(
     async with tiered_broker(tmp_path, s3_server, url, {}) as tiered:
         await tiered.node.ensure_topic("orders", 1, 1, TIERED)
         await tiered.produce(VALUES)
-        await until(tiered.copied)
+        await wait_until_async(tiered.copied)
         start = tiered.local_start()
         s3_server.kill()
         try:
             await tiered.produce(VALUES)
-            await until(lambda: "segments cannot be copied to the remote store" in caplog.text)
+            await wait_until_async(
+                lambda: "segments cannot be copied to the remote store" in caplog.text
+            )
             assert tiered.local_start() == start
         finally:
             s3_server.start()
-        await until(tiered.copied)
+        await wait_until_async(tiered.copied)
         assert tiered.local_start() > start
         assert "segments are copied to the remote store again" in caplog.text
         assert await tiered.read() == VALUES + VALUES
@@ -161,7 +158,7 @@ async def test_what_is_wrong_with_the_configs_of_the_store_is_told_at_the_start(
     logged = re.compile(rf"the remote store {line.replace('(', '[(]', 1)}")
     url = url or s3_server.new_store()
     async with tiered_broker(tmp_path, s3_server, url, {}, **options) as tiered:
-        await until(lambda: logged.search(caplog.text) is not None)
+        await wait_until_async(lambda: logged.search(caplog.text) is not None)
         await tiered.node.ensure_topic("orders", 1, 1, {})
         await tiered.produce(VALUES[:1])
         assert await tiered.read() == VALUES[:1]

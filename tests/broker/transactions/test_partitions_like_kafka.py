@@ -21,11 +21,12 @@ from odradek.protocol.apis import Api
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import read_end_marker
 from odradek.protocol.records.records import Record, build_batch
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.group_clients import Connection
 from tests.support.librdkafka_clients import create_topic
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

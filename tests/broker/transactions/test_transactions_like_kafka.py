@@ -22,11 +22,12 @@ from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import batches
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.group_clients import Connection
 from tests.support.kafka_tools import run_tool
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

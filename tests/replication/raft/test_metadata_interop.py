@@ -28,10 +28,10 @@ from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.seams.files import Path as SeamPath
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
-from tests.support.broker_process import deadline
 from tests.support.kafka_tools import run_tool, spawn_tool
 from tests.support.metadata_nodes import log_of
 from tests.support.real_kafka import RealKafka, start_kafka
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -33,6 +33,7 @@ from odradek.storage.moving.move_states import MoveState
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from tests.support.log_managers import ONE, TWO, A, B, World, append, contents
+from tests.support.waiting import wait_until_async
 
 C, M = Path("/c"), Path("/m")
 T_MS = 1_767_225_600_000
@@ -62,15 +63,9 @@ async def running(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]
         yield manager, log
 
 
-async def wait_until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not holds():
-            await trio.sleep(0.001)
-
-
 async def moved(manager: LogManager) -> None:
     """Wait until all moves are over."""
-    await wait_until(lambda: not manager.mover.moves())
+    await wait_until_async(lambda: not manager.mover.moves(), pause=0.001)
 
 
 async def test_j05_j09_moved_replica_serves_reads_and_appends(world: World) -> None:
@@ -142,7 +137,7 @@ async def test_move_cancelled_while_copying_removes_future_replica(world: World)
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
         assert manager.mover.moves()[0].state is MoveState.COPYING
         await manager.mover.cancel(T0)
         assert MOVE not in world.names(B)
@@ -172,7 +167,9 @@ async def test_j06_moves_beyond_thread_limit_are_queued(world: World) -> None:
         world.mover = MoverSettings(threads=1, bytes_per_second=1)
         await manager.mover.move(T0, B)
         await manager.mover.move(TopicPartition("u", 0), B)
-        await wait_until(lambda: manager.mover.moves()[0].state is MoveState.COPYING)
+        await wait_until_async(
+            lambda: manager.mover.moves()[0].state is MoveState.COPYING, pause=0.001
+        )
         assert manager.mover.moves()[1].state is MoveState.QUEUED
         world.mover = MoverSettings(threads=2)  # at run time
         manager.update_configs()
@@ -261,7 +258,7 @@ async def test_j11_move_stops_when_a_directory_goes_offline(world: World, bad: P
         before = contents(log)
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
         manager.registry.logs_by_directory[bad].directory.fail(OSError(errno.EIO, "bad"))
         await moved(manager)
         assert manager.mover.statistics.failed == 1
@@ -386,7 +383,7 @@ async def test_j12_retention_and_delete_records_apply_to_future_replica(world: W
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
         log.advance_log_start(40, "asked to")
         log.delete_expired(world.clock.wall_ms())
         kept = contents(log)
@@ -407,7 +404,7 @@ async def test_j12_truncation_applies_to_future_replica(world: World, offset: in
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
         log.truncate_to(offset)
         await grown(log)
         kept = contents(log)
@@ -421,7 +418,7 @@ async def test_full_truncation_while_copying_restarts_copy(world: World) -> None
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
         log.truncate_fully_and_start_at(1000)
         await grown(log)
         kept = contents(log)
@@ -508,7 +505,7 @@ async def test_partition_deleted_while_moving_is_removed(world: World) -> None:
     async with running(world) as (manager, _):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
         await manager.delete(T0)
         assert manager.mover.moves() == []
         assert MOVE not in world.names(B)
@@ -623,7 +620,7 @@ async def test_j13_move_continues_after_clean_shutdown(world: World) -> None:
         before = contents(log)
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
     (future,) = [name for name in world.names(B) if name.endswith("-future")]
     assert MOVE not in world.names(B)
     assert {"partition.metadata", "leader-epoch-checkpoint"} <= set(world.names(B / future))
@@ -643,7 +640,7 @@ async def test_compaction_is_paused_while_moving(world: World) -> None:
         log.update_config(replace(log.config, cleanup_policy=("compact",)))
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
-        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await wait_until_async(lambda: manager.mover.moves()[0].copied_bytes > 0, pause=0.001)
         assert not manager.log_cleaner._is_candidate(log)
         await manager.mover.cancel(T0)
         assert manager.log_cleaner._is_candidate(log)

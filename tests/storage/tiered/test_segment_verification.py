@@ -127,7 +127,7 @@ def without_manifest(change: Callable[[bytes], bytes]) -> list[str]:
     return problems(objects, metadata)
 
 
-@pytest.mark.parametrize("piece_bytes", [100, 1000, 4 << 20])
+@pytest.mark.parametrize("read_bytes_max", [100, 1000, 4 << 20])
 def test_without_a_manifest_the_batches_are_checked(
     read_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

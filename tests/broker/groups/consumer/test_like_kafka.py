@@ -25,7 +25,7 @@ from odradek.protocol.schemas.consumer_protocol import (
     TopicPartitions,
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
-from tests.support.broker_process import BrokerProcess, deadline
+from tests.support.broker_process import BrokerProcess
 from tests.support.consumer_group_clients import (
     JOINS,
     LEAVES,
@@ -40,6 +40,7 @@ from tests.support.group_clients import plain
 from tests.support.kafka_tools import run_tool
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from odradek.testing import Broker
 from tests.support.consumer_group_clients import JOINS, LEAVES, TOPICS, Reader, wait_for_coordinator
 from tests.support.group_clients import Connection
 from tests.support.odradek_process import start_odradek
+from tests.support.waiting import wait_until
 
 CONFIGS = {
     "offsets.topic.num.partitions": "1",
@@ -39,14 +39,6 @@ def reader(broker: Broker) -> Iterator[Reader]:
     wait_for_coordinator(made)
     yield made
     made.close()
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    end = time.monotonic() + TIMEOUT_S
-    while not (found := holds()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found
 
 
 def describe(reader: Reader, group: str) -> Any:
@@ -78,7 +70,7 @@ def interval_ms(response: Any) -> int:
 def test_group_configs_override_broker_configs(reader: Reader) -> None:
     assert interval_ms(reader.beat("a", "settings", JOINS)) == 5000
     assert alter(reader, "settings", consumer_heartbeat_interval_ms=60) is ErrorCode.none
-    assert interval_ms(until(lambda: reader.beat("a", "settings", 2))) == 60
+    assert interval_ms(wait_until(lambda: reader.beat("a", "settings", 2))) == 60
     assert interval_ms(reader.beat("b", "others", JOINS)) == 5000
     refused = alter(reader, "settings", consumer_heartbeat_interval_ms=10)
     assert refused is ErrorCode.invalid_config
@@ -90,7 +82,7 @@ def test_member_without_heartbeats_expires_after_group_session_timeout(reader: R
     configs = {"consumer_session_timeout_ms": 200, "consumer_heartbeat_interval_ms": 50}
     assert alter(reader, "silent", **configs) is ErrorCode.none
     reader.beat("a", "silent", JOINS)
-    until(lambda: describe(reader, "silent").group_state == "Empty")
+    wait_until(lambda: describe(reader, "silent").group_state == "Empty")
     assert reader.beat("a", "silent", 2).error_code is ErrorCode.unknown_member_id
 
 
@@ -101,10 +93,10 @@ def test_topic_changes_cause_new_assignment(broker: Broker, reader: Reader) -> N
     reader.ask(
         "admin", apis.CREATE_PARTITIONS, 3, topics=[topic], timeout=1000, validate_only=False
     )
-    grown = until(lambda: reader.beat("a", "grown", epoch).assignment)
+    grown = wait_until(lambda: reader.beat("a", "grown", epoch).assignment)
     assert [list(each.partitions) for each in grown.topic_partitions] == [[0, 1, 2]]
     reader.ask("admin", apis.DELETE_TOPICS, 5, topic_names=["grows"], timeout=1000)
-    gone = until(lambda: reader.beat("a", "grown", epoch + 1).assignment)
+    gone = wait_until(lambda: reader.beat("a", "grown", epoch + 1).assignment)
     assert not gone.topic_partitions
 
 
@@ -117,7 +109,7 @@ def test_regular_expressions_are_resolved_while_requests_are_served(
         "a", "many", JOINS, subscribed_topic_names=None, subscribed_topic_regex="many-[0-9]+"
     )
     assert not joined.error_code
-    found = until(lambda: reader.beat("a", "many", joined.member_epoch).assignment)
+    found = wait_until(lambda: reader.beat("a", "many", joined.member_epoch).assignment)
     assert len(found.topic_partitions) == 450
     reader.beat("a", "many", LEAVES)
 
