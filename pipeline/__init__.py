@@ -11,6 +11,6 @@ __all__ = ["speed_up_workers", "register"]
 
 def register(spark: Any) -> None:
     """Make `spark.read.format("odradek")` known to a session (docs/pipeline.md)."""
-    from odradek.pipeline.source import register as register_source
+    from odradek.pipeline.data_source import register as register_source
 
     register_source(spark)

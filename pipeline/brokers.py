@@ -73,7 +73,7 @@ class Brokers:
             await self._cluster.refresh(None)
             return dict(self._cluster.topics)
 
-        return self._ask("the topics", ask)
+        return self._request("the topics", ask)
 
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
@@ -85,7 +85,7 @@ class Brokers:
             found = await list_offsets(self._cluster, wanted, isolation=isolation)
             return {where: each.offset for where, each in found.items()}
 
-        return self._ask("offsets", ask) if wanted else {}
+        return self._request("offsets", ask) if wanted else {}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the current leader epochs; everything written so far has these or earlier epochs. Partitions whose
@@ -96,10 +96,12 @@ class Brokers:
             found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
             return {where: each.leader_epoch for where, each in found.items()}
 
-        epochs = self._ask("the leader epochs", ask)
+        epochs = self._request("the leader epochs", ask)
         return {where: epoch for where, epoch in epochs.items() if epoch >= 0}
 
-    def local_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def local_log_start_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Return the local log start offsets (KIP-405); earlier offsets are in the remote tier only."""
         return {
             where: offset
@@ -107,7 +109,9 @@ class Brokers:
             if offset >= 0
         }
 
-    def tiered_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def remote_log_end_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Return the offset after the last tiered one (KIP-1005), of partitions for which the broker reports it
         (Kafka 3.9 and later).
         """
@@ -122,7 +126,7 @@ class Brokers:
                 return {}
             return {where: each.offset + 1 for where, each in found.items() if each.offset >= 0}
 
-        return self._ask("the end of the remote tier", ask)
+        return self._request("the end of the remote tier", ask)
 
     def remote_metadata(self) -> RemoteMetadata:
         """Return a reader of `__remote_log_metadata`; nothing is read yet."""
@@ -130,7 +134,7 @@ class Brokers:
 
     def read_remote_metadata(self, metadata: RemoteMetadata) -> None:
         """Read `__remote_log_metadata` to its current end."""
-        self._ask("the remote log metadata", metadata.read_on)
+        self._request("the remote log metadata", metadata.read_to_end)
 
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
         """Return the start offsets of those epochs of which the leader has records (KIP-101).
@@ -138,7 +142,7 @@ class Brokers:
         An epoch starts where the previous one ends. The last entry applies to all later epochs.
         """
         ordered = sorted(set(epochs))
-        ends = self._ask(
+        ends = self._request(
             f"the epochs of {where}", partial(epoch_ends, self._cluster, where, ordered)
         )
         found: list[EpochStart] = []
@@ -170,11 +174,13 @@ class Brokers:
             max_bytes=max_bytes,
             unavailable_s=self._cluster.timeout_s,
         )
-        return self._ask(f"records of {where} at offset {offset}", partial(reader.fetch, offset))
+        return self._request(
+            f"records of {where} at offset {offset}", partial(reader.fetch, offset)
+        )
 
-    def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
+    def _request(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
         try:
-            return self._loop.call(question)
+            return self._loop.call(operation)
         except KafkaError as error:
             if error.code in (ErrorCode.offset_out_of_range, ErrorCode.inconsistent_topic_id):
                 raise
@@ -215,10 +221,10 @@ class RemoteMetadata:
         self._topic = WholeTopic(cluster, METADATA_TOPIC)
         self.known = KnownSegments()
 
-    async def read_on(self) -> None:
+    async def read_to_end(self) -> None:
         """Read to the current end. Raises PipelineError, KafkaError, ClientError."""
         try:
-            await self._topic.read_to_end(self._take)
+            await self._topic.read_to_end(self._apply)
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
@@ -234,7 +240,7 @@ class RemoteMetadata:
                 " --bootstrap the manifests in the store are used"
             )
 
-    def _take(self, record: ConsumedRecord) -> None:
+    def _apply(self, record: ConsumedRecord) -> None:
         if record.value is None:
             return
         try:

@@ -8,7 +8,7 @@ change which records are read.
 
 from __future__ import annotations
 
-PASSED_OVER = frozenset(
+IGNORED = frozenset(
     (
         "allow.auto.create.topics",  # reading never creates topics
         "auto.commit.interval.ms",
@@ -65,19 +65,19 @@ REFUSED = {
 }
 """Refused configs by name, with the reason. Spark's Kafka source refuses the first five, too."""
 
-AS_IT_IS = {"security.protocol": "PLAINTEXT", "exclude.internal.topics": "true"}
+ACCEPTED_VALUES = {"security.protocol": "PLAINTEXT", "exclude.internal.topics": "true"}
 """Values with which refused configs are accepted."""
 
-_OF_LOGGING_IN = ("sasl.", "ssl.")
+_SECURITY_PREFIXES = ("sasl.", "ssl.")
 
 
-def is_passed_over(name: str, value: str) -> bool:
+def is_ignored_config(name: str, value: str) -> bool:
     """Return whether a Kafka config is ignored. `name` has no "kafka." prefix."""
-    return name in PASSED_OVER or AS_IT_IS.get(name) == value
+    return name in IGNORED or ACCEPTED_VALUES.get(name) == value
 
 
-def why_refused(name: str) -> str | None:
+def refusal_reason(name: str) -> str | None:
     """Return why a Kafka config is refused; None if no config has that name."""
-    if name.startswith(_OF_LOGGING_IN):
+    if name.startswith(_SECURITY_PREFIXES):
         return REFUSED["security.protocol"]
     return REFUSED.get(name)

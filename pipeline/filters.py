@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN
+from odradek.pipeline.decoding.record_selection import INT64_MAX, INT64_MIN
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

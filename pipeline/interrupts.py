@@ -26,7 +26,7 @@ NUDGE = signal.SIGUSR1
 
 
 @contextmanager
-def interrupts_put_off() -> Iterator[None]:
+def delay_interrupts() -> Iterator[None]:
     """Delay a Ctrl-C until the end of the block, then restore the handler and raise KeyboardInterrupt. Does nothing
     outside the main thread.
     """
@@ -41,7 +41,7 @@ def interrupts_put_off() -> Iterator[None]:
         noted.append(number)
 
     before = signal.getsignal(signal.SIGINT)
-    if _is_ours():
+    if _raises_keyboard_interrupt():
         signal.signal(signal.SIGINT, note)
     try:
         yield
@@ -53,11 +53,11 @@ def interrupts_put_off() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_cancel(spark: SparkSession) -> Iterator[None]:
+def cancel_jobs_on_interrupt(spark: SparkSession) -> Iterator[None]:
     """Let a Ctrl-C within the block cancel Spark's jobs. Raises KeyboardInterrupt in place of the errors that the
     cancellation causes.
     """
-    if not _is_ours():
+    if not _raises_keyboard_interrupt():
         yield
         return
     interrupt = _Interrupt(spark)
@@ -74,7 +74,7 @@ def interrupts_cancel(spark: SparkSession) -> Iterator[None]:
             signal.signal(NUDGE, signal.SIG_IGN if interrupt.is_cancelling else nudged)
 
 
-def _is_ours() -> bool:
+def _raises_keyboard_interrupt() -> bool:
     """Whether Ctrl-C raises KeyboardInterrupt in this thread."""
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return is_default and current_thread() is main_thread()

@@ -47,7 +47,7 @@ class JsonColumns:
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
-        self._whole = _part(kind)
+        self._whole = _value_parser(kind)
 
     def in_place_of_values(self, table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Replace the values of a table by their columns, and add `valueError`, some rows at a time."""
@@ -61,7 +61,7 @@ class JsonColumns:
         """Return the columns of binary values, and an error for each; both are null for null values."""
         decode = self._whole.decode
         made: list[Any] = []
-        wrong: dict[int, str | None] = {}
+        problems: dict[int, str | None] = {}
         for number, value in enumerate(_each(values)):
             if value is None:
                 made.append(None)
@@ -69,35 +69,35 @@ class JsonColumns:
             try:
                 made.append(decode(value))
             except _WRONG as error:
-                found, wrong[number] = self._whole.without_what_is_wrong(value, "$", error)
+                found, problems[number] = self._whole.keep_valid_part(value, "$", error)
                 made.append(found)
         errors = (
-            pa.array([wrong.get(n) for n in range(len(made))], pa.string())
-            if wrong
+            pa.array([problems.get(n) for n in range(len(made))], pa.string())
+            if problems
             else pa.nulls(len(made), pa.string())
         )
         return pa.array(made, self._kind), errors
 
 
-class _Part:
+class _ValueParser:
     """Decoder of a value, a field, or an array element."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self.decode = msgspec.json.Decoder(_python_type(kind)).decode
 
-    def as_far_as_it_fits(self, given: Given, where: str) -> Made:
+    def decode_valid_part(self, given: Given, where: str) -> Made:
         try:
             return self.decode(given), None
         except _WRONG as error:
-            return self.without_what_is_wrong(given, where, error)
+            return self.keep_valid_part(given, where, error)
 
-    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+    def keep_valid_part(self, given: Given, where: str, error: Exception) -> Made:
         """Return what is valid of a value that `decode` rejects with `error`."""
         return None, f"{error} - at `{where}`"
 
 
-class _Text(_Part):
-    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+class _StringParser(_ValueParser):
+    def keep_valid_part(self, given: Given, where: str, error: Exception) -> Made:
         text = bytes(given)
         try:
             if not text.startswith(b'"'):
@@ -107,54 +107,54 @@ class _Text(_Part):
         return None, f"{error} - at `{where}`"
 
 
-class _Fields(_Part):
+class _StructParser(_ValueParser):
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
-        self._fields = {each.name: _part(each.type) for each in kind}
+        self._fields = {each.name: _value_parser(each.type) for each in kind}
         raw = TypedDict("raw", dict.fromkeys(self._fields, msgspec.Raw), total=False)  # type: ignore[misc]
-        self._apart = msgspec.json.Decoder(raw).decode
+        self._split = msgspec.json.Decoder(raw).decode
 
-    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+    def keep_valid_part(self, given: Given, where: str, error: Exception) -> Made:
         try:
-            fields: Any = self._apart(given)
+            fields: Any = self._split(given)
         except _WRONG as malformed:
             return None, f"{malformed} - at `{where}`"
-        found, wrong = {}, None
+        found, first_problem = {}, None
         for name, raw in fields.items():
-            found[name], said = self._fields[name].as_far_as_it_fits(raw, f"{where}.{name}")
-            wrong = wrong or said
-        return found, wrong
+            found[name], problem = self._fields[name].decode_valid_part(raw, f"{where}.{name}")
+            first_problem = first_problem or problem
+        return found, first_problem
 
 
-class _Elements(_Part):
+class _ArrayParser(_ValueParser):
     """Partly valid elements are kept; one invalid element makes the array null."""
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
-        self._each = _part(kind.value_type)
-        self._apart = msgspec.json.Decoder(list[msgspec.Raw]).decode
+        self._each = _value_parser(kind.value_type)
+        self._split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+    def keep_valid_part(self, given: Given, where: str, error: Exception) -> Made:
         try:
-            elements = self._apart(given)
+            elements = self._split(given)
         except _WRONG as malformed:
             return None, f"{malformed} - at `{where}`"
-        found, wrong = [], None
+        found, first_problem = [], None
         for number, raw in enumerate(elements):
-            value, said = self._each.as_far_as_it_fits(raw, f"{where}[{number}]")
-            if said is not None and value is None:
-                return None, said
+            value, problem = self._each.decode_valid_part(raw, f"{where}[{number}]")
+            if problem is not None and value is None:
+                return None, problem
             found.append(value)
-            wrong = wrong or said
-        return found, wrong
+            first_problem = first_problem or problem
+        return found, first_problem
 
 
-def _part(kind: pa.DataType) -> _Part:
+def _value_parser(kind: pa.DataType) -> _ValueParser:
     if pa.types.is_struct(kind):
-        return _Fields(kind)
+        return _StructParser(kind)
     if pa.types.is_list(kind):
-        return _Elements(kind)
-    return (_Text if pa.types.is_string(kind) else _Part)(kind)
+        return _ArrayParser(kind)
+    return (_StringParser if pa.types.is_string(kind) else _ValueParser)(kind)
 
 
 def _python_type(kind: pa.DataType) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from odradek.pipeline.consumer_configs import is_passed_over, why_refused
+from odradek.pipeline.consumer_configs import is_ignored_config, refusal_reason
 from odradek.pipeline.decoding.schema import BATCHES, BINARY, JSON, RECORDS
 from odradek.pipeline.errors import BadOption
 from odradek.protocol.uuids import uuid_from_text
@@ -41,7 +41,7 @@ OF_ROWS = ("rows", "valueformat", "includeheaders")
 
 _TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
 _KAFKA = "kafka."
-_PASSED_OVER = frozenset(
+_IGNORED = frozenset(
     (
         "groupidprefix",
         "kafkaconsumer.polltimeoutms",
@@ -53,7 +53,7 @@ _PASSED_OVER = frozenset(
 
 
 @dataclass(frozen=True)
-class Position:
+class OffsetSpec:
     """Start or end of a read; exactly one field is set, for all partitions or by partition."""
 
     everywhere: int | None = None
@@ -66,7 +66,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """Parsed options. Sizes are in bytes, times in ms."""
 
     bootstrap: str | None
@@ -77,8 +77,8 @@ class Options:
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    starting: Position | None = None
-    ending: Position = Position(everywhere=LATEST)
+    starting: OffsetSpec | None = None
+    ending: OffsetSpec = OffsetSpec(everywhere=LATEST)
     missing_timestamp_is_latest: bool = False
     """startingOffsetsByTimestampStrategy=latest: begin at the log end if no record is late enough."""
     min_partitions: int | None = None
@@ -133,16 +133,16 @@ class Options:
         return self.includes_topic(topic) and partition in self.assign.get(topic, (partition,))
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parse options. Raises BadOption with what is wrong and what is valid."""
     options = {name.lower(): value for name, value in given.items() if name != "path"}
-    read = _Read(options, streaming)
+    read = _OptionReader(options, streaming)
     topics = [name for name in _TOPIC_OPTIONS if name in options]
     if len(topics) != 1:
         raise BadOption("exactly one of subscribe, subscribePattern and assign must be set")
     bootstrap, url, settings = _read_sources(read, streaming)
     delay_ms = read.checked("maxtriggerdelay", duration_ms)
-    made = Options(
+    made = SourceOptions(
         bootstrap=bootstrap,
         tiered_url=url,
         store_options=settings,
@@ -150,7 +150,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         pattern=read.checked("subscribepattern", _pattern),
         assign=read.checked("assign", _assignment) or {},
         starting=read.position("starting"),
-        ending=(None if streaming else read.position("ending")) or Position(everywhere=LATEST),
+        ending=(None if streaming else read.position("ending")) or OffsetSpec(everywhere=LATEST),
         missing_timestamp_is_latest=read.choice(
             "startingoffsetsbytimestampstrategy", ("error", "latest"), "error"
         )
@@ -212,12 +212,12 @@ def _check_combinations(made: Options) -> None:
         raise BadOption(f"valueFormat={JSON} is not allowed with rows={BATCHES}")
 
 
-def without(given: Mapping[str, str], *first_pages: str) -> dict[str, str]:
+def without_prefixes(given: Mapping[str, str], *prefixes: str) -> dict[str, str]:
     """Return the options, with lower-case names, without those with one of these prefixes. Options are
     case-insensitive.
     """
     options = {name.lower(): value for name, value in given.items()}
-    return {name: value for name, value in options.items() if not name.startswith(first_pages)}
+    return {name: value for name, value in options.items() if not name.startswith(prefixes)}
 
 
 _SPELT = {
@@ -235,7 +235,7 @@ _SPELT = {
 _OF_BATCHES = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "pushfilters")
 
 
-class _Read:
+class _OptionReader:
     """Reads options by lower-case name, and records which are known."""
 
     def __init__(self, options: Mapping[str, str], streaming: bool) -> None:
@@ -288,16 +288,16 @@ class _Read:
     def flag(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
-    def position(self, which: str) -> Position | None:
+    def position(self, which: str) -> OffsetSpec | None:
         """Return the start or end; of several options the one that Spark prefers."""
         end = LATEST if which == "ending" else None
         at = self.number(f"{which}timestamp", 0)
         times = self.checked(f"{which}offsetsbytimestamp", partial(_by_partition, least=0))
         offsets = self.text(f"{which}offsets")
         if at is not None:
-            return Position(timestamp_ms=at)
+            return OffsetSpec(timestamp_ms=at)
         if times is not None:
-            return Position(timestamps_ms=times)
+            return OffsetSpec(timestamps_ms=times)
         if offsets is None:
             return None
         if offsets.lower() == "latest":
@@ -305,25 +305,25 @@ class _Read:
                 raise BadOption(
                     "startingOffsets=latest is not allowed in a batch query: use earliest, or JSON"
                 )
-            return Position(everywhere=LATEST)
+            return OffsetSpec(everywhere=LATEST)
         if offsets.lower() == "earliest":
             if end is not None:
                 raise BadOption("endingOffsets=earliest is not allowed: use latest, or JSON")
-            return Position(everywhere=EARLIEST)
+            return OffsetSpec(everywhere=EARLIEST)
         least = EARLIEST if end is None else LATEST
-        found: Position = self.checked(f"{which}offsets", partial(_offsets, least=least))
+        found: OffsetSpec = self.checked(f"{which}offsets", partial(_offsets, least=least))
         return found
 
     def refuse_the_rest(self) -> None:
         for name, value in sorted(self._options.items()):
-            if name in self._known or name in _PASSED_OVER:
+            if name in self._known or name in _IGNORED:
                 continue
             of_kafka = name.removeprefix(_KAFKA) if name.startswith(_KAFKA) else ""
-            if is_passed_over(of_kafka, value):
+            if is_ignored_config(of_kafka, value):
                 continue
             if name in _OF_BATCHES:  # known for batch queries only
                 raise BadOption(f"{_SPELT[name]} is only allowed in batch queries, not in a stream")
-            if (why := why_refused(of_kafka)) is not None:
+            if (why := refusal_reason(of_kafka)) is not None:
                 raise BadOption(f"{name} is not supported by this source: {why}")
             raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")
 
@@ -368,14 +368,14 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _offsets(text: str, *, least: int) -> Position:
+def _offsets(text: str, *, least: int) -> OffsetSpec:
     """Parse Spark's JSON of offsets, or a stream's with topic ids and the start of its first batch."""
     with _json_such_as(_OF_PARTITIONS):
         given = {topic: dict(each) for topic, each in json.loads(text).items()}
     for each in given.values():
         each.pop(BEGIN, None)
     ids = {topic: each.pop(TOPIC_ID) for topic, each in given.items() if TOPIC_ID in each}
-    return Position(
+    return OffsetSpec(
         offsets=_partitions(given, least),
         topic_ids={topic: uuid_from_text(str(id)) for topic, id in ids.items()},
     )

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import numpy as np
 
-from odradek.pipeline.decoding.selection import AbortedTransaction
+from odradek.pipeline.decoding.record_selection import AbortedTransaction
 from odradek.pipeline.segment_columns import Int64s, PackedSlices, SegmentSlice, SegmentSlices
 
 TASK_BYTES = 128 << 20

@@ -17,11 +17,11 @@ from uuid import UUID
 import numpy as np
 
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, AbortedTransaction
+from odradek.pipeline.decoding.record_selection import INT64_MAX, INT64_MIN, AbortedTransaction
 from odradek.pipeline.errors import BadOption, DataLoss, with_skip_hint
 from odradek.pipeline.filters import PushedFilters
-from odradek.pipeline.lineage import UnresolvedOffsets, overlapping
-from odradek.pipeline.options import Options, Position
+from odradek.pipeline.leader_epoch_lineage import UnresolvedOffsets, overlapping
+from odradek.pipeline.options import OffsetSpec, SourceOptions
 from odradek.pipeline.planning import BrokerRange, LostOffsets, PlannedRange
 from odradek.pipeline.segment_columns import PackedSlices, SegmentSlices
 from odradek.pipeline.store import FirstPage, Store, store_at
@@ -39,7 +39,7 @@ Ranges = Mapping[TopicPartition, tuple[int, int]]
 
 
 @dataclass
-class Plan:
+class QueryPlan:
     """Ranges in the order of partitions and offsets, and the aborted transactions in them."""
 
     pieces: list[PlannedRange] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Query:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         filtered: PushedFilters = PushedFilters(),  # noqa: B008 - a value
         *,
         store: Store | None = None,
@@ -114,18 +114,18 @@ class Query:
                     )
         missing = {*options.subscribe, *options.assign} - {where.topic for where in found}
         if missing:
-            raise BadOption(f"there is no topic {', '.join(sorted(missing))} {self._looked_in}")
+            raise BadOption(f"there is no topic {', '.join(sorted(missing))} {self._location_text}")
         if options.assign:
             asked = {TopicPartition(name, n) for name, all in options.assign.items() for n in all}
             if asked - found.keys():
                 raise BadOption(
-                    f"there is no partition {_listed(asked - found.keys())} {self._looked_in}"
+                    f"there is no partition {_listed(asked - found.keys())} {self._location_text}"
                 )
             found = {where: found[where] for where in asked}
         return dict(sorted(found.items()))
 
     @property
-    def _looked_in(self) -> str:
+    def _location_text(self) -> str:
         """Return where a topic was not found, and what to do."""
         options = self._options
         if options.bootstrap is not None:
@@ -158,7 +158,7 @@ class Query:
         partitions = list(self.partitions)
         # Ends first: a record that is appended between the requests must not be before a start at the log end.
         ends = self.resolve(partitions, options.ending, is_end=True)
-        starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
+        starts = self.resolve(partitions, options.starting or OffsetSpec(everywhere=EARLIEST))
         self._check_named_starts(starts, ends)
         asked = {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
         return self.left(self._below_last_stable(asked))
@@ -221,7 +221,7 @@ class Query:
         return found
 
     def resolve(
-        self, partitions: Sequence[TopicPartition], position: Position, *, is_end: bool = False
+        self, partitions: Sequence[TopicPartition], position: OffsetSpec, *, is_end: bool = False
     ) -> dict[TopicPartition, int]:
         """Return the offset of each partition for a position. Raises BadOption."""
         _check_position(position, self._named)
@@ -278,9 +278,9 @@ class Query:
 
     # Assignment of offsets to the store and the brokers
 
-    def plan(self, ranges: Ranges, filtered: PushedFilters | None = None) -> Plan:
+    def plan(self, ranges: Ranges, filtered: PushedFilters | None = None) -> QueryPlan:
         """Plan the ranges, as far as they pass the filters."""
-        plan = Plan()
+        plan = QueryPlan()
         filtered = filtered or self._filtered
         left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
         left = {where: (low, high) for where, (low, high) in left.items() if low < high}
@@ -352,7 +352,7 @@ class Query:
         """Narrow single-segment ranges by their time indexes."""
         if not self._is_timed(filtered):
             return pieces
-        from odradek.pipeline.segments import narrowed
+        from odradek.pipeline.segment_reader import narrowed
 
         since_ms, too_late_ms = filtered.since_ms, self._too_late_ms(filtered)
 
@@ -372,11 +372,11 @@ class Query:
     def _first_too_late(self, slices: SegmentSlices, filtered: PushedFilters) -> int | None:
         """Return the first slice with a record that is too late; None if unknown."""
         too_late_ms = self._too_late_ms(filtered)
-        for number in np.flatnonzero(slices.are_as_late(too_late_ms)).tolist():
-            from odradek.pipeline.segments import has_as_late
+        for number in np.flatnonzero(slices.have_record_at_or_after(too_late_ms)).tolist():
+            from odradek.pipeline.segment_reader import has_record_at_or_after
 
             assert self._store is not None, "slices are from a store"
-            if has_as_late(self._store.storage, slices[: number + 1].last, too_late_ms):
+            if has_record_at_or_after(self._store.storage, slices[: number + 1].last, too_late_ms):
                 found: int = number
                 return found
         return None
@@ -389,13 +389,18 @@ class Query:
         """Return the ranges that may be tiered, so that a stream at the log end does not use the store."""
         if self._brokers is None or self._store is None or not ranges:
             return ranges
-        ends = self._brokers.tiered_ends(ranges)
+        ends = self._brokers.remote_log_end_offsets(ranges)
         return {
             where: each for where, each in ranges.items() if each[0] < ends.get(where, INT64_MAX)
         }
 
     def _plan_lost(
-        self, plan: Plan, where: TopicPartition, filtered: PushedFilters, since: int, until: int
+        self,
+        plan: QueryPlan,
+        where: TopicPartition,
+        filtered: PushedFilters,
+        since: int,
+        until: int,
     ) -> None:
         """Add the lost offsets that start in `since` <= offset < `until`."""
         for lost in self._lost.get(where, ()):
@@ -403,11 +408,11 @@ class Query:
             if low < high and since <= low < until:
                 plan.pieces.append(replace(lost, low=low, high=high))
 
-    def _plan_stored(self, ranges: Ranges, filtered: PushedFilters) -> Iterator[Plan]:
+    def _plan_stored(self, ranges: Ranges, filtered: PushedFilters) -> Iterator[QueryPlan]:
         """Plan partitions in order; concurrently if transaction indexes are read."""
 
-        def planned(where: TopicPartition) -> Plan:
-            plan = Plan()
+        def planned(where: TopicPartition) -> QueryPlan:
+            plan = QueryPlan()
             self._plan_partition(plan, where, *ranges[where], filtered)
             self._stored.forget(where)  # frees memory
             return plan
@@ -417,7 +422,7 @@ class Query:
         return map(planned, sorted(ranges))
 
     def _plan_partition(
-        self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: PushedFilters
+        self, plan: QueryPlan, where: TopicPartition, low: int, high: int, filtered: PushedFilters
     ) -> None:
         slices = self._stored.below_last_stable(where, low, high)
         late = self._first_too_late(slices, filtered)
@@ -425,7 +430,7 @@ class Query:
             slices = slices[: late + 1]
             high = slices.high
         unresolved = self._stored.unresolved(where)
-        read = slices[slices.may_be_as_late(filtered.since_ms)]
+        read = slices[slices.may_have_record_at_or_after(filtered.since_ms)]
         if self._options.leaves_out_aborted and len(read):
             aborted = self._stored.aborted(where, read.low, read.high, unresolved)
             plan.aborted[where.topic, where.partition] = aborted
@@ -440,7 +445,7 @@ class Query:
         if lost and self._options.fail_on_data_loss:
             reasons = "; ".join(each.reason for each in lost)
             raise DataLoss(f"{reasons} (failOnDataLoss=false reads what is available)")
-        passing = slices.may_be_as_late(filtered.since_ms)
+        passing = slices.may_have_record_at_or_after(filtered.since_ms)
         cursor = 0
         for number, (_, _, at) in enumerate([*gaps, (high, high, len(slices))]):
             run = slices[cursor:at]
@@ -492,7 +497,7 @@ def _ends_at(where: TopicPartition, limit: int, committed: bool) -> str:
     return f"the last stable offset of {where} is {limit}"
 
 
-def _check_position(position: Position, partitions: Collection[TopicPartition]) -> None:
+def _check_position(position: OffsetSpec, partitions: Collection[TopicPartition]) -> None:
     """Check that positions name only partitions that are read. Raises BadOption."""
     given = position.offsets or position.timestamps_ms
     others = {TopicPartition(name, n) for name, all in (given or {}).items() for n in all}

@@ -103,10 +103,10 @@ class Segments:
         cls, partition: TopicIdPartition, metadata: Iterable[RemoteLogSegmentMetadata]
     ) -> Segments:
         ordered = sorted(metadata, key=lambda each: (each.start_offset, each.id.id.bytes))
-        return cls.summarised(partition, PartitionSummaryBuilder(ordered).taken())
+        return cls.from_summary(partition, PartitionSummaryBuilder(ordered).taken())
 
     @classmethod
-    def summarised(cls, partition: TopicIdPartition, summary: PartitionSummary) -> Segments:
+    def from_summary(cls, partition: TopicIdPartition, summary: PartitionSummary) -> Segments:
         return cls(
             partition,
             np.frombuffer(summary.rows, ROW),
@@ -146,7 +146,7 @@ class Segments:
         at = int(np.searchsorted(self.rows["start"], offset))
         return self if at == 0 else self.only(np.arange(at, len(self)))
 
-    def and_also(self, more: Iterable[RemoteLogSegmentMetadata]) -> Segments:
+    def extended_by(self, more: Iterable[RemoteLogSegmentMetadata]) -> Segments:
         added = Segments.of(self.partition, more)
         if not len(added):
             return self
@@ -237,7 +237,7 @@ class SegmentSlices:
         """End offset (exclusive) of the last slice."""
         return int(self.rows["high"][-1])
 
-    def are_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
+    def have_record_at_or_after(self, at_ms: int) -> npt.NDArray[np.bool_]:
         """Whether each slice has a record at or after `at_ms`, if its records have timestamps. Slices that end
         before their segment do not count, because the segment's newest record may be after their end.
         """
@@ -245,7 +245,7 @@ class SegmentSlices:
         found: npt.NDArray[np.bool_] = is_complete & (self.rows["newest"] >= at_ms)
         return found
 
-    def may_be_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
+    def may_have_record_at_or_after(self, at_ms: int) -> npt.NDArray[np.bool_]:
         """Whether each slice may have a record at or after `at_ms`, by its segment's max timestamp."""
         newest = self.rows["newest"]
         found: npt.NDArray[np.bool_] = (newest < 0) | (newest >= at_ms)

@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from odradek.pipeline.decoding.selection import INT64_MIN
+from odradek.pipeline.decoding.record_selection import INT64_MIN
 from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, Batch
@@ -46,7 +46,7 @@ log = logging.getLogger("odradek.pipeline")
 
 LOOK_BYTES = 1 << 14
 """Bytes in which a batch is searched; `index.interval.bytes` (default 4 KiB) are between two entries."""
-LOOKS_MAX = 8
+ATTEMPTS_MAX = 8
 """Maximum number of searches, each in twice as many bytes."""
 
 _TIME_ENTRY = np.dtype([("time", ">i8"), ("offset", ">i4")])
@@ -90,15 +90,15 @@ class SegmentIndexes:
             return segment_slice
         low, high = segment_slice.low, segment_slice.high
         before = time_entry_at(index, start, since_ms - 1) if is_early else None
-        if before is not None and before[1] > low and self._named_by(*before) is not None:
+        if before is not None and before[1] > low and self._batch_of_entry(*before) is not None:
             low = before[1]
         by = first_time_entry_from(index, start, too_late_ms) if is_late else None
-        late = self._named_by(*by) if by is not None and by[1] + 1 < high else None
+        late = self._batch_of_entry(*by) if by is not None and by[1] + 1 < high else None
         if late is not None:
             high = min(high, late.next_offset)
         return SegmentSlice(self._segment, low, high)
 
-    def has_as_late(self, at_ms: int) -> bool:
+    def has_record_at_or_after(self, at_ms: int) -> bool:
         """Whether a record at or after `at_ms` is known to exist. The segment's max timestamp does not suffice: if
         no record has a timestamp, it is the time at which the segment was rolled.
         """
@@ -106,7 +106,7 @@ class SegmentIndexes:
         if index is None:
             return False
         found = first_time_entry_from(index, self._segment.start_offset, at_ms)
-        return found is not None and self._named_by(*found) is not None
+        return found is not None and self._batch_of_entry(*found) is not None
 
     def place(self, low: int, high: int) -> LogRange:
         """Return the bytes of all batches with offsets low <= offset < high, and one more batch on both sides, to
@@ -121,7 +121,9 @@ class SegmentIndexes:
         before = lookup_offset(index, segment.start_offset, low - 1)
         ends_at, start = before or (None, 0)
         if before is not None and not 0 < start < segment.size_bytes:
-            self._is_of_no_use(IndexType.OFFSET, f"its entry has offset {ends_at} at byte {start}")
+            self._log_unusable_index(
+                IndexType.OFFSET, f"its entry has offset {ends_at} at byte {start}"
+            )
             return self.whole
         end = position_behind(index, segment.start_offset, high - 1)
         if end is None or not start < end < segment.size_bytes:
@@ -134,7 +136,7 @@ class SegmentIndexes:
             index = self._storage.fetch_index(self._segment, IndexType.OFFSET)
             check_index(index, IndexType.OFFSET, self._segment)
         except (RemoteResourceNotFound, CorruptRemoteData) as error:
-            self._is_of_no_use(IndexType.OFFSET, str(error))
+            self._log_unusable_index(IndexType.OFFSET, str(error))
             return None
         return index
 
@@ -156,11 +158,11 @@ class SegmentIndexes:
             number = int(grows.argmin())
             one, other = (entries[at].tolist() for at in (number, number + 1))
             text = f"its entries (ms, relative offset) do not increase from {one} to {other}"
-            self._is_of_no_use(IndexType.TIMESTAMP, text)
+            self._log_unusable_index(IndexType.TIMESTAMP, text)
             return None
         return index
 
-    def _named_by(self, timestamp: int, offset: int) -> Batch | None:
+    def _batch_of_entry(self, timestamp: int, offset: int) -> Batch | None:
         """Return the batch with that offset if its max timestamp (ms) is the one of the entry."""
         try:
             found = self._batch_with(offset)
@@ -171,7 +173,7 @@ class SegmentIndexes:
             return found
         has = "has no batch at that offset" if found is None else f"has {found.max_timestamp} ms"
         text = f"its entry has {timestamp} ms for the batch with offset {offset}, the log {has}"
-        self._is_of_no_use(IndexType.TIMESTAMP, text)
+        self._log_unusable_index(IndexType.TIMESTAMP, text)
         return None
 
     def _batch_with(self, offset: int) -> Batch | None:
@@ -182,7 +184,7 @@ class SegmentIndexes:
             return None
         before = lookup_offset(self._offsets, self._segment.start_offset, offset)
         position, size = before[1] if before else 0, LOOK_BYTES
-        for _ in range(LOOKS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             if not 0 <= position < self._segment.size_bytes:
                 break
             view = memoryview(
@@ -199,7 +201,7 @@ class SegmentIndexes:
             position, size = position + at, size * 2
         return None
 
-    def _is_of_no_use(self, kind: IndexType, why: str) -> None:
+    def _log_unusable_index(self, kind: IndexType, why: str) -> None:
         key = segment_key(self._segment, LOG_SUFFIX)
         name = segment_key(self._segment, kind.value)
         log.warning("%s is read without %s: %s", key, name, why)

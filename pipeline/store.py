@@ -21,9 +21,9 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from odradek.pipeline.decoding.selection import AbortedTransaction
+from odradek.pipeline.decoding.record_selection import AbortedTransaction
 from odradek.pipeline.errors import BadOption, MissingSegment, UnreadableSegment, with_skip_hint
-from odradek.pipeline.lineage import UnresolvedOffsets, prove_lineage
+from odradek.pipeline.leader_epoch_lineage import UnresolvedOffsets, prove_lineage
 from odradek.pipeline.segment_columns import Segments, SegmentSlices
 from odradek.pipeline.store_errors import STORE_ERRORS, object_error
 from odradek.seams.entropy import RealEntropy
@@ -109,9 +109,9 @@ class Store:
             each for name in names if (each := parse_directory(name)) and includes_topic(each.topic)
         ]
         asked = [each for each in found if is_read(each)]
-        first_pages = dict(zip(asked, self._at_once(self.first_page, asked), strict=True))
-        empty = {where for where, first_page in first_pages.items() if not first_page.manifests}
-        return {where: first_pages.get(where) for where in found if where not in empty}
+        prefixes = dict(zip(asked, self._at_once(self.first_page, asked), strict=True))
+        empty = {where for where, first_page in prefixes.items() if not first_page.manifests}
+        return {where: prefixes.get(where) for where in found if where not in empty}
 
     def first_page(self, partition: TopicIdPartition) -> FirstPage:
         summary, last = None, ""
@@ -146,7 +146,7 @@ class Store:
         later = self._listed(partition, keys_from(partition, last_start))
         new = [key for key in later if _name(key).id.id.bytes not in ids]
         added = self._opened(new, pass_over)
-        return known.starting_from(_name(first_page.manifests[0]).start_offset).and_also(added)
+        return known.starting_from(_name(first_page.manifests[0]).start_offset).extended_by(added)
 
     def _summarised(self, partition: TopicIdPartition, first_page: FirstPage) -> Segments | None:
         """Return the segments of the summary; None if it is missing or unreadable, since the manifests have the
@@ -157,7 +157,7 @@ class Store:
             return None
         with _named(key):
             try:
-                found = Segments.summarised(partition, decode(self._objects.get(key)))
+                found = Segments.from_summary(partition, decode(self._objects.get(key)))
             except (ObjectMissing, ObjectDenied, CorruptRemoteData) as error:
                 log.warning("%s is skipped: %s", key, error)
                 return None

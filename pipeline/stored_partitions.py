@@ -18,10 +18,10 @@ from uuid import UUID
 import numpy as np
 
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.decoding.selection import AbortedTransaction
+from odradek.pipeline.decoding.record_selection import AbortedTransaction
 from odradek.pipeline.errors import DataLoss, UnreadableSegment
-from odradek.pipeline.lineage import UnresolvedOffsets, select_slices
-from odradek.pipeline.options import Options
+from odradek.pipeline.leader_epoch_lineage import UnresolvedOffsets, select_slices
+from odradek.pipeline.options import SourceOptions
 from odradek.pipeline.segment_columns import Segments, SegmentSlices
 from odradek.pipeline.store import FirstPage, Store
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -44,18 +44,18 @@ class StoredPartitions:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         ids: Mapping[TopicPartition, TopicIdPartition | None],
         store: Store | None,
         brokers: Brokers | None,
-        first_pages: dict[TopicPartition, FirstPage],
+        prefixes: dict[TopicPartition, FirstPage],
     ) -> None:
-        """`first_pages`: of those that were listed before; each is taken out when it is used."""
+        """`prefixes`: of those that were listed before; each is taken out when it is used."""
         self._options = options
         self._ids = ids
         self._store = store
         self._brokers = brokers
-        self._first_pages = first_pages
+        self._first_pages = prefixes
         self._segments: dict[TopicPartition, bytes] = {}
         """Packed, because there may be millions of segments."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
@@ -88,7 +88,7 @@ class StoredPartitions:
         id = self._ids[where]
         if id is None or not self._segments[where]:
             return select_slices(_NOTHING, [], low, high)
-        segments = Segments.summarised(id, decode(self._segments[where]))
+        segments = Segments.from_summary(id, decode(self._segments[where]))
         return select_slices(segments, self._lineages[where], low, high)
 
     def below_last_stable(self, where: TopicPartition, low: int, high: int) -> SegmentSlices:
@@ -199,8 +199,8 @@ class StoredPartitions:
         return dict(zip(wanted, found, strict=True))
 
     def _first_at(self, where: TopicPartition, at_ms: int, *, is_end: bool) -> int:
-        from odradek.pipeline.decoding.selection import RecordSelection
-        from odradek.pipeline.segments import narrowed_to_time, read_slice
+        from odradek.pipeline.decoding.record_selection import RecordSelection
+        from odradek.pipeline.segment_reader import narrowed_to_time, read_slice
 
         assert self._store is not None
         storage = self._store.storage
@@ -235,7 +235,7 @@ class StoredPartitions:
         """Return the first unresolved offset of a segment with records as late as `at_ms`."""
         id = self._ids[where]
         assert id is not None
-        rows = Segments.summarised(id, decode(self._segments[where])).rows
+        rows = Segments.from_summary(id, decode(self._segments[where])).rows
         late = rows[(rows["start"] < unresolved_range.high) & (rows["newest"] >= at_ms)]
         return max(unresolved_range.low, int(late["start"].min())) if len(late) else None
 

@@ -18,15 +18,15 @@ from pyspark.sql.types import StructType
 
 from odradek.pipeline.decoding.schema import GAP, JSON, VALUE
 from odradek.pipeline.filters import PushedFilters
-from odradek.pipeline.options import Options
+from odradek.pipeline.options import SourceOptions
 from odradek.pipeline.table_schema import check_schema, decoded_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.pipeline.decoding.selection import AbortedTransaction, RecordSelection
+    from odradek.pipeline.decoding.record_selection import AbortedTransaction, RecordSelection
     from odradek.pipeline.planning import PlannedRange
-    from odradek.pipeline.query import Plan
+    from odradek.pipeline.query import QueryPlan
 
 
 @dataclass
@@ -40,12 +40,12 @@ class ReadTask(InputPartition):
 class TableReader:
     """Plans and reads the tasks of one table; `schema` names the columns. Raises BadOption."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         check_schema(schema, options)
 
-    def tasks(self, plan: Plan, filtered: PushedFilters = PushedFilters()) -> list[ReadTask]:  # noqa: B008
+    def tasks(self, plan: QueryPlan, filtered: PushedFilters = PushedFilters()) -> list[ReadTask]:  # noqa: B008
         from odradek.pipeline.planning import (
             HEADERS_TASK_BYTES,
             LOOKED_INTO_MAX,
@@ -71,7 +71,7 @@ class TableReader:
 
     def _wanted(self, filtered: PushedFilters) -> RecordSelection:
         """Columns, times and row type to read; the partition is filled in for each range."""
-        from odradek.pipeline.decoding.selection import RecordSelection
+        from odradek.pipeline.decoding.record_selection import RecordSelection
 
         columns = decoded_columns(self._schema)
         since_ms, until_ms, rows = filtered.since_ms, filtered.until_ms, self._options.rows
@@ -86,7 +86,7 @@ class TableReader:
             return  # Spark runs one task even for an empty plan
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from odradek.pipeline.reading import ReadSettings, read_pieces, with_gap_column
+        from odradek.pipeline.range_reader import ReadSettings, read_pieces, with_gap_column
 
         options, needed = self._options, self._wanted(filtered)
         reading = ReadSettings(

@@ -29,7 +29,7 @@ from odradek.pipeline.decoding.schema import (
     VALUE_ERROR,
 )
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.options import REPORT, Options
+from odradek.pipeline.options import REPORT, SourceOptions
 
 NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 """Columns that may be NOT NULL in a schema, so that Spark does not check each row for null."""
@@ -66,7 +66,7 @@ def usual_schema(given: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {types[name]}" for name in types if name not in left_out)
 
 
-def check_schema(schema: StructType, options: Options) -> None:
+def check_schema(schema: StructType, options: SourceOptions) -> None:
     """Check the schema of a query: it may omit columns, and defines the fields of JSON values. Raises BadOption."""
     types = dict(BATCH_SPARK_TYPES if options.rows == BATCHES else SPARK_TYPES)
     is_json = options.value_format == JSON

@@ -10,7 +10,7 @@ from typing import Any
 from odradek.bench.flights.events import BROKER, flights, produce
 from odradek.bench.flights.notebook import run
 from odradek.pipeline import register
-from odradek.pipeline.session import open_session
+from odradek.pipeline.spark_session import open_session
 from odradek.testing import Broker
 
 PAGE = Path("docs/flights.md")

@@ -25,7 +25,7 @@ from odradek.bench.tables.application import Application, Launch, Response
 from odradek.bench.tables.brokers import Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
 from odradek.bench.tables.session import CONNECTOR, ODRADEK, QUERIES
-from odradek.pipeline.session import TO_WORKERS
+from odradek.pipeline.spark_session import TO_WORKERS
 
 ALL_CORES, ONE_CORE = "local[2]", "local[1]"
 

@@ -197,7 +197,7 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
         .config("spark.local.dir", settings["directory"])
     )
     if settings["format"] == ODRADEK:
-        from odradek.pipeline.session import TO_WORKERS
+        from odradek.pipeline.spark_session import TO_WORKERS
 
         for key, value in TO_WORKERS.items():
             builder = builder.config(key, value)

@@ -204,12 +204,12 @@ PIECE_BYTES = 8 << 20
 
 def _decoded(topic: Topic, logs: Sequence[bytes]) -> int:
     """How many records they hold; every column was made of each."""
-    from odradek.pipeline.decoding.decoder import Decoder, RecordSelection
+    from odradek.pipeline.decoding.record_decoder import RecordDecoder, RecordSelection
     from odradek.pipeline.decoding.schema import COLUMNS
 
     rows = 0
     for log in logs:
-        decoder = Decoder(RecordSelection(topic.name, 0, COLUMNS), topic.name)
+        decoder = RecordDecoder(RecordSelection(topic.name, 0, COLUMNS), topic.name)
         for start in range(0, len(log), PIECE_BYTES):
             rows += sum(
                 each.num_rows for each in decoder.feed(memoryview(log)[start : start + PIECE_BYTES])

@@ -76,7 +76,7 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
 
 def session_of(args: argparse.Namespace, name: str) -> AbstractContextManager[SparkSession]:
     """Open a Spark session as these arguments describe it. Raises BadOption."""
-    from odradek.pipeline.session import open_session
+    from odradek.pipeline.spark_session import open_session
 
     return open_session(name, args.master, named_values("--conf", args.conf))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from odradek.pipeline.jobs.audit import AuditReport, DeletedPartition
     from odradek.storage.tiered.audit import AuditFinding
 
-LINE = (
+SUMMARY = (
     "check every remote log segment against its metadata: sizes, CRCs, offsets, epochs, gaps,"
     " orphans"
 )
@@ -80,7 +80,7 @@ def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import ProgressReporter
+    from odradek.pipeline.cli.progress_reporter import ProgressReporter
     from odradek.pipeline.jobs.audit import AuditJob, audit
     from odradek.pipeline.options import store_url
 
@@ -92,12 +92,12 @@ def run(args: argparse.Namespace) -> int:
         young_ms=None if args.older_than is None else _ms(args.older_than),
         resume=args.resume,
     )
-    tell = ProgressReporter("segments", as_json=args.json)
-    with tell, session_of(args, "odradek-audit") as spark:
-        report = audit(spark, job, tell.progress)
-    tell.row(as_json(report))
+    reporter = ProgressReporter("segments", as_json=args.json)
+    with reporter, session_of(args, "odradek-audit") as spark:
+        report = audit(spark, job, reporter.progress)
+    reporter.row(as_json(report))
     for line in as_text(report):
-        tell.result(line)
+        reporter.result(line)
     return 0 if report.is_well else FAILED
 
 
@@ -157,7 +157,7 @@ def as_text(report: AuditReport) -> Iterator[str]:
             yield f"DEAD: no offset of {name} is read"
         yield from (f"WRONG: {text}" for text in each.problems)
     yield from (f"WRONG: {text}" for text in report.problems)
-    yield from (f"deleted: {_left_of(each)}" for each in report.deleted)
+    yield from (f"deleted: {_deleted_text(each)}" for each in report.deleted)
     for finding in report.findings:
         word = finding.status.value
         is_bad = finding.status.is_loss or finding.status.is_garbage
@@ -168,7 +168,7 @@ def as_text(report: AuditReport) -> Iterator[str]:
     yield "no problems found" if report.is_well else "problems found"
 
 
-def _left_of(deleted: DeletedPartition) -> str:
+def _deleted_text(deleted: DeletedPartition) -> str:
     from odradek.protocol.uuids import uuid_to_text
 
     partition, count = deleted.partition, deleted.segments

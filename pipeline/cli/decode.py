@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from odradek.pipeline.jobs.decode import Decoding
-    from odradek.pipeline.schemas.values import ValueDecoder
+    from odradek.pipeline.schemas.value_decoder import ValueDecoder
 
 LIMIT_MAX = (1 << 31) - 1
 """Spark's maximum for a limit."""
-LINE = "decode Avro, Protobuf or JSON values with a schema registry, and print typed columns"
+SUMMARY = "decode Avro, Protobuf or JSON values with a schema registry, and print typed columns"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,10 +101,10 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import ProgressReporter
-    from odradek.pipeline.cli.rows import rows_of
+    from odradek.pipeline.cli.progress_reporter import ProgressReporter
+    from odradek.pipeline.cli.row_format import rows_of
     from odradek.pipeline.errors import BadOption
-    from odradek.pipeline.jobs.progress import report_spark_tasks
+    from odradek.pipeline.jobs.job_progress import report_spark_tasks
 
     if not 0 <= args.limit <= LIMIT_MAX:
         raise BadOption(f"--limit {args.limit}: must be a number of records, at most {LIMIT_MAX}")
@@ -134,9 +134,9 @@ def _columns(decoder: ValueDecoder, *, as_json: bool) -> Iterator[str]:
 def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) -> DataFrame:
     from pyspark.errors import AnalysisException
 
+    from odradek.pipeline.data_source import NAME, register
     from odradek.pipeline.errors import BadOption
     from odradek.pipeline.jobs.decode import DECODED, decoded
-    from odradek.pipeline.source import NAME, register
 
     # Analyze the frame once, so that its filter can be pushed down to the source (docs/pipeline.md).
     source = {"pushFilters": "true", **source_of(args), "subscribe": args.topic}
@@ -153,7 +153,7 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
 
 
 def _line(row: dict[str, Any], *, as_json: bool) -> str:
-    from odradek.pipeline.cli.rows import short_time
+    from odradek.pipeline.cli.row_format import short_time
     from odradek.pipeline.jobs.decode import ERROR
 
     if as_json:

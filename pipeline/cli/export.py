@@ -12,12 +12,12 @@ from odradek.pipeline.cli.arguments import (
     source_of,
 )
 from odradek.pipeline.cli.decode import add_registry_arguments, decoding_of
-from odradek.pipeline.cli.progress import ProgressReporter
+from odradek.pipeline.cli.progress_reporter import ProgressReporter
 
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.export import ExportBatch, ExportJob
 
-LINE = (
+SUMMARY = (
     "export a topic to Parquet or Delta; each record is written exactly once, also after restarts"
 )
 
@@ -62,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     job.check()
     reporter = ProgressReporter("offsets", as_json=args.json)
     with reporter, session_of(args, "odradek-export") as spark:
-        batches = export(spark, job, lambda batch: _tell(reporter, batch), reporter.progress)
+        batches = export(
+            spark, job, lambda batch: _report_batch(reporter, batch), reporter.progress
+        )
     records = sum(batch.records for batch in batches)
     dead = sum(batch.dead_letters for batch in batches)
     gaps = sum(batch.gaps for batch in batches)
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> ExportJob:
     from odradek.pipeline.jobs.export import OFFSETS_A_BATCH, ExportJob
-    from odradek.pipeline.jobs.values import Values
+    from odradek.pipeline.jobs.export_values import ExportValues
 
     source = {
         "subscribe": args.topic,
@@ -88,7 +90,7 @@ def _job(args: argparse.Namespace) -> ExportJob:
         out=args.out,
         format=args.format,
         by=args.by,
-        values=Values(
+        values=ExportValues(
             args.value, args.schema, None if args.registry is None else decoding_of(args)
         ),
         offsets_a_batch=OFFSETS_A_BATCH if args.offsets_a_batch is None else args.offsets_a_batch,
@@ -98,7 +100,7 @@ def _job(args: argparse.Namespace) -> ExportJob:
     )
 
 
-def _tell(reporter: ProgressReporter, batch: ExportBatch) -> None:
+def _report_batch(reporter: ProgressReporter, batch: ExportBatch) -> None:
     reporter.row(
         {
             "batch": batch.number,

@@ -12,7 +12,7 @@ from odradek.pipeline.cli import audit, decode, export, replay, stats
 from odradek.pipeline.errors import BadOption, PipelineError, translate_spark_error
 
 JOBS = {"export": export, "replay": replay, "audit": audit, "stats": stats, "decode": decode}
-"""The jobs' modules by name; each has LINE, add_arguments and run, and imports Spark only when it runs."""
+"""The jobs' modules by name; each has SUMMARY, add_arguments and run, and imports Spark only when it runs."""
 OF_SPARK = ("pyspark", "py4j")
 """Packages whose exceptions are reported in one line, because theirs contain tracebacks of other processes."""
 EXTRA = "pip install 'odradek[spark,schemas]'"
@@ -43,8 +43,8 @@ def add_parser(
     # not "job": replay has a --job argument
     jobs = parser.add_subparsers(metavar="JOB", dest="chosen_job")
     for name, job in JOBS.items():
-        description = f"{job.LINE[0].upper()}{job.LINE[1:]}."
-        job.add_arguments(jobs.add_parser(name, help=job.LINE, description=description))
+        description = f"{job.SUMMARY[0].upper()}{job.SUMMARY[1:]}."
+        job.add_arguments(jobs.add_parser(name, help=job.SUMMARY, description=description))
     return parser
 
 

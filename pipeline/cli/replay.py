@@ -19,7 +19,7 @@ from odradek.pipeline.errors import BadOption
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.replay import ReplayJob
 
-LINE = (
+SUMMARY = (
     "write a range of a topic to another topic; each record is written exactly once, also after"
     " restarts"
 )
@@ -98,15 +98,15 @@ def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import ProgressReporter
+    from odradek.pipeline.cli.progress_reporter import ProgressReporter
     from odradek.pipeline.jobs.replay import replay
 
-    job, tell = job_of(args), ProgressReporter("offsets", as_json=args.json)
+    job, reporter = job_of(args), ProgressReporter("offsets", as_json=args.json)
     job.check()
-    with tell, session_of(args, "odradek-replay") as spark:
-        result = replay(spark, job, tell.progress)
+    with reporter, session_of(args, "odradek-replay") as spark:
+        result = replay(spark, job, reporter.progress)
     for each in result.partitions:
-        tell.row(
+        reporter.row(
             {
                 "partition": each.partition,
                 "records": each.records,
@@ -114,9 +114,9 @@ def run(args: argparse.Namespace) -> int:
                 "transactions": each.transactions,
             }
         )
-    tell.row({"job": result.job, "records": result.records, "bytes": result.size_bytes})
+    reporter.row({"job": result.job, "records": result.records, "bytes": result.size_bytes})
     size = result.size_bytes / 1e6
-    tell.result(
+    reporter.result(
         f"{result.records} records ({size:.1f} MB) written to {args.to}; job {result.job} is"
         " complete"
     )

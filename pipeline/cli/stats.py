@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from odradek.pipeline.jobs.retention import RetentionOutcome, RetentionRule
 
 RULES = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes")
-LINE = (
+SUMMARY = (
     "bytes, records, compression, keys and late records of topics; effect of other retention"
     " settings"
 )
@@ -83,8 +83,8 @@ def _add_retention_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.cli.progress import ProgressReporter
-    from odradek.pipeline.cli.rows import rows_of
+    from odradek.pipeline.cli.progress_reporter import ProgressReporter
+    from odradek.pipeline.cli.row_format import rows_of
     from odradek.pipeline.jobs.stats import StatsJob, stats
     from odradek.pipeline.options import duration_ms
 
@@ -98,13 +98,13 @@ def run(args: argparse.Namespace) -> int:
         by=args.by,
         records=not args.headers_only,
         top_keys=args.top,
-        late_after_ms=_given("--late-after", args.late_after, duration_ms),
+        late_after_ms=_parse_config("--late-after", args.late_after, duration_ms),
     )
     job.check()
     reporter = ProgressReporter("tasks", as_json=args.json)
     with reporter, session_of(args, "odradek-stats") as spark:
         rows = rows_of(stats(spark, job, reporter.progress))
-    _tell(args.json, rows, lambda: as_text(rows))
+    _print_rows(args.json, rows, lambda: as_text(rows))
     return 0
 
 
@@ -121,8 +121,8 @@ def _check_price(price: float | None, rules: Sequence[RetentionRule]) -> None:
 def _what_if(
     args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[RetentionRule]
 ) -> int:
-    from odradek.pipeline.cli.progress import ProgressReporter
-    from odradek.pipeline.jobs.progress import report_spark_tasks
+    from odradek.pipeline.cli.progress_reporter import ProgressReporter
+    from odradek.pipeline.jobs.job_progress import report_spark_tasks
     from odradek.pipeline.jobs.retention import retention
     from odradek.seams.clock import RealClock
 
@@ -135,11 +135,11 @@ def _what_if(
     ):
         outcomes = retention(spark, source, rules, now_ms)
     rows = [_outcome(each, args.price) for each in outcomes]
-    _tell(args.json, rows, lambda: outcomes_as_text(outcomes, args.price))
+    _print_rows(args.json, rows, lambda: outcomes_as_text(outcomes, args.price))
     return 0
 
 
-def _tell(
+def _print_rows(
     as_json: bool, rows: Sequence[Mapping[str, Any]], lines: Callable[[], Iterator[str]]
 ) -> None:
     if as_json:
@@ -174,7 +174,7 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _minute(time: str | None) -> str | None:
-    from odradek.pipeline.cli.rows import short_time
+    from odradek.pipeline.cli.row_format import short_time
 
     return None if time is None else short_time(time, "minutes")
 
@@ -222,13 +222,13 @@ def parsed_rule(text: str) -> RetentionRule:
             raise BadOption(f"--what-if {text}: {name} is given twice")
         parse = duration_ms if name.endswith(".ms") else _size
         is_special = value in ("-1", "-2")
-        given[field] = int(value) if is_special else _given(name, value, parse)
+        given[field] = int(value) if is_special else _parse_config(name, value, parse)
     rule = RetentionRule(**given)
     rule.check()
     return rule
 
 
-def _given(name: str, value: str, parse: Callable[[str], int]) -> int:
+def _parse_config(name: str, value: str, parse: Callable[[str], int]) -> int:
     from odradek.pipeline.errors import BadOption
 
     try:
@@ -284,7 +284,7 @@ def outcomes_as_text(outcomes: Sequence[RetentionOutcome], price: float | None) 
     from odradek.cli.output import human_bytes, table_lines
 
     for rule in dict.fromkeys(each.rule for each in outcomes):
-        ours = [each for each in outcomes if each.rule == rule]
+        rule_outcomes = [each for each in outcomes if each.rule == rule]
         head = ["TOPIC", "PARTITION", "DELETES", "SEGMENTS", "OFFSETS", "KEEPS", "START OFFSET"]
         head += ["LOCAL DELETES", "LOCAL KEEPS", "LOCAL START"] if rule.is_local else []
         head += [] if price is None else ["PER MONTH"]
@@ -300,22 +300,22 @@ def outcomes_as_text(outcomes: Sequence[RetentionOutcome], price: float | None) 
                 *(_on_disk([each], each.local_start_offset) if rule.is_local else []),
                 *([] if price is None else [each.cost(price)]),
             ]
-            for each in ours
+            for each in rule_outcomes
         ]
         rows.append(
             [
                 "all",
                 None,
-                human_bytes(sum(each.bytes_deleted for each in ours)),
-                sum(each.segments_deleted for each in ours),
-                sum(each.offsets_deleted for each in ours),
-                human_bytes(sum(each.bytes_kept for each in ours)),
+                human_bytes(sum(each.bytes_deleted for each in rule_outcomes)),
+                sum(each.segments_deleted for each in rule_outcomes),
+                sum(each.offsets_deleted for each in rule_outcomes),
+                human_bytes(sum(each.bytes_kept for each in rule_outcomes)),
                 None,
-                *(_on_disk(ours, None) if rule.is_local else []),
-                *([] if price is None else [sum(each.cost(price) for each in ours)]),
+                *(_on_disk(rule_outcomes, None) if rule.is_local else []),
+                *([] if price is None else [sum(each.cost(price) for each in rule_outcomes)]),
             ]
         )
-        yield _said(rule)
+        yield _rule_text(rule)
         yield from table_lines(head, rows, thousands=True)
 
 
@@ -328,6 +328,6 @@ def _on_disk(outcomes: Sequence[RetentionOutcome], start: int | None) -> list[ob
     return [human_bytes(deleted), human_bytes(kept), start] if known else [None, None, start]
 
 
-def _said(rule: RetentionRule) -> str:
+def _rule_text(rule: RetentionRule) -> str:
     values = {name: getattr(rule, name.replace(".", "_")) for name in RULES}
     return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)

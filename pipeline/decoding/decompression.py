@@ -21,7 +21,7 @@ from odradek.protocol.records.compression import LZ4, decompress
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
 
 
-class Bodies:
+class DecompressionBuffer:
     """Buffer of decompressed batch bodies, whose memory is reused. It is full at `enough_bytes`."""
 
     def __init__(self, enough_bytes: int) -> None:
@@ -55,7 +55,7 @@ class Bodies:
         """Decompress one body of any codec. Raises CorruptBatch."""
         whole = np.frombuffer(decompress(codec, body, MAX_DECOMPRESSED_BYTES), np.uint8)
         at = self._size
-        self._make_room(at + len(whole))
+        self._reserve(at + len(whole))
         self._memory[at : at + len(whole)] = whole
         self._ends.append(at + len(whole))
 
@@ -65,7 +65,7 @@ class Bodies:
         self._ends = []
         return self._memory[:size], ends
 
-    def _make_room(self, needed: int) -> None:
+    def _reserve(self, needed: int) -> None:
         if needed > len(self._memory):
             grown = _memory(max(needed, 2 * len(self._memory)))
             grown[: self._size] = self._memory[: self._size]

@@ -13,7 +13,7 @@ A topic may be deleted at any time, and another created with its name. Remaining
 reported as that, and its segments are neither read nor missed.
 
 Reading takes nearly all of the time. With `resume`, results of the segments that were read are kept
-(`audit_notes.py`), and a later run repeats only the rest.
+(`audit_results.py`), and a later run repeats only the rest.
 
 Without brokers, the manifests replace the metadata. The driver keeps only findings and sums, and the metadata if
 there are brokers.
@@ -36,7 +36,7 @@ from odradek.pipeline.errors import (
     PipelineError,
     spark_error_message,
 )
-from odradek.pipeline.jobs.audit_notes import AuditNotes, opened_notes
+from odradek.pipeline.jobs.audit_results import AuditResultsFile, open_audit_results
 from odradek.pipeline.jobs.audit_tasks import (
     AuditSource,
     PartitionReport,
@@ -44,7 +44,7 @@ from odradek.pipeline.jobs.audit_tasks import (
     check_partition,
     check_segment,
 )
-from odradek.pipeline.jobs.progress import JobProgress
+from odradek.pipeline.jobs.job_progress import JobProgress
 from odradek.pipeline.store import list_directories
 from odradek.pipeline.store_errors import object_error
 from odradek.seams.clock import RealClock
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-EachOf = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+RunTasks = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 YOUNG_MS, YOUNG_WITHOUT_BROKERS_MS = 3_600_000, 86_400_000
 """Objects without a segment that are younger may be part of a copy in progress."""
@@ -150,25 +150,27 @@ def audit(
 
 def run_audit(
     job: AuditJob,
-    each_of: EachOf,
+    run_tasks: RunTasks,
     slots: int,
     on_progress: Callable[[JobProgress], None] = lambda progress: None,
 ) -> AuditReport:
-    """Audit the store; `each_of` applies a function to many items, `slots` at a time."""
+    """Audit the store; `run_tasks` applies a function to many items, `slots` at a time."""
     if job.resume is None:
-        return _audited(job, each_of, slots, on_progress, None)
-    with opened_notes(job.resume, job.tiered_url, has_brokers=job.bootstrap is not None) as notes:
-        report = _audited(job, each_of, slots, on_progress, notes)
+        return _audited(job, run_tasks, slots, on_progress, None)
+    with open_audit_results(
+        job.resume, job.tiered_url, has_brokers=job.bootstrap is not None
+    ) as notes:
+        report = _audited(job, run_tasks, slots, on_progress, notes)
         notes.end()
         return report
 
 
 def _audited(
     job: AuditJob,
-    each_of: EachOf,
+    run_tasks: RunTasks,
     slots: int,
     on_progress: Callable[[JobProgress], None],
-    notes: AuditNotes | None,
+    notes: AuditResultsFile | None,
 ) -> AuditReport:
     clock = RealClock()
     begun_at = clock.monotonic()
@@ -194,7 +196,7 @@ def _audited(
     while some := list(islice(whole, SEGMENTS_A_TASK * TASKS_A_ROUND * slots)):
         reports = _noted(notes, some)
         noted += len(reports)
-        read = _read(source, [each for each in some if _id(each) not in reports], each_of)
+        read = _read(source, [each for each in some if _id(each) not in reports], run_tasks)
         if notes is not None and read:
             notes.note(read)
         for report in (*reports.values(), *(report for _, report in read)):
@@ -207,14 +209,16 @@ def _audited(
                 broken.append(report)
         on_progress(JobProgress(done, 0, clock.monotonic() - begun_at, noted))
     if cluster_view is not None:
-        cluster_view.look_again()
+        cluster_view.refresh()
     _check_there(job, listed, cluster_view)
-    checked = each_of(_check_partition, _partition_checks(listed, source, cluster_view, manifests))
+    checked = run_tasks(
+        _check_partition, _partition_checks(listed, source, cluster_view, manifests)
+    )
     partitions = [each for each in checked if each is not None]
     deleted: list[DeletedPartition] = []
     if cluster_view is not None:
-        cluster_view.read_on()
-        cluster_view.look_again()
+        cluster_view.read_to_end()
+        cluster_view.refresh()
         listed.recheck()
         deleted = [each for each in cluster_view.deleted() if listed.is_wanted(each.partition)]
         partitions = [each for each in partitions if cluster_view.is_there(each.partition)]
@@ -269,35 +273,35 @@ class _ClusterView:
         """Read the metadata and the local log start offsets of `topics`, or of all if empty."""
         self._brokers = brokers
         self._metadata = brokers.remote_metadata()
-        self.read_on()
-        self.look_again()
+        self.read_to_end()
+        self.refresh()
         wanted = [each for each in self.known.partitions() if _is_wanted(topics, each)]
-        self._local_starts = self._asked_local_starts(wanted)
-        self.read_on()
+        self._local_starts = self._fetch_local_log_start_offsets(wanted)
+        self.read_to_end()
 
     @property
     def known(self) -> KnownSegments:
         return self._metadata.known
 
-    def read_on(self) -> None:
+    def read_to_end(self) -> None:
         self._brokers.read_remote_metadata(self._metadata)
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Request the current topics."""
         self._ids = {name: topic.topic_id for name, topic in self._brokers.topics().items()}
 
-    def _asked_local_starts(
+    def _fetch_local_log_start_offsets(
         self, wanted: Sequence[TopicIdPartition]
     ) -> Mapping[TopicPartition, int]:
         """Request the local log start offsets of partitions that exist, also after a deletion meanwhile."""
         there = [each for each in wanted if self.is_there(each)]
         try:
-            return self._brokers.local_starts(_where(each) for each in there)
+            return self._brokers.local_log_start_offsets(_where(each) for each in there)
         except BrokersUnavailable:
-            self.look_again()
+            self.refresh()
             if all(map(self.is_there, there)):
                 raise
-            return self._asked_local_starts(there)
+            return self._fetch_local_log_start_offsets(there)
 
     @property
     def topics(self) -> set[str]:
@@ -368,11 +372,11 @@ def _to_read(judged: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
     return (each for each in judged if each.status is SegmentStatus.WHOLE)
 
 
-_Read = list[tuple[StoredSegment, SegmentReport]]
+_OptionReader = list[tuple[StoredSegment, SegmentReport]]
 
 
 def _noted(
-    notes: AuditNotes | None, findings: Sequence[AuditFinding]
+    notes: AuditResultsFile | None, findings: Sequence[AuditFinding]
 ) -> dict[RemoteLogSegmentId, SegmentReport]:
     """Return the results of earlier runs for these segments."""
     if notes is None:
@@ -386,12 +390,14 @@ def _id(finding: AuditFinding) -> RemoteLogSegmentId | None:
     return None if finding.stored is None else finding.stored.id
 
 
-def _read(source: AuditSource, findings: Sequence[AuditFinding], each_of: EachOf) -> _Read:
+def _read(
+    source: AuditSource, findings: Sequence[AuditFinding], run_tasks: RunTasks
+) -> _OptionReader:
     tasks = [
         (source, findings[at : at + SEGMENTS_A_TASK])
         for at in range(0, len(findings), SEGMENTS_A_TASK)
     ]
-    reports = each_of(_check_segments, tasks) if tasks else []
+    reports = run_tasks(_check_segments, tasks) if tasks else []
     stored = {each.stored.id: each.stored for each in findings if each.stored is not None}
     return [(stored[each.id], each) for found in reports for each in found]
 

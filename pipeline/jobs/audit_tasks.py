@@ -4,7 +4,7 @@ A segment: each object has the size and CRC of the manifest, the manifest matche
 (`storage.tiered.verification`), and the log matches both (`segment_log_check.py`). The bytes of a log that is
 neither compressed nor encrypted are fetched once for both checks.
 
-A partition: the segments that cover its offsets are selected by the leader's epochs (`lineage.py`); offsets without
+A partition: the segments that cover its offsets are selected by the leader's epochs (`leader_epoch_lineage.py`); offsets without
 a segment are gaps. A segment from which nothing is read is dead: a deposed leader finished its copy, or another
 copy has the same offsets. The summaries must match the metadata, and the latest one must list all segments that
 readers would not find otherwise.
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
 from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, MissingSegment, error_text
 from odradek.pipeline.jobs.segment_log_check import SegmentLogChecker
-from odradek.pipeline.lineage import select_slices
+from odradek.pipeline.leader_epoch_lineage import select_slices
 from odradek.pipeline.segment_columns import Segments, SegmentSlices
 from odradek.pipeline.store import Store, store_at
 from odradek.pipeline.store_errors import object_error
@@ -144,8 +144,8 @@ class _SegmentCheck:
         except RemoteStorageError as error:
             self.problems.append(f"{segment_key(known, '')}: {error_text(error)}")
         if self.walk is not None:
-            said = {*self.problems}
-            self.problems += [each for each in self.walk.problems if each not in said]
+            already_reported = {*self.problems}
+            self.problems += [each for each in self.walk.problems if each not in already_reported]
 
     def _see(self, suffix: str, piece: bytes) -> None:
         """Check a piece of an object: log records, if the log is stored as it is."""
@@ -243,7 +243,7 @@ def _check_summaries(
     """Return the problems of the summaries, and the segments that the last one lacks. `gaps`: offsets of the
     partition from `low` to `high` without a segment."""
     objects = source.store().objects
-    problems = _wrong_in_summaries(objects, summaries, known)
+    problems = _summary_problems(objects, summaries, known)
     seen = _seen_by_summary(objects, max(summaries), partition, known)
     if len(seen) < len(known):
         left = select_slices(Segments.of(partition, seen), lineage, 0, 1 << 62)
@@ -273,13 +273,13 @@ class _Known:
         return self._segments.get(id_)
 
 
-def _wrong_in_summaries(
+def _summary_problems(
     objects: Objects, keys: Iterable[str], known: Iterable[RemoteLogSegmentMetadata]
 ) -> list[str]:
     segments = _Known(known)
     found = []
     for key in keys:
-        with _asked(key):
+        with _translate_store_errors(key):
             found += summary_problems(objects, key, segments)
     return found
 
@@ -294,14 +294,14 @@ def _seen_by_summary(
     last one begins, or later, which the reader lists itself. With an unreadable or empty summary the reader finds all
     segments. Segments deleted meanwhile are included, so that they are not reported.
     """
-    with _asked(key):
+    with _translate_store_errors(key):
         try:
             summary = decode(objects.get(key))
         except (ObjectMissing, CorruptRemoteData):
             return known
-        said = list(summary.segments(partition))
-        ids = {each.id for each in said}
-        last = max((each.start_offset for each in said), default=0)
+        segments = list(summary.segments(partition))
+        ids = {each.id for each in segments}
+        last = max((each.start_offset for each in segments), default=0)
         return [
             each
             for each in known
@@ -319,7 +319,7 @@ def _is_there(objects: Objects, segment: RemoteLogSegmentMetadata) -> bool:
 
 
 @contextmanager
-def _asked(key: str) -> Iterator[None]:
+def _translate_store_errors(key: str) -> Iterator[None]:
     """Translate errors of the store. Raises StoreUnavailable, DeniedSegment."""
     try:
         yield

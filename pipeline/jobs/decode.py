@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.schemas.registry import load_schemas
-from odradek.pipeline.schemas.values import ValueDecoder
+from odradek.pipeline.schemas.value_decoder import ValueDecoder
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 The conditions are: Parquet with undecoded values, dates in UTC, a directory that driver and tasks share (the
 meaning of a Hadoop URL is only known to Spark), and no Parquet settings but the codec. Otherwise Spark writes. The
-files are staged and moved like Spark's (`attempts.py`).
+files are staged and moved like Spark's (`batch_attempts.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.pipeline.errors import FilesUnavailable
-from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile, directory_of
+from odradek.pipeline.jobs.batch_attempts import (
+    BatchAttempts,
+    BatchKey,
+    StagedFile,
+    batch_directory,
+)
+from odradek.pipeline.jobs.export_tables import MICROSECONDS, PARTITIONINGS, TIMESTAMPS
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.tables import MICROSECONDS, PARTITIONINGS, TIMESTAMPS
-from odradek.pipeline.options import Options
+from odradek.pipeline.options import SourceOptions
 from odradek.pipeline.stream_offsets import StreamOffsets
 
 if TYPE_CHECKING:
@@ -34,7 +39,12 @@ class DirectExport:
     """Writes batches with `parquet_files`; `codec` is one of its CODECS."""
 
     def __init__(
-        self, spark: SparkSession, options: Options, attempts: BatchAttempts, by: str, codec: str
+        self,
+        spark: SparkSession,
+        options: SourceOptions,
+        attempts: BatchAttempts,
+        by: str,
+        codec: str,
     ) -> None:
         self._context = spark.sparkContext
         self._files = HadoopFiles(spark)
@@ -52,8 +62,8 @@ class DirectExport:
         """Write the records of a batch that was not attempted before; return how many. Raises Spark's errors (with
         GAP_FOUND if offsets are unreadable) and PipelineError.
         """
-        from odradek.pipeline.jobs.parquet_files import StagingSettings, write_task
-        from odradek.pipeline.stream import StreamReader
+        from odradek.pipeline.jobs.parquet_writer import StagingSettings, write_task
+        from odradek.pipeline.stream_reader import StreamReader
 
         reader = StreamReader(self._options, schema)
         begin = StreamOffsets({where: low for where, (low, _) in batch.offsets.items()}, topic_ids)
@@ -75,7 +85,7 @@ class DirectExport:
                 )
             self._attempts.place(
                 StagedFile(
-                    f"{directory}/{names[each.file]}", f"{each.directory}/{directory_of(batch)}"
+                    f"{directory}/{names[each.file]}", f"{each.directory}/{batch_directory(batch)}"
                 )
                 for each in written
             )
@@ -84,13 +94,13 @@ class DirectExport:
 
 def direct_export(
     spark: SparkSession,
-    options: Options,
+    options: SourceOptions,
     out: str,
     by: str,
     confirm: Callable[[], None],
 ) -> DirectExport | None:
     """Return a writer; None if Spark must write. `confirm` raises PipelineError if another driver has the lease."""
-    from odradek.pipeline.jobs.parquet_files import CODECS, UTC
+    from odradek.pipeline.jobs.parquet_writer import CODECS, UTC
 
     files = HadoopFiles(spark)
     codec = str(spark.conf.get(CODEC)).lower()

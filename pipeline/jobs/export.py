@@ -2,7 +2,7 @@
 
 The topic is read as a stream up to its current end. Spark writes a batch's offsets to the checkpoint before it
 reads the batch, and commits it after everything is written. A batch that a crash interrupted is repeated with the
-same offsets; `tables.py` makes the result appear once. Values that cannot be decoded, and offsets that cannot be
+same offsets; `export_tables.py` makes the result appear once. Values that cannot be decoded, and offsets that cannot be
 read, go to the dead letters or end the job, by option: every offset is in the table or in the dead letters. After
 the job has ended, any reader of the table sees each record once.
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
+from odradek.pipeline.data_source import NAME, register
 from odradek.pipeline.errors import (
     SKIP_HINT,
     BadOption,
@@ -30,17 +31,22 @@ from odradek.pipeline.errors import (
     PipelineError,
     spark_error_message,
 )
-from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.direct_export import direct_export
 from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
+from odradek.pipeline.jobs.export_checkpoint import Checkpoint
 from odradek.pipeline.jobs.export_lease import ExportLease, export_lease
+from odradek.pipeline.jobs.export_tables import FORMATS, PARTITIONINGS, ExportTable, open_table
+from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.progress import JobProgress
-from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
-from odradek.pipeline.jobs.values import Values
-from odradek.pipeline.options import REPORT, Options, Position, parse_options, without
+from odradek.pipeline.jobs.job_progress import JobProgress
+from odradek.pipeline.options import (
+    REPORT,
+    OffsetSpec,
+    SourceOptions,
+    parse_options,
+    without_prefixes,
+)
 from odradek.pipeline.query import Query
-from odradek.pipeline.source import NAME, register
 from odradek.pipeline.stream_offsets import StreamOffsets
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
@@ -73,7 +79,7 @@ class ExportJob:
     out: str
     format: str = "parquet"
     by: str = "date"
-    values: Values = Values()
+    values: ExportValues = ExportValues()
     offsets_a_batch: int = OFFSETS_A_BATCH
     unreadable: str = "fail"
     checkpoint: str | None = None
@@ -154,8 +160,8 @@ def export(
     try:
         return _export(spark, job, on_batch, on_progress)
     except (PySparkException, Py4JJavaError) as error:
-        said = spark_error_message(error).replace(SKIP_HINT, OR_AS_DEAD_LETTERS)
-        raise PipelineError(f"the export ended: {said}") from error
+        message = spark_error_message(error).replace(SKIP_HINT, OR_AS_DEAD_LETTERS)
+        raise PipelineError(f"the export ended: {message}") from error
 
 
 def _export(
@@ -176,15 +182,15 @@ def _export(
         _check_begins(table, options, job, checkpoint)
     with lease.held():
         try:
-            checkpoint.belongs_to(job.identity())
-            checkpoint.take_back()
-            checkpoint.has_dead_letters_at(job.dead_letters_path)
+            checkpoint.check_identity(job.identity())
+            checkpoint.undo_incomplete_commit()
+            checkpoint.check_dead_letters_path(job.dead_letters_path)
             direct = None
             if (job.format, job.values.kind) == ("parquet", "binary"):
                 direct = direct_export(spark, options, job.out, job.by, lease.confirm)
             writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint, direct)
-            course = _ExportCourse(options, checkpoint)
-            return _run(spark, job, lease, course, writer, on_batch, on_progress)
+            export_progress = _ExportProgress(options, checkpoint)
+            return _run(spark, job, lease, export_progress, writer, on_batch, on_progress)
         except (PySparkException, Py4JJavaError):
             lease.confirm()  # if another run took over, that caused the failure
             raise
@@ -194,7 +200,7 @@ def _run(
     spark: SparkSession,
     job: ExportJob,
     lease: ExportLease,
-    course: _ExportCourse,
+    export_progress: _ExportProgress,
     writer: BatchWriter,
     on_batch: Callable[[ExportBatch], None],
     on_progress: Callable[[JobProgress], None],
@@ -202,19 +208,19 @@ def _run(
     """Run the stream while the lease is held."""
     done: list[ExportBatch] = []
 
-    @interruption_in_short()
+    @shorten_interruption_errors()
     def write(frame: object, number: int) -> None:
         lease.confirm()
-        offsets = course.offsets_of(number)
+        offsets = export_progress.offsets_of(number)
         batch = writer.write(frame, number, offsets)  # type: ignore[arg-type]
         done.append(batch)
-        course.has(batch)
+        export_progress.has(batch)
         on_batch(batch)
         lease.confirm()  # Spark commits the batch after this returns
 
     query = (
         spark.readStream.format(NAME)
-        .options(**course.options(job.options()))
+        .options(**export_progress.options(job.options()))
         .load()
         .writeStream.option("checkpointLocation", job.checkpoint_path)
         .foreachBatch(write)
@@ -224,13 +230,17 @@ def _run(
     try:
         while not query.awaitTermination(PROGRESS_SECONDS):  # type: ignore[arg-type]
             lease.check()
-            on_progress(course.progress(_share_of_batch(spark, query), job.offsets_a_batch))
+            on_progress(
+                export_progress.progress(_share_of_batch(spark, query), job.offsets_a_batch)
+            )
     finally:
         query.stop()
     return done
 
 
-def _check_begins(table: Table, options: Options, job: ExportJob, checkpoint: Checkpoint) -> None:
+def _check_begins(
+    table: ExportTable, options: SourceOptions, job: ExportJob, checkpoint: Checkpoint
+) -> None:
     """Check that a new export has topics and a start, and that the table has no records of these topics, which it
     would duplicate if its checkpoint was lost. Raises BadOption.
     """
@@ -250,9 +260,11 @@ def _check_begins(table: Table, options: Options, job: ExportJob, checkpoint: Ch
         )
 
 
-def _starts(query: Query, options: Options) -> Mapping[TopicPartition, int]:
+def _starts(query: Query, options: SourceOptions) -> Mapping[TopicPartition, int]:
     """Return the starting offsets by the options. Raises BadOption."""
-    return query.resolve(list(query.partitions), options.starting or Position(everywhere=EARLIEST))
+    return query.resolve(
+        list(query.partitions), options.starting or OffsetSpec(everywhere=EARLIEST)
+    )
 
 
 def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
@@ -263,18 +275,18 @@ def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
     return max(shares, default=0.0)
 
 
-class _ExportCourse:
+class _ExportProgress:
     """Offset range and progress of this run. The starting offsets are resolved only before the first batch; later
     the options may no longer be resolvable.
     """
 
-    def __init__(self, options: Options, checkpoint: Checkpoint) -> None:
+    def __init__(self, options: SourceOptions, checkpoint: Checkpoint) -> None:
         self._options = options
         self._query = Query(options)
         self._checkpoint = checkpoint
-        self._check_topics(checkpoint.ends(checkpoint.last_begun()), self._query.topic_ids)
+        self._check_topics(checkpoint.ends(checkpoint.last_started()), self._query.topic_ids)
         begin = self._begin()
-        target = self._query.resolve(list(self._query.partitions), Position(everywhere=LATEST))
+        target = self._query.resolve(list(self._query.partitions), OffsetSpec(everywhere=LATEST))
         self._total = sum(max(0, target[where] - begin.get(where, 0)) for where in target)
         self._done = 0
         self._since = RealClock().monotonic()
@@ -300,15 +312,15 @@ class _ExportCourse:
         """Return the options of the stream. Spark requests the initial offsets until the first batch is committed;
         once that batch has started, they are known.
         """
-        if self._checkpoint.last_done() is not None:
+        if self._checkpoint.last_committed() is not None:
             return dict(given)
-        begin = self._checkpoint.ends(self._checkpoint.last_begun()).begin
+        begin = self._checkpoint.ends(self._checkpoint.last_started()).begin
         if begin is None:
             return dict(given)
         offsets: dict[str, dict[int, int]] = {}
         for where in self._query.partitions:
             offsets.setdefault(where.topic, {})[where.partition] = begin.get(where, 0)
-        return {**without(given, "starting"), "startingoffsets": json.dumps(offsets)}
+        return {**without_prefixes(given, "starting"), "startingoffsets": json.dumps(offsets)}
 
     def has(self, batch: ExportBatch) -> None:
         self._done += batch.offsets
@@ -321,9 +333,9 @@ class _ExportCourse:
 
     def _begin(self) -> Mapping[TopicPartition, int]:
         """Return the start offsets of the first uncommitted batch."""
-        done = self._checkpoint.last_done()
+        done = self._checkpoint.last_committed()
         if done is None:
-            return self._first(self._checkpoint.ends(self._checkpoint.last_begun()))
+            return self._first(self._checkpoint.ends(self._checkpoint.last_started()))
         return self._checkpoint.ends(done).offsets
 
     def _first(self, ends: StreamOffsets) -> Mapping[TopicPartition, int]:
@@ -343,7 +355,7 @@ INTERRUPTIONS = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
-SAID_MAX = 200
+MESSAGE_CHARS_MAX = 200
 """Maximum characters of an error's text."""
 
 
@@ -351,15 +363,15 @@ class Interrupted(Exception):
     """Spark stopped the stream, or a Java call timed out, which some stores report as an interruption."""
 
     def __init__(self, of_java: str, error: Exception) -> None:
-        said = (str(error).splitlines() or [""])[0][:SAID_MAX]
+        message = (str(error).splitlines() or [""])[0][:MESSAGE_CHARS_MAX]
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling Spark:"
-            f" {of_java[:SAID_MAX]} ({said})"
+            f" {of_java[:MESSAGE_CHARS_MAX]} ({message})"
         )
 
 
 @contextmanager
-def interruption_in_short() -> Iterator[None]:
+def shorten_interruption_errors() -> Iterator[None]:
     """Raise Interrupted in place of an error that an interruption caused."""
     try:
         yield

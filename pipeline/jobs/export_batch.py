@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.errors import GAP_FOUND, PipelineError
-from odradek.pipeline.jobs.attempts import BatchKey
-from odradek.pipeline.jobs.checkpoint import Checkpoint
+from odradek.pipeline.jobs.batch_attempts import BatchKey
 from odradek.pipeline.jobs.decode import DECODED, ERROR
 from odradek.pipeline.jobs.direct_export import DirectExport
-from odradek.pipeline.jobs.tables import Table
-from odradek.pipeline.jobs.values import Values, columns_of_good
+from odradek.pipeline.jobs.export_checkpoint import Checkpoint
+from odradek.pipeline.jobs.export_tables import ExportTable
+from odradek.pipeline.jobs.export_values import ExportValues, columns_of_good
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-LOOKS_MAX = 5
+ATTEMPTS_MAX = 5
 """Maximum number of repetitions when more offsets become unreadable each time."""
 GAP_ROWS = "topic string, partition int, offset long, lastOffset long, object string, reason string"
 
@@ -51,9 +51,9 @@ class BatchWriter:
     def __init__(
         self,
         spark: SparkSession,
-        values: Values,
-        table: Table,
-        dead_letters: Table,
+        values: ExportValues,
+        table: ExportTable,
+        dead_letters: ExportTable,
         checkpoint: Checkpoint,
         direct: DirectExport | None = None,
     ) -> None:
@@ -83,22 +83,22 @@ class BatchWriter:
                 " and is incomplete: run the export again"
             )
         self._pending = None
-        self._checkpoint.is_begun(number)
+        self._checkpoint.sync_offsets(number)
         batch = BatchKey(self._checkpoint.query_id, number, offsets)
         if number not in self._unfinished:
             try:
                 if self._direct is not None:
                     ids = self._checkpoint.ends(number).topic_ids
                     written = self._direct.write(frame.schema, batch, ids)
-                    return _told(batch, written, 0, 0)
-                return self._at_once(frame, batch)
+                    return _export_batch(batch, written, 0, 0)
+                return self._write_in_one_pass(frame, batch)
             except (PySparkException, Py4JJavaError) as error:
                 if GAP_FOUND not in str(error):
                     raise
-        with self._checkpoint.recreated_topics(number):
-            return self._with_care(frame, batch)
+        with self._checkpoint.marked_uncommitted(number):
+            return self._write_in_two_steps(frame, batch)
 
-    def _at_once(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
+    def _write_in_one_pass(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -113,21 +113,21 @@ class BatchWriter:
         dead = counted.get["dead"]
         if dead:
             self._dead_letters.write(self._dead(decoded, ()), batch)
-        return _told(batch, counted.get["all"], dead, 0)
+        return _export_batch(batch, counted.get["all"], dead, 0)
 
-    def _with_care(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
+    def _write_in_two_steps(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        for _ in range(LOOKS_MAX - 1):
+        for _ in range(ATTEMPTS_MAX - 1):
             try:
-                return self._replaced(frame, batch)
+                return self._replace(frame, batch)
             except (PySparkException, Py4JJavaError) as error:
                 if GAP_FOUND not in str(error):
                     raise
-        return self._replaced(frame, batch)
+        return self._replace(frame, batch)
 
-    def _replaced(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
+    def _replace(self, frame: DataFrame, batch: BatchKey) -> ExportBatch:
         """Write a batch in two steps. Raises Spark's errors, with GAP_FOUND if more offsets are unreadable than
         before.
         """
@@ -143,7 +143,7 @@ class BatchWriter:
             dead = dead.limit(0)  # avoids reading the batch for an empty result
         self._dead_letters.replace(dead, batch)
         self._table.replace(_good(decoded), batch)
-        return _told(batch, counts["all"], counts["dead"], len(gaps))
+        return _export_batch(batch, counts["all"], counts["dead"], len(gaps))
 
     def _dead(self, decoded: DataFrame, gaps: Sequence[Row]) -> DataFrame:
         from pyspark.sql import functions as f
@@ -165,7 +165,7 @@ def _good(decoded: DataFrame) -> DataFrame:
     return columns_of_good(decoded.where(f"{ERROR} is null"))
 
 
-def _told(batch: BatchKey, records: int, dead: int, gaps: int) -> ExportBatch:
+def _export_batch(batch: BatchKey, records: int, dead: int, gaps: int) -> ExportBatch:
     offsets = sum(max(0, high - low) for low, high in batch.offsets.values())
     return ExportBatch(batch.number, records - dead, dead, gaps, offsets)
 
@@ -185,21 +185,21 @@ def _without_gaps(frame: DataFrame, known: Sequence[Row]) -> DataFrame:
     if GAP not in frame.columns:
         return frame
     is_unknown = f.col(GAP).isNotNull()
-    said = f.concat_ws(" ", f.lit(GAP_FOUND), f.col(f"{GAP}.reason"))
-    keep: Any = f.when(is_unknown, f.raise_error(said).cast("boolean")).otherwise(True)
+    message = f.concat_ws(" ", f.lit(GAP_FOUND), f.col(f"{GAP}.reason"))
+    keep: Any = f.when(is_unknown, f.raise_error(message).cast("boolean")).otherwise(True)
     if known:
         inside = reduce(lambda one, other: one | other, map(_inside, _joined(known)))
         keep = f.when(inside, False).otherwise(keep)
     return frame.where(keep).drop(GAP)
 
 
-_Stretch = tuple[str, int, int, int]
+_OffsetRange = tuple[str, int, int, int]
 """Topic, partition, first and last offset."""
 
 
-def _joined(gaps: Sequence[Row]) -> list[_Stretch]:
+def _joined(gaps: Sequence[Row]) -> list[_OffsetRange]:
     """Join adjacent gaps, because two gaps may be one when they are read again."""
-    found: list[_Stretch] = []
+    found: list[_OffsetRange] = []
     for gap in sorted(gaps, key=lambda each: (each["topic"], each["partition"], each["offset"])):
         topic, partition, first, last = (
             gap["topic"],
@@ -214,11 +214,11 @@ def _joined(gaps: Sequence[Row]) -> list[_Stretch]:
     return found
 
 
-def _inside(segment_slice: _Stretch) -> Column:
+def _inside(offset_range: _OffsetRange) -> Column:
     """Return the condition that a record, or a whole gap, is inside these offsets."""
     from pyspark.sql import functions as f
 
-    topic, partition, first, last = segment_slice
+    topic, partition, first, last = offset_range
     ends = f.coalesce(f.col(f"{GAP}.lastOffset"), f.col("offset"))
     offsets = (f.col("offset") >= first) & (ends <= last)
     inside: Column = (f.col("topic") == topic) & (f.col("partition") == partition) & offsets

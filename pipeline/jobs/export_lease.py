@@ -15,8 +15,8 @@ last file is removed by a user, numbers start again; so each run's file also has
 
 A run confirms its lease before a batch starts, before its output becomes visible, and before Spark commits the
 batch. If another run has taken over, it ends, and the other run repeats its batch. It may also be suspended between
-a check and the next operation, which must therefore be safe to repeat (`attempts.py`, `tables.py`,
-`checkpoint.py`).
+a check and the next operation, which must therefore be safe to repeat (`batch_attempts.py`, `export_tables.py`,
+`export_checkpoint.py`).
 
     CHECKPOINT/odradek-run-N    file of the Nth run
 """
@@ -144,7 +144,7 @@ class ExportLease:
                 break
             seen = number, text
             self._pause(POLL_SECONDS)
-        if not self._files.create(self._path(number + 1), self._said()):
+        if not self._files.create(self._path(number + 1), self._lease_json()):
             raise JobRunning(self._held_by_other(""))
         self._number, self._renewed_at = number + 1, self._now()
         for each in self._numbers():
@@ -171,7 +171,7 @@ class ExportLease:
                 return
             self._look()
             self._beats += 1
-            self._files.put(self._path(self._number), self._said())
+            self._files.put(self._path(self._number), self._lease_json())
             self._renewed_at = self._now()
 
     def confirm(self) -> None:
@@ -189,7 +189,7 @@ class ExportLease:
             suppress(FilesUnavailable),
         ):  # the next run finds that the process has ended
             if self._is_own():
-                self._files.put(self._path(self._number), self._said(is_over=True))
+                self._files.put(self._path(self._number), self._lease_json(is_over=True))
 
     def _look(self) -> None:
         if not self._is_own():
@@ -233,7 +233,7 @@ class ExportLease:
         driver = _driver(text)
         return _field(text, "over") is True or (driver is not None and self._is_gone(driver))
 
-    def _said(self, *, is_over: bool = False) -> str:
+    def _lease_json(self, *, is_over: bool = False) -> str:
         driver = self._driver
         return json.dumps(
             {
@@ -270,8 +270,8 @@ def _field(text: str, name: str) -> object:
 def _driver(text: str) -> DriverProcess | None:
     """Return the process in a file; None while it is being written."""
     try:
-        said = json.loads(text)
-        return DriverProcess(said["host"], said["machine"], said["pid"], said["began"])
+        fields = json.loads(text)
+        return DriverProcess(fields["host"], fields["machine"], fields["pid"], fields["began"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -314,13 +314,13 @@ class _Processes:
         return fields[19] if len(fields) > 19 and fields[0] not in ENDED else ""
 
     def _read(self, path: str) -> str:
-        return self._asked(self._jvm.java.nio.file.Files.readString, path).strip()
+        return self._call_with_path(self._jvm.java.nio.file.Files.readString, path).strip()
 
     def _link(self, path: str) -> str:
         """Return the target of a symbolic link."""
-        return self._asked(self._jvm.java.nio.file.Files.readSymbolicLink, path)
+        return self._call_with_path(self._jvm.java.nio.file.Files.readSymbolicLink, path)
 
-    def _asked(self, of: Callable[[Any], Any], path: str) -> str:
+    def _call_with_path(self, of: Callable[[Any], Any], path: str) -> str:
         """Call a Java method with a path; "" if there is no such file."""
         from py4j.protocol import Py4JJavaError
 

@@ -35,13 +35,13 @@ class HadoopFiles:
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
 
     def exists(self, path: str) -> bool:
-        with _told(path, "looked at"):
+        with _translate_hadoop_errors(path, "looked at"):
             files, at = self._at(path)
             return bool(files.exists(at))
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory; none if it does not exist."""
-        with _told(directory, "listed"):
+        with _translate_hadoop_errors(directory, "listed"):
             files, at = self._at(directory)
             if not files.exists(at):
                 return []
@@ -49,7 +49,7 @@ class HadoopFiles:
 
     def below(self, directory: str) -> list[str]:
         """Return all files below a directory as relative paths, without hidden ones."""
-        with _told(directory, "listed"):
+        with _translate_hadoop_errors(directory, "listed"):
             files, at = self._at(directory)
             begin = len(files.makeQualified(at).toUri().getPath()) + 1
             found, entries = [], files.listFiles(at, True)
@@ -58,7 +58,7 @@ class HadoopFiles:
         return [path for path in found if not any(name[0] in "_." for name in path.split("/"))]
 
     def read(self, path: str) -> str:
-        with _told(path, "read"):
+        with _translate_hadoop_errors(path, "read"):
             files, at = self._at(path)
             stream = files.open(at)
             try:
@@ -68,7 +68,7 @@ class HadoopFiles:
 
     def write(self, path: str, text: str) -> None:
         """Create a file atomically. Raises OSError if it exists."""
-        with _told(path, "written"):
+        with _translate_hadoop_errors(path, "written"):
             files, at = self._at(path)
             _, begun = self._at(f"{path}.new")
             _fill(files.create(begun, True), text)
@@ -81,7 +81,7 @@ class HadoopFiles:
         """
         from py4j.protocol import Py4JJavaError
 
-        with _told(path, "written"):
+        with _translate_hadoop_errors(path, "written"):
             files, at = self._at(path)
             if str(files.getScheme()) == "file":  # Hadoop's create is not atomic there
                 files.mkdirs(at.getParent())
@@ -100,13 +100,13 @@ class HadoopFiles:
 
     def put(self, path: str, text: str) -> None:
         """Write a file, replacing an existing one."""
-        with _told(path, "written"):
+        with _translate_hadoop_errors(path, "written"):
             files, at = self._at(path)
             _fill(files.create(at, True), text)
 
     def make(self, directory: str) -> None:
         """Create a directory and its parents, unless it exists."""
-        with _told(directory, "made"):
+        with _translate_hadoop_errors(directory, "made"):
             files, at = self._at(directory)
             if not files.mkdirs(at):
                 raise FilesUnavailable(f"{directory} could not be created: {HELP}")
@@ -117,7 +117,7 @@ class HadoopFiles:
         """
         from py4j.protocol import Py4JJavaError
 
-        with _told(file, "moved"):
+        with _translate_hadoop_errors(file, "moved"):
             files, at = self._at(file)
             _, to = self._at(f"{directory}/{at.getName()}")
             try:
@@ -136,7 +136,7 @@ class HadoopFiles:
         """
         from py4j.protocol import Py4JJavaError
 
-        with _told(path, "removed"):
+        with _translate_hadoop_errors(path, "removed"):
             files, at = self._at(path)
             for tries_left in reversed(range(REMOVALS_MAX)):
                 try:
@@ -176,7 +176,7 @@ class HadoopFiles:
 
     def local(self, path: str) -> str | None:
         """Return the path on the local file system; None for other file systems."""
-        with _told(path, "looked at"):
+        with _translate_hadoop_errors(path, "looked at"):
             files, at = self._at(path)
             is_local = str(files.getScheme()) == "file"
             return str(files.makeQualified(at).toUri().getPath()) if is_local else None
@@ -196,15 +196,15 @@ def sync_file(path: PurePosixPath) -> None:
 
 
 @contextmanager
-def _told(path: str, done: str) -> Iterator[None]:
+def _translate_hadoop_errors(path: str, done: str) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
 
     try:
         yield
     except Py4JJavaError as error:
-        said = str(error.java_exception.toString()).partition("\n")[0]
+        message = str(error.java_exception.toString()).partition("\n")[0]
         raise FilesUnavailable(
-            f"{path} could not be {done}: {HELP}; Hadoop said: {said}"
+            f"{path} could not be {done}: {HELP}; Hadoop reported: {message}"
         ) from error
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.schema import RECORDS
 from odradek.pipeline.errors import BadOption, PipelineError, spark_error_message
-from odradek.pipeline.jobs.progress import JobProgress
+from odradek.pipeline.jobs.job_progress import JobProgress
 from odradek.pipeline.jobs.replay_target import (
     PartitionProgress,
     ReplayState,
@@ -154,15 +154,15 @@ def replay(
     clock = RealClock()
     begun_at, before = clock.monotonic(), plan.done(stable=False)
 
-    def tell(*, ended: bool = False) -> JobProgress:
+    def report(*, ended: bool = False) -> JobProgress:
         progress = JobProgress(
             plan.done(stable=ended), plan.total, clock.monotonic() - begun_at, before
         )
         on_progress(progress)
         return progress
 
-    replayed = _run(spark, plan, tell) if plan.replay_tasks else []
-    return ReplayResult(plan.state.job, replayed, tell(ended=True))
+    replayed = _run(spark, plan, report) if plan.replay_tasks else []
+    return ReplayResult(plan.state.job, replayed, report(ended=True))
 
 
 def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
@@ -300,7 +300,7 @@ def _share(rate: float | None, count: int) -> float | None:
 
 
 def _run(
-    spark: SparkSession, plan: ReplayPlan, tell: Callable[[], object]
+    spark: SparkSession, plan: ReplayPlan, report: Callable[[], object]
 ) -> list[ReplayedPartition]:
     """Run the tasks. If the progress cannot be read because brokers do not respond, it is reported later: tasks
     retry for longer and end the job if necessary. Other jobs of the Spark session are not affected.
@@ -322,7 +322,7 @@ def _run(
                 try:
                     return sorted(running.result(PROGRESS_S), key=lambda each: each.partition)
                 except StillRunning:
-                    _tell_if_known(tell)
+                    _report_if_available(report)
         except (PySparkException, Py4JJavaError) as error:
             raise PipelineError(f"the replay failed: {spark_error_message(error)}") from error
         finally:
@@ -330,8 +330,8 @@ def _run(
                 context.cancelJobsWithTag(tag)
 
 
-def _tell_if_known(tell: Callable[[], object]) -> None:
+def _report_if_available(report: Callable[[], object]) -> None:
     try:
-        tell()
+        report()
     except PipelineError as error:
         log.info("the progress of the replay could not be read: %s", error)

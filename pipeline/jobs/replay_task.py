@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from odradek.pipeline.decoding.decoder import MS_MAX
-from odradek.pipeline.encoding import COLUMNS, Records, cut
+from odradek.pipeline.decoding.record_decoder import MS_MAX
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.replay_target import (
     PartitionProgress,
@@ -30,6 +29,7 @@ from odradek.pipeline.jobs.replay_target import (
     replay_target_at,
 )
 from odradek.pipeline.options import TOPIC_ID, parse_options
+from odradek.pipeline.record_encoding import COLUMNS, RecordEncoder, cut
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
@@ -133,12 +133,12 @@ class _Replay:
                 raise progress_expired(replay_task.state)
             if progress.next < progress.high:
                 for table in read(replay_task.source, progress.topic, number, progress):
-                    progress = self._replay(writer, Records(table), progress)
+                    progress = self._replay(writer, RecordEncoder(table), progress)
                 self._commit(writer, advance(progress, progress.high))
         return ReplayedPartition(number, self._records, self._bytes, self._transactions)
 
     def _replay(
-        self, writer: ReplayWriter, records: Records, progress: PartitionProgress
+        self, writer: ReplayWriter, records: RecordEncoder, progress: PartitionProgress
     ) -> PartitionProgress:
         replay_task, limiter = self._task, self._limiter
         beyond = records.beyond(MS_MAX)
@@ -164,7 +164,7 @@ class _Replay:
                 self._commit(writer, progress)
         return progress
 
-    def _write(self, writer: ReplayWriter, records: Records, low: int, high: int) -> None:
+    def _write(self, writer: ReplayWriter, records: RecordEncoder, low: int, high: int) -> None:
         rows = np.arange(low, high)
         if not self._task.by_key:
             self._write_batches(writer, records, {self._partition: rows})
@@ -181,7 +181,7 @@ class _Replay:
             self._write_batches(writer, records, {p: each for p, each in parts if each is not None})
 
     def _write_batches(
-        self, writer: ReplayWriter, records: Records, rows: Mapping[int, Any]
+        self, writer: ReplayWriter, records: RecordEncoder, rows: Mapping[int, Any]
     ) -> None:
         broker_error = writer.write({p: records.encode(each) for p, each in rows.items()})
         for partition in broker_error:
@@ -221,8 +221,8 @@ def read(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from odradek.pipeline.decoding.arrow import arrow_schema
-    from odradek.pipeline.source import BatchReader
+    from odradek.pipeline.data_source import BatchReader
+    from odradek.pipeline.decoding.arrow_columns import arrow_schema
 
     def at(offset: int) -> str:
         id = {TOPIC_ID: progress.topic_id} if progress.topic_id else {}

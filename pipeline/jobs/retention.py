@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.data_source import NAME, register
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.options import OF_ROWS, parse_options, without
+from odradek.pipeline.options import OF_ROWS, parse_options, without_prefixes
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Int64s, PackedSlices, SegmentSlices
-from odradek.pipeline.source import NAME, register
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ _NOT_FOR_BROKERS = ("tiered.", "subscribe", "assign", "oncorruptsegment")
 def whole_logs(source: Mapping[str, str]) -> dict[str, str]:
     """Return the options, with lower-case names, for reading the same logs completely. Raises BadOption."""
     parse_options(source, streaming=False)
-    return without(source, *_OF_A_PART, *OF_ROWS)
+    return without_prefixes(source, *_OF_A_PART, *OF_ROWS)
 
 
 Ends = Mapping[TopicPartition, int]
@@ -254,7 +254,9 @@ def _with_local_starts(
             " kafka.bootstrap.servers (--bootstrap)"
         )
     brokers = brokers_at(options.bootstrap, options.request_timeout_ms)
-    starts = brokers.local_starts(TopicPartition(each.topic, each.partition) for each in logs)
+    starts = brokers.local_log_start_offsets(
+        TopicPartition(each.topic, each.partition) for each in logs
+    )
     return [
         replace(each, local_start=starts.get(TopicPartition(each.topic, each.partition)))
         for each in logs
@@ -289,7 +291,7 @@ def behind(source: Mapping[str, str], ends: Ends) -> dict[str, str]:
         offsets.setdefault(topic, {})[partition] = end
     is_strict = source.get("oncorruptsegment", "fail").lower() == "fail"
     return {
-        **without(source, *_NOT_FOR_BROKERS),
+        **without_prefixes(source, *_NOT_FOR_BROKERS),
         "rows": BATCHES,
         "assign": json.dumps({topic: list(its) for topic, its in offsets.items()}),
         "startingoffsets": json.dumps(offsets),

@@ -74,10 +74,12 @@ class SegmentLogChecker:
         if self._rest:
             self._break("the last batch is incomplete", 0)
         elif self._next_offset > self._segment.end_offset + 1:
-            self._say(f"ends at offset {self._next_offset - 1}, not {self._segment.end_offset}")
+            self._add_problem(
+                f"ends at offset {self._next_offset - 1}, not {self._segment.end_offset}"
+            )
         offsets = self._segment.end_offset - self._segment.start_offset + 1
         if is_dense(self._segment.custom_metadata) and self.records != offsets:
-            self._say(
+            self._add_problem(
                 f"has {self.records} records, but the metadata has one for each of {offsets}"
                 " offsets"
             )
@@ -95,7 +97,7 @@ class SegmentLogChecker:
         wrong = (positions[slots] != entries["position"]) | (bases[slots] > offsets)
         if wrong.any():
             first = entries[int(np.argmax(wrong))]
-            self._say(
+            self._add_problem(
                 f"the offset index has offset {self._segment.start_offset + first['relative']}"
                 f" at byte {first['position']} or after it"
             )
@@ -113,10 +115,10 @@ class SegmentLogChecker:
             f"offset {base[at]} comes after {before[at]}"
         ))  # fmt: skip
         slots = np.searchsorted(self._epoch_starts, base, side="right") - 1
-        told = self._epochs[np.maximum(slots, 0)]
-        self._first(found, (slots < 0) | (told != found["leader_epoch"]), lambda at: (
+        expected = self._epochs[np.maximum(slots, 0)]
+        self._first(found, (slots < 0) | (expected != found["leader_epoch"]), lambda at: (
             f"offset {base[at]} has epoch {found['leader_epoch'][at]}, the metadata has"
-            f" {told[at]}"
+            f" {expected[at]}"
         ))  # fmt: skip
         latest = self._segment.max_timestamp_ms
         control = found["attributes"] & _CONTROL != 0
@@ -135,11 +137,13 @@ class SegmentLogChecker:
             at = int(np.argmax(wrong))
             others = int(wrong.sum()) - 1
             more = f" (and {others} more batches)" if others else ""
-            self._say(f"byte {self._position + int(found['position'][at])}: {text(at)}{more}")
+            self._add_problem(
+                f"byte {self._position + int(found['position'][at])}: {text(at)}{more}"
+            )
 
     def _break(self, what: str, position: int) -> None:
         self._is_broken = True
-        self._say(f"byte {self._position + position}: {what}")
+        self._add_problem(f"byte {self._position + position}: {what}")
 
-    def _say(self, text: str) -> None:
+    def _add_problem(self, text: str) -> None:
         self.problems.append(f"{self._name}: {text}")

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from odradek.pipeline.data_source import NAME, register
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.progress import JobProgress, report_spark_tasks
-from odradek.pipeline.options import OF_ROWS, REPORT, parse_options, without
+from odradek.pipeline.jobs.job_progress import JobProgress, report_spark_tasks
+from odradek.pipeline.options import OF_ROWS, REPORT, parse_options, without_prefixes
 from odradek.pipeline.query import Query
-from odradek.pipeline.source import NAME, register
 from odradek.protocol.records.compression import NAMES
 from odradek.seams.values import value_class
 
@@ -118,7 +118,7 @@ def _up_to_now(source: Mapping[str, str]) -> dict[str, str]:
     for (topic, partition), (_, end) in Query(options).ranges().items():
         ends.setdefault(topic, {})[str(partition)] = end
     return {
-        **without(source, "subscribe", "assign", "ending", *OF_ROWS),
+        **without_prefixes(source, "subscribe", "assign", "ending", *OF_ROWS),
         "assign": json.dumps({topic: list(map(int, its)) for topic, its in ends.items()}),
         "endingoffsets": json.dumps(ends),
     }

@@ -31,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odradek.pipeline.schemas.columns import BadSchema, fitted, in_parts, relaxed
+from odradek.pipeline.schemas.column_types import BadSchema, fitted, in_parts, relaxed
 from odradek.pipeline.schemas.registry import Schema
 
 VALUE = "value"
@@ -71,25 +71,25 @@ class AvroDecoder:
         import fastavro  # noqa: F401 - both are found missing here, and not in a task
         import pyruhvro  # noqa: F401
 
-        written = _Expanded(schema)
-        read = written if reader is None or reader.text == schema.text else _Expanded(reader)
+        written = _ResolvedSchema(schema)
+        read = written if reader is None or reader.text == schema.text else _ResolvedSchema(reader)
         self._written = written.tree
         self._read = None if read is written else read.tree
         self._raw = read.kind
         self.kind = relaxed(read.kind)
-        self._is_quick = read is written and written.is_quick
+        self._is_supported_by_pyruhvro = read is written and written.is_supported_by_pyruhvro
         self._text = json.dumps(written.tree)
         self._parsed: Any = None
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the columns, as a struct, and the errors of invalid values by index; these are null."""
-        if self._is_quick and len(payloads):
-            found = self._quickly(payloads)
+        if self._is_supported_by_pyruhvro and len(payloads):
+            found = self._decode_with_pyruhvro(payloads)
             if found is not None:
                 return found, {}
-        return in_parts(payloads, self._surely, self.kind)
+        return in_parts(payloads, self._decode_with_fastavro, self.kind)
 
-    def _quickly(self, payloads: pa.Array) -> pa.Array | None:
+    def _decode_with_pyruhvro(self, payloads: pa.Array) -> pa.Array | None:
         import pyruhvro
 
         try:
@@ -109,7 +109,7 @@ class AvroDecoder:
                 raise
             return None
 
-    def _surely(self, payloads: pa.Array) -> pa.Array:
+    def _decode_with_fastavro(self, payloads: pa.Array) -> pa.Array:
         import fastavro
 
         try:
@@ -130,13 +130,13 @@ class AvroDecoder:
         return fitted(array, self.kind)
 
 
-class _Expanded:
+class _ResolvedSchema:
     """A schema in which each named type is defined where it is used, with a name for that place, so that two
     versions of a schema have the same names. `tree` is the schema, `kind` its Arrow type.
     """
 
     def __init__(self, schema: Schema) -> None:
-        self.is_quick = True
+        self.is_supported_by_pyruhvro = True
         self._schema = schema
         self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
         self._within: list[str] = []
@@ -144,7 +144,7 @@ class _Expanded:
             for _, text in schema.references:
                 self._walk(json.loads(text), "", ())
             root = json.loads(schema.text)
-            self.is_quick = True
+            self.is_supported_by_pyruhvro = True
             if not self._is_record(root):
                 root = {
                     "type": "record",
@@ -183,7 +183,7 @@ class _Expanded:
         return self._primitive(node, name)
 
     def _primitive(self, node: Mapping[str, Any], name: str) -> tuple[Any, pa.DataType]:
-        self.is_quick &= name not in _SLOW
+        self.is_supported_by_pyruhvro &= name not in _SLOW
         logical = node.get("logicalType")
         if name == "bytes" and logical == "decimal":
             return dict(node), pa.decimal128(node["precision"], node.get("scale", 0))
@@ -222,7 +222,7 @@ class _Expanded:
             kept = {key: node[key] for key in ("symbols", "default") if key in node}
             return {"type": "enum", "name": _unique(path), **kept}, pa.string()
         if sort == "fixed":
-            self.is_quick = False
+            self.is_supported_by_pyruhvro = False
             made: dict[str, Any] = {"type": "fixed", "name": _unique(path), "size": node["size"]}
             if node.get("logicalType") == "decimal":
                 precision, scale = node["precision"], node.get("scale", 0)

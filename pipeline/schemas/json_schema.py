@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from odradek.pipeline.schemas.columns import BadSchema, in_parts
+from odradek.pipeline.schemas.column_types import BadSchema, in_parts
 from odradek.pipeline.schemas.registry import Schema
 
 VALUE = "value"
@@ -158,8 +158,8 @@ def _integer(value: Any) -> int:
     if isinstance(value, Decimal) and INT64_MIN <= value <= INT64_MAX:
         is_complete = value == value.to_integral_value()
     if not is_complete:
-        said = str(value) if isinstance(value, Decimal) else repr(value)
-        raise ValueError(f"{said:.80} is not of type {_PLAIN['integer']}")
+        text = str(value) if isinstance(value, Decimal) else repr(value)
+        raise ValueError(f"{text:.80} is not of type {_PLAIN['integer']}")
     return int(value)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.schemas.columns import BadSchema, fitted, in_parts, relaxed, united
+from odradek.pipeline.schemas.column_types import BadSchema, fitted, in_parts, relaxed, united
 from odradek.pipeline.schemas.registry import Schema
-from odradek.pipeline.schemas.wire import by_message
+from odradek.pipeline.schemas.wire_format import by_message
 
 COMPILE_SECONDS = 60.0
 
@@ -54,17 +54,17 @@ class ProtobufDecoder:
         parts, places = [pa.nulls(0, self.kind)], [np.zeros(0, np.int64)]
         for path, numbers, messages in by_message(payloads):
             if path in self._paths:
-                part, said = in_parts(messages, partial(self._columns, path), self.kind)
-                wrong.update({int(numbers[at]): text for at, text in said.items()})
+                part, errors = in_parts(messages, partial(self._columns, path), self.kind)
+                wrong.update({int(numbers[at]): text for at, text in errors.items()})
             else:
                 part = pa.nulls(len(numbers), self.kind)
-                wrong.update(dict.fromkeys(numbers.tolist(), self._stranger(path)))
+                wrong.update(dict.fromkeys(numbers.tolist(), self._unknown_message_error(path)))
             parts.append(part)
             places.append(numbers)
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_arrays(parts).take(pa.array(order)), wrong
 
-    def _stranger(self, path: tuple[int, ...] | None) -> str:
+    def _unknown_message_error(self, path: tuple[int, ...] | None) -> str:
         if path is None:
             return "its message indexes are invalid"
         known = dict(_paths(self._file))
@@ -157,11 +157,11 @@ def _compiled(schema: Schema, file_name: str) -> bytes:
         if "No module named" in done.stderr:
             raise ModuleNotFoundError("grpc_tools", name="grpc_tools")
         if done.returncode != 0:
-            said = [
+            errors = [
                 line
                 for line in done.stderr.splitlines()
                 if ".proto:" in line and "WARNING" not in line and "parser.cc" not in line
             ]
-            text = "; ".join(said or [done.stderr]).replace(f"{directory}/", "")
+            text = "; ".join(errors or [done.stderr]).replace(f"{directory}/", "")
             raise BadSchema(f"{schema.name}: {text}")
         return made.read_bytes()

@@ -24,14 +24,14 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.schemas.columns import BadSchema
+from odradek.pipeline.schemas.column_types import BadSchema
 from odradek.seams.values import value_class
 
 log = logging.getLogger("odradek.pipeline")
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 """Values of `schemaType` in the REST API; Avro if it is missing."""
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
 """Seconds before each retry."""
 BUSY = (429, 500, 502, 503, 504)
@@ -87,7 +87,7 @@ class Registry:
 
     def __init__(self, url: str, pause: Callable[[float], object] | None = None) -> None:
         self._pause = pause or Event().wait
-        self._made_before: dict[str, Schema] = {}
+        self._cached: dict[str, Schema] = {}
         """Loaded schemas by path."""
         self._versions: dict[str, set[Any]] = {}
         """Versions of each subject at the last request."""
@@ -108,32 +108,32 @@ class Registry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(f"{path}?deleted=true")
         if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
-            raise _no_registry(f"{self._url}{path}", TypeError("it is not a list of versions"))
+            raise _invalid_response(f"{self._url}{path}", TypeError("it is not a list of versions"))
         # After a permanent deletion, version numbers may be reused.
         if self._versions.get(subject, set()).difference(numbers):
-            for each in [each for each in self._made_before if each.startswith(f"{path}/")]:
-                del self._made_before[each]
+            for each in [each for each in self._cached if each.startswith(f"{path}/")]:
+                del self._cached[each]
         self._versions[subject] = set(numbers)
         return [
-            self._made(f"{path}/{each}?deleted=true", {}, f"version {each} of {subject}")
+            self._cached_schema(f"{path}/{each}?deleted=true", {}, f"version {each} of {subject}")
             for each in numbers
         ]
 
     def schema(self, id: int) -> Schema:
-        return self._made(f"/schemas/ids/{id}", {"id": id})
+        return self._cached_schema(f"/schemas/ids/{id}", {"id": id})
 
-    def _made(self, path: str, more: Mapping[str, Any], origin: str = "") -> Schema:
+    def _cached_schema(self, path: str, more: Mapping[str, Any], origin: str = "") -> Schema:
         """Return the schema at a path, loading it and missing fields if it is not cached."""
-        found = self._made_before.get(path)
+        found = self._cached.get(path)
         if found is None:
-            found = self._made_before[path] = self._asked(path, more, origin)
+            found = self._cached[path] = self._load_schema(path, more, origin)
         return found
 
-    def _asked(self, path: str, more: Mapping[str, Any], origin: str) -> Schema:
+    def _load_schema(self, path: str, more: Mapping[str, Any], origin: str) -> Schema:
         response = self._get(path)
         references: dict[str, str] = {}
         try:
-            self._follow(response, references)
+            self._load_references(response, references)
             kind = response.get("schemaType") or AVRO
             fields = {**response, **more}
             id, text = fields["id"], fields["schema"]
@@ -141,14 +141,14 @@ class Registry:
                 raise TypeError("its id is not a number, or its schema is not a string")
             return Schema(id, kind, text, tuple(references.items()), origin)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _no_registry(f"{self._url}{path}", error) from None
+            raise _invalid_response(f"{self._url}{path}", error) from None
 
-    def _follow(self, response: Mapping[str, Any], references: dict[str, str]) -> None:
+    def _load_references(self, response: Mapping[str, Any], references: dict[str, str]) -> None:
         for each in response.get("references") or ():
             if each["name"] not in references:
                 subject, version = quote(each["subject"], safe=""), each["version"]
                 used = self._get(f"/subjects/{subject}/versions/{version}?deleted=true")
-                self._follow(used, references)
+                self._load_references(used, references)
                 references[each["name"]] = used["schema"]
 
     def _get(self, path: str) -> Any:
@@ -164,26 +164,26 @@ class Registry:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json", **self._authorization}
         where = f"{self._url}{path}"
         try:
-            with urlopen(Request(where, headers=headers), timeout=PATIENCE_SECONDS) as response:
+            with urlopen(Request(where, headers=headers), timeout=TIMEOUT_SECONDS) as response:
                 return json.load(response)
         except HTTPError as error:
-            said = f"{error.code} {error.reason}"
+            status = f"{error.code} {error.reason}"
             if error.code == 404:
                 raise BadSchema(
-                    f"{where}: {said}: the registry has no such subject or id"
+                    f"{where}: {status}: the registry has no such subject or id"
                 ) from None
             if error.code in (401, 403):
-                said += "; give credentials with read access in the URL: user:password@host"
+                status += "; give credentials with read access in the URL: user:password@host"
             kind = _Busy if error.code in BUSY else RegistryUnavailable
-            raise kind(f"{where}: {said}") from None
+            raise kind(f"{where}: {status}") from None
         except (URLError, HTTPException, OSError) as error:
-            kind = RegistryUnavailable if _is_lasting(error) else _Busy
+            kind = RegistryUnavailable if _is_permanent(error) else _Busy
             raise kind(f"{where}: {error}: run it again when the registry responds") from None
         except (ValueError, RecursionError) as error:
-            raise _no_registry(where, error) from None
+            raise _invalid_response(where, error) from None
 
 
-def _is_lasting(error: Exception) -> bool:
+def _is_permanent(error: Exception) -> bool:
     """Whether a retry is useless: the request timed out, or the URL is invalid, for which the reason is a text."""
     reason = getattr(error, "reason", error)
     is_no_url = isinstance(error, InvalidURL) or not isinstance(reason, (OSError, HTTPException))
@@ -196,7 +196,7 @@ def registry_at(url: str) -> Registry:
     return Registry(url)
 
 
-def _no_registry(where: str, error: Exception) -> RegistryUnavailable:
+def _invalid_response(where: str, error: Exception) -> RegistryUnavailable:
     return RegistryUnavailable(f"{where}: the response is not that of a schema registry: {error!r}")
 
 

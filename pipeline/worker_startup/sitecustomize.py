@@ -24,20 +24,20 @@ HERE = Path(__file__).parent
 DAEMON = "pyspark.daemon"
 ZIPPED = ("pyspark", "py4j")
 PLANS = (
-    "odradek.pipeline.source",
+    "odradek.pipeline.data_source",
     "odradek.pipeline.query",
     "odradek.pipeline.brokers",
-    "odradek.pipeline.segments",
+    "odradek.pipeline.segment_reader",
 )
 NEEDED = {
-    "pyspark.sql.worker.create_data_source": ("odradek.pipeline.source",),
+    "pyspark.sql.worker.create_data_source": ("odradek.pipeline.data_source",),
     "pyspark.sql.worker.data_source_pushdown_filters": PLANS,
     "pyspark.sql.worker.plan_data_source_read": PLANS,
     "pyspark.worker": (
         "pyspark.sql.worker.plan_data_source_read",
-        "odradek.pipeline.source",
-        "odradek.pipeline.reading",
-        "odradek.pipeline.segments",
+        "odradek.pipeline.data_source",
+        "odradek.pipeline.range_reader",
+        "odradek.pipeline.segment_reader",
         "odradek.pipeline.store",
     ),
 }

@@ -1,4 +1,4 @@
-"""What is read of segments, decided one by one: the model that `pipeline/lineage.py` is held against."""
+"""What is read of segments, decided one by one: the model that `pipeline/leader_epoch_lineage.py` is held against."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
-from odradek.pipeline.jobs.values import Values
-from odradek.pipeline.session import open_session
+from odradek.pipeline.jobs.export_values import ExportValues
+from odradek.pipeline.spark_session import open_session
 from tests.pipeline.replaced_batches import (
     comes_back,
     dead_letters,
@@ -76,7 +76,7 @@ def main(bootstrap: str, directory: str, jars: str) -> None:
     }
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": "events"}
     common: dict[str, Any] = {
-        "source": source, "values": Values("json", "n int"), "offsets_a_batch": 40,
+        "source": source, "values": ExportValues("json", "n int"), "offsets_a_batch": 40,
     }  # fmt: skip
     with open_session("delta", "local[1]", conf) as spark:
         told = _export(spark, ExportJob(out=f"{directory}/delta", format="delta", **common))

@@ -18,7 +18,7 @@ from odradek.pipeline.cli.audit import as_json
 from odradek.pipeline.jobs.audit import AuditJob, audit
 from odradek.pipeline.jobs.replay import ReplayJob, replay
 from odradek.pipeline.jobs.stats import StatsJob, stats
-from odradek.pipeline.session import open_session
+from odradek.pipeline.spark_session import open_session
 
 
 def rows(frame: DataFrame) -> list[list[object]]:

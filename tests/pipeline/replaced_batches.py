@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.jobs.attempts import BatchKey
-from odradek.pipeline.jobs.tables import open_table
+from odradek.pipeline.jobs.batch_attempts import BatchKey
+from odradek.pipeline.jobs.export_tables import open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

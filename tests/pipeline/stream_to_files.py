@@ -12,7 +12,7 @@ import json
 import sys
 
 from odradek.pipeline import register
-from odradek.pipeline.session import open_session
+from odradek.pipeline.spark_session import open_session
 
 OFFSETS_A_BATCH = 100
 

@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.stream import StreamReader
 from odradek.pipeline.stream_offsets import OffsetsJson
+from odradek.pipeline.stream_reader import StreamReader
 from odradek.protocol.uuids import uuid_to_text
 from tests.pipeline.virtual_leader import TOPIC_ID
 from tests.support.virtual_reading import FULL

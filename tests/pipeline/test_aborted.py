@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.pipeline.decoding.selection import AbortedTransaction
+from odradek.pipeline.decoding.record_selection import AbortedTransaction
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.planning import PartitionAbortedTransactions
 from odradek.storage.log.transaction_index import ENTRY, VERSION

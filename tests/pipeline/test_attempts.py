@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 
 from odradek.pipeline.errors import FilesUnavailable, PipelineError
-from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile, directory_of
+from odradek.pipeline.jobs.batch_attempts import (
+    BatchAttempts,
+    BatchKey,
+    StagedFile,
+    batch_directory,
+)
 
 BATCH, NEXT = BatchKey("e", 0, {}), BatchKey("e", 1, {})
 DAYS = ("topic=t/date=1", "topic=t/date=2")
@@ -62,7 +67,7 @@ class Local:
         """No step: no driver sees anything of it."""
 
 
-class Table:
+class ExportTable:
     """One that drivers write to, one after the other: `holder` is the last that has taken its turn."""
 
     def __init__(self, out: Path) -> None:
@@ -87,7 +92,7 @@ class Table:
             files, str(self.out), ("topic", "date"), confirm, run_concurrently=1
         )
         if again:
-            attempts.end_former(batch)
+            attempts.remove_earlier_staging(batch)
         with attempts.begun(batch) as directory:
             files.step()
             staged = [self._write(files, directory, name, day, batch) for day in DAYS]
@@ -106,14 +111,14 @@ class Table:
         path = Path(directory) / f"part-{self.written}"
         path.write_text(name)
         files.step()
-        return StagedFile(str(path), f"{day}/{directory_of(batch)}")
+        return StagedFile(str(path), f"{day}/{batch_directory(batch)}")
 
     def found(self, batch: BatchKey) -> list[tuple[str, str]]:
         """Who has written what is in the table, by day."""
         return sorted(
             (day, path.read_text())
             for day in DAYS
-            for path in (self.out / day / directory_of(batch)).glob("*")
+            for path in (self.out / day / batch_directory(batch)).glob("*")
         )
 
     @property
@@ -144,7 +149,7 @@ def die() -> None:
     raise Died
 
 
-def tries(table: Table, name: str, before: Before, *, again: bool) -> None:
+def tries(table: ExportTable, name: str, before: Before, *, again: bool) -> None:
     """At BATCH, and may fail; or not, where all that counts was done before."""
     with suppress(PipelineError, Died):
         table.drives(name, BATCH, before, again=again)
@@ -153,7 +158,7 @@ def tries(table: Table, name: str, before: Before, *, again: bool) -> None:
 def steps(tmp_path: Path, *, again: bool) -> range:
     """That a driver takes at most."""
     taken: list[int] = []
-    table = Table(tmp_path / "counted")
+    table = ExportTable(tmp_path / "counted")
     table.drives("killed", BATCH, nothing, again=False)
     table.drives("A", BATCH, taken.append, again=again)
     assert taken == list(range(len(taken)))
@@ -164,12 +169,12 @@ def steps(tmp_path: Path, *, again: bool) -> range:
 def test_a_driver_that_stood_still_at_any_step_changes_nothing(tmp_path: Path, again: bool) -> None:
     """Another one makes the batch again meanwhile, and the next one, and is done."""
 
-    def others_turn(table: Table) -> None:
+    def others_turn(table: ExportTable) -> None:
         table.drives("B", BATCH, nothing, again=True)
         table.drives("B", NEXT, nothing, again=False)
 
     for step in steps(tmp_path, again=again):
-        table = Table(tmp_path / str(step))
+        table = ExportTable(tmp_path / str(step))
         if again:
             table.drives("killed", BATCH, nothing, again=False)
         tries(table, "A", at(step, partial(others_turn, table)), again=again)
@@ -181,7 +186,7 @@ def test_a_driver_that_stood_still_at_any_step_changes_nothing(tmp_path: Path, a
 @pytest.mark.parametrize("again", [False, True])
 def test_whoever_dies_at_any_step_leaves_nothing_that_counts(tmp_path: Path, again: bool) -> None:
     for step in steps(tmp_path, again=again):
-        table = Table(tmp_path / str(step))
+        table = ExportTable(tmp_path / str(step))
         tries(table, "A", at(step, die), again=again)
         table.drives("B", BATCH, nothing, again=True)
         assert table.found(BATCH) == whole("B"), f"died at {step}"
@@ -192,7 +197,7 @@ def test_who_comes_back_in_the_midst_of_anothers_turn_does_not_disturb_it(tmp_pa
     """From any step, at any of the other's."""
     many = steps(tmp_path, again=True)
     for stood, came in product(many, many):
-        table = Table(tmp_path / f"{stood}-{came}")
+        table = ExportTable(tmp_path / f"{stood}-{came}")
         table.drives("killed", BATCH, nothing, again=False)
         with Still(table, stood) as still:
             table.drives("B", BATCH, at(came, still.come_back), again=True)
@@ -203,7 +208,7 @@ def test_who_comes_back_in_the_midst_of_anothers_turn_does_not_disturb_it(tmp_pa
 class Still:
     """A driver that stands still at a step, until it comes back, or the context ends, and then goes on to its end."""
 
-    def __init__(self, table: Table, step: int) -> None:
+    def __init__(self, table: ExportTable, step: int) -> None:
         self._stands, self._comes = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._drive, args=(table, at(step, self._stand)))
 
@@ -219,7 +224,7 @@ class Still:
         self._comes.set()
         self._thread.join(10)
 
-    def _drive(self, table: Table, before: Before) -> None:
+    def _drive(self, table: ExportTable, before: Before) -> None:
         tries(table, "A", before, again=True)
         self._stands.set()
 
@@ -231,14 +236,14 @@ class Still:
 def test_of_two_that_stood_still_neither_changes_anything(tmp_path: Path) -> None:
     """At any two steps."""
 
-    def others_turn(table: Table, step: int) -> None:
+    def others_turn(table: ExportTable, step: int) -> None:
         tries(
             table, "B", at(step, partial(table.drives, "C", BATCH, nothing, again=True)), again=True
         )
 
     many = steps(tmp_path, again=True)
     for first, second in product(many, many):
-        table = Table(tmp_path / f"{first}-{second}")
+        table = ExportTable(tmp_path / f"{first}-{second}")
         tries(table, "A", at(first, partial(others_turn, table, second)), again=True)
         assert table.found(BATCH) == whole(table.holder), f"stood at {first} and {second}"
 
@@ -296,7 +301,7 @@ def test_what_counts_stays_when_the_power_is_cut(tmp_path: Path) -> None:
             for day in days:
                 path = Path(directory) / f"part-{number}-{day[-1]}"
                 path.write_text("")
-                staged.append(StagedFile(str(path), f"{day}/{directory_of(BATCH)}"))
+                staged.append(StagedFile(str(path), f"{day}/{batch_directory(BATCH)}"))
             files.changed.clear()  # where nobody reads
             attempts.replace(staged, BATCH)
             assert not files.changed

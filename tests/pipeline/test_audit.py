@@ -25,8 +25,8 @@ from odradek.pipeline.errors import BadOption, DeniedSegment, PipelineError, Sto
 from odradek.pipeline.jobs import audit as audit_job
 from odradek.pipeline.jobs import audit_tasks as auditing
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
-from odradek.pipeline.jobs.audit_notes import opened_notes
-from odradek.pipeline.jobs.progress import JobProgress
+from odradek.pipeline.jobs.audit_results import open_audit_results
+from odradek.pipeline.jobs.job_progress import JobProgress
 from odradek.pipeline.jobs.replay_target import replay_target_at
 from odradek.pipeline.jobs.segment_log_check import SegmentLogChecker
 from odradek.pipeline.store import Store
@@ -368,7 +368,7 @@ def test_what_was_put_since_it_was_noted_is_read_again(copy: Path, tmp_path: Pat
 
 def test_notes_are_of_one_audit(copy: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    with opened_notes(str(notes), "a", has_brokers=True):
+    with open_audit_results(str(notes), "a", has_brokers=True):
         with pytest.raises(BadOption, match="is in use by another audit"):
             run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
     with pytest.raises(
@@ -383,7 +383,7 @@ def test_notes_are_of_one_audit(copy: Path, tmp_path: Path) -> None:
         run_audit(AuditJob(str(copy), resume=str(tmp_path / "none" / "notes")), here, 1)
     head = b'{"audit": 1, "store": "a", "brokers": true}\n'
     notes.write_bytes(head[:9])  # all that a run has left that was killed at once
-    with opened_notes(str(notes), "a", has_brokers=True):
+    with open_audit_results(str(notes), "a", has_brokers=True):
         pass
     assert notes.read_bytes() == head
 

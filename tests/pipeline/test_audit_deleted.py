@@ -59,7 +59,9 @@ class Deleting(Brokers):
     def read_remote_metadata(self, metadata: Any) -> None:
         pass
 
-    def local_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def local_log_start_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         self.asked = list(partitions)
         if any(where.topic == "dying" for where in self.asked):
             raise BrokersUnavailable("did not say offsets")

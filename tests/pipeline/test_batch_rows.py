@@ -14,9 +14,9 @@ from odradek.protocol.records.compression import NAMES, decompress
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline.decoding.arrow import BATCH_TYPES  # noqa: E402
-from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
-from odradek.pipeline.decoding.decoder import RecordSelection  # noqa: E402
+from odradek.pipeline.decoding.arrow_columns import BATCH_TYPES  # noqa: E402
+from odradek.pipeline.decoding.batch_decoder import decoder_of  # noqa: E402
+from odradek.pipeline.decoding.record_decoder import RecordSelection  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
 from tests.pipeline.drawn_logs import cut, logs, small  # noqa: E402

@@ -14,14 +14,14 @@ pytest.importorskip("pyspark")
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, PipelineError
-from odradek.pipeline.jobs.checkpoint import JOB, Checkpoint
 from odradek.pipeline.jobs.decode import Decoding
-from odradek.pipeline.jobs.export import ExportJob, _ExportCourse
+from odradek.pipeline.jobs.export import ExportJob, _ExportProgress
 from odradek.pipeline.jobs.export_batch import BatchWriter
+from odradek.pipeline.jobs.export_checkpoint import JOB, Checkpoint
+from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.stream import StreamReader
+from odradek.pipeline.stream_reader import StreamReader
 from tests.pipeline.streams import at, first_end
 from tests.pipeline.virtual_leader import VirtualLeader
 from tests.support.virtual_reading import FULL
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOURCE = {"kafka.bootstrap.servers": "h:9092", "subscribe": "a"}
-JOB_BEGUN = ExportJob(SOURCE, "out", values=Values("json", "a int"))
+JOB_BEGUN = ExportJob(SOURCE, "out", values=ExportValues("json", "a int"))
 
 
-def registry(url: str, **more: Any) -> Values:
-    return Values("registry", decoding=Decoding(url, **more))
+def registry(url: str, **more: Any) -> ExportValues:
+    return ExportValues("registry", decoding=Decoding(url, **more))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def registry(url: str, **more: Any) -> Values:
         ({"source": {**SOURCE, "subscribe": "b"}}, "subscribe"),
         ({"source": {**SOURCE, "kafka.isolation.level": "read_committed"}}, "isolation"),
         ({"source": {**SOURCE, "includeHeaders": "true"}}, "headers"),
-        ({"values": Values("json", "a long")}, "schema"),
+        ({"values": ExportValues("json", "a long")}, "schema"),
     ],
 )
 def test_what_may_not_change(changed: dict[str, Any], name: str) -> None:
@@ -131,12 +131,12 @@ def test_what_was_begun_after_a_batch_that_is_not_done_is_taken_back_first() -> 
         removed.clear()
         files = Dying(removals)
         with suppress(OSError):
-            Checkpoint(files, "c").take_back()
+            Checkpoint(files, "c").undo_incomplete_commit()
         again = Kept()
         again.texts = files.texts
         checkpoint = Checkpoint(again, "c")
-        checkpoint.take_back()
-        assert (checkpoint.last_begun(), checkpoint.last_done(), checkpoint.pending()) == (
+        checkpoint.undo_incomplete_commit()
+        assert (checkpoint.last_started(), checkpoint.last_committed(), checkpoint.pending()) == (
             0,
             None,
             0,
@@ -149,7 +149,7 @@ def test_a_batch_that_spark_passes_over_ends_the_run() -> None:
     """Who came back after it was looked what is to be made again, and before Spark did."""
     files = Kept(**{f"c_{each}": "" for each in ("offsets_0", "offsets_1", "commits_0")})
     nothing: Any = None
-    writer = BatchWriter(nothing, Values(), nothing, nothing, Checkpoint(files, "c"))
+    writer = BatchWriter(nothing, ExportValues(), nothing, nothing, Checkpoint(files, "c"))
     with pytest.raises(PipelineError, match=r"batch 1 was committed by .* run the export again"):
         writer.write(nothing, 2, {})
 
@@ -157,7 +157,7 @@ def test_a_batch_that_spark_passes_over_ends_the_run() -> None:
 def test_a_batch_that_is_done_is_not_taken_back() -> None:
     files = Kept(**{f"c_{each}": "" for each in ("offsets_0", "commits_0", "offsets_1")})
     checkpoint = Checkpoint(files, "c")
-    checkpoint.take_back()
+    checkpoint.undo_incomplete_commit()
     assert checkpoint.unfinished() == {1}
     files.put("c/commits/1", "")
     files.put("c/odradek-again-0-x", "")  # of a driver that came back long after
@@ -174,7 +174,7 @@ def test_the_first_batch_of_an_export_begins_where_its_end_says(says: bool) -> N
         {**SOURCE, "subscribe": "t", "startingoffsets": "earliest"}, streaming=True
     )
     with leader.reachable():
-        course = _ExportCourse(options, checkpoint)
+        course = _ExportProgress(options, checkpoint)
     assert course.offsets_of(0) == {TopicPartition("t", 0): (0 if says else 5, 12)}
 
 
@@ -193,8 +193,8 @@ def test_where_an_export_has_begun_is_not_asked_again(begins: dict[str, str], sa
     done = {f"c_{each}": f"v1\n{{}}\n{json.dumps(at(12))}" for each in ("offsets_0", "commits_0")}
     with leader.reachable():
         with pytest.raises(BadOption, match=said):
-            _ExportCourse(options, Checkpoint(Kept(), "c"))
-        course = _ExportCourse(options, Checkpoint(Kept(**done), "c"))
+            _ExportProgress(options, Checkpoint(Kept(), "c"))
+        course = _ExportProgress(options, Checkpoint(Kept(**done), "c"))
     assert course.progress(0.0, 100).total == 20 - 12 + 3
 
 
@@ -207,7 +207,7 @@ def test_a_first_batch_that_was_begun_begins_where_it_did(begins: dict[str, str]
     given = {**SOURCE, "subscribe": "t", **begins}
     begun = Checkpoint(Kept(c_offsets_0=f"v1\n{{}}\n{json.dumps(first_end([7], 12))}"), "c")
     with leader.reachable():
-        course = _ExportCourse(parse_options(given, streaming=True), begun)
+        course = _ExportProgress(parse_options(given, streaming=True), begun)
         options = parse_options(course.options(given), streaming=True)
         assert StreamReader(options, FULL).initialOffset() == at(7, 0)
     assert course.progress(0.0, 100).total == 20 - 7 + 3
@@ -216,20 +216,20 @@ def test_a_first_batch_that_was_begun_begins_where_it_did(begins: dict[str, str]
 def test_dead_letters_stay_where_they_are_until_a_batch_is_done() -> None:
     texts = {f"c_{each}": "" for each in ("offsets_0", "commits_0")}
     checkpoint = Checkpoint(files := Kept(**texts), "c")
-    checkpoint.has_dead_letters_at("A")
+    checkpoint.check_dead_letters_path("A")
     files.put("c/offsets/1", "")
-    checkpoint.has_dead_letters_at("A")
+    checkpoint.check_dead_letters_path("A")
     with pytest.raises(BadOption, match="to A: run it once with that location, then with B"):
-        checkpoint.has_dead_letters_at("B")
+        checkpoint.check_dead_letters_path("B")
     files.put("c/commits/1", "")
-    checkpoint.has_dead_letters_at("B")
+    checkpoint.check_dead_letters_path("B")
     assert files.read("c/odradek-dead-letters") == "B"
 
 
 def test_the_dead_letters_of_an_earlier_version_may_be_anywhere() -> None:
     """It has not said where they are."""
     checkpoint = Checkpoint(Kept(c_offsets_0=""), "c")
-    checkpoint.has_dead_letters_at("A")
+    checkpoint.check_dead_letters_path("A")
 
 
 @pytest.mark.interop
@@ -238,12 +238,12 @@ def test_what_it_is_of_is_there_as_a_whole(spark: SparkSession, tmp_path: Path) 
     checkpoint = Checkpoint(HadoopFiles(spark), str(tmp_path))
     (tmp_path / JOB).write_text("")
     with pytest.raises(BadOption, match=f"{JOB} is incomplete: remove it"):
-        checkpoint.belongs_to({"by": "date"})
+        checkpoint.check_identity({"by": "date"})
     (tmp_path / JOB).unlink()
-    checkpoint.belongs_to({"by": "date", "assign": ""})
-    checkpoint.belongs_to({"by": "date", "assign": ""})
+    checkpoint.check_identity({"by": "date", "assign": ""})
+    checkpoint.check_identity({"by": "date", "assign": ""})
     assert {each.name for each in tmp_path.glob("[!.]*")} == {JOB}
     with pytest.raises(BadOption, match="with by date, not none: go on as it began"):
-        checkpoint.belongs_to({"by": "none"})
+        checkpoint.check_identity({"by": "none"})
     with pytest.raises(BadOption, match="with assign unset, not a"):
-        checkpoint.belongs_to({"by": "date", "assign": "a"})
+        checkpoint.check_identity({"by": "date", "assign": "a"})

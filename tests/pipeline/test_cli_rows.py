@@ -11,7 +11,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline.cli.rows import plain_rows, short_time, time_text  # noqa: E402
+from odradek.pipeline.cli.row_format import plain_rows, short_time, time_text  # noqa: E402
 
 MICROS = pa.timestamp("us", "UTC")
 

@@ -70,7 +70,7 @@ def tiered(
         brokers = brokers_at(broker.bootstrap, 10_000)
         partitions = [TopicPartition("events", number) for number in range(3)]
         deadline = time.monotonic() + 60
-        while min(brokers.local_starts(partitions).values()) < 100:
+        while min(brokers.local_log_start_offsets(partitions).values()) < 100:
             assert time.monotonic() < deadline, "nothing was tiered"
             time.sleep(0.1)
         yield broker, {"tiered.url": str(tier)}

@@ -13,7 +13,7 @@ from odradek.pipeline.errors import BrokersUnavailable, DataLoss, MissingSegment
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import BrokerRange, LostOffsets, PlannedRange, tasks_of
 from odradek.pipeline.query import Query
-from odradek.pipeline.reading import ReadSettings, read_pieces, with_gap_column
+from odradek.pipeline.range_reader import ReadSettings, read_pieces, with_gap_column
 from odradek.pipeline.segment_columns import SegmentSlice
 from tests.pipeline.streams import at, stream
 from tests.pipeline.tiered_queries import ONLY, query

@@ -18,10 +18,14 @@ from odradek.protocol.records.records import Record, build_batch, decode
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline.decoding import decoder as decoding  # noqa: E402
-from odradek.pipeline.decoding.arrow import BATCH_TYPES, TYPES  # noqa: E402
-from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
-from odradek.pipeline.decoding.decoder import AbortedTransaction, Decoder, RecordSelection  # noqa: E402
+from odradek.pipeline.decoding import record_decoder as decoding  # noqa: E402
+from odradek.pipeline.decoding.arrow_columns import BATCH_TYPES, TYPES  # noqa: E402
+from odradek.pipeline.decoding.batch_decoder import decoder_of  # noqa: E402
+from odradek.pipeline.decoding.record_decoder import (  # noqa: E402
+    AbortedTransaction,
+    RecordDecoder,
+    RecordSelection,
+)
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
 from tests.pipeline.drawn_logs import cut, logs, small  # noqa: E402
 
@@ -32,7 +36,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def decoded(
     pieces: Sequence[bytes], wanted: RecordSelection, *, in_segment: bool = False
 ) -> list[dict[str, Any]]:
-    decoder = Decoder(wanted, "a segment")
+    decoder = RecordDecoder(wanted, "a segment")
     if in_segment:
         decoder.within(0, 2**62)
     tables = [table for piece in pieces for table in decoder.feed(piece)]
@@ -112,7 +116,7 @@ def test_groups_are_about_as_large_as_they_may_be(sizes: list[int], limit: int) 
 
 def test_what_a_cut_batch_has_left_goes_into_one_table_with_the_next_piece() -> None:
     log = b"".join(build_batch([Record(n, 0, None, b"x" * 50)], base_offset=n) for n in range(10))
-    decoder = Decoder(RecordSelection("t", 3, ("offset",)), "a segment")
+    decoder = RecordDecoder(RecordSelection("t", 3, ("offset",)), "a segment")
     first = [table.num_rows for table in decoder.feed(memoryview(log)[:250])]
     memory = bytearray(200) + log[250:]
     assert [*first, *(table.num_rows for table in decoder.feed(memory, 200))] == [2, 8]
@@ -248,7 +252,7 @@ def test_what_lies_before_a_batch_that_makes_no_sense_is_decoded(how: str, codec
     ]
     made = build_batch(records, base_offset=100, compression=codec if how == "count" else 0)
     broken = _wrong_count(made) if how == "count" else bytes(_with_body(made, b"\xff" * 100, 5))
-    decoder, offsets = Decoder(RecordSelection("t", 3, ALL), "a segment"), list[int]()
+    decoder, offsets = RecordDecoder(RecordSelection("t", 3, ALL), "a segment"), list[int]()
     tables = decoder.feed(b"".join([*log, broken, *log]))
     with pytest.raises(CorruptSegment, match=f"byte {sum(map(len, log))}: ") as raised:
         offsets.extend(each for table in tables for each in table["offset"].to_pylist())
@@ -335,7 +339,7 @@ def test_the_topics_name_is_never_more_than_a_column_has_room_for(
     monkeypatch.setattr(decoding, "TOPIC_BYTES_MAX", 20)
     records = [Record(-1, each, b"k%d" % each, None, (("h", b"%d" % each),)) for each in range(8)]
     log = bytes(build_batch(records, compression=4))
-    tables = list(Decoder(RecordSelection("flights", 3, columns), "a segment").feed(log))
+    tables = list(RecordDecoder(RecordSelection("flights", 3, columns), "a segment").feed(log))
     for table in tables:
         table.validate(full=True)
     assert [table.num_rows for table in tables] == [2, 2, 2, 2]
@@ -366,7 +370,7 @@ def test_a_headers_key_that_is_no_text_is_read_as_clients_in_java_read_it() -> N
     at = batch.index(b"b????")
     batch[at : at + 5] = b"b\xff\xe2\x82c"
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    (table,) = Decoder(RecordSelection("t", 0, ("offset", "headers")), "s").feed(bytes(batch))
+    (table,) = RecordDecoder(RecordSelection("t", 0, ("offset", "headers")), "s").feed(bytes(batch))
     table.validate(full=True)
     keys = [[each["key"] for each in row] for row in table.column("headers").to_pylist()]
     assert keys == [["a", "b\ufffd\ufffdc", "ä"], ["ö"]]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.pipeline.decoding.decompression import BLOCK_BYTES, Bodies
+from odradek.pipeline.decoding.decompression import BLOCK_BYTES, DecompressionBuffer
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
@@ -29,7 +29,7 @@ ENOUGH = 1 << 20
 
 def together(bodies: list[tuple[int, bytes]]) -> list[bytes]:
     """What the bodies decompress to, each behind another's bytes that it must not touch."""
-    made, found = Bodies(ENOUGH), []
+    made, found = DecompressionBuffer(ENOUGH), []
     data, codecs, starts, ends = laid_out(bodies)
     number = first = 0
     while number < len(bodies):
@@ -55,7 +55,7 @@ def laid_out(bodies: list[tuple[int, bytes]]) -> tuple[Any, Any, Any, Any]:
 
 
 def frames_added(frames: list[bytes], enough: int = ENOUGH) -> int:
-    return Bodies(enough).add_frames(*laid_out([(LZ4, frame) for frame in frames]))
+    return DecompressionBuffer(enough).add_frames(*laid_out([(LZ4, frame) for frame in frames]))
 
 
 @given(st.lists(st.tuples(st.sampled_from(CODECS), TEXTS), max_size=6))
@@ -65,7 +65,7 @@ def test_each_is_there_in_their_order(made: list[tuple[int, bytes]]) -> None:
 
 
 def test_the_memory_is_used_again() -> None:
-    made = Bodies(ENOUGH)
+    made = DecompressionBuffer(ENOUGH)
     for text in (MUCH, NOISE, b"short"):
         assert made.add_frames(*laid_out([(LZ4, compress(LZ4, text))])) == 1
         data, ends = made.take()
@@ -99,7 +99,7 @@ def test_other_frames_go_the_long_way(words: dict[str, bool]) -> None:
 
 
 def test_another_codec_is_never_taken_for_lz4() -> None:
-    made = Bodies(ENOUGH)
+    made = DecompressionBuffer(ENOUGH)
     assert made.add_frames(*laid_out([(NONE, compress(LZ4, MUCH))])) == 0
 
 

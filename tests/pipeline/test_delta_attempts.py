@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.jobs.attempts import BatchKey
-from odradek.pipeline.jobs.tables import DeltaTable
+from odradek.pipeline.jobs.batch_attempts import BatchKey
+from odradek.pipeline.jobs.export_tables import DeltaTable
 
 A_BATCH = 10
 

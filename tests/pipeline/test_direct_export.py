@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile
+from odradek.pipeline.jobs.batch_attempts import BatchAttempts, BatchKey, StagedFile
 from odradek.pipeline.jobs.direct_export import DirectExport, direct_export
 from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
@@ -202,7 +202,7 @@ def test_a_driver_that_comes_back_adds_nothing(
         export, number = directory.rpartition("/export=")[2].split("/batch=")
         batches.append(int(number))
         other = BatchAttempts(self, str(tmp_path), ("topic", "date"), lambda: None)
-        other.end_former(batch := BatchKey(export, int(number), {}))
+        other.remove_earlier_staging(batch := BatchKey(export, int(number), {}))
         other.replace((), batch)
         return move(self, file, directory)
 

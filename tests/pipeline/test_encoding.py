@@ -13,8 +13,8 @@ from odradek.protocol.records.records import Record, build_batch, decode, frame_
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
-from odradek.pipeline.decoding.decoder import Decoder, RecordSelection  # noqa: E402
-from odradek.pipeline.encoding import COLUMNS, Records, cut  # noqa: E402
+from odradek.pipeline.decoding.record_decoder import RecordDecoder, RecordSelection  # noqa: E402
+from odradek.pipeline.record_encoding import COLUMNS, RecordEncoder, cut  # noqa: E402
 
 small = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 bytes_or_none = st.none() | st.binary(max_size=300)
@@ -26,10 +26,10 @@ some_records = st.lists(
 )
 
 
-def columns(records: list[Record]) -> Records:
-    decoder = Decoder(RecordSelection("t", 0, COLUMNS), "a segment")
+def columns(records: list[Record]) -> RecordEncoder:
+    decoder = RecordDecoder(RecordSelection("t", 0, COLUMNS), "a segment")
     (table,) = decoder.feed(bytes(build_batch(records)))
-    return Records(table)
+    return RecordEncoder(table)
 
 
 @pytest.mark.slow

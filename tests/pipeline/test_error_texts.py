@@ -100,7 +100,7 @@ def test_of_metadata_that_is_not_all_there() -> None:
     metadata._topic = cast(Any, CutOff())
     said = r"m-3 begins at offset 7, .* keep all records \(retention.ms=-1, .* the manifests .* are used"
     with pytest.raises(PipelineError, match=said):
-        trio.run(metadata.read_on)
+        trio.run(metadata.read_to_end)
 
 
 def test_a_full_disk_is_told_in_a_line() -> None:

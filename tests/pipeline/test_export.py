@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import BadOption, DataLoss, JobRunning, PipelineError
-from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile
+from odradek.pipeline.jobs.batch_attempts import BatchAttempts, BatchKey, StagedFile
 from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
-from odradek.pipeline.jobs.values import Values
+from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.testing import Broker
 from tests.pipeline.avro_records import written
 from tests.pipeline.recreated_topics import recreate_topic
@@ -101,7 +101,7 @@ def test_what_is_no_json_goes_to_the_dead_letters(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     _produce(broker, [b'{"a": 1, "b": "x"}', b"nonsense", b'{"a": 2}', b'{"a": "no number"}'])
-    (batch,) = export(spark, job(broker, tmp_path, values=Values("json", "a int, b string")))
+    (batch,) = export(spark, job(broker, tmp_path, values=ExportValues("json", "a int, b string")))
     assert (batch.records, batch.dead_letters) == (2, 2)
     rows = spark.read.parquet(str(tmp_path)).select("a", "b").orderBy("a").collect()
     assert [tuple(row) for row in rows] == [(1, "x"), (2, None)]
@@ -202,7 +202,7 @@ def test_two_exports_have_one_lake(spark: SparkSession, broker: Broker, tmp_path
         producer.produce("others", value)
     producer.flush()
     for topic in ("events", "others"):
-        given = job(broker, tmp_path, values=Values("json", "a int"))
+        given = job(broker, tmp_path, values=ExportValues("json", "a int"))
         given = replace(
             given,
             source={**given.source, "subscribe": topic},
@@ -223,7 +223,7 @@ def test_values_of_a_registry_are_columns_also_when_they_change(
     schemas.mkdir()
     first = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
     second = {**first, "fields": [*first["fields"], {"name": "b", "type": "string"}]}
-    given = job(broker, out, values=Values("registry", decoding=Decoding(str(schemas))))
+    given = job(broker, out, values=ExportValues("registry", decoding=Decoding(str(schemas))))
     (schemas / "1.avsc").write_text(json.dumps(first))
     _produce(broker, [written(1, first, {"a": 1}), b"nonsense"])
     (batch,) = export(spark, given)
@@ -248,8 +248,8 @@ def test_what_means_nothing_is_refused(spark: SparkSession, broker: Broker, tmp_
     with pytest.raises(
         BadOption, match="--schema is required with --value json and not allowed otherwise"
     ):
-        export(spark, job(broker, tmp_path, values=Values("json")))
+        export(spark, job(broker, tmp_path, values=ExportValues("json")))
     with pytest.raises(
         BadOption, match="--registry is required with --value registry and not allowed otherwise"
     ):
-        export(spark, job(broker, tmp_path, values=Values("registry")))
+        export(spark, job(broker, tmp_path, values=ExportValues("registry")))

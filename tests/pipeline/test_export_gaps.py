@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.export import ExportJob, export
-from odradek.pipeline.jobs.values import Values
+from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.testing import Broker
 
 if TYPE_CHECKING:
@@ -60,7 +60,11 @@ def _job(broker: Broker, tier: Path, out: Path, unreadable: str) -> ExportJob:
         "maxBytesPerTask": "15000",
     }
     return ExportJob(
-        source, str(out), values=Values("json", "n int"), unreadable=unreadable, offsets_a_batch=700
+        source,
+        str(out),
+        values=ExportValues("json", "n int"),
+        unreadable=unreadable,
+        offsets_a_batch=700,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.bench.peers.spark_releases import DELTA_SPARK_VERSION, delta_jars, spark_environment
-from odradek.pipeline.jobs.values import NO_JSON
+from odradek.pipeline.jobs.export_values import NO_JSON
 from odradek.testing import Broker
 from tests.pipeline.replaced_batches import DEAD_LETTERS, ONCE, RECORDS, WIDENED
 

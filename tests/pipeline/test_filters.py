@@ -17,9 +17,9 @@ spark = pytest.importorskip("pyspark.sql.datasource")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
+from odradek.pipeline.data_source import FilteringReader  # noqa: E402
 from odradek.pipeline.filters import PushedFilters, push_down  # noqa: E402
 from odradek.pipeline.options import parse_options  # noqa: E402
-from odradek.pipeline.source import FilteringReader  # noqa: E402
 from tests.pipeline.virtual_leader import VirtualLeader  # noqa: E402
 from tests.support.virtual_reading import FULL, GAP  # noqa: E402
 

@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.decoding.arrow import GAPS
+from odradek.pipeline.decoding.arrow_columns import GAPS
 from odradek.pipeline.errors import GAP_FOUND
-from odradek.pipeline.jobs.checkpoint import Checkpoint
-from odradek.pipeline.jobs.export_batch import LOOKS_MAX, BatchWriter
+from odradek.pipeline.jobs.export_batch import ATTEMPTS_MAX, BatchWriter
+from odradek.pipeline.jobs.export_checkpoint import Checkpoint
+from odradek.pipeline.jobs.export_tables import BatchKey
+from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.tables import BatchKey
-from odradek.pipeline.jobs.values import Values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -104,7 +104,7 @@ class Going:
 def write(spark: SparkSession, going: Going, table: Kept, dead: Kept) -> int:
     """How many gaps it says that there are."""
     checkpoint = Pending(HadoopFiles(spark), going.checkpoint)
-    writer = BatchWriter(spark, Values(), table, dead, checkpoint)
+    writer = BatchWriter(spark, ExportValues(), table, dead, checkpoint)
     return writer.write(going.frame(), 0, OFFSETS).gaps
 
 
@@ -139,5 +139,5 @@ def test_what_goes_on_to_go_ends_the_job(spark: SparkSession, tmp_path: Path) ->
     table, dead = Kept(), Kept(lambda: going.record_loss(next(looks)))
     with pytest.raises(Exception, match=GAP_FOUND):
         write(spark, going, table, dead)
-    assert next(looks) == LOOKS_MAX + 1
+    assert next(looks) == ATTEMPTS_MAX + 1
     assert table.rows == []

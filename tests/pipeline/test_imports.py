@@ -11,9 +11,12 @@ pytest.importorskip("pyarrow")
 
 COUNT = """
 import sys
-from odradek.pipeline import reading, segments, source, store
-from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.selection import RecordSelection
+from odradek.pipeline import store
+from odradek.pipeline import range_reader as reading
+from odradek.pipeline import segment_reader as segments
+from odradek.pipeline import data_source as source
+from odradek.pipeline.decoding.batch_decoder import decoder_of
+from odradek.pipeline.decoding.record_selection import RecordSelection
 from odradek.protocol.records.records import Record, build_batch
 
 log = bytes(build_batch([Record(-1, 1, None, b"v")] * 3))
@@ -24,14 +27,15 @@ print(table.num_rows, [each for each in ("trio", "numba", "lz4", "pandas") if ea
 
 MADE = """
 import sys
-from odradek.pipeline.source import OdradekDataSource
+from odradek.pipeline.data_source import OdradekDataSource
 
 OdradekDataSource({"rows": "batches"}).schema()
 print([each for each in ("pyarrow", "numpy", "trio") if each in sys.modules])
 """
 PLANNED = """
 import sys
-from odradek.pipeline import query, segments
+from odradek.pipeline import query
+from odradek.pipeline import segment_reader as segments
 
 print([each for each in ("trio", "numba", "lz4", "pandas") if each in sys.modules])
 """

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 JOB = """
 import os, signal, sys, threading
-from odradek.pipeline.session import open_session
+from odradek.pipeline.spark_session import open_session
 
 def interrupt(spark):
     tracker = spark.sparkContext.statusTracker()
@@ -46,7 +46,7 @@ except KeyboardInterrupt:
 START = """
 import os, signal, sys, threading
 from pyspark import SparkContext
-from odradek.pipeline.session import open_session
+from odradek.pipeline.spark_session import open_session
 
 def interrupt():
     while SparkContext._gateway is None:
@@ -78,7 +78,7 @@ def test_an_interrupted_job_says_nothing(script: str) -> None:
 
 SLOWLY = """
 import sys
-from odradek.pipeline.session import open_session
+from odradek.pipeline.spark_session import open_session
 
 try:
     with open_session("interrupted", "local[1]"):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from odradek.pipeline.errors import FilesUnavailable
-from odradek.pipeline.jobs.export import INTERRUPTIONS, Interrupted, interruption_in_short
+from odradek.pipeline.jobs.export import INTERRUPTIONS, Interrupted, shorten_interruption_errors
 
 AS_SPARK_KNOWS_IT = re.compile(
     "py4j.protocol.Py4JJavaError: An error occurred while calling((.|\\r\\n|\\r|\\n)*)("
@@ -21,7 +21,7 @@ TRACE = "\n\tat java.base/sun.nio.ch.FileChannelImpl.position(FileChannelImpl.ja
 def test_an_interruption_is_told_in_short(name: str) -> None:
     said = f"{name}: s3a://history/part-1 was not read in 60 s"
     of_java = OSError(f"An error occurred while calling o1.read.\n: {said}{TRACE}")
-    with pytest.raises(Interrupted) as caught, interruption_in_short():
+    with pytest.raises(Interrupted) as caught, shorten_interruption_errors():
         raise FilesUnavailable("a file could not be read") from of_java
     assert AS_SPARK_KNOWS_IT.search(str(caught.value))
     assert f"{said} (a file could not be read)" in str(caught.value)
@@ -31,5 +31,8 @@ def test_an_interruption_is_told_in_short(name: str) -> None:
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(FilesUnavailable, match=r"^the disk is full$"), interruption_in_short():
+    with (
+        pytest.raises(FilesUnavailable, match=r"^the disk is full$"),
+        shorten_interruption_errors(),
+    ):
         raise FilesUnavailable("the disk is full")

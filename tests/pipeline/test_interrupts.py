@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from odradek.pipeline import interrupts
-from odradek.pipeline.interrupts import interrupts_cancel, interrupts_put_off
+from odradek.pipeline.interrupts import cancel_jobs_on_interrupt, delay_interrupts
 
 
 class Spark:
@@ -34,7 +34,7 @@ def test_what_begins_after_a_ctrl_c_is_cancelled_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(interrupts, "_waits_for_spark", lambda frame: waits[0])
     deadline = time.monotonic() + 20
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - of a call that Spark answers in the end
-        with interrupts_cancel(spark):  # type: ignore[arg-type]
+        with cancel_jobs_on_interrupt(spark):  # type: ignore[arg-type]
             signal.raise_signal(signal.SIGINT)
             while spark.cancelled < 3:
                 assert time.monotonic() < deadline
@@ -59,7 +59,7 @@ def test_a_second_ctrl_c_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> N
             signal.raise_signal(signal.SIGINT)
             cleaned_up.append(True)
 
-    with pytest.raises(KeyboardInterrupt), interrupts_cancel(Spark()):  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), cancel_jobs_on_interrupt(Spark()):  # type: ignore[arg-type]
         work()
     assert cleaned_up == []
 
@@ -76,17 +76,17 @@ def test_what_fails_after_a_ctrl_c_was_interrupted(
             signal.raise_signal(signal.SIGINT)
         raise RuntimeError("Java has gone, too")
 
-    with pytest.raises(KeyboardInterrupt), interrupts_put_off():
+    with pytest.raises(KeyboardInterrupt), delay_interrupts():
         work()
-    with pytest.raises(KeyboardInterrupt), interrupts_cancel(Spark()):  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), cancel_jobs_on_interrupt(Spark()):  # type: ignore[arg-type]
         work()
 
 
 @pytest.mark.usefixtures("own_ctrl_c")
 def test_who_ignores_it_is_not_interrupted() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interrupts_put_off():
+    with delay_interrupts():
         signal.raise_signal(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # as PySpark does with its own
-    with interrupts_cancel(Spark()):  # type: ignore[arg-type]
+    with cancel_jobs_on_interrupt(Spark()):  # type: ignore[arg-type]
         signal.raise_signal(signal.SIGINT)

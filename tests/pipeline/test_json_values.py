@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, StringType, StructType
 
+from odradek.pipeline.data_source import BatchReader, OdradekDataSource
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.json_values import ROWS_AT_ONCE, JsonColumns
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.reading import with_gap_column
-from odradek.pipeline.source import BatchReader, OdradekDataSource
+from odradek.pipeline.range_reader import with_gap_column
 from odradek.testing import Broker
 from tests.support.spark_reading import table
 

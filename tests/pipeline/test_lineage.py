@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.pipeline.decoding.decoder import AbortedTransaction
-from odradek.pipeline.lineage import select_slices
+from odradek.pipeline.decoding.record_decoder import AbortedTransaction
+from odradek.pipeline.leader_epoch_lineage import select_slices
 from odradek.pipeline.planning import BrokerRange, PlannedRange, flatten_ranges, tasks_of
 from odradek.pipeline.segment_columns import Segments, SegmentSlice, SegmentSlices
 from odradek.pipeline.store import open_store
@@ -178,7 +178,7 @@ def test_columns_are_their_segments(
     ]
     firsts = [each for each, first in zip(segments, split, strict=False) if first]
     ordered = sorted(segments, key=lambda each: (each.start_offset, each.id.id.bytes))
-    found = columns(*firsts).and_also(each for each in segments if each not in firsts)
+    found = columns(*firsts).extended_by(each for each in segments if each not in firsts)
     assert list(found) == ordered
     assert [found[at] for at in range(len(found))] == ordered
     assert found.epochs() == sorted({e.epoch for each in segments for e in each.epochs})

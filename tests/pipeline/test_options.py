@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.pipeline.consumer_configs import PASSED_OVER, REFUSED
+from odradek.pipeline.consumer_configs import IGNORED, REFUSED
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.store import open_store
@@ -115,7 +115,7 @@ def test_what_kafkas_consumer_may_be_told_is_passed_over_or_refused_with_a_reaso
     name: str,
 ) -> None:
     given = {**GIVEN, f"kafka.{name}": "1"}
-    if name in PASSED_OVER:
+    if name in IGNORED:
         plain = parse_options(GIVEN, streaming=False)
         assert parse_options(given, streaming=False) == plain
         return
@@ -126,7 +126,7 @@ def test_what_kafkas_consumer_may_be_told_is_passed_over_or_refused_with_a_reaso
 
 
 def test_what_is_passed_over_is_kafkas() -> None:
-    assert {*PASSED_OVER, *REFUSED, *SERVED} == {
+    assert {*IGNORED, *REFUSED, *SERVED} == {
         each for each in KAFKAS.split() if not each.startswith(("sasl.", "ssl."))
     }
     for name in ("retry.backoff.ms", "kafka.retry.backoff.mss", "sasl.mechanism"):

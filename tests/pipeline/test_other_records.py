@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from odradek.pipeline.data_source import BatchReader
 from odradek.pipeline.errors import DataLoss
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.source import BatchReader
 from odradek.testing import Broker
 from tests.pipeline.recreated_topics import recreate_topic
 from tests.pipeline.virtual_histories import TOPIC, History, Rows, by_offset, consume

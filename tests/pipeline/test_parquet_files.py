@@ -12,13 +12,13 @@ pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from odradek.pipeline.decoding.arrow import GAPS, arrow_schema  # noqa: E402
-from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
+from odradek.pipeline.decoding.arrow_columns import GAPS, arrow_schema  # noqa: E402
+from odradek.pipeline.decoding.batch_decoder import decoder_of  # noqa: E402
+from odradek.pipeline.decoding.record_selection import RecordSelection  # noqa: E402
 from odradek.pipeline.decoding.schema import COLUMNS, GAP  # noqa: E402
-from odradek.pipeline.decoding.selection import RecordSelection  # noqa: E402
 from odradek.pipeline.errors import GAP_FOUND, FilesUnavailable, PipelineError  # noqa: E402
-from odradek.pipeline.jobs import parquet_files  # noqa: E402
-from odradek.pipeline.jobs.parquet_files import (  # noqa: E402
+from odradek.pipeline.jobs import parquet_writer  # noqa: E402
+from odradek.pipeline.jobs.parquet_writer import (  # noqa: E402
     StagedFiles,
     StagingSettings,
     WrittenFile,
@@ -112,8 +112,8 @@ def test_dates_are_called_as_spark_calls_them(time_ms: int, directory: str, tmp_
 def test_what_waits_in_all_directories_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 20_000)
-    monkeypatch.setattr(parquet_files, "ROOM_BYTES", 2_000)
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(parquet_writer, "HEADROOM_BYTES", 2_000)
     files = StagedFiles(StagingSettings(str(tmp_path), ("date",), "snappy"))
     for day in range(200):
         times = [MIDNIGHT + (day % 40) * 24 * HOUR] * 10
@@ -160,7 +160,7 @@ def test_not_more_files_are_open_than_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records may be of any number of days, in any order."""
-    monkeypatch.setattr(parquet_files, "FILES_AT_ONCE", 3)
+    monkeypatch.setattr(parquet_writer, "FILES_AT_ONCE", 3)
     files = StagedFiles(StagingSettings(str(tmp_path), ("date",), "snappy"))
     days = [at * 7 % 10 for at in range(100)]
     for first in range(0, 100, 20):

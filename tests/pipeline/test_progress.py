@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odradek.pipeline.cli.progress import CLEAR, ProgressReporter
-from odradek.pipeline.jobs.progress import JobProgress, report_spark_tasks
+from odradek.pipeline.cli.progress_reporter import CLEAR, ProgressReporter
+from odradek.pipeline.jobs.job_progress import JobProgress, report_spark_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +25,9 @@ class Terminal(io.StringIO):
 def test_rate_and_rest_are_of_this_run() -> None:
     progress = JobProgress(done=600, total=1000, seconds=4.0, done_before=200)
     assert (progress.percent, progress.per_second, progress.seconds_left) == (60.0, 100.0, 4.0)
-    assert progress.said("offsets") == " 60.0% 600 of 1,000 offsets, 100 offsets/s, 0:04 left"
-    assert JobProgress(7, 0, 0.0).said("records") == "7 records, 0 records/s"
-    assert "1:02:03 left" in JobProgress(1, 3724, 1.0).said("offsets")
+    assert progress.text("offsets") == " 60.0% 600 of 1,000 offsets, 100 offsets/s, 0:04 left"
+    assert JobProgress(7, 0, 0.0).text("records") == "7 records, 0 records/s"
+    assert "1:02:03 left" in JobProgress(1, 3724, 1.0).text("offsets")
 
 
 def test_a_terminal_has_one_line_and_a_file_none() -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from odradek.pipeline.data_source import BatchReader
 from odradek.pipeline.errors import (
     BadOption,
     CorruptSegment,
@@ -30,8 +31,7 @@ from odradek.pipeline.errors import (
 from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import RECORD_BYTES, TASK_BYTES, BrokerRange, LostOffsets
-from odradek.pipeline.query import Plan, Query
-from odradek.pipeline.source import BatchReader
+from odradek.pipeline.query import Query, QueryPlan
 from odradek.pipeline.table_reader import ReadTask, _freeze_imports
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.tiered.object_names import (
@@ -473,7 +473,7 @@ def test_tasks_are_larger_where_headers_are_enough(
     given = {"subscribe": "t", "kafka.bootstrap.servers": "nowhere:1", **more}
     reader = BatchReader(parse_options(given, streaming=False), schema)
     whole = BrokerRange("t", 0, 0, 4 * TASK_BYTES // RECORD_BYTES)
-    assert len(reader._table.tasks(Plan([whole]))) == count
+    assert len(reader._table.tasks(QueryPlan([whole]))) == count
 
 
 def test_leaders_are_asked_for_what_is_of_a_filters_times() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from odradek.pipeline.schemas.columns import BadSchema
+from odradek.pipeline.schemas.column_types import BadSchema
 from odradek.pipeline.schemas.registry import (
     AVRO,
     JSON,

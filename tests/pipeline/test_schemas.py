@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline.decoding.selection import INT64_MAX  # noqa: E402
+from odradek.pipeline.decoding.record_selection import INT64_MAX  # noqa: E402
 from odradek.pipeline.jobs.decode import Decoding  # noqa: E402
 from odradek.pipeline.schemas.avro import AvroDecoder  # noqa: E402
-from odradek.pipeline.schemas.columns import BadSchema  # noqa: E402
+from odradek.pipeline.schemas.column_types import BadSchema  # noqa: E402
 from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema  # noqa: E402
-from odradek.pipeline.schemas.values import LEVELS_MAX, ValueDecoder  # noqa: E402
+from odradek.pipeline.schemas.value_decoder import LEVELS_MAX, ValueDecoder  # noqa: E402
 from tests.pipeline.avro_records import FLIGHT, written  # noqa: E402
 
 WHOLE = {
@@ -116,8 +116,8 @@ def test_the_quick_library_says_what_the_sure_one_says(
         behind = data.draw(st.just(b"") | st.binary(max_size=3))
         payloads.append(bytes(payload[: data.draw(st.integers(0, len(payload)))]) + behind)
     both = AvroDecoder(avro(7, FLIGHT)), AvroDecoder(avro(7, FLIGHT))
-    assert both[0]._is_quick
-    both[1]._is_quick = False
+    assert both[0]._is_supported_by_pyruhvro
+    both[1]._is_supported_by_pyruhvro = False
     (quick, said), (sure, _) = (each.decode(pa.array(payloads, pa.binary())) for each in both)
     assert quick.equals(sure) or str(quick) == str(sure), said
 

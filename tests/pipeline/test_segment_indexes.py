@@ -26,10 +26,10 @@ from odradek.testing.virtual_object_store import VirtualObjectStore
 
 pytest.importorskip("pyarrow")
 
-from odradek.pipeline.decoding.decoder import RecordSelection
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN
+from odradek.pipeline.decoding.record_decoder import RecordSelection
+from odradek.pipeline.decoding.record_selection import INT64_MAX, INT64_MIN
 from odradek.pipeline.segment_columns import SegmentSlice
-from odradek.pipeline.segments import narrowed_to_time, read_slice
+from odradek.pipeline.segment_reader import narrowed_to_time, read_slice
 
 FIRST, A_BATCH = 100, 3
 TIMES = (10, 20, 15, 30, 40, 35, 50, 60)

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.cli import stats as stats_cli
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs import progress as job_progress
+from odradek.pipeline.jobs import job_progress
 from odradek.pipeline.jobs import stats as stats_job
 from odradek.pipeline.jobs.retention import RetentionRule, retention
 from odradek.pipeline.jobs.stats import StatsJob, stats

@@ -198,7 +198,7 @@ def test_a_topic_that_a_stream_names_no_more_is_not_told_as_deleted(
 
 
 def test_batches_share_out_what_they_may_take() -> None:
-    from odradek.pipeline.stream import limit_offsets
+    from odradek.pipeline.stream_reader import limit_offsets
 
     one, two, idle = (TopicPartition("t", number) for number in range(3))
     begin = {one: 0, two: 100, idle: 7}

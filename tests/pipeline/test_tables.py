@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from odradek.pipeline.jobs.tables import CONCURRENT_WRITERS, TIMESTAMPS, open_table
+from odradek.pipeline.jobs.export_tables import CONCURRENT_WRITERS, TIMESTAMPS, open_table
 from tests.pipeline.replaced_batches import (
     DEAD_LETTERS,
     RECORDS,

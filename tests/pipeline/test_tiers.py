@@ -15,12 +15,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from odradek.pipeline.data_source import BatchReader
 from odradek.pipeline.errors import MissingSegment, UnreadableSegment
-from odradek.pipeline.options import LATEST, Position, parse_options
+from odradek.pipeline.options import LATEST, OffsetSpec, parse_options
 from odradek.pipeline.planning import BrokerRange, flatten_ranges
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import SegmentSlice
-from odradek.pipeline.source import BatchReader
 from odradek.storage.tiered.custom_metadata import is_dense
 from odradek.storage.tiered.manifest import Manifest
 from odradek.testing import Broker
@@ -150,10 +150,10 @@ def test_a_time_is_the_same_offset_by_the_store_as_by_the_broker(
     asked = Query(parse_options(both, streaming=False))
     of_store = Query(parse_options({**alone, "subscribe": "events"}, streaming=False))
     partitions = list(of_store.partitions)
-    ends = of_store.resolve(partitions, Position(everywhere=LATEST))
+    ends = of_store.resolve(partitions, OffsetSpec(everywhere=LATEST))
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
     for _, _, ms, *_ in rows[:: len(rows) // 8]:
-        at = Position(timestamp_ms=ms)
+        at = OffsetSpec(timestamp_ms=ms)
         expected = asked.resolve(partitions, at)
         found = of_store.resolve(partitions, at, is_end=True)
         assert found == {where: min(expected[where], ends[where]) for where in partitions}

@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
+from odradek.pipeline.data_source import FilteringReader
 from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import LOOKED_INTO_MAX
 from odradek.pipeline.query import Query
-from odradek.pipeline.reading import ReadSettings, read_pieces
+from odradek.pipeline.range_reader import ReadSettings, read_pieces
 from odradek.pipeline.segment_columns import SegmentSlice
-from odradek.pipeline.segments import narrowed_to_time
-from odradek.pipeline.source import FilteringReader
+from odradek.pipeline.segment_reader import narrowed_to_time
 from odradek.pipeline.store import Store
 from odradek.pipeline.table_reader import ReadTask
 from odradek.protocol.records.records import Record, build_batch

@@ -33,8 +33,8 @@ from odradek.testing.virtual_object_store import (
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline import segments  # noqa: E402
-from odradek.pipeline.decoding.decoder import RecordSelection  # noqa: E402
+from odradek.pipeline import segment_reader as segments  # noqa: E402
+from odradek.pipeline.decoding.record_decoder import RecordSelection  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES as BATCHES_AS_ROWS  # noqa: E402
 from odradek.pipeline.decoding.schema import RECORDS  # noqa: E402
 from odradek.pipeline.errors import (  # noqa: E402
@@ -45,9 +45,9 @@ from odradek.pipeline.errors import (  # noqa: E402
     StoreUnavailable,
     UnreadableSegment,
 )
-from odradek.pipeline.reading import ReadSettings, read_pieces, with_gap_column  # noqa: E402
+from odradek.pipeline.range_reader import ReadSettings, read_pieces, with_gap_column  # noqa: E402
 from odradek.pipeline.segment_columns import SegmentSlice  # noqa: E402
-from odradek.pipeline.segments import read_slice  # noqa: E402
+from odradek.pipeline.segment_reader import read_slice  # noqa: E402
 
 BATCHES, RECORDS_A_BATCH = 6, 5
 LAST = BATCHES * RECORDS_A_BATCH - 1
@@ -176,10 +176,10 @@ def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
 @pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("bit", range(56, 61))
 def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
-    broken: int, bit: int, read_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+    broken: int, bit: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that reads a part of a segment finds its bytes by the index, and reads a neighbour more."""
-    monkeypatch.setattr(segments, "PIECE_BYTES", read_bytes_max)
+    monkeypatch.setattr(segments, "PIECE_BYTES", piece_bytes)
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()

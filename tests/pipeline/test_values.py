@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.decode import Decoding, decoded
-from odradek.pipeline.jobs.values import Values, columns_of_good
+from odradek.pipeline.jobs.export_values import ExportValues, columns_of_good
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> Non
     ]  # fmt: skip
     values: list[bytes | None] = [*good, *dead, None]
     frame = spark.createDataFrame([(each,) for each in values], "value binary")
-    rows = Values("json", "a int, s struct<t: string>, d double").of(frame).collect()
+    rows = ExportValues("json", "a int, s struct<t: string>, d double").of(frame).collect()
     assert [bytes(row.value) for row in rows if row.error is not None] == dead
     read = [row.decoded for row in rows if row.error is None]
     assert [(each.a, each.s and each.s.t) for each in read] == [
@@ -44,7 +44,7 @@ def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> Non
 def test_a_value_may_have_fields_called_as_what_makes_way_for_them(spark: SparkSession) -> None:
     value = b'{"error": "none", "decoded": 4, "value": 5, "parsed": 6}'
     frame = spark.createDataFrame([(7, value)], "offset long, value binary")
-    values = Values("json", "error string, decoded int, value int, parsed int")
+    values = ExportValues("json", "error string, decoded int, value int, parsed int")
     (row,) = columns_of_good(values.of(frame).where("error is null")).collect()
     assert row.asDict() == {
         "offset": 7, "error": "none", "decoded": 4, "value": 5, "parsed": 6
@@ -68,10 +68,10 @@ def test_no_column_of_a_frame_is_lost_to_one_that_is_added(
 def test_a_value_has_no_fields_called_as_other_columns(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(7, b'{"Offset": 1}')], "offset long, value binary")
     with pytest.raises(BadOption, match="already: Offset"):
-        columns_of_good(Values("json", "Offset int").of(frame))
+        columns_of_good(ExportValues("json", "Offset int").of(frame))
 
 
 @pytest.mark.parametrize("schema", ["a", "int", "a integr"])
 def test_a_schema_that_names_no_columns_is_refused(spark: SparkSession, schema: str) -> None:
     with pytest.raises(BadOption, match="a schema is a list of columns and types, such as 'a int'"):
-        Values("json", schema).check_schema()
+        ExportValues("json", schema).check_schema()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILES = Path(pyspark.__file__).parent
 ZIPS = sorted(str(each) for each in (FILES / "python" / "lib").glob("*.zip"))
-READING = "odradek.pipeline.reading"
+READING = "odradek.pipeline.range_reader"
 LATER = """
 import atexit, json, sys
 from importlib.util import find_spec
@@ -85,7 +85,7 @@ def test_a_sessions_workers_are_such(spark: SparkSession, monkeypatch: pytest.Mo
 
         import pyspark
 
-        return pyspark.__file__, "odradek.pipeline.reading" in sys.modules
+        return pyspark.__file__, "odradek.pipeline.range_reader" in sys.modules
 
     context = spark.sparkContext
     monkeypatch.setattr(context, "environment", {**context.environment})

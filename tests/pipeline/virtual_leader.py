@@ -85,7 +85,9 @@ class VirtualLeader(Brokers):
             for where, which in wanted.items()
         }
 
-    def tiered_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def remote_log_end_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         ends = {where: self.logs[where].tiered_end for where in partitions}
         return {where: end for where, end in ends.items() if end is not None}
 

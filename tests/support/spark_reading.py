@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from odradek.pipeline.data_source import BatchReader
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.source import BatchReader
 from tests.support.virtual_reading import FULL, rows_of
 
 if TYPE_CHECKING:

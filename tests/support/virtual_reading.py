@@ -38,10 +38,10 @@ from odradek.client.consumer import (
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.pipeline.brokers import Brokers
+from odradek.pipeline.data_source import BatchReader
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.source import BatchReader
 from odradek.pipeline.store import Store
-from odradek.pipeline.stream import StreamReader
+from odradek.pipeline.stream_reader import StreamReader
 from odradek.protocol.errors import KafkaError
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.object_store import ObjectStoreStorage

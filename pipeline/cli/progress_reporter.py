@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Self, TextIO
 
-from odradek.pipeline.jobs.progress import JobProgress
+from odradek.pipeline.jobs.job_progress import JobProgress
 
 CLEAR = "\r\x1b[K"
 
@@ -44,7 +44,7 @@ class ProgressReporter:
         if self._as_json:
             self.row({"progress": progress.row()})
         elif self._err.isatty():
-            self._err.write(CLEAR + progress.said(self._what))
+            self._err.write(CLEAR + progress.text(self._what))
             self._err.flush()
             self._is_open = True
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.decoding.decoder import (
+from odradek.pipeline.decoding.record_decoder import (
     COMPRESSION,
     CONTROL,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    Decoder,
+    RecordDecoder,
 )
+from odradek.pipeline.decoding.record_selection import INT64_MAX, INT64_MIN, RecordSelection
 from odradek.pipeline.decoding.schema import BATCHES
-from odradek.pipeline.decoding.selection import INT64_MAX, INT64_MIN, RecordSelection
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.compression import NAMES, NONE, decompress
@@ -35,7 +35,7 @@ def _codecs() -> pa.Array:
     return pa.array([*NAMES, *[None] * (COMPRESSION + 1 - len(NAMES))], pa.string())
 
 
-class BatchDecoder(Decoder):
+class BatchDecoder(RecordDecoder):
     """Decodes batches to one row each."""
 
     def _decode_whole(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
@@ -91,6 +91,6 @@ class BatchDecoder(Decoder):
         return sizes
 
 
-def decoder_of(wanted: RecordSelection, source: str) -> Decoder:
+def decoder_of(wanted: RecordSelection, source: str) -> RecordDecoder:
     """Return the decoder for the kind of rows that is selected."""
-    return (BatchDecoder if wanted.rows == BATCHES else Decoder)(wanted, source)
+    return (BatchDecoder if wanted.rows == BATCHES else RecordDecoder)(wanted, source)

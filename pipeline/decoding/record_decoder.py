@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.decoding.arrow import (
+from odradek.pipeline.decoding.arrow_columns import (
     TYPES,
     BinaryColumn,
     HeadersColumn,
@@ -31,7 +31,7 @@ from odradek.pipeline.decoding.arrow import (
     repeated,
 )
 from odradek.pipeline.decoding.batch_headers import find_batches
-from odradek.pipeline.decoding.selection import (
+from odradek.pipeline.decoding.record_selection import (
     INT64_MAX,
     INT64_MIN,
     AbortedTransaction,
@@ -45,9 +45,9 @@ from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 
 if TYPE_CHECKING:
-    from odradek.pipeline.decoding.decompression import Bodies
+    from odradek.pipeline.decoding.decompression import DecompressionBuffer
 
-__all__ = ["AbortedTransaction", "Decoder", "RecordSelection"]
+__all__ = ["AbortedTransaction", "RecordDecoder", "RecordSelection"]
 
 GROUP_BYTES = 8 << 20
 """Approximate size, in bytes of decompressed records, of an Arrow batch."""
@@ -72,7 +72,7 @@ MS_MAX = INT64_MAX // 1000
 _WRONG_OFFSETS = "the batch's offsets are not in the expected range"
 
 
-class Decoder:
+class RecordDecoder:
     """Decodes the records of one log. `source` names the log in errors."""
 
     def __init__(self, wanted: RecordSelection, source: str, *, check_crcs: bool = True) -> None:
@@ -94,10 +94,10 @@ class Decoder:
         """Bytes after a batch that must be known before it is decoded."""
 
     @cached_property
-    def _bodies(self) -> Bodies:
-        from odradek.pipeline.decoding.decompression import Bodies
+    def _buffer(self) -> DecompressionBuffer:
+        from odradek.pipeline.decoding.decompression import DecompressionBuffer
 
-        return Bodies(GROUP_BYTES)
+        return DecompressionBuffer(GROUP_BYTES)
 
     @property
     def is_done(self) -> bool:
@@ -119,20 +119,20 @@ class Decoder:
         self._begins_by = begins_by
         self._ahead = _FIRST_OFFSET_BYTES
 
-    def feed(self, piece: Buffer, room: int = 0) -> Iterator[pa.RecordBatch]:
+    def feed(self, piece: Buffer, headroom: int = 0) -> Iterator[pa.RecordBatch]:
         """Decode the batches that are complete with this piece; the returned batches do not refer to the piece's
         memory.
 
-        The first `room` bytes of the piece are writable memory without data: the rest of earlier pieces is copied
+        The first `headroom` bytes of the piece are writable memory without data: the rest of earlier pieces is copied
         there if it fits, so that it is decoded together with this piece. Raises CorruptSegment.
         """
         view = memoryview(piece)
         left = len(self._rest)
-        if room and left <= room:
-            view[room - left : room] = self._rest
-            view, self._rest = view[room - left :], b""
+        if headroom and left <= headroom:
+            view[headroom - left : headroom] = self._rest
+            view, self._rest = view[headroom - left :], b""
         else:
-            view = view[room:]
+            view = view[headroom:]
         while self._rest and len(view):
             taken = max(_size(self._rest) + self._ahead - len(self._rest), 0)
             joined, self._rest = self._rest + view[:taken], b""
@@ -150,7 +150,7 @@ class Decoder:
         if len(view):
             yield from self._feed(view)
 
-    def without_looking(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
+    def rows_without_reading(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Return rows for the offsets low <= offset < high, each of which is known to have a record, without
         reading them.
         """
@@ -269,7 +269,7 @@ class Decoder:
             yield from self._decode_bodies(data, batches)
 
     def _is_wanted(self, found: Any) -> Any:
-        """Return a mask of the wanted batches. Their CRCs were checked, so that a flipped bit is not taken for a
+        """Return a mask of the wanted batches. Their CRCs were checked, so that a flipped bit is not decoded as a
         control batch or a timestamp.
         """
         wanted = self.wanted
@@ -357,22 +357,22 @@ class Decoder:
         starts, ends = batches["position"] + HEADER_SIZE, batches["position"] + batches["size"]
         first = number = 0
         while number < len(batches):
-            number += self._bodies.add_frames(data, codecs[number:], starts[number:], ends[number:])
-            if number < len(batches) and not self._bodies.is_full:
+            number += self._buffer.add_frames(data, codecs[number:], starts[number:], ends[number:])
+            if number < len(batches) and not self._buffer.is_full:
                 body = view[int(starts[number]) : int(ends[number])]
                 try:
-                    self._bodies.add(int(codecs[number]), body)
+                    self._buffer.add(int(codecs[number]), body)
                 except CorruptBatch as error:
                     raise self._corrupt(str(error), int(batches["position"][number])) from None
                 number += 1
-            if number == len(batches) or self._bodies.is_full:
-                bodies, body_ends = self._bodies.take()
+            if number == len(batches) or self._buffer.is_full:
+                bodies, body_ends = self._buffer.take()
                 body_starts = np.concatenate(([0], body_ends[:-1]))
                 yield batches[first:number], bodies, body_starts, body_ends
                 first = number
 
     def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> Iterator[pa.RecordBatch]:
-        from odradek.pipeline.decoding import kernels
+        from odradek.pipeline.decoding import record_kernels as kernels
 
         wanted = self.wanted
         has = {name: name in wanted.columns for name in TYPES}
@@ -414,7 +414,7 @@ class Decoder:
         self, which: int, error: int, data: Any, batches: Any, starts: Any, ends: Any
     ) -> Iterator[pa.RecordBatch]:
         """Decode the batches before the corrupt one. Raises CorruptSegment."""
-        from odradek.pipeline.decoding import kernels
+        from odradek.pipeline.decoding import record_kernels as kernels
 
         if which:
             yield from self._columns(data, batches[:which], starts[:which], ends[:which])

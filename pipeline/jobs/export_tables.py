@@ -3,7 +3,7 @@
 A batch may be repeated if its driver died before Spark committed it. The output of an attempt may differ from that
 of the next one: offsets may have been deleted, or values may have other schemas. So all output of earlier attempts
 is removed. For Parquet, a batch's files are in directories of its own, into which the driver moves complete files
-(`attempts.py`). Delta replaces the rows in one commit.
+(`batch_attempts.py`). Delta replaces the rows in one commit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.attempts import BatchAttempts, BatchKey, StagedFile
+from odradek.pipeline.jobs.batch_attempts import BatchAttempts, BatchKey, StagedFile
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.seams.clock import RealClock
 
@@ -50,7 +50,7 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
 
-class Table(Protocol):
+class ExportTable(Protocol):
     """Table to which batches are written. `by` is one of PARTITIONINGS; None is for dead letters, which several
     exports of the same topics may share.
     """
@@ -96,7 +96,7 @@ class ParquetTable:
             self._attempts.place(self._staged(frame, batch, directory))
 
     def replace(self, frame: DataFrame, batch: BatchKey) -> None:
-        self._attempts.end_former(batch)
+        self._attempts.remove_earlier_staging(batch)
         with self._attempts.begun(batch) as directory:
             self._attempts.replace(self._staged(frame, batch, directory), batch)
 
@@ -104,7 +104,7 @@ class ParquetTable:
         frame = _with_batch(_with_directories(frame, self._by), batch)
         writer = frame.write.mode("append").options(**WITHOUT_DICTIONARY)
         writer = writer.partitionBy(*_directories(self._by), *OF_BATCH)
-        with _unless_chosen(frame.sparkSession, UNLESS_CHOSEN):
+        with _default_settings(frame.sparkSession, UNLESS_CHOSEN):
             writer.parquet(directory)
         return [
             StagedFile(f"{directory}/{path}", path.rpartition("/")[0])
@@ -206,7 +206,7 @@ def open_table(
     out: str,
     by: str | None,
     confirm: Callable[[], None],
-) -> Table:
+) -> ExportTable:
     """Open a table. `confirm` raises PipelineError if another driver has the lease. Raises BadOption if Spark does
     not have the format's package.
     """
@@ -230,15 +230,15 @@ def _has_class(spark: SparkSession, name: str) -> bool:
 
 
 @contextmanager
-def _unless_chosen(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def _default_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set session settings within the block, except those that are already set."""
-    ours = [name for name in settings if spark.conf.get(name, None) is None]
+    added = [name for name in settings if spark.conf.get(name, None) is None]
     try:
-        for name in ours:
+        for name in added:
             spark.conf.set(name, settings[name])
         yield
     finally:
-        for name in ours:
+        for name in added:
             spark.conf.unset(name)
 
 

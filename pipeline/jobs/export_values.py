@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.decode import DECODED, ERROR, Decoding, decoded
-from odradek.pipeline.jobs.tables import OF_BATCH
+from odradek.pipeline.jobs.export_tables import OF_BATCH
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.values import value_class
 
@@ -19,7 +19,7 @@ KINDS = ("binary", "string", "json", "registry")
 
 
 @value_class
-class Values:
+class ExportValues:
     """Format of values, one of KINDS; for `json` with the Spark DDL of the columns, for `registry` with the
     registry.
     """

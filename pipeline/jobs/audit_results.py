@@ -37,7 +37,7 @@ DIGEST_BYTES = 8
 _PLACE = np.dtype([("digest", ">u8"), ("at", "<i8"), ("size", "<i4")])
 
 
-class AuditNotes:
+class AuditResultsFile:
     """Notes of one audit; not thread-safe."""
 
     def __init__(self, files: RealFiles, file: File) -> None:
@@ -54,20 +54,20 @@ class AuditNotes:
         if row == len(self._places) or int(self._places["digest"][row]) != wanted:
             return None
         at, size = int(self._places["at"][row]), int(self._places["size"][row])
-        with _told(self._file):
+        with _translate_errors(self._file):
             line = self._file.read_at(at, size)
-        return _parsed(line, stored)
+        return _parse_line(line, stored)
 
     def note(self, read: Iterable[tuple[StoredSegment, SegmentReport]]) -> None:
         """Append the results of segments that were read. Raises FilesUnavailable."""
         lines = [_line(stored, report) for stored, report in read]
-        with _told(self._file):
+        with _translate_errors(self._file):
             self._file.append_v([b"".join(lines)])
             self._file.sync()
 
     def end(self) -> None:
         """Remove the file at the end of the audit."""
-        with _told(self._file):
+        with _translate_errors(self._file):
             self._files.remove(self._file.path)
 
     def begin(self, head: bytes) -> None:
@@ -83,7 +83,7 @@ class AuditNotes:
             if at == 0 and line != head:
                 raise BadOption(
                     f"{self._file.path} belongs to another audit: it begins with"
-                    f" {_shown(line)}, not {_shown(head)}; give another file, or remove it"
+                    f" {_line_start(line)}, not {_line_start(head)}; give another file, or remove it"
                 )
             digest = _hex(line)
             if at and digest is not None:
@@ -106,7 +106,7 @@ class AuditNotes:
 
 
 @contextmanager
-def opened_notes(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditNotes]:
+def open_audit_results(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditResultsFile]:
     """Open or create the notes of an audit of `store`. Raises BadOption if the file is another audit's or in use by
     another run, and FilesUnavailable.
     """
@@ -119,9 +119,9 @@ def opened_notes(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditN
         raise BadOption(f"{path} cannot be written: {error}") from None
     file = files.open(at, write=True)
     try:
-        notes = AuditNotes(files, file)
+        notes = AuditResultsFile(files, file)
         head = {"audit": VERSION, "store": store, "brokers": has_brokers}
-        with _told(file):
+        with _translate_errors(file):
             notes.begin(json.dumps(head).encode() + b"\n")
         yield notes
     finally:
@@ -130,7 +130,7 @@ def opened_notes(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditN
 
 
 @contextmanager
-def _told(file: File) -> Iterator[None]:
+def _translate_errors(file: File) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -138,10 +138,10 @@ def _told(file: File) -> Iterator[None]:
 
 
 def _digest(stored: StoredSegment) -> bytes:
-    said = [uuid_to_text(stored.id.partition.topic_id), uuid_to_text(stored.id.id)]
+    text = [uuid_to_text(stored.id.partition.topic_id), uuid_to_text(stored.id.id)]
     for suffix, info in sorted(stored.objects.items()):
-        said.append(f"{suffix} {info.size} {info.modified_ms}")
-    return blake2b("\n".join(said).encode(), digest_size=DIGEST_BYTES).digest()
+        text.append(f"{suffix} {info.size} {info.modified_ms}")
+    return blake2b("\n".join(text).encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def _line(stored: StoredSegment, report: SegmentReport) -> bytes:
@@ -157,7 +157,7 @@ def _line(stored: StoredSegment, report: SegmentReport) -> bytes:
     return f"{_digest(stored).hex()} {json.dumps(fields)}\n".encode()
 
 
-def _parsed(line: bytes, stored: StoredSegment) -> SegmentReport | None:
+def _parse_line(line: bytes, stored: StoredSegment) -> SegmentReport | None:
     """Parse a line; None if it is invalid."""
     try:
         fields = json.loads(line[2 * DIGEST_BYTES :])
@@ -193,5 +193,5 @@ def _hex(line: bytes) -> int | None:
         return None
 
 
-def _shown(line: bytes) -> str:
+def _line_start(line: bytes) -> str:
     return line[:200].decode(errors="replace").strip()

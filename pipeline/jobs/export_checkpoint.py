@@ -30,7 +30,7 @@ JOB = "odradek-job.json"
 """File with the description of the export to which the checkpoint belongs."""
 DEAD_LETTERS = "odradek-dead-letters"
 """File with the location of the last run's dead letters."""
-AGAIN = "odradek-again-"
+UNCOMMITTED = "odradek-again-"
 
 
 class Checkpoint:
@@ -51,20 +51,20 @@ class Checkpoint:
         return found
 
     @contextmanager
-    def recreated_topics(self, batch: int) -> Iterator[None]:
+    def marked_uncommitted(self, batch: int) -> Iterator[None]:
         """Mark the batch as uncommitted until the block ends without an error. Raises FilesUnavailable."""
-        prefix = f"{AGAIN}{batch}-"
+        prefix = f"{UNCOMMITTED}{batch}-"
         former = [name for name in self._files.names(self.path) if name.startswith(prefix)]
         own = self._mark(batch)
         yield
         for name in (*former, own):
             self._files.remove(f"{self.path}/{name}")
 
-    def take_back(self) -> None:
+    def undo_incomplete_commit(self) -> None:
         """Remove the commit of the last batch if it is marked, so that Spark repeats it. Call it before the stream
         starts.
         """
-        done = self.last_done()
+        done = self.last_committed()
         if done is None or done not in self._marked():
             return
         for begun in sorted(self._numbers("offsets"), reverse=True):
@@ -74,7 +74,7 @@ class Checkpoint:
         self._files.sync(f"{self.path}/offsets")
         self._files.remove(f"{self.path}/commits/{done}")
 
-    def is_begun(self, batch: int) -> None:
+    def sync_offsets(self, batch: int) -> None:
         """Sync the batch's offsets before output is written, so that after a power failure the batch is known to be
         in progress, with its offsets.
         """
@@ -84,13 +84,13 @@ class Checkpoint:
 
     def unfinished(self) -> set[int]:
         """Return the uncommitted batches that may be partly written."""
-        pending, done = self.pending(), self.last_done()
+        pending, done = self.pending(), self.last_committed()
         marked = {each for each in self._marked() if done is None or each > done}
         return marked | (set() if pending is None else {pending})
 
     def _mark(self, batch: int) -> str:
         """Create a mark; return its file name."""
-        name = f"{AGAIN}{batch}-{RealEntropy().uuid().hex}"
+        name = f"{UNCOMMITTED}{batch}-{RealEntropy().uuid().hex}"
         self._files.put(f"{self.path}/{name}", "")
         self._files.sync(self.path)
         return name
@@ -98,19 +98,21 @@ class Checkpoint:
     def _marked(self) -> set[int]:
         names = self._files.names(self.path)
         found = (
-            each.removeprefix(AGAIN).partition("-")[0] for each in names if each.startswith(AGAIN)
+            each.removeprefix(UNCOMMITTED).partition("-")[0]
+            for each in names
+            if each.startswith(UNCOMMITTED)
         )
         return {int(number) for number in found if number.isdigit()}
 
     def pending(self) -> int | None:
         """Return the batch that was in progress at the end of the last run."""
-        begun = self.last_begun()
-        return None if begun is None or begun == self.last_done() else begun
+        begun = self.last_started()
+        return None if begun is None or begun == self.last_committed() else begun
 
-    def last_begun(self) -> int | None:
+    def last_started(self) -> int | None:
         return self._last("offsets")
 
-    def last_done(self) -> int | None:
+    def last_committed(self) -> int | None:
         return self._last("commits")
 
     def ends(self, batch: int | None) -> StreamOffsets:
@@ -120,7 +122,7 @@ class Checkpoint:
         lines = self._files.read(f"{self.path}/offsets/{batch}").splitlines()
         return StreamOffsets.parse(json.loads(lines[-1]))
 
-    def belongs_to(self, job: dict[str, str]) -> None:
+    def check_identity(self, job: dict[str, str]) -> None:
         """Write the description of the export on its first run. Raises BadOption if the checkpoint is another
         export's.
         """
@@ -141,7 +143,7 @@ class Checkpoint:
                     f" not {value or 'unset'}: use the same {name}, or another checkpoint"
                 )
 
-    def has_dead_letters_at(self, place: str) -> None:
+    def check_dead_letters_path(self, place: str) -> None:
         """Check the location of the dead letters, which may only change when no batch is unfinished. Raises
         BadOption. Call it before a batch starts.
         """

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.selection import RecordSelection
+from odradek.pipeline.decoding.batch_decoder import decoder_of
+from odradek.pipeline.decoding.record_selection import RecordSelection
 from odradek.pipeline.errors import CorruptSegment, UnreadableSegment
 from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.pipeline.segment_indexes import LogRange, SegmentIndexes
@@ -30,13 +30,13 @@ from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.pipeline.decoding.decoder import Decoder
+    from odradek.pipeline.decoding.record_decoder import RecordDecoder
 
 log = logging.getLogger("odradek.pipeline")
 
 PIECE_BYTES = 8 << 20
 PIECES_AHEAD = 2
-ROOM_BYTES = 1 << 20
+HEADROOM_BYTES = 1 << 20
 """Bytes before each piece, for the start of a batch that the previous piece ended in."""
 
 
@@ -49,7 +49,7 @@ def read_slice(
     low, high = max(segment_slice.low, wanted.low), min(segment_slice.high, wanted.high)
     indexes = SegmentIndexes(storage, segment)
 
-    def decoder_from(place: LogRange) -> Decoder:
+    def decoder_from(place: LogRange) -> RecordDecoder:
         decoder = decoder_of(replace(wanted, low=low, high=high), key)
         decoder.within(segment.start_offset, segment.end_offset, place.begins_by)
         decoder.seek(place.start)
@@ -84,13 +84,13 @@ def read_slice(
 
 
 def _decoded(
-    storage: RemoteStorageManager, read: SegmentSlice, place: LogRange, decoder: Decoder
+    storage: RemoteStorageManager, read: SegmentSlice, place: LogRange, decoder: RecordDecoder
 ) -> Iterator[pa.RecordBatch]:
     """Decode the range, and continue to the end of the log if the range ends before all wanted offsets."""
     size = read.segment.size_bytes
     for start, end in ((place.start, place.end), (place.end, size)):
         for piece in _pieces(storage, read.segment, start, end):
-            yield from decoder.feed(piece, ROOM_BYTES)
+            yield from decoder.feed(piece, HEADROOM_BYTES)
             if decoder.is_done:
                 return
         if end < size:
@@ -109,9 +109,11 @@ def narrowed(
     )
 
 
-def has_as_late(storage: RemoteStorageManager, segment_slice: SegmentSlice, at_ms: int) -> bool:
-    """Whether a record at or after `at_ms` exists, as `SegmentIndexes.has_as_late`."""
-    return SegmentIndexes(storage, segment_slice.segment).has_as_late(at_ms)
+def has_record_at_or_after(
+    storage: RemoteStorageManager, segment_slice: SegmentSlice, at_ms: int
+) -> bool:
+    """Whether a record at or after `at_ms` exists, as `SegmentIndexes.has_record_at_or_after`."""
+    return SegmentIndexes(storage, segment_slice.segment).has_record_at_or_after(at_ms)
 
 
 def narrowed_to_time(
@@ -127,20 +129,20 @@ def narrowed_to_time(
 def _pieces(
     storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, end: int
 ) -> Iterator[memoryview]:
-    """Yield pieces in order, each with `ROOM_BYTES` of memory before it, and valid until the next one; others are
+    """Yield pieces in order, each with `HEADROOM_BYTES` of memory before it, and valid until the next one; others are
     fetched meanwhile.
     """
     from pyarrow import allocate_buffer  # Arrow's pool reuses freed memory
 
     starts = range(start, end, PIECE_BYTES)
-    size = ROOM_BYTES + min(PIECE_BYTES, end - start)
+    size = HEADROOM_BYTES + min(PIECE_BYTES, end - start)
     memory = [memoryview(allocate_buffer(size)).cast("B") for _ in starts[: PIECES_AHEAD + 1]]
 
     def fetch(number: int) -> memoryview:
         position = starts[number]
         wanted = min(PIECE_BYTES, end - position)
-        piece = memory[number % len(memory)][: ROOM_BYTES + wanted]
-        found = storage.fetch_segment_into(segment, position, piece[ROOM_BYTES:])
+        piece = memory[number % len(memory)][: HEADROOM_BYTES + wanted]
+        found = storage.fetch_segment_into(segment, position, piece[HEADROOM_BYTES:])
         if found != wanted:
             raise CorruptRemoteData(f"{found} bytes from position {position}, not {wanted}")
         return piece

@@ -11,15 +11,15 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.schemas.columns import BadSchema, fitted, levels, united
+from odradek.pipeline.schemas.column_types import BadSchema, fitted, levels, united
 from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema
-from odradek.pipeline.schemas.wire import PREFIX_BYTES, schema_ids, without_first
+from odradek.pipeline.schemas.wire_format import PREFIX_BYTES, schema_ids, without_first
 
 LEVELS_MAX = 60
 """Maximum nesting of columns: Arrow passes at most 63 levels to Spark, and the struct of the columns is one."""
 
 
-class Decoder(Protocol):
+class SchemaDecoder(Protocol):
     """Decoder for the values of one schema; it can be pickled."""
 
     @property
@@ -84,14 +84,14 @@ class ValueDecoder:
             if decoder is None:
                 parts.append(pa.nulls(len(numbers), self.kind))
                 has = values.take(pa.array(numbers)).is_valid().to_numpy(zero_copy_only=False)
-                wrong.update(dict.fromkeys(numbers[has].tolist(), self._stranger(id)))
+                wrong.update(dict.fromkeys(numbers[has].tolist(), self._unknown_schema_error(id)))
             else:
-                part, said = decoder.decode(
+                part, message = decoder.decode(
                     without_first(values.take(pa.array(numbers)), PREFIX_BYTES)
                 )
                 parts.append(fitted(part, self.kind))
                 wrong.update(
-                    (int(numbers[at]), f"schema {id}: {text}") for at, text in said.items()
+                    (int(numbers[at]), f"schema {id}: {text}") for at, text in message.items()
                 )
             places.append(numbers)
         errors = pa.array(
@@ -107,7 +107,7 @@ class ValueDecoder:
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_arrays(parts).take(pa.array(order)), errors
 
-    def _stranger(self, id: int) -> str:
+    def _unknown_schema_error(self, id: int) -> str:
         if id < 0:
             return "it does not begin with the magic byte 0 and a schema id"
         return (
@@ -116,10 +116,10 @@ class ValueDecoder:
         )
 
 
-def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:
+def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> SchemaDecoder:
     """Create the decoder of a schema. Raises BadSchema, also for schemas that are nested too deeply."""
     try:
-        return _made(schema, reader, messages)
+        return _new_decoder(schema, reader, messages)
     except RecursionError:
         raise _too_deep(schema) from None
     except pa.ArrowInvalid as error:
@@ -134,7 +134,7 @@ def _too_deep(schema: Schema) -> BadSchema:
     )
 
 
-def _made(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:
+def _new_decoder(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> SchemaDecoder:
     if schema.kind == AVRO:
         from odradek.pipeline.schemas.avro import AvroDecoder
 

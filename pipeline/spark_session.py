@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.interrupts import interrupts_cancel, interrupts_put_off
+from odradek.pipeline.interrupts import cancel_jobs_on_interrupt, delay_interrupts
 from odradek.pipeline.worker_startup import speed_up_workers
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TO_WORKERS = {"spark.python.unix.domain.socket.enabled": "true"}
 """By default Spark passes records from Python to the JVM over TCP, which takes a tenth of a full read."""
 
-SAY_WHAT_IS_RAISED = ("py4j", "SQLQueryContextLogger")
+DUPLICATE_LOGGERS = ("py4j", "SQLQueryContextLogger")
 """Loggers that repeat, with tracebacks, errors that are also raised: errors in a stream's batch, and in a query."""
 
 
@@ -51,14 +51,14 @@ def open_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
-    with _what_is_raised_not_logged(), warnings.catch_warnings(), ExitStack() as stack:
+    with _suppress_duplicate_logs(), warnings.catch_warnings(), ExitStack() as stack:
         # PySpark's warnings are for developers.
         warnings.filterwarnings("ignore", module="pyspark")
-        with interrupts_put_off():
+        with delay_interrupts():
             session = builder.getOrCreate()
             stack.callback(session.stop)
         try:
-            with interrupts_cancel(session):
+            with cancel_jobs_on_interrupt(session):
                 speed_up_workers(session)
                 session.sparkContext.setLogLevel("ERROR")
                 yield session
@@ -68,20 +68,20 @@ def open_session(
 
 
 @contextmanager
-def _what_is_raised_not_logged() -> Iterator[None]:
-    logging.getLogger().addFilter(_is_nobodys)
-    levels = {logger: logger.level for logger in map(logging.getLogger, SAY_WHAT_IS_RAISED)}
+def _suppress_duplicate_logs() -> Iterator[None]:
+    logging.getLogger().addFilter(_reject)
+    levels = {logger: logger.level for logger in map(logging.getLogger, DUPLICATE_LOGGERS)}
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.getLogger().removeFilter(_is_nobodys)
+        logging.getLogger().removeFilter(_reject)
         for logger, level in levels.items():
             logger.setLevel(level)
 
 
-def _is_nobodys(record: logging.LogRecord) -> bool:
+def _reject(record: logging.LogRecord) -> bool:
     """Reject records of the root logger: Py4J logs tracebacks there when Ctrl-C interrupts a call. Records of named
     loggers do not pass this filter.
     """

@@ -19,14 +19,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from odradek.pipeline.filters import PushedFilters, push_down
-from odradek.pipeline.options import REPORT, Options, parse_options
+from odradek.pipeline.options import REPORT, SourceOptions, parse_options
 from odradek.pipeline.table_reader import TableReader
 from odradek.pipeline.table_schema import usual_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.pipeline.stream import StreamReader
+    from odradek.pipeline.stream_reader import StreamReader
 
 NAME = "odradek"
 
@@ -46,7 +46,7 @@ class OdradekDataSource(DataSource):
         return (FilteringReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        from odradek.pipeline.stream import StreamReader
+        from odradek.pipeline.stream_reader import StreamReader
 
         return StreamReader(parse_options(self.options, streaming=True), schema)
 
@@ -54,7 +54,7 @@ class OdradekDataSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reader of a batch query, whose offsets are fixed when it is planned."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._table = TableReader(options, schema)
         self._filtered = PushedFilters()

@@ -2,7 +2,7 @@
 
 With Spark's own writer each record becomes a row in the JVM, which takes four times as long as everything else. A
 task writes files with unique names into a staging directory; the driver moves the files of attempts that count
-(`attempts.py`).
+(`batch_attempts.py`).
 
 The result is what Spark would write: a directory for each topic and date, in UTC, and the same columns.
 """
@@ -26,12 +26,12 @@ from odradek.seams.entropy import RealEntropy
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
-    from odradek.pipeline.stream import StreamReader
+    from odradek.pipeline.stream_reader import StreamReader
     from odradek.pipeline.table_reader import ReadTask
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of Arrow memory for a row group."""
-ROOM_BYTES = 2 * ROW_GROUP_BYTES
+HEADROOM_BYTES = 2 * ROW_GROUP_BYTES
 """Maximum bytes of Arrow memory for all directories of a task; beyond it the largest one is written as a row group.
 """
 FILES_AT_ONCE = 40
@@ -126,7 +126,7 @@ class StagedFiles:
                 file = _File(self._staging, part.schema)
             self._files[place] = file
             file.add(part)
-        while sum(each.waiting_bytes for each in self._files.values()) > ROOM_BYTES:
+        while sum(each.waiting_bytes for each in self._files.values()) > HEADROOM_BYTES:
             max(self._files.values(), key=lambda each: each.waiting_bytes).flush()
 
     def end(self) -> list[WrittenFile]:

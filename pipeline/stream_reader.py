@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.errors import DataLoss
 from odradek.pipeline.filters import PushedFilters
-from odradek.pipeline.options import Options, Position
+from odradek.pipeline.options import OffsetSpec, SourceOptions
 from odradek.pipeline.query import Query
 from odradek.pipeline.stream_offsets import Offsets, OffsetsJson, StreamOffsets
 from odradek.pipeline.table_reader import TableReader
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.pipeline")
 
-ENDS = Position(everywhere=LATEST)
+ENDS = OffsetSpec(everywhere=LATEST)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream. Spark keeps one instance per query, and a copy in each task."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._table = TableReader(options, schema)
         self._target: StreamOffsets | None = None
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         committed, so it is cached for the query. A later run uses the start in the batch's end offsets.
         """
         if self._initial is None:
-            starting = self._options.starting or Position(everywhere=LATEST)
+            starting = self._options.starting or OffsetSpec(everywhere=LATEST)
             self._initial = _at(Query(self._options), starting).to_json()
         return self._initial
 
@@ -111,13 +111,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif where in query.partitions:
                 ranges[where] = (low, offset)
             else:
-                query.record_loss(where, low, offset, self._why_not(where))
+                query.record_loss(where, low, offset, self._removal_reason(where))
         return self._table.tasks(query.plan(query.left(ranges)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._table.read(partition, PushedFilters())
 
-    def _why_not(self, where: TopicPartition) -> str:
+    def _removal_reason(self, where: TopicPartition) -> str:
         """Explain why a partition that the stream has read is no longer part of the query."""
         if self._options.includes_partition(*where):
             return f"{where} was deleted while it was read"
@@ -159,13 +159,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = [where for where in seen if where not in begin]
         if self._options.fail_on_data_loss or not new:
             return dict.fromkeys(new, 0)
-        return query.resolve(new, Position(everywhere=EARLIEST))
+        return query.resolve(new, OffsetSpec(everywhere=EARLIEST))
 
     def _truncated_ends(self, query: Query, begin: Offsets, latest: Offsets) -> Offsets:
         """Return the ends of partitions that were recreated or truncated. Raises DataLoss."""
         before = [where for where, offset in latest.items() if offset < begin.get(where, 0)]
         # A query with Trigger.AvailableNow may begin after the end offsets that it determined earlier.
-        now = query.resolve(before, Position(everywhere=LATEST))
+        now = query.resolve(before, OffsetSpec(everywhere=LATEST))
         for where in before:
             self._check_forward(where, begin[where], now[where])
         return {where: min(begin[where], now[where]) for where in before}
@@ -208,6 +208,6 @@ def limit_offsets(begin: Offsets, latest: Offsets, limit: int) -> Offsets:
     return found
 
 
-def _at(query: Query, position: Position) -> StreamOffsets:
+def _at(query: Query, position: OffsetSpec) -> StreamOffsets:
     """Resolve a position for all partitions of a query."""
     return StreamOffsets(query.resolve(list(query.partitions), position), query.topic_ids)

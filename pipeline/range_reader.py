@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odradek.pipeline.decoding.arrow import GAPS, arrow_schema
+from odradek.pipeline.decoding.arrow_columns import GAPS, arrow_schema
+from odradek.pipeline.decoding.batch_decoder import decoder_of
 from odradek.pipeline.decoding.batch_headers import find_batches
-from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.schema import GAP, RECORDS
-from odradek.pipeline.decoding.selection import (
+from odradek.pipeline.decoding.record_selection import (
     INT64_MAX,
     INT64_MIN,
     AbortedTransaction,
     RecordSelection,
 )
+from odradek.pipeline.decoding.schema import GAP, RECORDS
 from odradek.pipeline.errors import (
     BrokersUnavailable,
     DataLoss,
@@ -175,14 +175,14 @@ def _read(
         return _read_broker(reading, piece, wanted)
     is_known = reading.skips_dense and is_dense(piece.segment.custom_metadata)
     if is_known and wanted.none_aborted(piece.low, piece.high):
-        return decoder_of(wanted, str(piece.segment.id)).without_looking(piece.low, piece.high)
+        return decoder_of(wanted, str(piece.segment.id)).rows_without_reading(piece.low, piece.high)
     return _read_store(reading, piece, wanted)
 
 
 def _read_store(
     reading: ReadSettings, piece: SegmentSlice, wanted: RecordSelection
 ) -> Iterator[pa.RecordBatch]:
-    from odradek.pipeline.segments import read_slice
+    from odradek.pipeline.segment_reader import read_slice
     from odradek.pipeline.store import store_at
 
     assert reading.tiered_url is not None

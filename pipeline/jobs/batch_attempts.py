@@ -12,7 +12,7 @@ is a copy, which fails when its source is removed.
 
 If a driver is killed, some files are moved and others are not. The batch is not committed and is repeated in the
 same way. It is not committed until all files are moved, even if a suspended driver commits it meanwhile
-(`checkpoint.py`).
+(`export_checkpoint.py`).
 
 After a power failure, a batch that Spark has committed is never repeated. So files are synced before they are
 moved, and the directories after, including those from which files were removed.
@@ -74,12 +74,12 @@ class StagedFile:
     directory: str
 
 
-def directory_of(batch: BatchKey) -> str:
+def batch_directory(batch: BatchKey) -> str:
     """Return the batch's directory below those of the partition columns."""
     return f"export={batch.export}/batch={batch.number}"
 
 
-def staged_of(export: str) -> str:
+def staging_prefix(export: str) -> str:
     """Return the prefix of the staging directories of an export's attempts."""
     return f"_staged-{export}"
 
@@ -109,7 +109,7 @@ class BatchAttempts:
     def begun(self, batch: BatchKey) -> Iterator[str]:
         """Create a staging directory for one attempt, and remove it at the end with files that were not moved."""
         attempt = self._entropy.uuid().hex
-        staged = f"{self._out}/{staged_of(batch.export)}-{batch.number}-{attempt}"
+        staged = f"{self._out}/{staging_prefix(batch.export)}-{batch.number}-{attempt}"
         self._files.make(staged)
         try:
             yield staged
@@ -124,14 +124,14 @@ class BatchAttempts:
         self._place(staged, ())
 
     def replace(self, staged: Iterable[StagedFile], batch: BatchKey) -> None:
-        """Move the files of a batch in place of those of earlier attempts; call `end_former` first."""
+        """Move the files of a batch in place of those of earlier attempts; call `remove_earlier_staging` first."""
         self._place(staged, self._placed(batch))
 
-    def end_former(self, batch: BatchKey) -> None:
+    def remove_earlier_staging(self, batch: BatchKey) -> None:
         """Remove the staging directories of earlier attempts, so that these can no longer move files. Raises as
         `place`.
         """
-        prefix = staged_of(batch.export)
+        prefix = staging_prefix(batch.export)
         former = [name for name in self._files.names(self._out) if name.startswith(prefix)]
         self._confirm()
         self._of_each(self._files.remove, [f"{self._out}/{name}" for name in former])
@@ -166,7 +166,7 @@ class BatchAttempts:
         above = [self._out]
         for level in self._levels:
             above = [each for each in self._within(above) if _name(each).startswith(f"{level}=")]
-        return self._within([f"{each}/{directory_of(batch)}" for each in above])
+        return self._within([f"{each}/{batch_directory(batch)}" for each in above])
 
     def _within(self, directories: Sequence[str]) -> list[str]:
         names = self._of_each(self._files.names, directories)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numba import njit
 
 from odradek.client.transactions import EncodedRecords
-from odradek.pipeline.decoding.kernels import _copy
+from odradek.pipeline.decoding.record_kernels import _copy
 
 COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 """Columns that are needed to write records again."""
@@ -26,7 +26,7 @@ RECORD_BYTES_MAX, HEADER_BYTES_MAX = 36, 10
 """Maximum bytes of the lengths and deltas of a record, and of a header."""
 
 
-class Records:
+class RecordEncoder:
     """Rows of an Arrow batch with COLUMNS, ready to encode. `sizes` are upper bounds of the encoded sizes in bytes."""
 
     def __init__(self, table: pa.RecordBatch) -> None:

@@ -40,7 +40,7 @@ class JobProgress:
             return None
         return max(0, self.total - self.done) / self.per_second
 
-    def said(self, what: str) -> str:
+    def text(self, what: str) -> str:
         """Format the progress in one line; `what` names the items."""
         rate = f"{self.per_second:,.0f} {what}/s"
         if self.percent is None:
@@ -85,7 +85,7 @@ def report_spark_tasks(
     done: dict[int, int] = {}
     """Completed tasks by stage."""
 
-    def tell() -> None:
+    def report() -> None:
         while not has_ended.wait(pause_s):
             jobs = map(tracker.getJobInfo, set(tracker.getJobIdsForGroup()) - before)
             stages = {number for job in jobs if job is not None for number in job.stageIds}
@@ -94,7 +94,7 @@ def report_spark_tasks(
                     done[stage.stageId] = stage.numCompletedTasks
             on_progress(JobProgress(sum(done.values()), 0, clock.monotonic() - begun_at))
 
-    thread = Thread(target=tell, name="odradek-watch")
+    thread = Thread(target=report, name="odradek-watch")
     thread.start()
     try:
         yield
