@@ -180,7 +180,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     return made
 
 
-def _read_sources(read: _Read, streaming: bool) -> tuple[str | None, str | None, Mapping[str, str]]:
+def _read_sources(
+    read: _OptionReader, streaming: bool
+) -> tuple[str | None, str | None, Mapping[str, str]]:
     """Read the bootstrap servers, the URL of the remote storage and its options. Raises BadOption."""
     bootstrap = read.checked("kafka.bootstrap.servers", _bootstrap)
     url = read.checked("tiered.url", store_url)
@@ -201,7 +203,7 @@ def _read_sources(read: _Read, streaming: bool) -> tuple[str | None, str | None,
     return bootstrap, url, settings
 
 
-def _check_combinations(made: Options) -> None:
+def _check_combinations(made: SourceOptions) -> None:
     """Raise BadOption for options that do not go together."""
     if (made.min_offsets_per_trigger or 0) > (made.max_offsets_per_trigger or 1 << 62):
         raise BadOption(
