@@ -1,4 +1,4 @@
-"""Values of any structure, drawn from a seeded source: what the codec's tests are fed."""
+"""Random values of a structure from a seeded source, as input of the codec's tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXT = ("", "a", "topic-1", "größer", "𝄞" * 40, "x" * 130)
 
 
 def draw_entity(structure: Structure, source: random.Random) -> Any:
-    """An entity of the structure's class, every field drawn."""
+    """Return an entity of the structure's class with random values in every field."""
     plans = (*structure.plain, *structure.tagged)
     values = {plan.name: draw_field(plan, source) for plan in plans}
     return structure.entity_type(**values)
@@ -72,7 +72,7 @@ def _element(plan: FieldPlan, source: random.Random) -> Any:
 
 
 def as_values(entity: Any, structure: Structure) -> dict[str, Any]:
-    """The entity as the nested dicts that a handler would return."""
+    """Convert an entity to nested dicts, as a handler returns them."""
     values: dict[str, Any] = {}
     for plan in (*structure.plain, *structure.tagged):
         value = getattr(entity, plan.name)
@@ -92,7 +92,7 @@ def as_values(entity: Any, structure: Structure) -> dict[str, Any]:
 
 
 def as_kafka_json(record: Any, structure: Structure) -> dict[str, Any]:
-    """The record as Kafka's JSON converters print it, names without case: defaults of tags left out."""
+    """Convert a record to the JSON of Kafka's converters, with lower-case names; tagged defaults are omitted."""
     shown = {
         plan.name.replace("_", ""): _json(getattr(record, plan.name), plan)
         for plan in structure.plain
@@ -121,7 +121,7 @@ def _json_element(value: Any, plan: FieldPlan) -> Any:
 
 
 def without_case(shown: Any) -> Any:
-    """Kafka's JSON with the case of its names taken away."""
+    """Convert the names in Kafka's JSON to lower case."""
     if isinstance(shown, dict):
         return {name.lower(): without_case(value) for name, value in shown.items()}
     return [without_case(value) for value in shown] if isinstance(shown, list) else shown

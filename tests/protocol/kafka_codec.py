@@ -1,7 +1,7 @@
-"""Kafka's own codec in a JVM, and the vectors it wrote.
+"""Kafka's codec in a JVM, and the test vectors that it wrote.
 
-`python -m tests.protocol.kafka_codec` writes `kafka_vectors.json` anew: for every stored record and
-version what Kafka writes for a record drawn by us, and its JSON; and a batch per codec.
+`python -m tests.protocol.kafka_codec` rewrites `kafka_vectors.json`. It has Kafka's bytes and JSON of a random record
+for every stored record and version, and a batch per codec.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONTROL = [
 
 
 def stored_types() -> Iterator[tuple[str, type[Any], int]]:
-    """Every stored record and version, with the name of Kafka's class."""
+    """Yield every stored record and version with the name of Kafka's class."""
     for family, types in {**serde.all_record_types(), "control": CONTROL}.items():
         for record_type in types:
             for version in record_type.__versions__:
@@ -48,7 +48,7 @@ def stored_types() -> Iterator[tuple[str, type[Any], int]]:
 
 
 class KafkaCodec:
-    """The program `java/CodecOracle.java`, asked line by line."""
+    """Client of `java/CodecOracle.java`, which reads one request per line."""
 
     def __enter__(self) -> KafkaCodec:
         self._process = subprocess.Popen(
@@ -75,7 +75,7 @@ class KafkaCodec:
         return self._process.stdout.readline().rstrip("\n")
 
     def message(self, java_class: str, version: int, raw: bytes) -> tuple[bytes, Any]:
-        """What Kafka writes for the message it read from `raw`, and its JSON."""
+        """Let Kafka read a message; return the bytes that it writes for it, and its JSON."""
         response = self.ask("message", java_class, str(version), raw.hex())
         written, _, shown = response.partition(" ")
         assert written != "error", f"{java_class} v{version}: {shown}"

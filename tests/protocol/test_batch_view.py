@@ -1,4 +1,4 @@
-"""The view of a batch's header: what it reads, sets in place, and refuses."""
+"""Batch headers: reading fields, setting them in place, and rejecting malformed batches."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def a_batch(**changes: int | bool) -> bytearray:
     return build_batch(records, **changes)  # type: ignore[arg-type]
 
 
-def test_the_header_is_61_bytes() -> None:
+def test_header_has_61_bytes() -> None:
     assert HEADER.size == HEADER_SIZE == 61
 
 
-def test_fields() -> None:
+def test_header_fields_are_read() -> None:
     raw = a_batch(
         base_offset=42,
         leader_epoch=7,
@@ -62,26 +62,26 @@ def test_fields() -> None:
     batch.check()
 
 
-def test_defaults_are_none() -> None:
+def test_header_defaults_mean_none() -> None:
     batch = Batch(memoryview(a_batch()))
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
     assert batch.last_sequence == -1
     assert batch.leader_epoch == -1
 
 
-def test_sequences_wrap() -> None:
+def test_sequence_after_the_maximum_is_zero() -> None:
     batch = Batch(memoryview(a_batch(base_sequence=2**31 - 1, producer_id=1)))
     assert batch.last_sequence == 0
 
 
-def test_a_delete_horizon_is_the_base_timestamp() -> None:
+def test_delete_horizon_is_the_base_timestamp() -> None:
     raw = a_batch()
     struct.pack_into(">h", raw, 21, 0x40)
     batch = Batch(memoryview(raw))
     assert batch.delete_horizon_ms == 1000
 
 
-def test_stamping_leaves_the_crc_alone() -> None:
+def test_setting_base_offset_and_epoch_keeps_the_crc() -> None:
     raw = a_batch()
     batch = Batch(memoryview(raw))
     batch.stamp(2**40, 12)
@@ -92,7 +92,7 @@ def test_stamping_leaves_the_crc_alone() -> None:
     assert [record.offset for record in decode(again)] == [2**40, 2**40 + 1]
 
 
-def test_log_append_time_is_every_records_time() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     raw = a_batch()
     batch = Batch(memoryview(raw))
     batch.set_max_timestamp(LOG_APPEND_TIME, 5000)
@@ -105,7 +105,7 @@ def test_log_append_time_is_every_records_time() -> None:
     assert Batch(memoryview(raw)).attributes == 0
 
 
-def test_batches_one_after_the_other() -> None:
+def test_consecutive_batches_are_iterated() -> None:
     raw = a_batch(base_offset=0) + a_batch(base_offset=2) + a_batch(base_offset=9)
     found = list(batches(memoryview(raw), check=True))
     assert [batch.base_offset for batch in found] == [0, 2, 9]
@@ -113,7 +113,7 @@ def test_batches_one_after_the_other() -> None:
     assert list(batches(memoryview(b""))) == []
 
 
-def test_a_batch_that_is_cut_short() -> None:
+def test_truncated_batch_is_corrupt_or_partial() -> None:
     raw = a_batch() + a_batch()
     for end in range(len(raw) // 2 + 1, len(raw)):
         with pytest.raises(CorruptBatch):
@@ -121,7 +121,7 @@ def test_a_batch_that_is_cut_short() -> None:
         assert len(list(batches(memoryview(raw)[:end], allow_partial=True))) == 1
 
 
-def test_a_header_alone_is_enough_to_look_at() -> None:
+def test_header_without_records_can_be_read() -> None:
     raw = a_batch()
     batch = Batch(memoryview(raw)[:61])
     assert batch.size == len(raw)
@@ -133,7 +133,7 @@ def test_a_header_alone_is_enough_to_look_at() -> None:
 
 
 @pytest.mark.parametrize("at", [17, 21, 30, 57, 61, -1])
-def test_a_flipped_bit_fails_the_crc(at: int) -> None:
+def test_flipped_bit_fails_the_crc(at: int) -> None:
     raw = a_batch()
     raw[at] ^= 0x10
     with pytest.raises(CorruptBatch) as refused:
@@ -142,7 +142,7 @@ def test_a_flipped_bit_fails_the_crc(at: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, -(2**31)])
-def test_an_impossible_length(length: int) -> None:
+def test_invalid_batch_length_is_corrupt(length: int) -> None:
     raw = a_batch()
     struct.pack_into(">i", raw, 8, length)
     for allow_partial in (False, True):
@@ -152,7 +152,7 @@ def test_an_impossible_length(length: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
 @pytest.mark.parametrize("size", [17, 34, 80])
-def test_formats_that_are_not_version_2(magic: int, size: int) -> None:
+def test_other_magic_is_unsupported(magic: int, size: int) -> None:
     raw = bytearray(size)
     struct.pack_into(">qiib", raw, 0, 0, size - 12, 0, magic)
     with pytest.raises(UnsupportedMagic):
@@ -160,7 +160,7 @@ def test_formats_that_are_not_version_2(magic: int, size: int) -> None:
 
 
 @given(raw=st.binary(max_size=200), allow_partial=st.booleans())
-def test_any_bytes_are_batches_or_corrupt(raw: bytes, allow_partial: bool) -> None:
+def test_random_bytes_are_batches_or_corrupt(raw: bytes, allow_partial: bool) -> None:
     with suppress(CorruptBatch):
         for batch in batches(memoryview(raw), check=True, allow_partial=allow_partial):
             decode(batch)
@@ -184,7 +184,7 @@ def test_any_bytes_are_batches_or_corrupt(raw: bytes, allow_partial: bool) -> No
     ),
     body=st.binary(max_size=150),
 )
-def test_any_header_is_a_batch_or_corrupt(fields: tuple[int, ...], body: bytes) -> None:
+def test_random_header_is_a_batch_or_corrupt(fields: tuple[int, ...], body: bytes) -> None:
     with suppress(CorruptBatch):
         batch = Batch(memoryview(HEADER.pack(*fields) + body))
         decode(batch)

@@ -1,4 +1,4 @@
-"""Control batches: transaction markers, and KRaft's own records."""
+"""Control batches: transaction markers, and control records of KRaft."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def view(raw: bytearray) -> Batch:
 
 
 @pytest.mark.parametrize("commit", [False, True])
-def test_a_marker_ends_a_transaction(commit: bool) -> None:
+def test_transaction_marker_is_encoded_and_decoded(commit: bool) -> None:
     raw = end_marker(
         commit=commit,
         producer_id=9,
@@ -60,7 +60,7 @@ def test_a_marker_ends_a_transaction(commit: bool) -> None:
     assert read_end_marker(batch) == (commit, 17)
 
 
-def test_what_is_no_marker() -> None:
+def test_other_batches_are_not_transaction_markers() -> None:
     plain = view(build_batch([Record(-1, 0, control_key(ControlType.COMMIT), b"\0\0\0\0\0\1")]))
     two = view(build_batch([Record(-1, 0, b"\0\0\0\1", b"")] * 2, control=True))
     kraft = view(build_batch([Record(-1, 0, b"\0\0\0\2", b"")], control=True))
@@ -71,7 +71,7 @@ def test_what_is_no_marker() -> None:
             read_end_marker(batch)
 
 
-def test_versions_to_come_are_read_as_ours() -> None:
+def test_later_versions_are_read_as_known_ones() -> None:
     assert control_type(b"\0\5\0\1more") is ControlType.COMMIT
     assert control_type(b"\0\0\0\x63") is ControlType.UNKNOWN
     assert marker_coordinator_epoch(b"\0\1\0\0\0\7more") == 7
@@ -83,7 +83,7 @@ def test_versions_to_come_are_read_as_ours() -> None:
         marker_coordinator_epoch(None)
 
 
-def test_krafts_records() -> None:
+def test_kraft_control_records_are_encoded_and_decoded() -> None:
     messages = [
         (
             ControlType.LEADER_CHANGE,
@@ -127,6 +127,6 @@ def test_krafts_records() -> None:
         assert serde.decode(type(message), message.version, record.value) == message
 
 
-def test_a_leader_change_of_version_0_has_no_directory_ids() -> None:
+def test_leader_change_version_0_has_no_directory_ids() -> None:
     message = LeaderChangeMessage(leader_id=1, voters=(Voter(voter_id=1),))
     assert serde.encode(message, 0).hex() == "0000" + "00000001" + "02" + "0000000100" + "01" + "00"

@@ -1,4 +1,4 @@
-"""The hand-written reader of Fetch requests against the codec's, for every version."""
+"""The reader of Fetch requests is compared with the compiled codec, for every version."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ requests = st.fixed_dictionaries(
 )
 
 
-def same(request: FetchRequest, version: int, view: memoryview, start: int) -> None:
-    """That `request` says what the codec reads from the same bytes."""
+def assert_equals_codec(request: FetchRequest, version: int, view: memoryview, start: int) -> None:
+    """Assert that the codec reads the same request from the same bytes."""
     read = messages.read_request(FETCH.key, version, view, start)
     state = field(read, "replica_state", None)
     assert request.replica_id == (read.replica_id if state is None else state.replica_id)
@@ -78,8 +78,8 @@ def same(request: FetchRequest, version: int, view: memoryview, start: int) -> N
     assert request.isolation_level == read.isolation_level
     assert request.session_id == field(read, "session_id", 0)
     assert request.session_epoch == field(read, "session_epoch", -1)
-    assert [whose(topic) for topic in request.topics] == [
-        whose_read(topic) for topic in read.topics
+    assert [topic_key(topic) for topic in request.topics] == [
+        codec_topic_key(topic) for topic in read.topics
     ]
     assert [tuple(each) for topic in request.topics for each in topic.partitions] == [
         (
@@ -94,33 +94,35 @@ def same(request: FetchRequest, version: int, view: memoryview, start: int) -> N
         for each in topic.partitions
     ]
     left = field(read, "forgotten_topics_data", ())
-    assert [(*whose(topic), topic.partitions) for topic in request.forgotten] == [
-        (*whose_read(topic), list(topic.partitions)) for topic in left
+    assert [(*topic_key(topic), topic.partitions) for topic in request.forgotten] == [
+        (*codec_topic_key(topic), list(topic.partitions)) for topic in left
     ]
 
 
-def whose(topic: Any) -> tuple[Any, Any]:
+def topic_key(topic: Any) -> tuple[Any, Any]:
     return topic.name, topic.topic_id if topic.topic_id is None or topic.topic_id.int else None
 
 
-def whose_read(topic: Any) -> tuple[Any, Any]:
+def codec_topic_key(topic: Any) -> tuple[Any, Any]:
     return field(topic, "topic", None), field(topic, "topic_id", None)
 
 
 @given(version=st.sampled_from(VERSIONS), values=requests, before=st.binary(max_size=9))
-def test_what_was_written_is_read(version: int, values: dict[str, Any], before: bytes) -> None:
+def test_reader_equals_codec_for_every_version(
+    version: int, values: dict[str, Any], before: bytes
+) -> None:
     view = memoryview(before + messages.write_request(FETCH.key, version, values))
-    same(read_fetch_request(view, version, len(before)), version, view, len(before))
+    assert_equals_codec(read_fetch_request(view, version, len(before)), version, view, len(before))
 
 
 @given(version=st.sampled_from(VERSIONS), raw=st.binary(max_size=150))
-def test_any_bytes_are_a_request_or_invalid(version: int, raw: bytes) -> None:
+def test_random_bytes_are_a_request_or_invalid(version: int, raw: bytes) -> None:
     with suppress(InvalidFrame):
         read_fetch_request(memoryview(raw), version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_damaged_is_refused_or_read_as_the_codec_does(version: int) -> None:
+def test_corrupt_request_is_rejected_or_equals_codec(version: int) -> None:
     source = random.Random(version)
     names = {"topic": "flights", "topic_id": None}
     partition = {"partition": 3, "fetch_offset": 12, "partition_max_bytes": 1 << 20}
@@ -143,11 +145,11 @@ def test_what_is_damaged_is_refused_or_read_as_the_codec_does(version: int) -> N
             request = read_fetch_request(view, version)
         except InvalidFrame:
             continue
-        with suppress(InvalidFrame):  # it also looks into what this reader passes over
-            same(request, version, view, 0)
+        with suppress(InvalidFrame):  # the codec also checks fields that this reader skips
+            assert_equals_codec(request, version, view, 0)
 
 
-def test_tags_beyond_all_reason_are_refused() -> None:
+def test_too_many_tagged_fields_are_rejected() -> None:
     version = VERSIONS[-1]
     values = {"topics": [], "forgotten_topics_data": []}
     raw = messages.write_request(FETCH.key, version, values)

@@ -1,5 +1,4 @@
-"""The hand-written writer of Fetch responses against kio's, byte for byte, for every version; and the
-follower's reader against the writer."""
+"""The writer of Fetch responses is compared with kio's, for every version, and the reader with the writer."""
 
 from __future__ import annotations
 
@@ -105,7 +104,7 @@ def partition_values(partition: FetchedPartition) -> dict[str, Any]:
     error_code=st.integers(-1, 133),
     session_id=int32,
 )
-def test_the_bytes_are_kios(
+def test_written_bytes_equal_those_of_kio(
     version: int,
     fetched: list[FetchedTopic],
     nodes: list[NodeEndpoint],
@@ -142,11 +141,11 @@ def test_the_bytes_are_kios(
 
 
 class NoFile:
-    """A file that nobody may read."""
+    """A file that must not be read."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_slices_go_out_as_they_are(version: int) -> None:
+def test_file_slices_are_returned_unchanged(version: int) -> None:
     slices: list[Part] = [FileSlice(NoFile(), 0, 300), FileSlice(NoFile(), 900, 5)]  # type: ignore[arg-type]
     topic_id = UUID(int=1)
     first = FetchedPartition(index=0, records=slices)
@@ -164,7 +163,7 @@ def test_slices_go_out_as_they_are(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_without_topics(version: int) -> None:
+def test_response_without_topics_equals_kio(version: int) -> None:
     raw = joined(write_fetch_response(version, session_id=77))
     read = messages.read_response(FETCH.key, version, memoryview(raw))
     assert read.responses == ()
@@ -177,7 +176,7 @@ def test_an_answer_without_topics(version: int) -> None:
     topics=st.lists(topics, max_size=3),
     endpoints=st.lists(endpoints, max_size=2),
 )
-def test_a_follower_reads_what_is_written(
+def test_follower_reader_returns_written_partitions(
     version: int,
     head: tuple[int, int, int],
     topics: list[FetchedTopic],
@@ -209,7 +208,7 @@ def test_a_follower_reads_what_is_written(
     ]
 
 
-def test_a_response_that_is_cut_short_is_garbage() -> None:
+def test_truncated_response_is_invalid() -> None:
     partition = FetchedPartition(
         index=1, aborted_transactions=[(1, 2)], diverging_epoch=(1, 2), records=[b"x" * 200]
     )

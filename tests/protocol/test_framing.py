@@ -1,4 +1,4 @@
-"""Frames and headers, against kio's headers, and against anything at all."""
+"""Frames and headers: they equal kio's, and random bytes are rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kio_header(api: Api, version: int, correlation_id: int, client_id: str | Non
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_a_request_header_reads_back(api: Api) -> None:
+def test_request_header_equals_kio_and_is_read(api: Api) -> None:
     for version in api.versions:
         for client_id in (None, "", "rdkafka", "größer"):
             raw = kio_header(api, version, 7, client_id)
@@ -47,14 +47,14 @@ def test_a_request_header_reads_back(api: Api) -> None:
             assert header.body == len(raw)
 
 
-def test_unknown_tags_of_a_header_are_passed_over() -> None:
+def test_unknown_tagged_fields_of_header_are_skipped() -> None:
     raw = framing.request_header(METADATA, 12, 1, "c")[:-1] + b"\x02\x63\x03xyz\x7f\x00"
     header = framing.read_request_header(memoryview(raw + b"rest"))
     assert header.body == len(raw)
 
 
-def test_tags_beyond_all_reason_are_refused_before_they_are_read() -> None:
-    """Two bytes each: a frame of 100 MB has room for enough of them to hold the loop for long."""
+def test_too_many_tagged_fields_of_header_are_rejected_early() -> None:
+    """A tagged field takes two bytes: skipping those of a 100 MB frame would block the event loop for long."""
     most = framing.MAX_TAGGED_FIELDS
     for count, is_read in ((most, True), (most + 1, False)):
         tags = bytearray()
@@ -68,19 +68,19 @@ def test_tags_beyond_all_reason_are_refused_before_they_are_read() -> None:
                 framing.read_request_header(memoryview(raw))
 
 
-def test_a_version_of_the_future_is_the_callers_to_judge() -> None:
+def test_unsupported_version_is_returned_to_the_caller() -> None:
     header = framing.read_request_header(memoryview(kio_header(API_VERSIONS, 99, 1, "c")))
     assert header.api_version == 99
 
 
-def test_a_client_may_call_itself_by_what_is_not_utf_8() -> None:
+def test_client_id_that_is_not_utf_8_has_replacements() -> None:
     raw = struct.pack(">hhih", 3, 1, 1, 6) + "größe".encode("latin-1") + b"!"
     header = framing.read_request_header(memoryview(raw))
     assert (header.client_id, header.body) == ("gr\ufffd\ufffde!", len(raw))
 
 
-def test_a_client_id_is_a_string_with_its_replacements_too() -> None:
-    """Or a group keeps one that nobody can read again, and is lost with all that is in its partition."""
+def test_client_id_with_replacements_is_limited_to_a_string() -> None:
+    """A longer client id in a group's records could not be read, and its partition could not be loaded."""
     for name, is_read in (
         (b"a" * MAX_STRING_BYTES, True),
         (b"\xff" * (MAX_STRING_BYTES // 3), True),
@@ -109,18 +109,18 @@ def test_a_client_id_is_a_string_with_its_replacements_too() -> None:
         struct.pack(">hhih", 3, 12, 1, -1) + b"\xff\xff\xff\xff\xff\x01",
     ],
 )
-def test_what_is_no_header(raw: bytes) -> None:
+def test_malformed_header_is_invalid(raw: bytes) -> None:
     with pytest.raises(InvalidFrame):
         framing.read_request_header(memoryview(raw))
 
 
-def test_an_unknown_api() -> None:
+def test_unknown_api_key_is_rejected() -> None:
     with pytest.raises(framing.UnknownApi):
         framing.read_request_header(memoryview(struct.pack(">hhih", 4, 0, 1, -1)))
 
 
 @given(raw=st.binary(max_size=60), key=st.sampled_from([*APIS, 4, 999]), version=st.integers(0, 20))
-def test_any_bytes_are_a_header_or_invalid(raw: bytes, key: int, version: int) -> None:
+def test_random_bytes_are_a_header_or_invalid(raw: bytes, key: int, version: int) -> None:
     frame = memoryview(struct.pack(">hh", key, version) + raw)
     try:
         header = framing.read_request_header(frame)
@@ -130,11 +130,11 @@ def test_any_bytes_are_a_header_or_invalid(raw: bytes, key: int, version: int) -
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 99])
-def test_api_versions_is_always_answered_with_header_0(version: int) -> None:
+def test_api_versions_response_header_is_version_0(version: int) -> None:
     assert framing.response_header(API_VERSIONS, version, 7) == b"\0\0\0\7"
 
 
-def test_response_headers_read_back() -> None:
+def test_response_header_is_read_as_written() -> None:
     for version in FETCH.versions:
         raw = framing.response_header(FETCH, version, 2**31 - 1)
         assert len(raw) == (5 if version >= 12 else 4)
@@ -143,10 +143,10 @@ def test_response_headers_read_back() -> None:
 
 
 class NoFile:
-    """A file that nobody may read."""
+    """A file that must not be read."""
 
 
-def test_a_frame_counts_slices_without_reading_them() -> None:
+def test_frame_size_includes_unread_file_slices() -> None:
     part = FileSlice(NoFile(), 100, 1_000_000)  # type: ignore[arg-type]
     parts: list[bytes | bytearray | memoryview | FileSlice] = [b"abc", memoryview(b"de"), part]
     head, size_bytes = framing.frame_head(b"head", parts)
@@ -155,7 +155,7 @@ def test_a_frame_counts_slices_without_reading_them() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**21, 2**32 - 1])
-def test_unsigned_varints(number: int) -> None:
+def test_unsigned_varint_is_read_as_written(number: int) -> None:
     from odradek.protocol.codec.primitives import append_uvarint
 
     out = bytearray()

@@ -1,4 +1,4 @@
-"""Our codec against Kafka's own, in a JVM: stored records and batches, both ways."""
+"""Odradek's codec is compared with Kafka's in a JVM: stored records and batches, in both directions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kafka() -> Iterator[KafkaCodec]:
         pytest.fail(str(unavailable), pytrace=False)
 
 
-def test_kafka_reads_every_stored_record_and_writes_the_same(kafka: KafkaCodec) -> None:
+def test_kafka_rewrites_every_stored_record_identically(kafka: KafkaCodec) -> None:
     for java_class, record_type, version in stored_types():
         structure = record_structure(record_type, version)
         for seed in range(20):
@@ -42,7 +42,7 @@ def test_kafka_reads_every_stored_record_and_writes_the_same(kafka: KafkaCodec) 
 
 
 def shown(batch: Batch) -> dict[str, Any]:
-    """A batch as the program prints it."""
+    """Convert a batch to the JSON of CodecOracle."""
     return {
         "baseOffset": batch.base_offset,
         "lastOffset": batch.last_offset,
@@ -70,7 +70,7 @@ def shown(batch: Batch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("codec", range(5), ids=lambda codec: NAMES[codec])
-def test_kafka_reads_our_batches(kafka: KafkaCodec, codec: int) -> None:
+def test_kafka_reads_odradek_batches(kafka: KafkaCodec, codec: int) -> None:
     source = random.Random(codec)
     raw = bytearray()
     for size in (0, 1, 100, 40_000, 100_000):
@@ -93,7 +93,7 @@ def test_kafka_reads_our_batches(kafka: KafkaCodec, codec: int) -> None:
     assert kafka.records(raw) == [shown(batch) for batch in batches(memoryview(raw))]
 
 
-def test_kafka_reads_what_was_set_in_place(kafka: KafkaCodec) -> None:
+def test_kafka_reads_fields_set_in_place(kafka: KafkaCodec) -> None:
     raw = build_batch([Record(-1, 5, b"k", b"v"), Record(-1, 6, b"k", b"v")], compression=2)
     batch = Batch(memoryview(raw))
     batch.stamp(10**15, 77)
@@ -103,7 +103,7 @@ def test_kafka_reads_what_was_set_in_place(kafka: KafkaCodec) -> None:
     assert (read["baseOffset"], read["leaderEpoch"], read["maxTimestamp"]) == (10**15, 77, 12345)
 
 
-def test_kafka_reads_our_markers(kafka: KafkaCodec) -> None:
+def test_kafka_reads_odradek_transaction_markers(kafka: KafkaCodec) -> None:
     raw = end_marker(
         commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=3, timestamp_ms=9
     )
@@ -113,7 +113,7 @@ def test_kafka_reads_our_markers(kafka: KafkaCodec) -> None:
 
 
 @pytest.mark.parametrize("codec", range(5), ids=lambda codec: NAMES[codec])
-def test_we_read_kafkas_batches(kafka: KafkaCodec, codec: int) -> None:
+def test_odradek_reads_and_rebuilds_kafka_batches(kafka: KafkaCodec, codec: int) -> None:
     values = [b"", b"value", bytes(20_000), random.Random(1).randbytes(30_000)]
     raw = kafka.build(NAMES[codec], values)
     (batch,) = batches(memoryview(raw), check=True)

@@ -1,4 +1,4 @@
-"""What `serve` must not load before it is needed: codecs, schemas, and hypothesis with kio."""
+"""Codecs and schemas are not loaded before their first use, and kio does not load hypothesis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import hypothesis.strategies
 """
 
 
-def test_nothing_is_loaded_before_it_is_needed() -> None:
+def test_codecs_and_schemas_are_loaded_on_first_use() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Our codec over kio's schemas: the same bytes and the same entities as kio's, for every version."""
+"""The compiled codec of kio's schemas: its bytes and entities equal kio's, for every version."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def kio_bytes(entity: Any) -> bytes:
 
 @pytest.mark.parametrize("direction", ["request", "response"])
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_every_version_reads_and_writes_as_kio_does(api: Api, direction: str) -> None:
+def test_every_version_equals_kio(api: Api, direction: str) -> None:
     for version in api.versions:
         entity_type = messages.load(api.key, version, direction)
         structure = structure_of(entity_type)
@@ -64,7 +64,7 @@ def test_every_version_reads_and_writes_as_kio_does(api: Api, direction: str) ->
 
 @pytest.mark.parametrize("direction", ["request", "response"])
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_every_version_has_defaults(api: Api, direction: str) -> None:
+def test_every_version_is_written_with_defaults(api: Api, direction: str) -> None:
     for version in api.versions:
         raw = WRITE[direction](api.key, version, {})
         entity = READ[direction](api.key, version, memoryview(raw))
@@ -73,8 +73,8 @@ def test_every_version_has_defaults(api: Api, direction: str) -> None:
 
 @pytest.mark.parametrize("direction", ["request", "response"])
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_garbage_is_an_invalid_frame(api: Api, direction: str) -> None:
-    """Every cut, and random changes, of a message of the newest version."""
+def test_corrupt_message_is_invalid(api: Api, direction: str) -> None:
+    """Truncate a message of the newest version at every byte, and change random bytes."""
     version = api.max_version
     structure = structure_of(messages.load(api.key, version, direction))
     source = random.Random(api.key)
@@ -97,7 +97,7 @@ FUZZED = [METADATA, FETCH, LIST_OFFSETS, OFFSET_COMMIT, API_VERSIONS]
 
 
 @given(api=st.sampled_from(FUZZED), data=st.data(), raw=st.binary(max_size=120))
-def test_any_bytes_are_a_message_or_invalid(api: Api, data: st.DataObject, raw: bytes) -> None:
+def test_random_bytes_are_a_message_or_invalid(api: Api, data: st.DataObject, raw: bytes) -> None:
     version = data.draw(st.sampled_from(list(api.versions)))
     for read in READ.values():
         with suppress(InvalidFrame):
@@ -119,14 +119,16 @@ def test_any_bytes_are_a_message_or_invalid(api: Api, data: st.DataObject, raw: 
         (API_VERSIONS, 3, b"\x02a\x02b\x01\x05\xff\xff\xff\xff\xff\xff\x0f"),
     ],
 )
-def test_bombs_are_refused_before_they_go_off(api: Api, version: int, raw: bytes) -> None:
+def test_huge_counts_are_rejected_without_allocation(api: Api, version: int, raw: bytes) -> None:
     with pytest.raises(InvalidFrame):
         messages.read_request(api.key, version, memoryview(raw))
 
 
-def test_the_elements_of_a_message_are_limited() -> None:
-    """Each takes a byte on the wire and dozens in memory: a frame of 100 MB must not be gigabytes. Those of a
-    request are work, too, for which others wait."""
+def test_array_elements_of_a_message_are_limited() -> None:
+    """An element takes a byte on the wire and dozens of bytes in memory: 100 MB must not become gigabytes.
+
+    Elements of a request also take time, so requests have a lower limit.
+    """
 
     def groups(count: int) -> memoryview:
         return memoryview(struct.pack(">i", count) + b"\0\0" * count)
@@ -146,7 +148,7 @@ def test_the_elements_of_a_message_are_limited() -> None:
         messages.read_response(OFFSET_COMMIT.key, 2, partitions(MAX_ELEMENTS))
 
 
-def test_a_string_is_no_longer_in_a_flexible_version() -> None:
+def test_string_limit_is_the_same_in_flexible_versions() -> None:
     longest = "g" * MAX_STRING_BYTES
     raw = messages.write_request(DELETE_GROUPS.key, 2, {"groups_names": [longest]})
     read = messages.read_request(DELETE_GROUPS.key, 2, memoryview(raw))
@@ -158,7 +160,7 @@ def test_a_string_is_no_longer_in_a_flexible_version() -> None:
         messages.read_request(DELETE_GROUPS.key, 2, memoryview(longer))
 
 
-def test_a_tagged_field_must_be_of_its_size() -> None:
+def test_tagged_field_with_wrong_size_is_invalid() -> None:
     raw = messages.write_request(FETCH.key, 17, {"cluster_id": "abc"})
     assert messages.read_request(FETCH.key, 17, memoryview(raw)).cluster_id == "abc"
     at = raw.index(b"\x04abc")
@@ -167,21 +169,21 @@ def test_a_tagged_field_must_be_of_its_size() -> None:
         messages.read_request(FETCH.key, 17, memoryview(longer))
 
 
-def test_tags_beyond_all_reason_are_refused() -> None:
+def test_too_many_tagged_fields_are_rejected() -> None:
     raw = messages.write_request(API_VERSIONS.key, 3, {})
     many = raw[:-1] + b"\x41" + b"\x63\x00" * 0x41
     with pytest.raises(InvalidFrame, match="65 tagged fields"):
         messages.read_request(API_VERSIONS.key, 3, memoryview(many))
 
 
-def test_unknown_tags_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     raw = messages.write_request(API_VERSIONS.key, 3, {"client_software_name": "x"})
     tagged = raw[:-1] + b"\x01\x63\x03xyz"
     read = messages.read_request(API_VERSIONS.key, 3, memoryview(tagged))
     assert read.client_software_name == "x"
 
 
-def test_names_of_other_versions_are_passed_over() -> None:
+def test_names_of_newer_versions_are_ignored() -> None:
     values = {
         "throttle_time": 7,
         "error_code": ErrorCode.none,
@@ -194,8 +196,8 @@ def test_names_of_other_versions_are_passed_over() -> None:
     assert new.topics[0].topic_id == UUID(int=3)
 
 
-def test_names_of_older_versions_are_passed_over_too() -> None:
-    """FindCoordinator answered one coordinator at the top up to version 3."""
+def test_names_of_older_versions_are_ignored() -> None:
+    """Up to version 3, FindCoordinator returns one coordinator in top-level fields."""
     values = {"node_id": 1, "host": "h", "port": 9, "coordinators": [{"key": "g", "node_id": 1}]}
     old = messages.read_response(10, 1, memoryview(messages.write_response(10, 1, values)))
     assert (old.node_id, old.host, old.port) == (1, "h", 9)
@@ -203,25 +205,25 @@ def test_names_of_older_versions_are_passed_over_too() -> None:
     assert new.coordinators[0].key == "g"
 
 
-def test_a_name_that_no_version_has_is_a_bug() -> None:
+def test_name_of_no_version_raises() -> None:
     with pytest.raises(KeyError, match="thottle"):
         messages.write_response(3, 5, {"thottle_time": 7})
     with pytest.raises(KeyError, match="partitoins"):
         messages.write_response(3, 5, {"topics": [{"partitoins": []}]})
 
 
-def test_null_where_there_is_none_is_a_bug() -> None:
+def test_null_in_a_non_nullable_field_raises() -> None:
     with pytest.raises(TypeError, match="name"):
         messages.write_response(3, 5, {"topics": [{"name": None}]})
 
 
-def test_the_zero_uuid_is_none_in_a_message() -> None:
+def test_zero_uuid_is_none_in_a_message() -> None:
     for zero in (None, UUID(int=0)):
         raw = messages.write_request(3, 12, {"topics": [{"topic_id": zero, "name": None}]})
         assert messages.read_request(3, 12, memoryview(raw)).topics[0].topic_id is None
 
 
-def test_an_error_code_that_we_do_not_know() -> None:
+def test_unknown_error_code_is_unknown_server_error() -> None:
     raw = messages.write_response(API_VERSIONS.key, 0, {"error_code": 32000})
     read = messages.read_response(API_VERSIONS.key, 0, memoryview(raw))
     assert read.error_code is ErrorCode.unknown_server_error
@@ -236,7 +238,7 @@ def test_records_are_slices_of_the_frame() -> None:
     assert records == b"zbc"
 
 
-def test_what_is_written_is_kios_entity_when_it_is_read() -> None:
+def test_written_response_is_read_as_kio_entity() -> None:
     values = {"throttle_time": 5, "topics": [{"error_code": 3, "name": "t"}], "error_code": 1}
     raw = messages.write_response(METADATA.key, 12, values)
     read = messages.read_response(METADATA.key, 12, memoryview(raw))
@@ -248,7 +250,7 @@ def test_what_is_written_is_kios_entity_when_it_is_read() -> None:
         messages.write_response(METADATA.key, 12, {"nonsense": 1})
 
 
-def test_field_of_an_older_version() -> None:
+def test_field_returns_default_for_older_version() -> None:
     raw = messages.write_request(FETCH.key, 4, {})
     read = messages.read_request(FETCH.key, 4, memoryview(raw))
     assert messages.field(read, "rack_id", "") == ""

@@ -1,4 +1,4 @@
-"""The hand-written reader of Produce requests against the codec's, for every version."""
+"""The reader of Produce requests is compared with the compiled codec, for every version."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def as_values(request: ProduceRequest, version: int) -> dict[str, Any]:
 
 
 @given(version=st.sampled_from(VERSIONS), values=requests, before=st.binary(max_size=9))
-def test_what_was_written_is_read(version: int, values: dict[str, Any], before: bytes) -> None:
+def test_reader_equals_codec_for_every_version(
+    version: int, values: dict[str, Any], before: bytes
+) -> None:
     raw = messages.write_request(PRODUCE.key, version, values)
     request = read_produce_request(memoryview(before + raw), version, len(before))
     assert messages.write_request(PRODUCE.key, version, as_values(request, version)) == raw
@@ -83,14 +85,14 @@ def test_what_was_written_is_read(version: int, values: dict[str, Any], before: 
 
 
 @given(version=st.sampled_from(VERSIONS), raw=st.binary(max_size=150))
-def test_any_bytes_are_a_request_or_invalid(version: int, raw: bytes) -> None:
+def test_random_bytes_are_a_request_or_invalid(version: int, raw: bytes) -> None:
     with suppress(InvalidFrame):
         read_produce_request(memoryview(raw), version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_accepts_what_the_codec_accepts(version: int) -> None:
-    """Cut and changed at random: both readers say the same."""
+def test_reader_accepts_the_same_bytes_as_codec(version: int) -> None:
+    """For randomly truncated and changed requests, both readers have the same result."""
     source = random.Random(version)
     values = {
         "transactional_id": "id",
@@ -126,8 +128,8 @@ def accepts(read: Any, view: memoryview, version: int) -> bool:
 
 
 @pytest.mark.parametrize("where", ["transactional id", "topic"])
-def test_a_string_is_no_longer_than_it_may_be(where: str) -> None:
-    """Kafka reads none that is: asked about such a transaction, another broker ends the conversation."""
+def test_string_above_the_limit_is_rejected(where: str) -> None:
+    """Kafka cannot read a longer one: a broker that gets such a transactional id closes the connection."""
     for length, is_read in ((32_767, True), (32_768, False)):
         text = bytearray()
         append_uvarint(text, length + 1)
@@ -150,7 +152,7 @@ def test_records_are_slices_of_the_frame() -> None:
     assert b"zbc" in frame
 
 
-def test_the_partitions_of_a_request_are_limited() -> None:
+def test_partitions_of_a_request_are_limited() -> None:
     count = MAX_PARTITIONS + 1
     raw = struct.pack(">hhii", -1, 1, 1, 1) + struct.pack(">hi", 0, count)
     raw += struct.pack(">ii", 0, -1) * count
@@ -168,12 +170,12 @@ def test_the_partitions_of_a_request_are_limited() -> None:
         (9, b"\0" + struct.pack(">hi", 1, 1) + b"\0\0"),
     ],
 )
-def test_bombs_and_nulls(version: int, raw: bytes) -> None:
+def test_huge_and_negative_counts_are_rejected(version: int, raw: bytes) -> None:
     with pytest.raises(InvalidFrame):
         read_produce_request(memoryview(raw), version)
 
 
-def test_tags_beyond_all_reason_are_refused() -> None:
+def test_too_many_tagged_fields_are_rejected() -> None:
     version = VERSIONS[-1]
     values = {"transactional_id": None, "acks": 1, "timeout": 1, "topic_data": []}
     raw = messages.write_request(PRODUCE.key, version, values)

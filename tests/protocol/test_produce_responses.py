@@ -1,4 +1,4 @@
-"""The hand-written writer of Produce responses against the compiled one, byte for byte."""
+"""The bytes of the writer of Produce responses equal those of the compiled writer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def as_values(topic: ProducedTopic) -> dict[str, object]:
     throttle_time_ms=st.integers(0, 2**31 - 1),
     nodes=st.lists(endpoints, max_size=2),
 )
-def test_every_version_is_written_as_the_schema_has_it(
+def test_every_version_equals_the_compiled_writer(
     version: int, wanted: list[ProducedTopic], throttle_time_ms: int, nodes: list[NodeEndpoint]
 ) -> None:
     values = {

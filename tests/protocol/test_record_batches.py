@@ -1,4 +1,4 @@
-"""Records in and out of batches, against kio's reader, and what decoding refuses."""
+"""Encoding and decoding of records, compared with kio's reader, and rejection of malformed records."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def view(raw: bytearray) -> Batch:
     compression=st.integers(0, 4),
     producer_id=st.integers(-1, 2**40),
 )
-def test_what_is_built_is_decoded(
+def test_built_batch_is_decoded(
     drawn: list[Record], base_offset: int, compression: int, producer_id: int
 ) -> None:
     raw = build_batch(
@@ -62,8 +62,8 @@ BATCHES: dict[str, str] = json.loads((Path(__file__).parent / "kafka_vectors.jso
 
 
 @pytest.mark.parametrize("codec", NAMES)
-def test_what_javas_producer_wrote(codec: str) -> None:
-    """A batch of each codec from Kafka 4.3's MemoryRecordsBuilder, kept by `kafka_codec.py`."""
+def test_batches_of_java_producer_are_decoded(codec: str) -> None:
+    """A batch of each codec from Kafka 4.3's MemoryRecordsBuilder, written by `kafka_codec.py`."""
     (batch,) = batches(memoryview(bytes.fromhex(BATCHES[codec])), check=True)
     assert NAMES[batch.compression] == codec
     assert (batch.base_offset, batch.leader_epoch) == (1000, 9)
@@ -76,7 +76,7 @@ def test_what_javas_producer_wrote(codec: str) -> None:
 
 
 @given(drawn=records)
-def test_kio_reads_what_is_built(drawn: list[Record]) -> None:
+def test_kio_reads_built_batches(drawn: list[Record]) -> None:
     batch, size = read_batch(bytes(build_batch(drawn, base_offset=5)), 0)
     assert size == batch.batch_length + 12
     assert [(r.offset, r.key, r.value) for r in batch.records] == [
@@ -88,14 +88,14 @@ def test_kio_reads_what_is_built(drawn: list[Record]) -> None:
     ] == [r.headers for r in drawn]
 
 
-def test_offsets_may_have_gaps() -> None:
+def test_record_offsets_may_have_gaps() -> None:
     kept = [Record(100, 1, b"a", b"1"), Record(107, 2, b"b", None), Record(-1, 3, b"c", b"")]
     batch = view(build_batch(kept, base_offset=98))
     assert batch.last_offset == 108
     assert [record.offset for record in decode(batch)] == [100, 107, 108]
 
 
-def test_offsets_must_rise() -> None:
+def test_record_offsets_must_increase() -> None:
     for offsets in ((5, 5), (5, 4), (1, 9)):
         with pytest.raises(ValueError, match="offset"):
             build_batch([Record(o, 0, None, None) for o in offsets], base_offset=2)
@@ -103,7 +103,7 @@ def test_offsets_must_rise() -> None:
         build_batch([])
 
 
-def test_flags() -> None:
+def test_batch_attributes_are_set() -> None:
     batch = view(build_batch([Record(-1, 7, None, b"")], transactional=True, timestamp_type=1))
     assert batch.is_transactional
     assert batch.timestamp_type == 1
@@ -111,14 +111,14 @@ def test_flags() -> None:
     assert view(build_batch([Record(-1, 7, None, b"")], control=True)).is_control
 
 
-def test_timestamps_may_go_back() -> None:
+def test_record_timestamps_may_decrease() -> None:
     batch = view(build_batch([Record(-1, 1000, None, b""), Record(-1, 3, None, b"")]))
     assert [record.timestamp for record in decode(batch)] == [1000, 3]
     assert (batch.base_timestamp, batch.max_timestamp) == (1000, 1000)
 
 
 def raw_batch(body: bytes, *, count: int = 1, last_delta: int = 0, attributes: int = 0) -> Batch:
-    """A batch with any bytes for records, and a right CRC."""
+    """Return a batch with these bytes as records, and a correct CRC."""
     tail = struct.pack(">hiqqqhii", attributes, last_delta, 0, 0, -1, -1, -1, count) + body
     head = struct.pack(">qiibI", 0, len(tail) + 9, 0, 2, crc32c(tail))
     return Batch(memoryview(head + tail))
@@ -131,7 +131,7 @@ def a_record(body: bytes) -> bytes:
 GOOD = a_record(b"\0\0\0\1\1\0")
 
 
-def test_the_least_record() -> None:
+def test_smallest_record_is_decoded() -> None:
     assert decode(raw_batch(GOOD)) == [Record(0, 0, None, None)]
 
 
@@ -144,12 +144,12 @@ def test_the_least_record() -> None:
         (GOOD + b"\0", 1, 0),
         (GOOD, -1, 0),
         (GOOD, 2**31 - 1, 2**31 - 1),
-        (GOOD, 1, -1),  # the delta is past the last
+        (GOOD, 1, -1),  # a delta above the last one
         (a_record(b"\0\0\2\1\1\0"), 1, 0),
         (a_record(b"\0\0\1\1\1\0"), 1, 5),  # a delta of -1
         (GOOD + GOOD, 2, 1),  # the same delta twice
-        (b"\x0a\0\0\0\1\1\0", 1, 0),  # one byte shorter than it says
-        (b"\x0e\0\0\0\1\1\0", 1, 0),  # longer than there is
+        (b"\x0a\0\0\0\1\1\0", 1, 0),  # one byte shorter than its size
+        (b"\x0e\0\0\0\1\1\0", 1, 0),  # longer than the batch
         (a_record(b"\0\0\0\1\1\0\0"), 1, 0),  # a byte after the headers
         (a_record(b"\0\0\0\3\1\0"), 1, 0),  # a key of -2
         (a_record(b"\0\0\0\1\5\0"), 1, 0),  # a value of -3
@@ -166,40 +166,40 @@ def test_the_least_record() -> None:
         (b"\1" + GOOD, 1, 0),  # a size of -1
     ],
 )
-def test_what_is_refused(body: bytes, count: int, last_delta: int) -> None:
+def test_malformed_records_are_corrupt(body: bytes, count: int, last_delta: int) -> None:
     with pytest.raises(CorruptBatch):
         decode(raw_batch(body, count=count, last_delta=last_delta))
 
 
-def test_what_kafka_tolerates() -> None:
-    """Headers with null values and empty keys, the same key twice, empty keys and values."""
+def test_headers_that_kafka_accepts_are_decoded() -> None:
+    """Headers with null values, empty keys and duplicate keys; records with empty keys and values."""
     body = a_record(b"\0\0\0\0\0\6" + b"\0\1" + b"\0\0" + b"\0\2x")
     assert decode(raw_batch(body)) == [
         Record(0, 0, b"", b"", (("", None), ("", b""), ("", b"x"))),
     ]
 
 
-def test_a_headers_key_that_is_not_utf8_stays_what_it_is() -> None:
+def test_header_key_that_is_not_utf_8_is_kept() -> None:
     batch = raw_batch(a_record(b"\0\0\0\1\1\2\4\xff\xfe\1"))
     assert build_batch(decode(batch))[HEADER_SIZE:] == batch.view[HEADER_SIZE:]
 
 
-def test_a_batch_that_compaction_emptied() -> None:
+def test_batch_emptied_by_compaction_has_no_records() -> None:
     assert decode(raw_batch(b"", count=0, last_delta=5)) == []
     assert decode(raw_batch(b"", count=0, last_delta=5, attributes=4)) == []
 
 
-def test_any_attribute_of_a_record_is_let_be() -> None:
+def test_record_attributes_are_ignored() -> None:
     assert len(decode(raw_batch(a_record(b"\xff\0\0\1\1\0")))) == 1
 
 
-def test_a_codec_that_there_is_none_of() -> None:
+def test_unknown_codec_is_corrupt() -> None:
     for codec in (5, 6, 7):
         with pytest.raises(CorruptBatch):
             decode(raw_batch(GOOD, attributes=codec))
 
 
-def test_output_is_bounded() -> None:
+def test_decompressed_size_is_limited() -> None:
     batch = view(build_batch([Record(-1, 0, None, bytes(1 << 20))], compression=4))
     assert batch.size < 1000
     assert decode(batch)[0].value == bytes(1 << 20)
@@ -213,7 +213,7 @@ def test_output_is_bounded() -> None:
     codec=st.integers(0, 7),
     last_delta=st.integers(0, 5),
 )
-def test_any_bytes_are_records_or_corrupt(
+def test_random_bytes_are_records_or_corrupt(
     body: bytes, count: int, codec: int, last_delta: int
 ) -> None:
     with suppress(CorruptBatch):
@@ -221,7 +221,7 @@ def test_any_bytes_are_records_or_corrupt(
 
 
 @given(drawn=records, codec=st.integers(0, 4), data=st.data())
-def test_a_changed_byte_is_records_or_corrupt(
+def test_batch_with_changed_byte_is_decoded_or_corrupt(
     drawn: list[Record], codec: int, data: st.DataObject
 ) -> None:
     raw = build_batch(drawn, compression=codec)

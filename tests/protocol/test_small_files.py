@@ -1,4 +1,4 @@
-"""quorum-state, producer snapshots, and the text form of UUIDs."""
+"""The quorum-state file, producer snapshots, and the text form of UUIDs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ int32 = st.integers(-1, 2**31 - 1)
 
 
 @given(leader_id=int32, leader_epoch=int32, voted_id=int32, directory=st.uuids())
-def test_quorum_state_reads_back(
+def test_quorum_state_is_read_as_written(
     leader_id: int, leader_epoch: int, voted_id: int, directory: UUID
 ) -> None:
     for state in (
@@ -49,8 +49,8 @@ def test_quorum_state_reads_back(
         assert decode_quorum_state(encode_quorum_state(state)) == state
 
 
-def test_quorum_state_is_kafkas_json() -> None:
-    """As FileQuorumStateStore's own documentation prints them."""
+def test_quorum_state_equals_kafka_json() -> None:
+    """The examples are those in the documentation of FileQuorumStateStore."""
     assert encode_quorum_state(
         QuorumStateData(leader_id=1, leader_epoch=2, current_voters=(1,))
     ).decode() == (
@@ -81,13 +81,13 @@ def test_quorum_state_is_kafkas_json() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_quorum_state(raw: bytes) -> None:
+def test_malformed_quorum_state_is_invalid(raw: bytes) -> None:
     with pytest.raises(InvalidRecord):
         decode_quorum_state(raw)
 
 
 @given(raw=st.binary(max_size=50))
-def test_any_bytes_are_a_quorum_state_or_invalid(raw: bytes) -> None:
+def test_random_bytes_are_a_quorum_state_or_invalid(raw: bytes) -> None:
     with suppress(InvalidRecord):
         decode_quorum_state(raw)
 
@@ -107,7 +107,9 @@ entries = st.builds(
 
 
 @given(drawn=st.lists(entries, max_size=5), data=st.data())
-def test_producer_snapshots_read_back(drawn: list[ProducerEntry], data: st.DataObject) -> None:
+def test_producer_snapshot_is_read_as_written(
+    drawn: list[ProducerEntry], data: st.DataObject
+) -> None:
     raw = encode_producer_snapshot(drawn)
     assert len(raw) == 10 + 46 * len(drawn)
     assert decode_producer_snapshot(raw) == drawn
@@ -121,25 +123,25 @@ def test_producer_snapshots_read_back(drawn: list[ProducerEntry], data: st.DataO
 
 
 @given(raw=st.binary(max_size=120))
-def test_any_bytes_are_a_snapshot_or_invalid(raw: bytes) -> None:
+def test_random_bytes_are_a_snapshot_or_invalid(raw: bytes) -> None:
     with suppress(InvalidRecord):
         decode_producer_snapshot(raw)
 
 
 @given(value=st.uuids())
-def test_uuids_as_text(value: UUID) -> None:
+def test_uuid_is_read_as_written(value: UUID) -> None:
     text = uuid_to_text(value)
     assert len(text) == 22
     assert uuid_from_text(text) == value
     assert uuid_from_text(text + "==") == value
 
 
-def test_the_text_of_kafkas_reserved_uuids() -> None:
+def test_reserved_uuids_have_kafka_text() -> None:
     assert uuid_to_text(UUID(int=0)) == "AAAAAAAAAAAAAAAAAAAAAA"
     assert uuid_to_text(UUID(int=1)) == "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 @pytest.mark.parametrize("text", ["", "A", "A" * 21, "A" * 23, "A" * 40, "ü" * 22, "*" * 22])
-def test_text_that_is_no_uuid(text: str) -> None:
+def test_malformed_uuid_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="UUID"):
         uuid_from_text(text)

@@ -1,4 +1,4 @@
-"""Records on disk: every class at every version, their frames, and what is refused."""
+"""Stored records: every version of every class, frames, and rejection of malformed records."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def name_of(case: Any) -> str:
 
 
 @pytest.mark.parametrize(("record_type", "version"), EVERY, ids=name_of)
-def test_every_version_reads_back(record_type: type[Any], version: int) -> None:
+def test_every_version_is_read_as_written(record_type: type[Any], version: int) -> None:
     structure = record_structure(record_type, version)
     for seed in range(10):
         source = random.Random(seed)
@@ -78,7 +78,7 @@ def test_every_version_reads_back(record_type: type[Any], version: int) -> None:
                 serde.decode(record_type, version, changed)
 
 
-def test_the_table_of_metadata_records_has_them_all() -> None:
+def test_every_metadata_record_is_in_the_table() -> None:
     names = {record_type.__name__ for record_type in BY_FAMILY["metadata"]}
     listed = {name for family in FAMILIES.values() for name in family if name.endswith("Record")}
     assert names == listed
@@ -86,7 +86,7 @@ def test_the_table_of_metadata_records_has_them_all() -> None:
     assert len(set(keys)) == len(keys) == 26
 
 
-def test_a_metadata_record_is_framed() -> None:
+def test_metadata_record_has_a_frame() -> None:
     record = TopicRecord(name="foo", topic_id=UUID(int=1))
     raw = serde.encode_metadata_record(record)
     assert raw.hex() == "01" + "02" + "00" + "04666f6f" + "00" * 15 + "01" + "00"
@@ -95,8 +95,8 @@ def test_a_metadata_record_is_framed() -> None:
     assert serde.decode_metadata_record(memoryview(raw)) == record
 
 
-def test_zero_uuids_in_an_array_stay() -> None:
-    """MIGRATING is the zero UUID, and a place in the array of directories."""
+def test_zero_uuid_in_an_array_is_kept() -> None:
+    """The directory id MIGRATING is the zero UUID, and must stay an element of the array."""
     migrating, other = UUID(int=0), UUID(int=7)
     record = PartitionRecord(
         partition_id=0, topic_id=other, replicas=(1, 2), isr=(1,), directories=(migrating, other)
@@ -104,7 +104,7 @@ def test_zero_uuids_in_an_array_stay() -> None:
     assert serde.decode_metadata_record(serde.encode_metadata_record(record)) == record
 
 
-def test_a_version_takes_what_it_has() -> None:
+def test_fields_of_later_versions_are_omitted() -> None:
     record = PartitionRecord(partition_id=1, replicas=(1,), directories=(UUID(int=9),))
     read = serde.decode_metadata_record(serde.encode_metadata_record(record, 0))
     assert read.replicas == (1,)
@@ -113,8 +113,8 @@ def test_a_version_takes_what_it_has() -> None:
         serde.encode_metadata_record(record, 3)
 
 
-def test_a_string_that_is_never_read_again_is_not_written() -> None:
-    """Whether its length is compact, which could tell it, or not."""
+def test_string_above_the_limit_is_not_written() -> None:
+    """The limit also applies to compact lengths, which could encode a longer string."""
     for length, is_written in ((32_767, True), (32_768, False)):
         name = "n" * length
         for record, version in (
@@ -129,7 +129,7 @@ def test_a_string_that_is_never_read_again_is_not_written() -> None:
                     serde.encode(record, version)
 
 
-def test_a_change_of_nothing_is_small() -> None:
+def test_unchanged_tagged_fields_are_not_written() -> None:
     record = PartitionChangeRecord(partition_id=1, topic_id=UUID(int=1))
     assert len(serde.encode_metadata_record(record)) == 3 + 4 + 16 + 1
     gone = PartitionChangeRecord(partition_id=1, topic_id=UUID(int=1), isr=(), leader=-1)
@@ -140,19 +140,19 @@ def test_a_change_of_nothing_is_small() -> None:
     "raw",
     [b"", b"\1", b"\1\2", b"\1\2\0", b"\1\2\0\4fo", b"\1\xff\xff\xff\xff\x0f\0", b"\x80" * 6],
 )
-def test_a_metadata_record_that_is_none(raw: bytes) -> None:
+def test_malformed_metadata_record_is_invalid(raw: bytes) -> None:
     with pytest.raises(InvalidRecord):
         serde.decode_metadata_record(raw)
 
 
 @pytest.mark.parametrize("raw", [b"\0\2\0", b"\2\2\0", b"\1\x06\0", b"\1\x63\0", b"\1\2\1\1"])
-def test_a_metadata_record_that_we_do_not_know(raw: bytes) -> None:
+def test_unknown_metadata_record_is_distinguished(raw: bytes) -> None:
     with pytest.raises(UnknownRecord):
         serde.decode_metadata_record(raw)
 
 
 @given(raw=st.binary(max_size=60))
-def test_any_bytes_are_a_record_or_invalid(raw: bytes) -> None:
+def test_random_bytes_are_a_record_or_invalid(raw: bytes) -> None:
     for decode in (
         serde.decode_metadata_record,
         serde.decode_remote_log_record,
@@ -166,7 +166,7 @@ def test_any_bytes_are_a_record_or_invalid(raw: bytes) -> None:
             decode(raw)
 
 
-def test_offset_commits() -> None:
+def test_offset_commit_is_read_as_written() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     raw_key = serde.encode_coordinator_key(key)
     assert raw_key.hex() == "0001" + "000167" + "000174" + "00000003"
@@ -179,14 +179,14 @@ def test_offset_commits() -> None:
     assert serde.decode_group_value(key, serde.encode_coordinator_value(with_topic)) == with_topic
 
 
-def test_an_offset_that_expires_is_written_in_version_1() -> None:
+def test_offset_with_expire_timestamp_has_version_1() -> None:
     value = OffsetCommitValue(offset=5, commit_timestamp=9, expire_timestamp=19)
     raw = serde.encode_coordinator_value(value)
     assert raw.hex() == "0001" + "0000000000000005" + "0000" + f"{9:016x}" + f"{19:016x}"
     assert serde.decode_group_value(OffsetCommitKey(), raw) == value
 
 
-def test_group_metadata_is_written_in_version_3() -> None:
+def test_group_metadata_has_version_3() -> None:
     value = GroupMetadataValue(protocol_type="consumer", generation=1, protocol=None, leader=None)
     raw = serde.encode_coordinator_value(value)
     assert raw[:2] == b"\0\3"
@@ -194,7 +194,7 @@ def test_group_metadata_is_written_in_version_3() -> None:
     assert serde.encode_coordinator_value(value, 4)[:2] == b"\0\4"
 
 
-def test_coordinator_records_that_we_do_not_know() -> None:
+def test_unknown_coordinator_record_is_distinguished() -> None:
     with pytest.raises(UnknownRecord):
         serde.decode_group_key(b"\0\x63")
     with pytest.raises(UnknownRecord):
@@ -207,8 +207,8 @@ def test_coordinator_records_that_we_do_not_know() -> None:
         serde.decode_group_key(b"\0")
 
 
-def test_a_member_without_the_classic_protocol() -> None:
-    """None is not this tagged field's default, so it is sent."""
+def test_member_of_consumer_protocol_has_no_classic_metadata() -> None:
+    """None is written, because it is not the default of this tagged field."""
     value = ConsumerGroupMemberMetadataValue(client_id="c", classic_member_metadata=None)
     raw = serde.encode(value, 0)
     assert raw.endswith(b"\1\0\1\0")
@@ -216,7 +216,7 @@ def test_a_member_without_the_classic_protocol() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_transactions(version: int) -> None:
+def test_transaction_state_is_read_as_written(version: int) -> None:
     key = TransactionLogKey(transactional_id="id")
     assert serde.decode_transaction_key(serde.encode_coordinator_key(key)) == key
     value = TransactionLogValue(producer_id=5, producer_epoch=1, transaction_partitions=None)
@@ -224,8 +224,8 @@ def test_transactions(version: int) -> None:
     assert serde.decode_transaction_value(raw) == value
 
 
-def test_remote_log_metadata_t45_t46() -> None:
-    """REQUIREMENTS C's vector (T-45, T-46)."""
+def test_t45_t46_remote_log_metadata_equals_the_vector() -> None:
+    """The vector of REQUIREMENTS C (T-45, T-46)."""
     record = RemoteLogSegmentMetadataRecord(
         remote_log_segment_id=RemoteLogSegmentId(
             topic_id_partition=TopicIdPartition(name="foo", id=UUID(int=1), partition=0),
@@ -259,8 +259,8 @@ VECTORS = json.loads((Path(__file__).parent / "kafka_vectors.json").read_text())
 
 
 @pytest.mark.parametrize("vector", VECTORS["records"], ids=lambda v: f"{v['name']}-v{v['version']}")
-def test_what_kafka_wrote_reads_and_writes_the_same(vector: dict[str, Any]) -> None:
-    """Bytes and JSON from Kafka 4.3's own serializers, kept by `kafka_codec.py`."""
+def test_records_written_by_kafka_are_rewritten_identically(vector: dict[str, Any]) -> None:
+    """Bytes and JSON from Kafka 4.3's serializers, written by `kafka_codec.py`."""
     record_type = next(t for t, _ in EVERY if t.__name__ == vector["name"])
     version = vector["version"]
     raw = bytes.fromhex(vector["bytes"])
@@ -270,6 +270,6 @@ def test_what_kafka_wrote_reads_and_writes_the_same(vector: dict[str, Any]) -> N
     assert as_kafka_json(record, structure) == without_case(vector["json"])
 
 
-def test_there_is_a_vector_of_every_version() -> None:
+def test_every_version_has_a_vector() -> None:
     kept = {(vector["name"], vector["version"]) for vector in VECTORS["records"]}
     assert kept == {(record_type.__name__, version) for record_type, version in EVERY}
