@@ -133,20 +133,20 @@ def run_load(
             overdue.cancel()
         stderr.seek(0)
         errors = stderr.read()
-    report = _read_report(words[0], program.returncode, result, errors, process)
+    report = _read_report(words, program.returncode, result, errors, process)
     used = None if process is None or before is None or after is None else after - before
     return Load(report, used, tuple(errors.strip().splitlines()[:WARNINGS_MOST]))
 
 
 def _read_report(
-    command: str, exit_code: int, result: str, errors: str, process: ServerProcess | None
+    words: Sequence[str], exit_code: int, result: str, errors: str, process: ServerProcess | None
 ) -> dict[str, Any]:
     """Return the report of the program. Raises WorkloadFailed and PeerFailed as `run_load` does."""
     if exit_code == BROKER_ENDED and process is not None:
         raise PeerFailed(f"the process ended during the load\n{process.log()}")
     if exit_code != 0 or not result:
         raise WorkloadFailed(
-            f"odradek-load {command}: {errors.strip() or 'ended without a result'}"
+            f"odradek-load {words[0]}: {errors.strip() or 'ended without a result'}"
         )
     report: dict[str, Any] = json.loads(result)
     if report.get("failed"):
