@@ -55,7 +55,7 @@ three JVMs. Every sample is in [{file}](../bench/results/{file}).
 """
 
 TIERED = """\
-Three brokers and one controller. The measurement answers a question of KIP-405: how much does tiered storage delay
+Three brokers and one controller. The measurement is for a question of KIP-405: how much does tiered storage delay
 producers? The remote store is a directory. Apache Kafka uses LocalTieredStorage, which does not sync its files to the
 disk; this broker does. Every sample is in [{file}](../bench/results/{file}).
 """

@@ -18,7 +18,7 @@ from odradek.replication.tiered.metadata_topic import metadata_partition
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.seams.objects import (
-    USUAL_PATIENCE,
+    DEFAULT_STORE_TIMEOUTS,
     ObjectDenied,
     ObjectInfo,
     Objects,
@@ -50,9 +50,9 @@ def open_store(
             from odradek.broker.config.properties import parse_properties
 
             settings = RemoteStorageSettings(parse_properties(seams.files.read(Path(args.config))))
-            url, options, timeouts = settings.url(), settings.store_options(), settings.patience()
+            url, options, timeouts = settings.url(), settings.store_options(), settings.timeouts()
         elif args.url is not None:
-            url, options, timeouts = args.url, dict(args.option), USUAL_PATIENCE
+            url, options, timeouts = args.url, dict(args.option), DEFAULT_STORE_TIMEOUTS
         else:
             raise WrongUsage("give the store with --config server.properties or --url")
         directory = _directory(url)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The image's entry point: the environment becomes the command line of `odradek serve`.
+"""Entry point of the image: converts the environment to the command line of `odradek serve`.
 
     docker run odradek                          serve, data in /var/lib/odradek
     docker run -e KAFKA_NUM_PARTITIONS=3 odradek
@@ -7,11 +7,11 @@
     docker run odradek topics list …            any other command of odradek
 
 Environment, as in Apache Kafka's own image: KAFKA_LOG_RETENTION_MS is log.retention.ms, where a
-double underscore stands for one underscore and a triple one for a dash. ODRADEK_ does the same, and
-wins. See docs/docker.md for the names that mean something else.
+double underscore is one underscore and a triple underscore is a dash. ODRADEK_ variables have the same form, and
+override KAFKA_ variables. docs/docker.md lists the names with another meaning.
 
-Everything runs in this process: no second interpreter to wait for, signals arrive where they are
-handled, and no password shows up in a list of processes.
+Everything runs in this process: no second interpreter is started, signals reach their handlers directly, and no
+password is visible in a list of processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NETWORK_PORT = 19092
 LINKED = "tcp://"
 """Kubernetes gives each container a variable of this kind for a service: ODRADEK_PORT, if that is its name."""
 
-# Names that are no broker configs: Kafka's image leaves out the same ones.
+# Names that are not broker configs. Kafka's image ignores the same ones.
 NOT_CONFIGS = frozenset(
     {
         "KAFKA_VERSION",
@@ -73,17 +73,17 @@ LOG_LEVELS = {
 
 
 class BadEnvironment(Exception):
-    """A variable makes no sense; the text says which, and what would."""
+    """A variable is invalid; the message contains its name and the valid values."""
 
 
 def config_name(variable: str) -> str:
-    """KAFKA_A_B__C___D is a.b_c-d."""
+    """Name of the broker config of a variable: KAFKA_A_B__C___D is a.b_c-d."""
     _, _, rest = variable.partition("_")
     return rest.lower().replace("_", ".").replace("...", "-").replace("..", "_")
 
 
 def configs(environment: Mapping[str, str]) -> dict[str, str]:
-    """The broker configs that the environment names; ODRADEK_ wins over KAFKA_."""
+    """Broker configs of the environment; ODRADEK_ variables override KAFKA_ variables."""
     found: dict[str, str] = {}
     for prefix in ("KAFKA_", "ODRADEK_"):
         for variable in sorted(environment):
@@ -97,12 +97,11 @@ def configs(environment: Mapping[str, str]) -> dict[str, str]:
 def listener_configs(
     given: Mapping[str, str], environment: Mapping[str, str], hostname: str
 ) -> dict[str, str]:
-    """Where to listen and what to tell clients, as far as the environment leaves it open.
+    """Default `listeners` and `advertised.listeners`, for those that the environment does not set.
 
-    With nothing given there are two listeners, for a container is reached by two ways: from the
-    host by a published port (told `localhost`, or ODRADEK_HOST and ODRADEK_PORT), and from other
-    containers of its network by its host name. With advertised listeners alone each is listened for
-    on all addresses, at its own port.
+    Without both there are two listeners, because clients connect to a container in two ways: from the host through
+    a published port (advertised as `localhost`, or ODRADEK_HOST and ODRADEK_PORT), and from other containers of its
+    network by its host name. With only `advertised.listeners`, each of them listens on all addresses at its port.
     """
     if "listeners" in given:
         return {}
@@ -194,8 +193,7 @@ def find_config_file(environment: Mapping[str, str]) -> str | None:
 
 
 def server_config(line: Sequence[str]) -> ServerConfig:
-    """What `odradek serve` will make of this command line, for whoever must know before or beside
-    it. Raises ConfigError, OSError."""
+    """Read the configs that `odradek serve` uses for this command line. Raises ConfigError, OSError."""
     from odradek.broker.config.server_config import ServerConfig
     from odradek.seams.files import Path
     from odradek.seams.real_files import RealFiles
@@ -213,9 +211,9 @@ def server_config(line: Sequence[str]) -> ServerConfig:
 
 
 def join_cluster(cluster_id: str, config: ServerConfig) -> None:
-    """Give fresh directories this cluster id; Kafka's image formats its storage with CLUSTER_ID.
+    """Format new log directories with this cluster id, as Kafka's image does with CLUSTER_ID.
 
-    Raises DirectoryError where a directory belongs to another cluster or node, or is in use.
+    Raises DirectoryError if a directory belongs to another cluster or node, or is in use.
     """
     from odradek.seams.entropy import RealEntropy
     from odradek.seams.real_files import RealFiles
@@ -232,7 +230,7 @@ def join_cluster(cluster_id: str, config: ServerConfig) -> None:
 
 
 def main(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Returns the exit code: 2 for a bad environment or config, else that of `odradek`."""
+    """Run the command and return its exit code, or 2 for an invalid environment or config."""
     from odradek.broker.config.types import ConfigError
     from odradek.cli.main import main as odradek
     from odradek.storage.errors import DirectoryError

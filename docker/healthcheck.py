@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The image's health check: exit 0 if the broker answers an ApiVersions request within 5 s.
+"""Health check of the image: exit code 0 if the broker responds to an ApiVersions request within 5 s.
 
-It asks on the first listener, found from the same environment as the entry point's: clients', or that of
-a node which is a controller and nothing else. A listener that wants TLS or SASL counts as healthy once
-it accepts the connection.
+It connects to the first listener of the configs that the entry point uses: the first broker listener, or the first
+controller listener of a node that is only a controller. A listener with TLS or SASL is healthy if it accepts the
+connection.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PLAIN = "PLAINTEXT"
 
 
 def api_versions_request(correlation_id: int) -> bytes:
-    """Version 0: a header with a client id, and no body."""
+    """Frame of an ApiVersions request of version 0: a header with a client id, without a body."""
     client = b"odradek-healthcheck"
     header = struct.pack(">hhih", API_VERSIONS, 0, correlation_id, len(client)) + client
     return struct.pack(">i", len(header)) + header
 
 
 def check(host: str, port: int, *, plain: bool) -> str | None:
-    """None if the broker there is well, else what is wrong."""
+    """Return None if the broker at this address is healthy, else the problem."""
     try:
         with socket.create_connection((host, port), TIMEOUT_SECONDS) as connection:
             if not plain:
@@ -41,7 +41,7 @@ def check(host: str, port: int, *, plain: bool) -> str | None:
     except OSError as problem:
         return f"{host}:{port}: {problem}"
     if correlation_id != 7 or error != 0 or not 6 <= size < 1 << 20:
-        return f"{host}:{port} answers, but not as a broker does"
+        return f"{host}:{port}: the response is not that of a broker"
     return None
 
 
@@ -50,7 +50,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = connection.recv(size - len(data))
         if not more:
-            raise ConnectionError("the connection was closed before the answer")
+            raise ConnectionError("the connection was closed before the response")
         data += more
     return data
 

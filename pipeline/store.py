@@ -374,7 +374,7 @@ def open_store(target: str, options: Mapping[str, str]) -> Store:
         settings = RemoteStorageSettings(properties)
         url = settings.url()
         _check_directory(target, url)
-        objects = open_objects(url, settings.store_options(), settings.patience())
+        objects = open_objects(url, settings.store_options(), settings.timeouts())
         form = settings.form(RealFiles())
     except ValueError as error:
         raise BadOption(str(error).replace(OWN_PREFIX, "tiered.")) from None

@@ -117,18 +117,18 @@ class DescriptorPool:
     def relieve(self) -> None:
         """Close the least recently used quarter of the idle descriptors."""
         with self.lock:
-            doomed = self._shed_files(len(self.files) - len(self.files) // 4 - 1)
+            to_close = self._shed_files(len(self.files) - len(self.files) // 4 - 1)
             self._shed_maps(len(self.maps) - len(self.maps) // 4 - 1)
-        _close_all(doomed)
+        _close_all(to_close)
 
     def install(self, holder: Descriptor, fd: int, *, borrowed: bool) -> int:
         """Install a descriptor unless another thread has; return the one to use."""
-        doomed: list[_Doomed] = []
+        to_close: list[_OpenDescriptor] = []
         with self.lock:
             if holder.fd >= 0:
-                doomed.append((holder, fd))
+                to_close.append((holder, fd))
             elif holder.closed and not holder.pin_count:
-                doomed.append((holder, fd))
+                to_close.append((holder, fd))
                 holder.fd = -1
             else:
                 holder.fd = fd
@@ -136,11 +136,11 @@ class DescriptorPool:
             if holder.fd >= 0:
                 self.files.move_to_end(holder)
                 holder.busy += 1  # so that it is not evicted
-                doomed += self._shed_files(self.files_max)
+                to_close += self._shed_files(self.files_max)
                 if not borrowed:
                     holder.busy -= 1
             installed = holder.fd
-        _close_all(doomed)
+        _close_all(to_close)
         if installed < 0:
             raise ValueError(f"{holder.name} was closed")
         return installed
@@ -155,7 +155,7 @@ class DescriptorPool:
         self.maps.move_to_end(holder)
         self._shed_maps(self.maps_max, keep=holder)
 
-    def _shed_files(self, bound: int) -> list[_Doomed]:
+    def _shed_files(self, bound: int) -> list[_OpenDescriptor]:
         """Take descriptors to close from the least recently used idle holders above `bound`. Holds the lock."""
         excess = len(self.files) - max(0, bound)
         if excess <= 0:
@@ -166,13 +166,13 @@ class DescriptorPool:
                 idle.append(holder)
                 if len(idle) == excess:
                     break
-        doomed = []
+        to_close = []
         for holder in idle:
             del self.files[holder]
-            doomed.append((holder, holder.fd))
+            to_close.append((holder, holder.fd))
             holder.fd = -1
-        self._evicted_files += len(doomed)
-        return doomed
+        self._evicted_files += len(to_close)
+        return to_close
 
     def _shed_maps(self, bound: int, keep: Descriptor | None = None) -> None:
         excess = len(self.maps) - max(0, bound)
@@ -256,8 +256,8 @@ class Descriptor:
             self.busy -= 1
             if not self.closed:
                 return
-            doomed = self._take_if_done()
-        _close_all(doomed)
+            to_close = self._take_if_done()
+        _close_all(to_close)
 
     def pin(self) -> None:
         with self.pool.lock:
@@ -277,8 +277,8 @@ class Descriptor:
             self.anchored = False
             if not self.closed:
                 return
-            doomed = self._take_if_done()
-        _close_all(doomed)
+            to_close = self._take_if_done()
+        _close_all(to_close)
 
     @property
     def pins(self) -> int:
@@ -287,8 +287,8 @@ class Descriptor:
     def close(self) -> None:
         with self.pool.lock:
             self.closed = True
-            doomed = self._take_if_done()
-        _close_all(doomed)
+            to_close = self._take_if_done()
+        _close_all(to_close)
 
     def moved(self, path: Path) -> None:
         with self.pool.lock:
@@ -322,7 +322,7 @@ class Descriptor:
         del self.pool.maps[self]
         return True
 
-    def _take_if_done(self) -> list[_Doomed]:
+    def _take_if_done(self) -> list[_OpenDescriptor]:
         """Take the descriptor to close if the handle is closed, unpinned and idle. The caller holds the lock."""
         if not self.closed or self.pin_count or self.busy:
             return []
@@ -334,11 +334,11 @@ class Descriptor:
         return [(self, fd)]
 
 
-_Doomed = tuple[Descriptor, int]
+_OpenDescriptor = tuple[Descriptor, int]
 
 
-def _close_all(doomed: list[_Doomed]) -> None:
-    for holder, fd in doomed:
+def _close_all(to_close: list[_OpenDescriptor]) -> None:
+    for holder, fd in to_close:
         try:
             os.close(fd)
         except OSError as error:  # Linux closes the descriptor despite the error

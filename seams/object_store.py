@@ -20,13 +20,13 @@ from urllib.parse import unquote, urlsplit
 
 from odradek.seams.files import Buffer
 from odradek.seams.objects import (
-    USUAL_PATIENCE,
+    DEFAULT_STORE_TIMEOUTS,
     ObjectDenied,
     ObjectInfo,
     ObjectMissing,
     Objects,
     ObjectsUnavailable,
-    Patience,
+    StoreTimeouts,
 )
 from odradek.seams.store_directory import MARK, StoreDirectory, remember_url, sync
 
@@ -60,7 +60,7 @@ _ENDPOINTS = (
 def open_objects(
     url: str,
     options: Mapping[str, str] | None = None,
-    patience: Patience = USUAL_PATIENCE,
+    timeouts: StoreTimeouts = DEFAULT_STORE_TIMEOUTS,
     memory: str | None = None,
 ) -> Objects:
     """Open the store at `url` with obstore's options for its kind (`aws_endpoint`, `aws_region`, …).
@@ -79,7 +79,7 @@ def open_objects(
             )
     scheme = url.partition(":")[0]
     if scheme not in ("memory", "file"):
-        settings |= _asked_patiently(patience)
+        settings |= _client_settings(timeouts)
         if any(each.lower().startswith("http://") for each in _endpoints(options or {})):
             settings["client_options"]["allow_http"] = (
                 True  # obstore does not read AWS_ALLOW_HTTP for it
@@ -90,7 +90,7 @@ def open_objects(
             return _open_directory(OsPath(unquote(urlsplit(url).path)), memory, open_store)
         store = from_url(url, **settings)
     except BaseError as error:
-        raise ValueError(f"{url}: {_what_it_said(error)}; {_URLS}") from error
+        raise ValueError(f"{url}: {_one_line(error)}; {_URLS}") from error
     if isinstance(store, HTTPStore):
         raise ValueError(f"{url} is no object store; {_URLS}")
     if memory is not None:
@@ -103,8 +103,8 @@ def _endpoints(options: Mapping[str, object]) -> list[str]:
 
     Raises ValueError for an invalid URL, with which obstore would panic when it is first used.
     """
-    said = {name.lower(): value for name, value in os.environ.items()} | dict(options)
-    found = {name: str(said[name]) for name in _ENDPOINTS if name in said}
+    settings_by_name = {name.lower(): value for name, value in os.environ.items()} | dict(options)
+    found = {name: str(settings_by_name[name]) for name in _ENDPOINTS if name in settings_by_name}
     for name, value in found.items():
         if not value.lower().startswith(("http://", "https://")):
             raise ValueError(f"{name} is {value!r}: it must start with https:// or http://")
@@ -126,20 +126,20 @@ def _open_directory(
     return objects
 
 
-def _asked_patiently(patience: Patience) -> dict[str, Any]:
+def _client_settings(timeouts: StoreTimeouts) -> dict[str, Any]:
     return {
         "retry_config": {
-            "max_retries": patience.retries,
-            "retry_timeout": timedelta(seconds=patience.all_retries_seconds),
+            "max_retries": timeouts.retries,
+            "retry_timeout": timedelta(seconds=timeouts.all_retries_seconds),
             "backoff": {
-                "init_backoff": timedelta(seconds=patience.first_backoff_seconds),
-                "max_backoff": timedelta(seconds=patience.longest_backoff_seconds),
+                "init_backoff": timedelta(seconds=timeouts.first_backoff_seconds),
+                "max_backoff": timedelta(seconds=timeouts.longest_backoff_seconds),
                 "base": 2,
             },
         },
         "client_options": {
-            "connect_timeout": timedelta(seconds=patience.connect_seconds),
-            "timeout": timedelta(seconds=patience.request_seconds),
+            "connect_timeout": timedelta(seconds=timeouts.connect_seconds),
+            "timeout": timedelta(seconds=timeouts.request_seconds),
         },
     }
 
@@ -452,20 +452,20 @@ def _translated(key: str) -> Iterator[None]:
         yield
     except (NotFoundError, FileNotFoundError, IsADirectoryError) as error:
         if _NO_BUCKET.search(str(error)):
-            raise ObjectsUnavailable(_told(key, error)) from error
+            raise ObjectsUnavailable(_error_text(key, error)) from error
         raise ObjectMissing(key) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-        raise ObjectDenied(_told(key, error)) from error
+        raise ObjectDenied(_error_text(key, error)) from error
     except (BaseError, OSError) as error:
         kind = ObjectDenied if _DENIED.search(str(error)) else ObjectsUnavailable
-        raise kind(_told(key, error)) from error
+        raise kind(_error_text(key, error)) from error
 
 
-def _told(key: str, error: Exception) -> str:
-    return f"{key}: {_what_it_said(error)}" if key else _what_it_said(error)
+def _error_text(key: str, error: Exception) -> str:
+    return f"{key}: {_one_line(error)}" if key else _one_line(error)
 
 
-def _what_it_said(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """Format an error in one line, without the debug output of obstore and the XML of the store."""
     text = str(error)
     line = text.partition("\n")[0]

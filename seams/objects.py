@@ -34,7 +34,7 @@ class ObjectInfo:
 
 
 @value_class
-class Patience:
+class StoreTimeouts:
     """Timeouts and retries of requests to a store.
 
     Requests are retried after 5xx, throttling and broken connections, with exponential backoff and jitter. No request
@@ -50,7 +50,7 @@ class Patience:
     all_retries_seconds: float = 20.0
 
 
-USUAL_PATIENCE = Patience()
+DEFAULT_STORE_TIMEOUTS = StoreTimeouts()
 
 
 class Objects(Protocol):
@@ -123,7 +123,7 @@ class OpenObjects(Protocol):
         self,
         url: str,
         options: Mapping[str, str] | None = None,
-        patience: Patience = ...,
+        timeouts: StoreTimeouts = ...,
         memory: str | None = None,
     ) -> Objects:
         """Open the store at `url` with the options of its kind. Raises ValueError for an invalid one.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from odradek.seams import Seams
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
-from odradek.seams.objects import USUAL_PATIENCE, Objects, Patience
+from odradek.seams.objects import DEFAULT_STORE_TIMEOUTS, Objects, StoreTimeouts
 from odradek.seams.processes import ProcessWorkers
 from odradek.seams.real_files import RealFiles
 from odradek.seams.tcp import TcpNetwork
@@ -30,10 +30,10 @@ def real_seams(max_open: int | None = None) -> Seams:
 def open_real_objects(
     url: str,
     options: Mapping[str, str] | None = None,
-    patience: Patience = USUAL_PATIENCE,
+    timeouts: StoreTimeouts = DEFAULT_STORE_TIMEOUTS,
     memory: str | None = None,
 ) -> Objects:
     """Call `object_store.open_objects`, importing it when it is first used."""
     from odradek.seams.object_store import open_objects
 
-    return open_objects(url, options, patience, memory)
+    return open_objects(url, options, timeouts, memory)

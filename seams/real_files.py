@@ -48,8 +48,8 @@ write 1 GB takes 0.2 to 3 s of CPU (median 1.1) in writes of 1 MiB, 0.25 to 0.46
 always 0.5 s in writes of 16 KiB.
 """
 _ZEROS = bytes(1 << 20)
-_ROOM = 256 << 10
-_spare_rooms: list[memoryview] = []  # at most one for each thread that reads concurrently
+_BUFFER_BYTES = 256 << 10
+_spare_buffers: list[memoryview] = []  # at most one for each thread that reads concurrently
 _PROBE = [bytearray(1)]  # the bytes read into it are not used
 _PROBED_AT_ITS_ENDS_BYTES = 1 << 20  # a connection sends this much before it yields
 _PROBE_EVERY_BYTES = 256 << 10
@@ -139,17 +139,17 @@ class RealFile(Descriptor):
         """The bytes from the page cache. Raises WouldBlock if they are not in it; None if unsupported."""
         # The buffer is reused, because a new bytearray of 1 MiB costs ten times the read.
         try:
-            room = _spare_rooms.pop()
+            buffer = _spare_buffers.pop()
         except IndexError:
-            room = memoryview(bytearray(_ROOM))
+            buffer = memoryview(bytearray(_BUFFER_BYTES))
         chunks: list[bytes] = []
         got = 0
         try:
             while got < size:
-                more = os.preadv(fd, [room[: size - got]], position + got, _NOWAIT)
+                more = os.preadv(fd, [buffer[: size - got]], position + got, _NOWAIT)
                 if not more:
                     break
-                chunks.append(bytes(room[:more]))
+                chunks.append(bytes(buffer[:more]))
                 got += more
         except BlockingIOError:
             raise WouldBlock from None
@@ -159,7 +159,7 @@ class RealFile(Descriptor):
             self._cannot_nowait = True
             return None
         finally:
-            _spare_rooms.append(room)
+            _spare_buffers.append(buffer)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def is_in_memory(self, position: int, size: int) -> bool:
@@ -220,7 +220,7 @@ class RealFile(Descriptor):
         with self.pool.lock:  # another thread may drop the map at the same time
             position = 0 if self.view is None else len(self.view)
         while position < self._size:
-            got = len(os.pread(fd, min(self._size - position, _ROOM), position))
+            got = len(os.pread(fd, min(self._size - position, _BUFFER_BYTES), position))
             if not got:
                 raise OSError(errno.EIO, f"{self.name} ends before byte {self._size}")
             position += got
@@ -247,7 +247,7 @@ class RealFile(Descriptor):
             if self._failed_syncs != failed_before:
                 raise OSError(errno.EIO, "another thread's sync failed", self.name)
             if self.close_error is not None:
-                raise OSError(errno.EIO, f"written back in vain: {self.close_error}", self.name)
+                raise OSError(errno.EIO, f"writing back failed: {self.close_error}", self.name)
             if self._changed:
                 self._sync()
 
@@ -331,18 +331,18 @@ class RealFiles:
             os.close(fd)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        beside = f"{path}.tmp"
-        fd = self._pool.open_path(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        unfinished = f"{path}.tmp"
+        fd = self._pool.open_path(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             _write_all(fd, [data], 0)
             os.fsync(fd)
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(beside)  # free the space on a full disk
+                os.unlink(unfinished)  # free the space on a full disk
             raise
         finally:
             os.close(fd)
-        self.rename(Path(beside), path)
+        self.rename(Path(unfinished), path)
         self.sync_directory(path.parent)
 
     def exists(self, path: Path) -> bool:

@@ -69,12 +69,12 @@ class StoreDirectory:
             if mark == self._mark or (mark is not None and self._is_taken_instead(mark)):
                 self._identity = here
                 return
-        anew = ""
+        hint = ""
         if self._memory is not None:
             url = shlex.quote(f"file://{quote(str(self.root))}")
-            anew = f", or if it is lost for good: odradek remote give-up --url {url}"
+            hint = f", or if it is lost for good: odradek remote give-up --url {url}"
         raise ObjectsUnavailable(
-            f"{self.root} is not the directory that it was: mount it again{anew}"
+            f"{self.root} is not the directory that it was: mount it again{hint}"
         )
 
     def begin(self) -> None:
@@ -142,7 +142,7 @@ def _meet(root: OsPath, memory: OsPath) -> str | None:
 
     Returns None if there is no marker, or if its id cannot be stored, as on a read-only disk.
     """
-    before, mark_before = _said(memory)
+    before, mark_before = _read_memory(memory)
     mark = _read_mark(root)
     if mark is None or mark != mark_before:  # otherwise it is the same store, mounted elsewhere
         _warn_of_another(before, str(root))
@@ -156,7 +156,7 @@ def _meet(root: OsPath, memory: OsPath) -> str | None:
 
 def remember_url(memory: OsPath, url: str) -> None:
     """Store the URL of a remote store that is not a directory, and warn if it has changed."""
-    before, _ = _said(memory)
+    before, _ = _read_memory(memory)
     if before != url:
         _warn_of_another(before, url)
         with suppress(OSError):
@@ -196,15 +196,15 @@ def _put_mark(root: OsPath) -> str:
 
 def _remembered(memory: OsPath, root: OsPath) -> str | None:
     """The stored marker of `root`, or None if there is none or the file is about another directory."""
-    place, mark = _said(memory)
+    place, mark = _read_memory(memory)
     return mark or None if place == str(root) else None
 
 
-def _said(memory: OsPath) -> tuple[str | None, str | None]:
+def _read_memory(memory: OsPath) -> tuple[str | None, str | None]:
     """The stored location of the remote store, and its marker."""
     try:
-        said = json.loads(memory.read_text())
-        return str(said["directory"]), str(said["mark"])
+        stored = json.loads(memory.read_text())
+        return str(stored["directory"]), str(stored["mark"])
     except (OSError, ValueError, KeyError, TypeError):
         return None, None
 

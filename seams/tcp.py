@@ -72,7 +72,7 @@ _LOST_IN_QUEUE = frozenset(
     )
     if hasattr(errno, name)
 )  # fmt: skip
-_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_OUT_OF_RESOURCES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _NO_SUCH_FAMILY = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT))
 # sendfile uses two descriptors: these are errors of the socket, all others are errors of the file.
 _PEER_GONE = frozenset(
@@ -121,7 +121,7 @@ class TcpConnection:
 
     async def receive_into(self, view: memoryview) -> int:
         if not view:
-            raise ValueError("no room to receive into")
+            raise ValueError("the buffer to receive into is empty")
         self._turn_calls += 1
         is_over = self._turn_calls > TURN_CALLS or self._turn_bytes >= TURN_BYTES
         if is_over and not self._drained:  # otherwise the wait yields
@@ -271,7 +271,7 @@ class TcpConnection:
                 else:
                     sent = self._sock.sendmsg(buffers[:IOV_MAX], (), flags)
             except BlockingIOError:
-                await self._wait_for_room()
+                await self._wait_until_writable()
                 continue
             except OSError as error:
                 raise self._lost(error) from error
@@ -303,7 +303,7 @@ class TcpConnection:
             finally:
                 file.give_back()
             if sent < 0:
-                await self._wait_for_room()
+                await self._wait_until_writable()
                 continue
             if not sent:
                 self._ended_early(file.name)
@@ -331,7 +331,7 @@ class TcpConnection:
         self._turn_bytes = self._turn_calls = 0
         await trio.lowlevel.checkpoint()
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_until_writable(self) -> None:
         # All steps of a sendfile but the last are sent with MSG_MORE, so after a partial sendfile the kernel
         # holds back the last bytes for up to 200 ms. Setting TCP_NODELAY again sends them.
         with contextlib.suppress(OSError):  # the wait raises the error
@@ -361,7 +361,7 @@ class TcpListener:
         self._sock = sock
         self._address = _address(sock.getsockname())
         self._closed = False
-        self._short_of_room = False
+        self._is_short_of_resources = False
 
     @property
     def address(self) -> Address:
@@ -382,13 +382,13 @@ class TcpListener:
             except OSError as error:
                 if self._closed:
                     raise ConnectionLost("the listener was closed") from error
-                if error.errno in _NO_ROOM:
-                    await self._wait_for_room(error)
+                if error.errno in _OUT_OF_RESOURCES:
+                    await self._wait_for_resources(error)
                     continue
                 if error.errno in _LOST_IN_QUEUE:
                     continue
                 raise
-            self._short_of_room = False
+            self._is_short_of_resources = False
             try:
                 return TcpConnection(sock, _address(peer))
             except OSError:  # reset by the peer before its options were set
@@ -407,9 +407,9 @@ class TcpListener:
         except (trio.ClosedResourceError, OSError) as error:
             raise ConnectionLost("the listener was closed") from error
 
-    async def _wait_for_room(self, error: OSError) -> None:
-        if not self._short_of_room:
-            self._short_of_room = True
+    async def _wait_for_resources(self, error: OSError) -> None:
+        if not self._is_short_of_resources:
+            self._is_short_of_resources = True
             log.warning("%s: cannot accept connections for now: %s", self._address, error.strerror)
         await trio.sleep(ACCEPT_BACKOFF_SECONDS)
 

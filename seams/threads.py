@@ -86,7 +86,7 @@ class _Call(Generic[T]):
         except BaseException as error:  # raised in the awaiting task
             self._raised = error
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake the awaiting task from the thread."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(trio.lowlevel.reschedule, self._task)
@@ -122,7 +122,7 @@ class _Thread:
                 assert call is not None, "woken without a call"
                 call.make()
                 self._idle[self] = None
-                call.tell()
+                call.notify()
                 del call
                 continue
             try:

@@ -14,12 +14,12 @@ from fnmatch import fnmatchcase
 from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer
 from odradek.seams.objects import (
-    USUAL_PATIENCE,
+    DEFAULT_STORE_TIMEOUTS,
     ObjectInfo,
     ObjectMissing,
     Objects,
     ObjectsUnavailable,
-    Patience,
+    StoreTimeouts,
 )
 from odradek.seams.values import value_class
 from odradek.testing.power import NodeCrashed, Power
@@ -141,7 +141,7 @@ class VirtualObjectStore(Objects):
         self,
         url: str,
         options: Mapping[str, str] | None = None,
-        patience: Patience = USUAL_PATIENCE,
+        timeouts: StoreTimeouts = DEFAULT_STORE_TIMEOUTS,
         memory: str | None = None,
     ) -> VirtualObjectStore:
         """Implements `OpenObjects`: every URL opens the same bucket."""

@@ -28,8 +28,8 @@ from odradek.bench.model import (
 from odradek.bench.workloads.latency import MAX, P50, P99, P999, SENDER_P99, Stream, measure
 
 SMALL_CLIENT = Stream(rate=500, seconds=5.0, record_bytes=100, acks="all")
-BACKGROUND = Metric("beside_mb_per_s", "MB/s", "higher")
-PRODUCED = Metric("beside_mb_per_s", "MB/s", "higher", limit="socket-to-file")
+BACKGROUND = Metric("background_mb_per_s", "MB/s", "higher")
+PRODUCED = Metric("background_mb_per_s", "MB/s", "higher", limit="socket-to-file")
 LATENCIES = tuple(replace(metric, limit=None) for metric in (P50, P99, P999, MAX, SENDER_P99))
 """The metrics of `latency` without limits, because the background load determines the latency."""
 WARM_UP_S = 0.5
@@ -79,12 +79,16 @@ class Producers:
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        return {"clients": self.clients, "partitions": self.partitions, "beside_record_bytes": 1024}
+        return {
+            "clients": self.clients,
+            "partitions": self.partitions,
+            "background_record_bytes": 1024,
+        }
 
     @contextmanager
     def running(self, target: Target) -> Iterator[dict[str, float]]:
         found: dict[str, float] = {}
-        with target.topic(f"beside-{next(_numbers)}", self.partitions) as topic:
+        with target.topic(f"background-{next(_numbers)}", self.partitions) as topic:
             words = [
                 "produce", "--bootstrap", target.bootstrap, "--topic", topic,
                 "--count", str(UNLIMITED),
@@ -133,7 +137,7 @@ class LatencyUnderLoad:
 
     @property
     def name(self) -> str:
-        return f"latency-beside-{self.load.name}"
+        return f"latency-with-{self.load.name}"
 
     @property
     def title(self) -> str:

@@ -2,7 +2,7 @@
 
 The records are produced while the topic has cleanup.policy=delete. Then the policy becomes `compact`, and cleaning
 starts. It ends when the size in DescribeLogDirs, which is requested from the beginning on, no longer changes. The
-cleaned bytes are the size of the log before, without the active segment, which is not cleaned. `beside_s` is the
+cleaned bytes are the size of the log before, without the active segment, which is not cleaned. `background_s` is the
 duration of the compaction in seconds. A client that runs longer runs without compaction for the rest of its time.
 """
 
@@ -35,7 +35,7 @@ FILL_S = 120
 BACKOFF = "log.cleaner.backoff.ms"
 CLEANER_BACKOFF_MS = 100
 """log.cleaner.backoff.ms during the measurement, because the default of 15 s would be part of each figure."""
-CLEANING = Metric("beside_s", "s", "lower")
+CLEANING = Metric("background_s", "s", "lower")
 
 _numbers = itertools.count(1)
 

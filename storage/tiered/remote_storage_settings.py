@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from odradek.seams.files import Path
-from odradek.seams.objects import USUAL_PATIENCE, Patience
+from odradek.seams.objects import DEFAULT_STORE_TIMEOUTS, StoreTimeouts
 from odradek.storage.tiered.chunks import CHUNK_BYTES, Compression
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def open_remote_storage(
         seams.open_objects(
             settings.url(),
             settings.store_options(),
-            settings.patience(),
+            settings.timeouts(),
             None if remembered_in is None else str(remembered_in),
         ),
         seams.entropy,
@@ -116,9 +116,9 @@ class RemoteStorageSettings:
     def store_options(self) -> dict[str, str]:
         return {name: value for name, value in self._values.items() if name.startswith(_STORES_OWN)}
 
-    def patience(self) -> Patience:
-        usual = USUAL_PATIENCE
-        return Patience(
+    def timeouts(self) -> StoreTimeouts:
+        usual = DEFAULT_STORE_TIMEOUTS
+        return StoreTimeouts(
             connect_seconds=self._seconds("connect.timeout.ms", usual.connect_seconds),
             request_seconds=self._seconds("request.timeout.ms", usual.request_seconds),
             retries=self._number("retries", usual.retries, least=0),

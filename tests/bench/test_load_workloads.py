@@ -157,7 +157,7 @@ def test_error_responses_fail_the_workload(target: Target, monkeypatch: pytest.M
 def test_background_load_lasts_as_long_as_the_measurement(target: Target) -> None:
     small = Stream(rate=100, seconds=1.0, record_bytes=100)
     values = whole(LatencyUnderLoad(Producers(2, partitions=2), small), target).values
-    assert values["beside_mb_per_s"] > 0
+    assert values["background_mb_per_s"] > 0
 
 
 def test_idle_connections(target: Target) -> None:
@@ -199,8 +199,8 @@ def test_compaction(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     (at_work,) = compaction.WORKLOADS
     workload = replace(at_work, load=Compaction(records=30_000, keys=100), stream=small)
     values = whole(workload, target).values
-    assert values["beside_mb_per_s"] > 0
-    assert values["beside_s"] < 10
+    assert values["background_mb_per_s"] > 0
+    assert values["background_s"] < 10
 
 
 def test_the_cleaner_is_left_as_it_was(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,9 +168,9 @@ def entries_of(source: str) -> Iterator[Entry]:
 
 def _why_not(entry: Entry) -> str | None:
     if "TEST_F_MANUAL" in entry.flags:
-        return "to be run by hand, says its table"
+        return "to be run by hand, according to the suite's table"
     if re.search(r"TEST_F_KNOWN_ISSUE\b", entry.flags):
-        return "a known issue of librdkafka's, says its table"
+        return "a known issue of librdkafka, according to the suite's table"
     if "_share_" in entry.name:
         return SHARE_GROUPS
     return NOT_APPLICABLE.get(entry.number)

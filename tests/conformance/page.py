@@ -11,16 +11,15 @@ from tests.conformance.results import Kept, Side
 HEAD = """\
 # Conformance
 
-What other people's test suites say of Odradek, and of Apache Kafka on the same machine with the same
-settings. `make conformance` fetches the suites from their registries into the cache directory, builds
-them, runs every entry against a broker in a process of its own on which nothing else runs meanwhile,
-and writes this page ([the command](interop.md#test-suites-of-other-projects)).
+Results of the test suites of other projects against Odradek, and against Apache Kafka on the same machine with the
+same settings. `make conformance` fetches the suites from their registries into the cache directory, builds them, runs
+each entry against a broker in a separate process without other load, and writes this page
+([the command](interop.md#test-suites-of-other-projects)).
 
-An entry that fails is run again with no other beside it. *Passed later* counts those that passed only
-then; their rows say in how many runs, and what was wrong in the first that failed. The commit is the one
-that was measured; `git log COMMIT.. -- broker protocol storage replication client seams` has what changed since.
-*Not applicable*: the entry can't be run against one broker set up as these are, or says itself that it
-doesn't apply; the reason is given.
+An entry that fails is run again alone. *Passed later* counts the entries that passed only then; their rows contain the
+number of runs and the error of the first failed run. The commit is the measured one; `git log COMMIT.. -- broker
+protocol storage replication client seams` lists the changes since then. *Not applicable*: the entry can't be run
+against one broker with these settings, or the suite marks it as not applicable; the row contains the reason.
 """
 
 Sides = Mapping[str, Side]

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import ObjectDenied, Objects, ObjectsUnavailable, Patience
+from odradek.seams.objects import ObjectDenied, Objects, ObjectsUnavailable, StoreTimeouts
 
 SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your rate</Message></Error>'
 
@@ -66,7 +66,7 @@ Serving = Callable[..., tuple[Objects, Store]]
 def serving() -> Iterator[Serving]:
     started: list[Store] = []
 
-    def start(*responses: str, **patience: float) -> tuple[Objects, Store]:
+    def start(*responses: str, **timeouts: float) -> tuple[Objects, Store]:
         store = Store(*responses)
         started.append(store)
         threading.Thread(target=store.serve_forever, args=(0.01,), daemon=True).start()
@@ -77,7 +77,7 @@ def serving() -> Iterator[Serving]:
             "aws_region": "r",
         }
         usual = {"first_backoff_seconds": 0.01, "longest_backoff_seconds": 0.02}
-        return open_objects("s3://b", options, Patience(**(usual | patience))), store  # type: ignore[arg-type]
+        return open_objects("s3://b", options, StoreTimeouts(**(usual | timeouts))), store  # type: ignore[arg-type]
 
     yield start
     for store in started:

@@ -15,7 +15,13 @@ import pytest
 import trio
 
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects, ObjectsUnavailable, Patience
+from odradek.seams.objects import (
+    ObjectInfo,
+    ObjectMissing,
+    Objects,
+    ObjectsUnavailable,
+    StoreTimeouts,
+)
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_object_store import (
@@ -301,7 +307,7 @@ def test_a_store_that_does_not_answer() -> None:
             "aws_access_key_id": "a",
             "aws_secret_access_key": "b",
         },
-        Patience(retries=1, first_backoff_seconds=0.01),
+        StoreTimeouts(retries=1, first_backoff_seconds=0.01),
     )
     with pytest.raises(ObjectsUnavailable):
         objects.head("k")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import ObjectsUnavailable, Patience
+from odradek.seams.objects import ObjectsUnavailable, StoreTimeouts
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
@@ -26,8 +26,8 @@ def server(s3_server: S3Server) -> Iterator[S3Server]:
 
 def test_it_goes_away_in_the_middle_of_an_upload(server: S3Server) -> None:
     """The put fails, nothing of it is seen afterwards, and it may be repeated."""
-    impatient = Patience(retries=1, first_backoff_seconds=0.01, connect_seconds=1)
-    objects = open_objects(server.new_store(), server.options, impatient)
+    short_timeouts = StoreTimeouts(retries=1, first_backoff_seconds=0.01, connect_seconds=1)
+    objects = open_objects(server.new_store(), server.options, short_timeouts)
     objects.put("before", [PIECE])
 
     def parts() -> Iterator[bytes]:
@@ -48,7 +48,7 @@ def test_it_goes_away_in_the_middle_of_an_upload(server: S3Server) -> None:
 
 
 def test_a_bucket_that_is_not_there(server: S3Server) -> None:
-    objects = open_objects("s3://no-such-bucket", server.options, Patience(retries=0))
+    objects = open_objects("s3://no-such-bucket", server.options, StoreTimeouts(retries=0))
     for use in (
         lambda: objects.put("k", [b"x"]),
         lambda: objects.get("k"),
@@ -61,7 +61,7 @@ def test_a_bucket_that_is_not_there(server: S3Server) -> None:
 
 def test_who_is_not_let_in(server: S3Server) -> None:
     options = server.options | {"aws_secret_access_key": "wrong"}
-    objects = open_objects(server.new_store(), options, Patience(retries=0))
+    objects = open_objects(server.new_store(), options, StoreTimeouts(retries=0))
     with pytest.raises(ObjectsUnavailable, match="403 Forbidden: SignatureDoesNotMatch: "):
         objects.put("k", [b"x"])
 

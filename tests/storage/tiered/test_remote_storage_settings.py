@@ -9,7 +9,7 @@ from pathlib import Path as OsPath
 import pytest
 
 from odradek.seams.files import Path
-from odradek.seams.objects import USUAL_PATIENCE, Patience
+from odradek.seams.objects import DEFAULT_STORE_TIMEOUTS, StoreTimeouts
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.chunks import Compression
 from odradek.storage.tiered.object_store import StorageFormat
@@ -64,12 +64,12 @@ class TestWhere:
         assert found.store_options() == {"aws_region": "eu", "aws_endpoint": "http://h:1"}
 
     def test_patience(self) -> None:
-        assert settings().patience() == USUAL_PATIENCE
+        assert settings().timeouts() == DEFAULT_STORE_TIMEOUTS
         found = settings(
             connect__timeout__ms="1000", request__timeout__ms="2000", retries="0",
             retry__backoff__ms="5", retry__backoff__max__ms="50", retry__timeout__ms="3000",
         )  # fmt: skip
-        assert found.patience() == Patience(1.0, 2.0, 0, 0.005, 0.05, 3.0)
+        assert found.timeouts() == StoreTimeouts(1.0, 2.0, 0, 0.005, 0.05, 3.0)
 
 
 class TestForm:
@@ -147,7 +147,7 @@ class TestWhatIsWrong:
     @pytest.mark.parametrize("name", ["retries", "request__timeout__ms"])
     def test_of_patience(self, name: str) -> None:
         with pytest.raises(ValueError, match="whole number"):
-            settings(**{name: "-1"}).patience()
+            settings(**{name: "-1"}).timeouts()
 
     @pytest.mark.parametrize(
         "place",
