@@ -279,7 +279,7 @@ class VirtualConnection:
 
     async def receive_into(self, view: memoryview) -> int:
         if not view:
-            raise ValueError("no room to receive into")
+            raise ValueError("the buffer to receive into is empty")
         self._check()
         what = self._incoming.arrived()
         if what is not None:
