@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ pytest.importorskip("fastavro")
 from odradek.pipeline.jobs.decode import Decoding, decoded
 from odradek.testing import Broker
 from tests.pipeline.avro_records import FLIGHT, written
+from tests.support.brokers import broker_fixture
 from tests.support.spark_reading import table
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"flights": 1}) as broker:
-        yield broker
+broker = broker_fixture(scope="function", topics={"flights": 1})
 
 
 def test_values_by_their_schemas(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
@@ -20,6 +20,7 @@ from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.testing import Broker
 from tests.pipeline.avro_records import written
 from tests.pipeline.recreated_topics import recreate_topic
+from tests.support.brokers import broker_fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"events": 2, "others": 1}) as broker:
-        yield broker
+broker = broker_fixture(scope="function", topics={"events": 2, "others": 1})
 
 
 def _produce(broker: Broker, values: list[bytes]) -> None:

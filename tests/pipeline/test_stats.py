@@ -6,7 +6,6 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from odradek.pipeline.query import Query
 from odradek.testing import Broker
 from tests.pipeline.tiering import QUICK, TIERED
 from tests.pipeline.virtual_leader import PartitionLog, VirtualLeader
+from tests.support.brokers import broker_fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,10 +38,7 @@ START = (round(time.time() * 1000) // HOUR - 12) * HOUR
 """Retention leaves it alone."""
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"events": 2, "void": 2, "wide": 1}) as broker:
-        yield broker
+broker = broker_fixture(topics={"events": 2, "void": 2, "wide": 1})
 
 
 @pytest.fixture(scope="module")

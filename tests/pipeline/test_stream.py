@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from odradek.pipeline.brokers import TopicPartition
 from odradek.testing import Broker
 from tests.pipeline.recreated_topics import recreate_topic
+from tests.support.brokers import broker_fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"events": 2, "others": 2}) as broker:
-        yield broker
+broker = broker_fixture(scope="function", topics={"events": 2, "others": 2})
 
 
 def _produce(broker: Broker, first: int, count: int, topic: str = "events") -> None:

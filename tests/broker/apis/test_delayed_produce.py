@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
@@ -19,16 +19,14 @@ from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.seams.network import Address
 from odradek.testing import Broker
+from tests.support.brokers import broker_fixture
 from tests.support.produce_requests import produce_batch
 from tests.support.records import batch
 
 TIMEOUT_SECONDS = 20.0
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"t": 1}) as running:
-        yield running
+broker = broker_fixture(scope="function", topics={"t": 1})
 
 
 def in_sync(partition: Partition, *replicas: int, leader: int = -1, leader_epoch: int = -1) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from odradek.replication.controller.acls import (
     Permission,
 )
 from odradek.testing import Broker
+from tests.support.brokers import broker_fixture
 from tests.support.produce_requests import PRODUCE_VERSION, end_offset, produce_batch
 from tests.support.raw_requests import ask, connect, framed, read_frame, request_frame
 from tests.support.records import batch
@@ -37,10 +37,7 @@ from tests.support.records import batch
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
+broker = broker_fixture()
 
 
 @pytest.fixture

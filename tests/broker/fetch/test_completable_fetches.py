@@ -20,7 +20,6 @@ from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request_reader import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header, request_header
-from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
@@ -29,15 +28,12 @@ from odradek.seams.network import Address, ConnectionLost
 from odradek.seams.selector import EachAlone
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
+from tests.support.records import batch_of_size
 
 VERSION = 12
 OTHER, EPOCH = 2, 3
 """A follower, and the leader epoch."""
 TIMEOUT_SECONDS = 20
-
-
-def batch(size: int = 100) -> bytes:
-    return bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
 
 
 def append(partition: Partition, records: bytes) -> None:
@@ -117,11 +113,11 @@ async def test_fetch_completes_before_any_task_runs(isolation_level: int) -> Non
         partition = await fetches.partition()
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
-        append(partition, batch())
+        append(partition, batch_of_size(100))
         assert fetches.node.services.completable_fetches.waits
         fetches.node.services.completable_fetches.respond()
         (response,) = fetches.at_once
-        assert len(records_of(response)) == len(batch())
+        assert len(records_of(response)) == len(batch_of_size(100))
         assert partition.log.log_end.segment.file.pins == 0
         with trio.fail_after(TIMEOUT_SECONDS):
             while not fetches.by_tasks:
@@ -139,25 +135,25 @@ async def test_newest_batch_is_returned_without_log_read(
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
         monkeypatch.delattr(PartitionLog, "read")
-        append(partition, batch())
+        append(partition, batch_of_size(100))
         fetches.node.services.completable_fetches.respond()
         ((_, results),) = fetches.at_once[0].chosen
         assert results.aborted_transactions == ([] if isolation_level else None)
-        assert len(records_of(fetches.at_once[0])) == len(batch())
+        assert len(records_of(fetches.at_once[0])) == len(batch_of_size(100))
         fetches.asks_on.set()
 
 
 @pytest.mark.parametrize("space", [0, 1])
 async def test_newest_batch_counts_against_max_bytes(space: int) -> None:
     """The first batch is returned whole, the next one if it fits (KIP-74)."""
-    size = len(batch())
+    size = len(batch_of_size(100))
     async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
         both = [await fetches.node.partitions.get("t", None, index) for index in (0, 1)]
         nursery.start_soon(fetches.fetch, 1, (0, 1), 2 * size - 1 + space)
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
-            append(partition, batch())
+            append(partition, batch_of_size(100))
         fetches.node.services.completable_fetches.respond()
         (response,) = fetches.at_once
         found = [sum(map(len, results.records)) for _, results in response.chosen]  # type: ignore[arg-type]
@@ -180,7 +176,7 @@ async def test_task_of_completed_fetch_sleeps_until_next_request(asks_on: str) -
             await trio.testing.wait_all_tasks_blocked()
         for _ in range(2):
             due.has_active_connection = True
-            append(partition, batch())
+            append(partition, batch_of_size(100))
             due.respond()
         await trio.testing.wait_all_tasks_blocked()
         assert len(fetches.at_once) == 1
@@ -202,7 +198,7 @@ async def test_two_appends_in_one_pass_complete_fetch_once() -> None:
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(2):
-            append(partition, batch())
+            append(partition, batch_of_size(100))
             fetches.node.services.completable_fetches.respond()
         with trio.fail_after(TIMEOUT_SECONDS):
             while not fetches.by_tasks:
@@ -225,7 +221,7 @@ async def test_follower_fetch_completes_once_for_two_partitions() -> None:
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
             node.services.completable_fetches.has_active_connection = True
-            append(partition, batch())
+            append(partition, batch_of_size(100))
             node.services.completable_fetches.respond()
         assert len(fetches.at_once) == 1
         fetches.asks_on.set()
@@ -244,7 +240,7 @@ async def test_fetches_beyond_the_limit_complete_in_their_tasks(
                 nursery.start_soon(fetches.fetch)
             await trio.testing.wait_all_tasks_blocked()
             fetches.node.services.completable_fetches.has_active_connection = has_active_connection
-            append(partition, batch())
+            append(partition, batch_of_size(100))
             fetches.node.services.completable_fetches.respond()
             assert len(fetches.at_once) == COMPLETED_AT_ONCE
             assert not fetches.node.services.completable_fetches.waits
@@ -260,7 +256,7 @@ async def test_completable_fetches_are_empty_after_tasks_ran() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetches.fetch)
             await trio.testing.wait_all_tasks_blocked()
-            append(partition, batch())
+            append(partition, batch_of_size(100))
         assert not fetches.at_once
         (response,) = fetches.by_tasks
         assert response is not None
@@ -280,7 +276,7 @@ async def test_completion_error_is_raised_in_waiting_task() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fail)
             await trio.testing.wait_all_tasks_blocked()
-            append(partition, batch())
+            append(partition, batch_of_size(100))
             fetches.node.services.completable_fetches.respond()
 
 
@@ -290,13 +286,13 @@ async def test_slow_completion_is_left_to_task(what: str, has_active_connection:
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
-        small = batch()
+        small = batch_of_size(100)
         min_bytes = 2 * len(small) if what == "too little after all" else 1
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetches.fetch, min_bytes)
             await trio.testing.wait_all_tasks_blocked()
             fetches.node.services.completable_fetches.has_active_connection = has_active_connection
-            append(partition, batch(200_000) if what == "too much" else small)
+            append(partition, batch_of_size(200_000) if what == "too much" else small)
             if what == "changed hands":
                 partition.retire(NotLeader("it went to another node"))
             elif what == "too little after all":
@@ -424,7 +420,10 @@ async def test_fetch_completed_during_send_is_sent_afterwards() -> None:
             "acks": 1,
             "timeout": 1000,
             "topic_data": [
-                {"name": "t", "partition_data": [{"index": 0, "records": bytes(batch())}]}
+                {
+                    "name": "t",
+                    "partition_data": [{"index": 0, "records": bytes(batch_of_size(100))}],
+                }
             ],
         },
     )
@@ -440,7 +439,7 @@ async def test_fetch_completed_during_send_is_sent_afterwards() -> None:
                     ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
                 )
                 await trio.testing.wait_all_tasks_blocked()
-                append(partition, batch())
+                append(partition, batch_of_size(100))
                 node.services.completable_fetches.respond()
                 connection.drained.set()
     size = int.from_bytes(connection.sent[:4], "big")
@@ -449,7 +448,7 @@ async def test_fetch_completed_during_send_is_sent_afterwards() -> None:
     correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
     response = messages.read_response(apis.FETCH.key, VERSION, view, start)
     assert correlation_id == 7
-    assert len(response.responses[0].partitions[0].records) == len(batch())
+    assert len(response.responses[0].partitions[0].records) == len(batch_of_size(100))
 
 
 def fetch_of_t(offset: int = 0) -> bytes:
@@ -478,7 +477,7 @@ async def test_connection_after_completed_fetch_is_idle() -> None:
         now = node.seams.clock.monotonic()
         assert client.idle_seconds(now + 60) == 0, "it waits for us"
         node.services.completable_fetches.has_active_connection = True
-        append(partition, batch())
+        append(partition, batch_of_size(100))
         node.services.completable_fetches.respond()
         assert connection.sent
         assert client.idle_seconds(now + 60) > 50
@@ -499,7 +498,7 @@ async def test_partial_send_is_continued(space: int, has_active_connection: bool
                 )
                 await trio.testing.wait_all_tasks_blocked()
                 node.services.completable_fetches.has_active_connection = has_active_connection
-                append(partition, batch())
+                append(partition, batch_of_size(100))
                 node.services.completable_fetches.respond()
                 assert bool(connection.sent) == bool(space)
                 connection.interrupt()
@@ -511,7 +510,7 @@ async def test_partial_send_is_continued(space: int, has_active_connection: bool
     correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
     response = messages.read_response(apis.FETCH.key, VERSION, view, start)
     assert correlation_id == 7
-    assert len(response.responses[0].partitions[0].records) == len(batch())
+    assert len(response.responses[0].partitions[0].records) == len(batch_of_size(100))
 
 
 class Responded:

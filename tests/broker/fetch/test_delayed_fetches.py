@@ -18,21 +18,17 @@ from odradek.protocol import apis, messages
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request_reader import read_fetch_request
-from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.acls import Acl
 from odradek.replication.controller.topics import delete_topics
 from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.testing import Broker
+from tests.support.records import batch_of_size
 
 VERSION = 12
 TIMEOUT_SECONDS = 20
 ALL_OF_T: Mapping[str, Iterable[int]] = {"t": range(3)}
-
-
-def records(size: int = 10) -> bytes:
-    return bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
 
 
 def request(min_bytes: int, wanted: Mapping[str, Iterable[int]]) -> dict[str, Any]:
@@ -126,7 +122,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 async def test_append_completes_fetch_with_earlier_results() -> None:
     async with stage() as on:
-        batch = records()
+        batch = batch_of_size()
         async with on.fetching():
             await on.append(1, batch)
         assert on.results() == {0: (0, 0, 0), 1: (0, len(batch), 1), 2: (0, 0, 0)}
@@ -135,7 +131,7 @@ async def test_append_completes_fetch_with_earlier_results() -> None:
 async def test_appends_complete_fetch_at_min_bytes() -> None:
     """What was found before the wait and after the first append is in the response once."""
     async with stage() as on:
-        batch = records()
+        batch = batch_of_size()
         await on.append(2, batch)
         async with on.fetching(min_bytes=3 * len(batch)):
             await on.append(0, batch)
@@ -147,7 +143,7 @@ async def test_appends_complete_fetch_at_min_bytes() -> None:
 
 async def test_log_start_change_during_wait_is_returned() -> None:
     async with stage() as on:
-        batch = records()
+        batch = batch_of_size()
         async with on.fetching(min_bytes=2 * len(batch)):
             await on.append(0, batch)
             (await on.partition(0)).log.advance_log_start(1, "a test")
@@ -188,7 +184,7 @@ def may_read(*topics: str) -> Authorizer:
 async def test_error_of_one_partition_does_not_complete_wait() -> None:
     async with stage() as on:
         on.authorizer = may_read("t", "gone")
-        batch = records()
+        batch = batch_of_size()
         async with on.fetching(wanted={"secret": [0], "gone": [0], "t": [0, 7]}):
             await trio.testing.wait_all_tasks_blocked()
             assert on.response is None
@@ -226,7 +222,7 @@ async def test_deleted_topic_completes_fetch() -> None:
 
 async def test_small_slices_are_read_and_large_ones_stay() -> None:
     async with stage() as on:
-        few, many = records(), records(READ_AT_ONCE_BYTES)
+        few, many = batch_of_size(), batch_of_size(READ_AT_ONCE_BYTES)
         await on.append(0, many)
         await on.append(1, few)
         async with on.fetching(min_bytes=len(many) + 2 * len(few)):

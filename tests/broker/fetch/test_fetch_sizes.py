@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from odradek.protocol import apis
-from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
+from tests.support.brokers import broker_fixture
+from tests.support.produce_requests import produce_batch
 from tests.support.raw_requests import ask
+from tests.support.records import batch_of_size
 
 VERSION = 12
 LARGE, SMALL = 1000, 10
 WAIT_SECONDS = 10
 
 
-def batch(value_bytes: int) -> bytes:
-    return bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * value_bytes)]))
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
+broker = broker_fixture()
 
 
 def fill(broker: Broker, topic: str, batches: Sequence[bytes]) -> None:
     """A topic with one of the batches in each of its partitions."""
     broker.create_topic(topic, partitions=len(batches))
     for index, records in enumerate(batches):
-        append(broker, topic, index, records)
-
-
-def append(broker: Broker, topic: str, index: int, records: bytes) -> None:
-    values = {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 1000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": records}]}],
-    }
-    response = ask(broker, apis.PRODUCE, 9, values)
-    assert response.responses[0].partition_responses[0].error_code == 0
+        assert produce_batch(broker, topic, records, partition=index, acks=1).error_code == 0
 
 
 def fetch(
@@ -81,7 +63,7 @@ def sizes(response: Any) -> dict[int, int]:
 
 
 def test_oversized_batch_leaves_space_for_later_partitions(broker: Broker) -> None:
-    small, large = batch(SMALL), batch(LARGE)
+    small, large = batch_of_size(SMALL), batch_of_size(LARGE)
     fill(broker, "room", [small, large, small])
     wanted = [(index, 0) for index in range(3)]
     found = sizes(fetch(broker, "room", wanted, max_bytes=2 * len(small) + 5))
@@ -95,19 +77,19 @@ def test_oversized_batch_leaves_space_for_later_partitions(broker: Broker) -> No
 def test_oversized_batch_is_not_starved_by_busy_partition(
     broker: Broker,
 ) -> None:
-    small, large = batch(SMALL), batch(LARGE)
+    small, large = batch_of_size(SMALL), batch_of_size(LARGE)
     fill(broker, "turns", [small, large])
     limit = len(large) - 1
     first = fetch(broker, "turns", [(0, 0), (1, 0)], partition_max_bytes=limit, session=(0, 0))
     assert sizes(first) == {0: len(small), 1: 0}
-    append(broker, "turns", 0, small)
+    assert produce_batch(broker, "turns", small, partition=0, acks=1).error_code == 0
     session = (first.session_id, 1)
     next_one = fetch(broker, "turns", [(0, 1)], partition_max_bytes=limit, session=session)
     assert sizes(next_one)[1] == len(large)
 
 
 def test_left_out_batch_does_not_delay_response(broker: Broker) -> None:
-    small, large = batch(SMALL), batch(LARGE)
+    small, large = batch_of_size(SMALL), batch_of_size(LARGE)
     fill(broker, "there", [small, large])
     began = time.monotonic()
     found = fetch(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -25,6 +24,7 @@ from odradek.seams.files import FileSlice
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
 from odradek.testing import Broker
+from tests.support.brokers import broker_fixture
 from tests.support.produce_requests import produce_batch
 from tests.support.raw_requests import connect, read_frame, request_frame
 from tests.support.records import batch
@@ -34,10 +34,7 @@ MAX_WAIT_MS = 20_000
 AT_ONCE_SECONDS = 10.0
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"rolled": 1, "wide": 1}) as running:
-        yield running
+broker = broker_fixture(topics={"rolled": 1, "wide": 1})
 
 
 def ask(broker: Broker, topic: str, offset: int, *, isolation_level: int) -> tuple[Any, float]:

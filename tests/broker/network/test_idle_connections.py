@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -23,12 +22,13 @@ from tests.broker.network.unread_responses import (
     numbers_in,
     wait_until_sending,
 )
+from tests.support.brokers import broker_fixture
 from tests.support.client_quotas import set_client_quotas
+from tests.support.produce_requests import produce_frame
 from tests.support.raw_client import RawClient
 from tests.support.raw_requests import (
     connect,
     fetch_frame,
-    produce_frame,
     read_correlation_ids,
     read_frame,
     request_frame,
@@ -39,11 +39,10 @@ PAUSE_SECONDS = 0.004
 GROUP = "of those that wait"
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    configs = {"connections.max.idle.ms": str(int(1000 * IDLE_SECONDS))}
-    with Broker(topics={"t": 1, "empty": 1, "small": 1, "few": 1}, configs=configs) as running:
-        yield running
+broker = broker_fixture(
+    topics={"t": 1, "empty": 1, "small": 1, "few": 1},
+    configs={"connections.max.idle.ms": str(int(1000 * IDLE_SECONDS))},
+)
 
 
 def drain(sock: socket.socket) -> int:

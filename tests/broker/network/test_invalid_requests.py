@@ -6,7 +6,6 @@ import logging
 import random
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,14 +15,11 @@ from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import request_header
 from odradek.testing import Broker
+from tests.support.brokers import broker_fixture
 from tests.support.raw_requests import connect, read_frame
 from tests.support.sample_requests import sample_request
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"t": 2}, configs={"socket.request.max.bytes": "1000000"}) as running:
-        yield running
+broker = broker_fixture(topics={"t": 2}, configs={"socket.request.max.bytes": "1000000"})
 
 
 def is_served(broker: Broker) -> bool:

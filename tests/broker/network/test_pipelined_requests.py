@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
 
-import pytest
 import trio
 import trio.testing
 
 from odradek.protocol import apis
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-from tests.support.raw_requests import (
-    connect,
-    fetch_frame,
-    produce_frame,
-    read_correlation_ids,
-    request_frame,
-)
+from tests.support.brokers import broker_fixture
+from tests.support.produce_requests import produce_frame
+from tests.support.raw_requests import connect, fetch_frame, read_correlation_ids, request_frame
 
 LARGE_BYTES = 100_000
 TIMEOUT_SECONDS = 20
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"t": 1}, configs={"socket.send.buffer.bytes": "4096"}) as running:
-        yield running
+broker = broker_fixture(
+    scope="function", topics={"t": 1}, configs={"socket.send.buffer.bytes": "4096"}
+)
 
 
 def metadata(number: int) -> bytes:

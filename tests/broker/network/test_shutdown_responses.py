@@ -6,8 +6,7 @@ A raw client asks for megabytes and reads none of them until the log was changed
 from __future__ import annotations
 
 import socket
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -21,24 +20,12 @@ from tests.broker.network.unread_responses import (
     numbers_in,
     wait_until_sending,
 )
+from tests.support.brokers import broker_fixture
+from tests.support.raw_requests import receive_frame
 
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"t": 1}, configs={"log.initial.task.delay.ms": "86400000"}) as broker:
-        yield broker
-
-
-def decode_response(sock: socket.socket) -> bytes:
-    def exactly(count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            piece = sock.recv(count - len(data))
-            assert piece, f"cut off after {len(data)} of {count} bytes"
-            data += piece
-        return bytes(data)
-
-    return exactly(struct.unpack(">i", exactly(4))[0])
+broker = broker_fixture(
+    scope="function", topics={"t": 1}, configs={"log.initial.task.delay.ms": "86400000"}
+)
 
 
 async def roll(broker: Broker) -> None:
@@ -75,7 +62,7 @@ def test_response_being_sent_is_completed_at_shutdown(
         broker._call(change, broker)  # type: ignore[arg-type]
         if change is truncate:
             fill(broker)  # other bytes where the old ones were
-        assert numbers_in(decode_response(sock)) == list(range(VALUES))
+        assert numbers_in(receive_frame(sock)) == list(range(VALUES))
 
 
 def test_half_closed_client_gets_complete_response(broker: Broker) -> None:
@@ -83,4 +70,4 @@ def test_half_closed_client_gets_complete_response(broker: Broker) -> None:
     fill(broker)
     with ask_for_everything(broker) as sock:
         sock.shutdown(socket.SHUT_WR)
-        assert numbers_in(decode_response(sock)) == list(range(VALUES))
+        assert numbers_in(receive_frame(sock)) == list(range(VALUES))

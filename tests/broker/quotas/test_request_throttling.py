@@ -15,22 +15,21 @@ from odradek.broker.quotas.request_throttling import wait_by_controller
 from odradek.broker.requests.forwarding import Responded
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.selector import EachAlone
 from odradek.testing import Broker
 from odradek.testing.virtual_network import VirtualWires
+from tests.support.brokers import broker_fixture
 from tests.support.client_quotas import set_client_quotas
+from tests.support.produce_requests import produce_frame, produce_values
 from tests.support.raw_client import RawClient
-from tests.support.raw_requests import connect, produce_frame, read_correlation_ids
+from tests.support.raw_requests import connect, read_correlation_ids
+from tests.support.records import batch_of_size
 
 QUOTA = 20_000.0
 """A second, and at once: of two windows of a second, one counts in full."""
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(topics={"t": 1, "small": 1}, configs={"quota.window.num": "2"}) as running:
-        yield running
+broker = broker_fixture(topics={"t": 1, "small": 1}, configs={"quota.window.num": "2"})
 
 
 @pytest.fixture
@@ -45,15 +44,11 @@ def milliseconds(response: Any) -> int:
     return found
 
 
-def produce(client: RawClient, size_bytes: int, *, topic: str = "t", version: int = 9) -> int:
-    """For how long the client is throttled, in ms."""
-    batch = build_batch([Record(-1, 1_700_000_000_000, None, b"x" * size_bytes)])
-    values = {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 5_000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
-    }
+def produce_throttle_ms(
+    client: RawClient, size_bytes: int, *, topic: str = "t", version: int = 9
+) -> int:
+    """Produce a record of this size; return the throttle time (ms) of the response."""
+    values = produce_values(topic, batch_of_size(size_bytes), acks=1, timeout_ms=5_000)
     response = client.ask(apis.PRODUCE, version, values)
     assert response.responses[0].partition_responses[0].error_code is ErrorCode.none
     return milliseconds(response)
@@ -99,7 +94,7 @@ def seconds_to_response(client: RawClient) -> float:
 @pytest.mark.parametrize("version", [3, 9, 12])
 def test_producer_above_quota_is_throttled(client: RawClient, version: int) -> None:
     set_client_quotas(client, producer_byte_rate=QUOTA)
-    wait_ms = produce(client, 24_000, version=version)
+    wait_ms = produce_throttle_ms(client, 24_000, version=version)
     assert wait_ms > 100
     assert seconds_to_response(client) >= wait_ms / 1000 * 0.9
 
@@ -144,14 +139,14 @@ def test_client_within_quota_is_not_throttled(client: RawClient) -> None:
     set_client_quotas(
         client, producer_byte_rate=1e9, consumer_byte_rate=1e9, request_percentage=1e6
     )
-    assert produce(client, 24_000) == 0
+    assert produce_throttle_ms(client, 24_000) == 0
     assert fetch(client)[0] == 0
     assert seconds_to_response(client) < 1
 
 
 def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None:
     for _ in range(8):
-        produce(client, 8_000, topic="small")
+        produce_throttle_ms(client, 8_000, topic="small")
     set_client_quotas(client, consumer_byte_rate=QUOTA)
     begun = time.monotonic()  # the broker mutes the connection before the response arrives
     wait_ms, size_bytes = fetch(client, "small")

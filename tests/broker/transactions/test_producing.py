@@ -14,6 +14,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
+from tests.support.brokers import broker_fixture
 from tests.support.produce_requests import end_offset, produce_transactionally, produce_values
 from tests.support.raw_requests import ask, connect, read_correlation_ids, request_frame
 from tests.support.records import NOW_MS, transactional_batch
@@ -23,10 +24,7 @@ NONE = ErrorCode.none
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
+broker = broker_fixture()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker
+from tests.support.brokers import broker_fixture
 from tests.support.consumer_group_clients import JOINS, LEAVES, TOPICS, Reader, wait_for_coordinator
 from tests.support.group_clients import Connection
 from tests.support.odradek_process import start_odradek
@@ -27,10 +28,7 @@ GROUP = 32
 TIMEOUT_S = 10.0
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(topics=TOPICS, configs=CONFIGS) as running:
-        yield running
+broker = broker_fixture(topics=TOPICS, configs=CONFIGS)
 
 
 @pytest.fixture
