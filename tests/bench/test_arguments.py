@@ -22,25 +22,25 @@ def test_choice_without_names_selects_the_defaults() -> None:
     assert [each.name for each in choose_workloads(WORKLOADS, None)] == ["produce-1k", "latency"]
 
 
-def test_names_and_patterns() -> None:
+def test_choice_accepts_names_and_patterns() -> None:
     assert [peer.name for peer in choose_peers(PEERS, ["c", "a", "c"])] == ["c", "a"]
     chosen = choose_workloads(WORKLOADS, ["latency", "produce-*"])
     assert [each.name for each in chosen] == ["produce-1k", "produce-100b", "latency"]
 
 
-def test_what_is_not_known_is_named_with_what_is() -> None:
+def test_unknown_name_is_reported_with_the_known_names() -> None:
     with pytest.raises(UnknownChoice, match="unknown peer 'd'; the peers are a, b, c"):
         choose_peers(PEERS, ["a", "d"])
     with pytest.raises(UnknownChoice, match="no workload matches 'prodcue"):
         choose_workloads(WORKLOADS, ["latency", "prodcue*"])
 
 
-def test_the_limits_that_workloads_are_seen_against() -> None:
+def test_limits_of_the_chosen_workloads_are_selected() -> None:
     names = [each.name for each in choose_limits(LIMITS, WORKLOADS)]
     assert names == ["sendfile"]
 
 
-def test_every_limit_that_a_metric_names_is_measured_in_its_unit() -> None:
+def test_limits_of_metrics_have_the_unit_of_the_metric() -> None:
     units = {each.name: each.metric.unit for each in LIMITS}
     for workload in ALL:
         for metric in workload.metrics:

@@ -36,12 +36,12 @@ def new(tmp_path: Path) -> str:
     return str(tmp_path / "new.json")
 
 
-def test_it_is_listed_among_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_is_listed_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "compare the performance of this broker with others" in capsys.readouterr().out
 
 
-def test_it_explains_itself_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--help"]) == 0
     out = capsys.readouterr().out
     assert "examples:" in out
@@ -49,7 +49,7 @@ def test_it_explains_itself_with_examples(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_subcommand_has_its_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_subcommand_has_a_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert callable(importlib.import_module(f"odradek.bench.cli.{name}").run)
     assert main(["bench", name, "--help"]) == 0
     assert f"odradek bench {name}" in capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_missing_subcommand_lists_the_subcommands(capsys: pytest.CaptureFixture[
     assert "specify a subcommand" in capsys.readouterr().err
 
 
-def test_serving_looks_for_no_other_commands() -> None:
+def test_serve_does_not_read_entry_points() -> None:
     """Reading every distribution's entry points would cost a start milliseconds."""
     script = (
         "import sys\n"
@@ -83,7 +83,7 @@ def test_missing_library_names_the_extra(
     assert "pip install 'odradek[bench]'" in capsys.readouterr().err
 
 
-def test_a_regression_is_exit_code_1(
+def test_compare_with_a_regression_exits_with_1(
     capsys: pytest.CaptureFixture[str], old: str, new: str
 ) -> None:
     assert main(["bench", "compare", old, old]) == 0
@@ -102,7 +102,7 @@ def test_a_regression_is_exit_code_1(
         (["report", __file__], "is not JSON"),
     ],
 )
-def test_a_file_that_is_none_is_one_line(
+def test_missing_file_is_reported_in_one_line(
     words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *words]) == 1
@@ -111,7 +111,7 @@ def test_a_file_that_is_none_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_a_peer_without_figures_is_wrong_usage(
+def test_compare_of_a_peer_without_figures_is_a_usage_error(
     capsys: pytest.CaptureFixture[str], old: str
 ) -> None:
     assert main(["bench", "compare", old, old, "--peer", "kafka"]) == 2
@@ -119,19 +119,21 @@ def test_a_peer_without_figures_is_wrong_usage(
 
 
 @pytest.mark.parametrize("tolerance", ["-1", "nan", "inf"])
-def test_a_tolerance_is_a_percentage(
+def test_tolerance_is_a_percentage(
     tolerance: str, capsys: pytest.CaptureFixture[str], old: str
 ) -> None:
     assert main(["bench", "compare", old, old, "--tolerance", tolerance]) == 2
     assert "--tolerance is a percentage" in capsys.readouterr().err
 
 
-def test_a_section_of_no_page_is_wrong_usage(capsys: pytest.CaptureFixture[str], old: str) -> None:
+def test_unknown_page_section_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], old: str
+) -> None:
     assert main(["bench", "report", old, "--with", "tables-none.json"]) == 2
     assert "--with requires --markdown" in capsys.readouterr().err
 
 
-def test_no_peers_at_all_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_peers_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "run", "--peers="]) == 2
     assert "argument --peers: at least one name is required" in capsys.readouterr().err
 
@@ -150,7 +152,7 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unsettled")
-def test_a_broker_that_runs_is_measured_by_its_address(
+def test_running_broker_is_measured_by_its_address(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "TOPICS", 20)
@@ -169,7 +171,7 @@ def test_a_broker_that_runs_is_measured_by_its_address(
 
 
 @pytest.mark.usefixtures("unsettled")
-def test_a_run_that_has_measured_nothing_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_measurements_fails(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker() as broker:
         words = ["--bootstrap", broker.bootstrap, "--workloads", "group-*-ever", "--rounds", "1"]
         assert main(["bench", "run", *words]) == 1
@@ -200,7 +202,7 @@ def test_run_with_unwritable_output_fails_before_measuring(
 
 
 @pytest.mark.usefixtures("unsettled")
-def test_results_that_can_no_longer_be_written_are_put_elsewhere(
+def test_results_are_written_to_another_file_if_the_output_fails(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "TOPICS", 2)
@@ -229,7 +231,7 @@ def test_results_that_can_no_longer_be_written_are_put_elsewhere(
 
 @pytest.mark.usefixtures("unsettled")
 @pytest.mark.parametrize("when", ["while a workload is run", "between two", "while it is shown"])
-def test_results_outlast_what_ends_a_run(
+def test_results_are_written_when_the_run_is_ended(
     when: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "TOPICS", 2)
@@ -264,7 +266,7 @@ def test_run_accepts_a_relative_directory(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("unsettled")
-def test_one_broker_of_a_cluster_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_broker_of_a_cluster_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster(brokers=2, proxied=False) as cluster:
         words = ["--bootstrap", cluster.address(1), "--workloads", "topics-at-once"]
         assert main(["bench", "run", *words]) == 1
@@ -290,14 +292,14 @@ def test_one_broker_of_a_cluster_is_not_measured(capsys: pytest.CaptureFixture[s
         ),
     ],
 )
-def test_what_can_not_be_run_is_wrong_usage(
+def test_impossible_run_is_a_usage_error(
     words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "run", *words]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_what_can_be_run_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_workloads_and_peers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "list"]) == 0
     out = capsys.readouterr().out
     assert all(workload.name in out for workload in WORKLOADS)
@@ -306,7 +308,7 @@ def test_what_can_be_run_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(json.loads(capsys.readouterr().out)["workloads"]) == len(WORKLOADS)
 
 
-def test_the_performance_page_is_written(old: str, tmp_path: Path) -> None:
+def test_report_writes_the_performance_page(old: str, tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     assert main(["bench", "report", old, "--markdown", str(page)]) == 0
     assert page.read_text().startswith("# Performance\n")

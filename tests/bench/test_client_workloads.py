@@ -30,14 +30,14 @@ def assert_whole(workload: Workload, target: Target) -> None:
     assert all(value > 0 for value in values.values())
 
 
-def test_names_are_unique_and_have_no_spaces() -> None:
+def test_workload_names_are_unique_without_spaces() -> None:
     names = [workload.name for workload in WORKLOADS]
     assert len(set(names)) == len(names)
     assert not any(" " in name for name in names)
 
 
 @pytest.mark.parametrize("per_request", [1, 20])
-def test_topics_are_made_and_removed(
+def test_topics_are_created_and_deleted(
     target: Target, per_request: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "TOPICS", 20)
@@ -47,7 +47,7 @@ def test_topics_are_made_and_removed(
     assert [topic.name for topic in left if topic.name.startswith("topics-")] == []
 
 
-def test_topics_that_can_not_be_deleted_are_a_failure(target: Target) -> None:
+def test_failed_topic_deletion_fails_the_workload(target: Target) -> None:
     with (
         Wire(target.address) as wire,
         pytest.raises(WorkloadFailed, match="deleting never-made: unknown_topic"),
@@ -55,7 +55,7 @@ def test_topics_that_can_not_be_deleted_are_a_failure(target: Target) -> None:
         topics._delete(wire, ["never-made"])
 
 
-def test_what_went_wrong_with_topics_is_not_hidden_by_their_removal(
+def test_topic_error_is_not_hidden_by_the_deletion(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(wire: Wire, names: object) -> None:
@@ -87,7 +87,7 @@ def test_what_went_wrong_with_topics_is_not_hidden_by_their_removal(
     ],
     ids=lambda workload: workload.name,
 )
-def test_groups_are_timed(target: Target, workload: Workload) -> None:
+def test_group_joins_are_timed(target: Target, workload: Workload) -> None:
     assert_whole(workload, target)
 
 
@@ -96,7 +96,7 @@ def test_librdkafka_gets_an_assignment(target: Target, monkeypatch: pytest.Monke
     assert_whole(groups.LibrdkafkaAssignment(), target)
 
 
-def test_members_are_settled_in_one_generation_after_the_other(target: Target) -> None:
+def test_members_settle_in_consecutive_generations(target: Target) -> None:
     with target.topic("settling", 3) as topic:
         members = [Member(target.address, "settling", topic) for _ in range(3)]
         generations = []
@@ -113,13 +113,13 @@ def test_members_are_settled_in_one_generation_after_the_other(target: Target) -
     assert max(generations[0]) < max(generations[1]) < max(generations[2])
 
 
-def test_an_error_of_the_broker_is_a_failure_of_the_workload() -> None:
+def test_broker_error_fails_the_workload() -> None:
     must_be_none(ErrorCode.none, "making t")
     with pytest.raises(WorkloadFailed, match="making t: topic_already_exists"):
         must_be_none(ErrorCode.topic_already_exists, "making t")
 
 
-def test_every_record_is_timed(target: Target, load_program_is_there: None) -> None:
+def test_latency_of_every_record_is_measured(target: Target, load_program_is_there: None) -> None:
     stream = replace(Stream(), rate=200, seconds=0.5)
     found = Latency(stream).run(target)
     assert found.histogram is not None
@@ -127,7 +127,7 @@ def test_every_record_is_timed(target: Target, load_program_is_there: None) -> N
     assert 0 < found.values["p50_us"] <= found.values["p99_us"] <= found.values["max_us"]
 
 
-def test_percentiles_are_of_all_records() -> None:
+def test_percentiles_include_all_records() -> None:
     found = outcome([1_000_000] * 985 + [50_000_000] * 15, [5_000] * 1000)
     assert found.values["p50_us"] == pytest.approx(1_000, rel=0.001)
     assert found.values["p99_us"] == pytest.approx(50_000, rel=0.001)

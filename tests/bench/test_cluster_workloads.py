@@ -27,7 +27,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", clusters.WORKLOADS, ids=lambda workload: workload.name)
-def test_every_value_is_there(
+def test_cluster_workloads_return_all_metrics(
     workload: Workload,
     target: Target,
     request: pytest.FixtureRequest,
@@ -60,7 +60,7 @@ class SlowToFormat:
         return ["true", str(node.node_id)]
 
 
-async def test_a_clusters_start_is_that_of_its_first_process() -> None:
+async def test_start_time_of_a_cluster_is_that_of_its_first_process() -> None:
     addresses = (Address("127.0.0.1", port) for port in range(1000, 1100))
     plan = make_plan(
         brokers=2,

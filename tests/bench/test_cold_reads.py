@@ -10,7 +10,7 @@ from odradek.bench.cold_reads import AT_ONCE, main
 
 
 @pytest.mark.slow
-def test_both_tiers_and_the_store_are_measured(
+def test_cold_reads_measure_both_tiers_and_the_store(
     load_program_is_there: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([str(tmp_path), "--mb", "16", "--passes", "1"])

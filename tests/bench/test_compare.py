@@ -28,7 +28,7 @@ def verdicts(old: Results, new: Results) -> dict[str, Verdict]:
         (121, 359, Verdict.IMPROVEMENT, Verdict.IMPROVEMENT),
     ],
 )
-def test_more_speed_and_less_delay_are_better(
+def test_higher_throughput_and_lower_latency_are_improvements(
     speed: float, delay: float, speed_verdict: Verdict, delay_verdict: Verdict
 ) -> None:
     found = verdicts(full_results(), full_results(speed, delay))
@@ -36,7 +36,7 @@ def test_more_speed_and_less_delay_are_better(
 
 
 @pytest.mark.parametrize("which", ["old", "new"])
-def test_what_only_helps_to_understand_is_no_regression(which: str) -> None:
+def test_diagnostic_metric_is_no_regression(which: str) -> None:
     """An old file does not say of what that is true."""
     old, new = full_results(), full_results(delay=4000)
     (workload,) = (old if which == "old" else new).workloads
@@ -46,7 +46,7 @@ def test_what_only_helps_to_understand_is_no_regression(which: str) -> None:
     assert not Verdict.NOISE.is_regression
 
 
-def test_what_fails_now_is_a_regression() -> None:
+def test_new_failure_is_a_regression() -> None:
     new = full_results()
     new.workloads[0].peers["odradek"] = Measured(failures=[Failure(1, "refused")])
     assert set(verdicts(full_results(), new).values()) == {Verdict.FAILED}
@@ -54,7 +54,7 @@ def test_what_fails_now_is_a_regression() -> None:
 
 
 @pytest.mark.parametrize("which", ["workload", "peer"])
-def test_what_was_not_run_is_only_named(which: str) -> None:
+def test_workload_that_was_not_run_is_listed(which: str) -> None:
     new = full_results()
     if which == "workload":
         new.workloads.clear()
@@ -64,20 +64,20 @@ def test_what_was_not_run_is_only_named(which: str) -> None:
     assert not Verdict.NOT_RUN.is_regression
 
 
-def test_what_asked_for_something_else_then_is_not_compared() -> None:
+def test_workload_with_other_parameters_is_not_compared() -> None:
     new = full_results(speed=1)
     new.workloads[0].parameters = {"record_bytes": 10}
     assert set(verdicts(full_results(), new).values()) == {Verdict.OTHER_PARAMETERS}
     assert not Verdict.OTHER_PARAMETERS.is_regression
 
 
-def test_a_value_that_was_nothing() -> None:
+def test_change_from_zero_is_compared() -> None:
     assert worse_by(DELAY, 0, 0) == 0
     assert worse_by(DELAY, 0, 1) == float("inf")
     assert worse_by(SPEED, 0, 1) == 0
 
 
-def test_another_machine_is_noticed() -> None:
+def test_results_of_another_machine_are_detected() -> None:
     new = full_results()
     new.machine = {**new.machine, "processor": "slide rule"}
     assert other_machine(full_results(), full_results()) == []

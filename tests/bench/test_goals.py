@@ -44,19 +44,19 @@ ALL_GOALS = (*GOALS, *CLUSTER_GOALS, *TIERED_GOALS, *REBUILD_GOALS, *TABLE_GOALS
 
 
 @pytest.mark.parametrize("goal", ALL_GOALS, ids=lambda goal: f"{goal.workload}-{goal.metric}")
-def test_every_goal_is_of_something_that_is_measured(goal: Goal) -> None:
+def test_goals_refer_to_measured_metrics(goal: Goal) -> None:
     workloads = (*WORKLOADS, *TABLE_WORKLOADS)
     (workload,) = [each for each in workloads if each.name == goal.workload]
     (metric,) = [each for each in workload.metrics if each.name == goal.metric]
     assert metric.better == goal.better
 
 
-def test_a_run_measures_what_has_a_goal_unless_it_is_asked_for_less() -> None:
+def test_default_run_measures_every_goal() -> None:
     measured_unasked = {each.name for each in WORKLOADS if each.default}
     assert measured_unasked >= {goal.workload for goal in (*GOALS, *CLUSTER_GOALS)}
 
 
-def test_fewer_rounds_are_of_what_is_run_unasked_and_has_no_goal_that_is_near() -> None:
+def test_only_default_workloads_far_from_their_goals_have_fewer_rounds() -> None:
     assert {each.name for each in WORKLOADS if each.default} >= set(ROUNDS_MOST)
     with_goal = {goal.workload for goal in GOALS} & set(ROUNDS_MOST)
     assert with_goal == {"topics-one-by-one"}
@@ -104,7 +104,7 @@ def test_missed_goal_reports_whether_the_machine_misses_it(alone: float, words: 
     ("ours", "expected"),
     [(799, Verdict.MISSED), (800, Verdict.HOLDS), (999, Verdict.HOLDS), (1000, Verdict.AIM)],
 )
-def test_a_rate_must_be_kafkas(ours: float, expected: Verdict) -> None:
+def test_throughput_goal_is_relative_to_kafka(ours: float, expected: Verdict) -> None:
     where = ("produce-1k-p1", "mb_per_s")
     results = measured({(*where, "odradek"): ours, (*where, "kafka"): 800})
     assert verdict(results, *where) is expected
@@ -113,7 +113,7 @@ def test_a_rate_must_be_kafkas(ours: float, expected: Verdict) -> None:
 @pytest.mark.parametrize(
     ("ours", "expected"), [(0.21, Verdict.MISSED), (0.2, Verdict.HOLDS), (0.1, Verdict.AIM)]
 )
-def test_a_time_must_be_short(ours: float, expected: Verdict) -> None:
+def test_time_goal_is_an_upper_bound(ours: float, expected: Verdict) -> None:
     where = ("topics-at-once", "seconds")
     assert verdict(measured({(*where, "odradek"): ours}), *where) is expected
 
@@ -128,7 +128,7 @@ def test_missed_goal_is_reported_in_percent() -> None:
 
 
 @pytest.mark.parametrize(("peer", "words"), [("odradek", "reached*"), ("kafka", "reached*")])
-def test_what_was_disturbed_in_every_run_is_judged_with_a_star(peer: str, words: str) -> None:
+def test_verdict_of_disturbed_runs_has_a_star(peer: str, words: str) -> None:
     where = ("produce-1k-p1", "mb_per_s")
     results = measured({(*where, "odradek"): 800, (*where, "kafka"): 700})
     sample = Sample(1, {"mb_per_s": 800.0}, State.DISTURBED)
@@ -143,7 +143,7 @@ def test_verdict_without_kafka_is_unknown() -> None:
     assert verdict(empty_results(), *where) is Verdict.UNKNOWN
 
 
-def test_the_page_has_the_figures_and_what_is_missing() -> None:
+def test_page_lists_figures_and_missing_measurements() -> None:
     text = performance_page(full_results(), "0.1.0.json")
     for expected in (
         "| produce, 1 KiB records | `produce-1k` | `mb_per_s` | MB/s | 110 (100\N{EN DASH}120) 55% | FAILED |",
@@ -159,7 +159,7 @@ def test_the_page_has_the_figures_and_what_is_missing() -> None:
     assert len(widths) == 1
 
 
-def test_the_page_has_the_tables_where_they_were_measured() -> None:
+def test_page_has_tables_of_measured_sections() -> None:
     tables = measured(
         {
             ("table-full-100b", "mb_per_s", "odradek"): 500.0,
@@ -196,7 +196,7 @@ def test_page_compares_one_core_with_two() -> None:
     assert "this project's source has `pushFilters`" in text
 
 
-def test_the_stored_page_is_that_of_the_stored_results() -> None:
+def test_stored_page_matches_the_stored_results() -> None:
     """To make it: odradek bench report bench/results/VERSION.json --markdown docs/performance.md, and
     `--with bench/results/SECTION-VERSION.json` for each that is there, in the order of SECTIONS."""
     stored = [each.name for each in STORED.parent.glob("*.json") if each != STORED]

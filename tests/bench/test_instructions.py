@@ -21,7 +21,7 @@ from odradek.bench.instructions import (
 )
 
 
-def test_what_a_phase_costs_by_itself_cancels_out() -> None:
+def test_fixed_cost_of_a_phase_is_subtracted() -> None:
     def phase(times: int) -> int:
         return 5_000 + 70 * times
 
@@ -32,12 +32,12 @@ def test_what_a_phase_costs_by_itself_cancels_out() -> None:
     assert per_operation(phases, dumps) == {"a": 70, "b": 70}
 
 
-def test_missing_dumps_are_noticed() -> None:
+def test_missing_dumps_are_reported() -> None:
     with pytest.raises(CannotCount, match="3 dumps for 3 phases"):
         per_operation([("a", 1), ("a", 1), ("a", 2)], [1, 2, 3])
 
 
-def test_a_twentieth_is_tolerated_either_way() -> None:
+def test_change_of_five_percent_is_tolerated() -> None:
     found = differences(
         {"same": 104, "worse": 106, "better": 94, "new": 1},
         {"same": 100, "worse": 100, "better": 100, "gone": 100},
@@ -46,7 +46,7 @@ def test_a_twentieth_is_tolerated_either_way() -> None:
     assert found[1] == Difference("worse", 100, 106)
 
 
-def test_storing_leaves_other_interpreters_alone(
+def test_update_keeps_counts_of_other_interpreters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "instructions.json"
@@ -63,7 +63,7 @@ def test_every_case_receives_the_expected_response(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_request_path_costs_what_is_stored() -> None:
+def test_instruction_counts_match_the_stored_counts() -> None:
     """A change of more than a twentieth is either mended or stored: `odradek bench instructions
     --update`."""
     if shutil.which("valgrind") is None:

@@ -95,14 +95,16 @@ def whole(workload: Workload, target: Target) -> Outcome:
     ],
     ids=lambda workload: workload.name,
 )
-def test_throughput(target: Target, workload: Produce | Consume) -> None:
+def test_throughput_workloads_return_all_metrics(
+    target: Target, workload: Produce | Consume
+) -> None:
     values = whole(workload, target).values
     assert values["mb_per_s"] > 1
     # Without acks the client may be through before the broker has begun.
     assert values["broker_cpu_s_per_gb"] > 0 or "acks0" in workload.name
 
 
-def test_records_that_were_not_compressed_are_a_failure(
+def test_uncompressed_records_fail_the_workload(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Shape()._produce
@@ -116,13 +118,13 @@ def test_records_that_were_not_compressed_are_a_failure(
     [Requests(1), Requests(10, depth=4), Requests(1, idle=20)],
     ids=lambda workload: workload.name,
 )
-def test_requests(target: Target, workload: Requests) -> None:
+def test_request_workloads_return_all_metrics(target: Target, workload: Requests) -> None:
     values = whole(workload, target).values
     assert values["requests_per_s"] > 10
     assert values["p50_us"] <= values["p99_us"]
 
 
-def test_each_response_is_a_record(target: Target) -> None:
+def test_each_response_counts_as_one_record(target: Target) -> None:
     """Those of the warm-up too, and those that were on their way at the end."""
     found = []
 
@@ -154,17 +156,17 @@ def test_error_responses_fail_the_workload(target: Target, monkeypatch: pytest.M
         Requests(1).run(target)
 
 
-def test_background_load_lasts_as_long_as_the_measurement(target: Target) -> None:
+def test_background_load_runs_during_the_whole_measurement(target: Target) -> None:
     small = Stream(rate=100, seconds=1.0, record_bytes=100)
     values = whole(LatencyUnderLoad(Producers(2, partitions=2), small), target).values
     assert values["background_mb_per_s"] > 0
 
 
-def test_idle_connections(target: Target) -> None:
+def test_idle_connections_workload_returns_all_metrics(target: Target) -> None:
     assert whole(IdleConnections(20), target).values["idle_connection_kb"] < 100
 
 
-def test_connections_that_are_closed_are_not_idle_ones() -> None:
+def test_closed_connections_fail_the_idle_workload() -> None:
     def close_each(server: socket.socket) -> None:
         with suppress(OSError):
             while True:
@@ -182,17 +184,19 @@ def test_connections_that_are_closed_are_not_idle_ones() -> None:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_startup_and_memory(target: Target) -> None:
+def test_startup_workload_returns_time_and_memory(target: Target) -> None:
     assert whole(Startup(), target).values["ready_ms"] > 1
     assert whole(Aftermath(), target).values["resident_mb"] > 10
 
 
-def test_recovery(target: Target) -> None:
+def test_recovery_workload_returns_all_metrics(target: Target) -> None:
     values = whole(Recovery(1), target).values
     assert values["produce_ms"] >= values["metadata_ms"] > 1
 
 
-def test_compaction(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_workload_returns_all_metrics(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compaction, "SEGMENT_BYTES", 1 << 20)
     monkeypatch.setattr(compaction, "QUIET_S", 0.5)
     small = Stream(rate=100, seconds=0.5, record_bytes=100)
@@ -203,7 +207,9 @@ def test_compaction(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     assert values["background_s"] < 10
 
 
-def test_the_cleaner_is_left_as_it_was(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_workload_restores_cleaner_settings(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def set_for_all() -> list[str | None]:
         found = with_cluster(
             target.bootstrap, lambda cluster: describe_configs(cluster, ResourceType.BROKER, "")
@@ -228,7 +234,7 @@ def test_given_broker_keeps_its_settings() -> None:
     assert reason_to_skip(at_work, GivenAddress("127.0.0.1:1")) is not None
 
 
-def test_move_during_a_stream(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_move_workload_returns_all_metrics(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves, "RATE", 200)
     monkeypatch.setattr(moves, "BEFORE_S", 1.0)
     monkeypatch.setattr(moves, "AFTER_S", 0.6)
@@ -289,7 +295,7 @@ class Watched(FakeProcess):
         return float(len(self.looked_at))
 
 
-def test_the_load_waits_while_the_brokers_cpu_is_looked_at(
+def test_load_pauses_while_broker_cpu_is_read(
     pretend: Callable[..., Path],
 ) -> None:
     moments, process = pretend(""), Watched()
@@ -298,20 +304,20 @@ def test_the_load_waits_while_the_brokers_cpu_is_looked_at(
     assert [a < b for a, b in zip(process.looked_at, let_go_at, strict=True)] == [True, True]
 
 
-def test_what_the_client_warns_of_is_kept_however_much_it_is(
+def test_client_warnings_are_kept(
     pretend: Callable[..., Path],
 ) -> None:
     pretend("no route\n", times=100_000)
     assert run_load([]).notes[1:] == ("no route",) * 3
 
 
-def test_a_client_that_does_not_compress_is_a_failure(pretend: Callable[..., Path]) -> None:
+def test_client_without_compression_fails_the_workload(pretend: Callable[..., Path]) -> None:
     pretend("Broker does not support compression type lz4: not compressing batch\n")
     with pytest.raises(WorkloadFailed, match="did not compress: Broker does not support"):
         run_load([])
 
 
-def test_a_stream_outlasts_a_broker_that_stands_still(target: Target) -> None:
+def test_stream_continues_while_the_broker_is_paused(target: Target) -> None:
     """Its records wait in the client, and are late: so many that a usual queue would have been full."""
     assert target.process is not None
     with target.topic("standing-still") as topic:
@@ -330,7 +336,7 @@ def test_a_stream_outlasts_a_broker_that_stands_still(target: Target) -> None:
     assert report["received"] == report["sent"] == 200_000
 
 
-def test_a_load_ends_with_its_broker(target: Target) -> None:
+def test_load_ends_when_its_broker_ends(target: Target) -> None:
     process = target.process
     assert process is not None
     with target.topic("of-one-that-ends") as topic:
@@ -342,7 +348,7 @@ def test_a_load_ends_with_its_broker(target: Target) -> None:
         process.restart()
 
 
-def test_a_log_that_does_not_come_back_is_a_failure(
+def test_unrecovered_log_fails_the_workload(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "TIMEOUT_S", 0.1)
@@ -351,7 +357,7 @@ def test_a_log_that_does_not_come_back_is_a_failure(
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
-def test_limits(limit: Limit, load_program_is_there: None, tmp_path: Path) -> None:
+def test_limits_are_measured(limit: Limit, load_program_is_there: None, tmp_path: Path) -> None:
     result = limit.measure(tmp_path)
     assert result.value > 0
     assert all(value > 0 for value in result.details.values())
@@ -373,16 +379,14 @@ def test_limits_that_metrics_name_exist() -> None:
     assert named == {limit.name for limit in LIMITS}
 
 
-def test_what_is_compressed_or_waits_has_no_limit() -> None:
+def test_compressed_or_waiting_workloads_have_no_limit() -> None:
     plain, packed = Produce(Shape()), Produce(Shape(compression="lz4"))
     assert [each.metrics[0].limit for each in (plain, packed)] == ["socket-to-file", None]
     assert {each.limit for each in Requests(1, depth=32).metrics} == {None}
     assert {each.limit for each in Requests(10).metrics} == {None}
 
 
-def test_bytes_that_did_not_come_are_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_bytes_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_feed", lambda connection: connection.sendall(b"half"))
     with pytest.raises(WorkloadFailed, match="4 of 33554432 bytes were received"):
         limits.SocketToFile().measure(tmp_path)

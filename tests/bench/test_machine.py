@@ -38,7 +38,7 @@ def process(code: str) -> Iterator[int]:
             running.kill()
 
 
-def test_a_childs_cpu_counts_while_it_lives_and_after_it_was_waited_for() -> None:
+def test_cpu_of_a_child_counts_before_and_after_its_exit() -> None:
     busy = BUSY.format(seconds=0.2)
     child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])"
     with process(busy) as alone, process(child) as parent:
@@ -46,7 +46,7 @@ def test_a_childs_cpu_counts_while_it_lives_and_after_it_was_waited_for() -> Non
         assert 0.2 <= machine.tree_cpu_s(parent) < 2
 
 
-def test_the_cpu_of_a_running_child_is_its_parents() -> None:
+def test_cpu_of_a_running_child_counts_for_its_parent() -> None:
     child = (
         "import subprocess, sys\n"
         f"c = subprocess.Popen([sys.executable, '-c', {BUSY.format(seconds=0.2) + WAIT!r}],"
@@ -57,13 +57,13 @@ def test_the_cpu_of_a_running_child_is_its_parents() -> None:
         assert machine.tree_cpu_s(parent) >= 0.2
 
 
-def test_memory_is_that_of_the_whole_tree() -> None:
+def test_memory_includes_all_descendants() -> None:
     with process("kept = b'x' * 50_000_000") as pid:
         assert machine.tree_resident_bytes(pid) > 50_000_000
         assert machine.tree_resident_bytes(os.getpid()) > machine.tree_resident_bytes(pid)
 
 
-def test_a_process_that_is_gone_has_nothing() -> None:
+def test_ended_process_has_no_cpu_or_memory() -> None:
     with process("pass") as pid:
         pass
     assert machine.tree_cpu_s(pid) == 0
@@ -82,13 +82,13 @@ def test_descendants_except_bystanders_do_not_count_as_others() -> None:
         assert usage.others_share == usage.others_s / usage.elapsed_s
 
 
-def test_the_machine_is_described() -> None:
+def test_machine_description_has_all_fields() -> None:
     described = machine.describe()
     assert int(described["cores"]) >= 1
     assert described["memory"].endswith("GiB")
 
 
-def test_memory_is_warmed_and_hardly_any_of_it_kept() -> None:
+def test_memory_is_touched_and_released() -> None:
     size_bytes = 64 << 20
     before = machine.tree_resident_bytes(os.getpid())
     with warm_memory(size_bytes):
@@ -96,7 +96,7 @@ def test_memory_is_warmed_and_hardly_any_of_it_kept() -> None:
     assert 0 < kept < size_bytes / 8
 
 
-def test_others_take_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_warm_up_leaves_memory_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 640 MiB there are 128 MiB touched, when no more is left than is to be left alone."""
     left = iter([ALL_FREE_BYTES, ALL_FREE_BYTES, ALL_FREE_BYTES])
     monkeypatch.setattr(
@@ -108,12 +108,12 @@ def test_others_take_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept < 3 * AT_ONCE_BYTES / TOOTH_PAGES
 
 
-def test_no_memory_is_warmed_where_none_is_asked_for() -> None:
+def test_memory_warm_up_of_zero_bytes_does_nothing() -> None:
     with warm_memory(0):
         pass
 
 
-def test_who_is_still_busy_with_what_was_before_is_waited_for() -> None:
+def test_settle_waits_for_busy_processes() -> None:
     busy = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", busy]) as running:
         try:

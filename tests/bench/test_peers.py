@@ -35,7 +35,7 @@ def partitions(address: tuple[str, int], topic: str) -> int:
     return len(response.topics[0].partitions)
 
 
-def test_a_broker_keeps_its_address_and_its_topics_over_a_kill(tmp_path: Path) -> None:
+def test_killed_peer_restarts_with_its_address_and_topics(tmp_path: Path) -> None:
     with Odradek().start(tmp_path) as target:
         process = target.process
         assert process is not None
@@ -54,12 +54,12 @@ def test_a_broker_keeps_its_address_and_its_topics_over_a_kill(tmp_path: Path) -
     assert not responses_metadata(target.address, 1)
 
 
-def test_librdkafkas_mock_gets_its_topics_by_its_control_socket(tmp_path: Path) -> None:
+def test_mock_peer_creates_topics_by_its_control_socket(tmp_path: Path) -> None:
     with LibrdkafkaMock().start(tmp_path) as target, target.topic("made", 5) as topic:
         assert partitions(target.address, topic) == 5
 
 
-def test_interruption_is_raised_although_the_broker_is_gone() -> None:
+def test_interruption_is_raised_after_the_peer_ended() -> None:
     class GoneTopics:
         def create(self, name: str, partitions: int) -> None: ...
 
@@ -73,7 +73,7 @@ def test_interruption_is_raised_although_the_broker_is_gone() -> None:
         pass
 
 
-def test_a_program_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Path) -> None:
+def test_program_that_exits_is_reported_with_its_output(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such luck')"]
     with (
         pytest.raises(PeerFailed, match="no such luck"),
@@ -89,19 +89,17 @@ def test_program_without_a_response_is_killed(tmp_path: Path) -> None:
         pass
 
 
-def test_odradek_needs_no_git_to_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odradek_peer_works_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert Odradek().version() == importlib.metadata.version("odradek")
 
 
-def test_a_missing_program_is_named_with_what_it_belongs_to() -> None:
+def test_missing_program_is_reported_with_its_package() -> None:
     with pytest.raises(PeerUnavailable, match=r"a flux capacitor.*'flux-capacitor-9'"):
         obtaining.needed_program("flux-capacitor-9", "a flux capacitor")
 
 
-def test_a_failed_build_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_build_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODRADEK_CACHE", str(tmp_path))
 
     def half(made: Path) -> None:
@@ -115,7 +113,7 @@ def test_a_failed_build_leaves_nothing_behind(
     assert obtaining.kept("thing", half) == tmp_path / "thing"  # there already
 
 
-def test_what_a_peer_lacks_is_the_reason_for_leaving_a_workload_out() -> None:
+def test_workload_without_peer_support_is_skipped_with_the_reason() -> None:
     kept_in_memory = PEERS["kfake"]
     assert reason_to_skip(Recovery(1), kept_in_memory) == kept_in_memory.lacks[Feature.RESTART]
     assert reason_to_skip(Recovery(1), PEERS["kfake-disk"]) is None

@@ -9,7 +9,9 @@ import pytest
 from odradek.bench import planning
 
 
-def test_a_partition_costs_the_same_few_requests(capfd: pytest.CaptureFixture[str]) -> None:
+def test_planning_sends_a_constant_number_of_requests_per_partition(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     small = ["--partitions", "3", "--segments", "700", "--latency-ms", "0", "--json"]
     small += ["--cores", "10"]
     assert planning.main(small) == 0

@@ -36,7 +36,7 @@ def fails_on_b(peer: str) -> Outcome:
     return Outcome({SPEED.name: 100.0})
 
 
-def test_a_table_comes_out_when_a_workload_is_through(tmp_path: Path) -> None:
+def test_table_is_printed_after_each_workload(tmp_path: Path) -> None:
     out = show(tmp_path, Terminal(), fails_on_b)
     assert out.splitlines() == [
         "w: the workload w",
@@ -46,7 +46,7 @@ def test_a_table_comes_out_when_a_workload_is_through(tmp_path: Path) -> None:
     ]
 
 
-def test_a_terminal_has_one_line_that_changes_and_lines_for_what_went_wrong(
+def test_terminal_shows_one_progress_line_and_failures(
     tmp_path: Path,
 ) -> None:
     err = Terminal()
@@ -59,7 +59,7 @@ def test_a_terminal_has_one_line_that_changes_and_lines_for_what_went_wrong(
     assert err.getvalue().endswith(CLEAR_LINE)
 
 
-def test_without_a_terminal_each_run_is_a_line(tmp_path: Path) -> None:
+def test_output_without_a_terminal_has_one_line_per_run(tmp_path: Path) -> None:
     err = io.StringIO()
     show(tmp_path, err, lambda peer: Outcome({SPEED.name: 1.0}))
     lines = err.getvalue().splitlines()

@@ -22,7 +22,7 @@ from tests.bench.fakes import SPEED
 from tests.bench.full_results import full_results
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_results_survive_a_round_trip(tmp_path: Path) -> None:
     results = full_results()
     save(results, tmp_path / "deep" / "results.json")
     assert load(tmp_path / "deep" / "results.json") == results
@@ -38,7 +38,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ('{"schema": 1}', "damaged"),
     ],
 )
-def test_what_is_no_results_file_is_refused(text: str, complaint: str) -> None:
+def test_other_file_is_rejected(text: str, complaint: str) -> None:
     with pytest.raises(InvalidResults, match=complaint):
         from_json(text, "old.json")
 
@@ -47,7 +47,7 @@ def test_what_is_no_results_file_is_refused(text: str, complaint: str) -> None:
     ("field", "value"),
     [("state", "imagined"), ("values", {"mb_per_s": "fast"}), ("values", {"mb_per_s": None})],
 )
-def test_damage_within_is_refused(field: str, value: object) -> None:
+def test_damaged_workload_is_rejected(field: str, value: object) -> None:
     document = json.loads(to_json(full_results()))
     document["workloads"][0]["peers"]["odradek"]["samples"][0][field] = value
     with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
@@ -58,20 +58,20 @@ def test_damage_within_is_refused(field: str, value: object) -> None:
     ("field", "value"),
     [("machine", "x"), ("remarks", None), ("seconds", "long"), ("peers", [])],
 )
-def test_damage_of_what_is_about_the_whole_run_is_refused(field: str, value: object) -> None:
+def test_damaged_run_metadata_is_rejected(field: str, value: object) -> None:
     document = {**json.loads(to_json(full_results())), field: value}
     with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
         from_json(json.dumps(document), "x.json")
 
 
-def test_a_limit_that_is_no_number_is_damage() -> None:
+def test_limit_that_is_no_number_is_rejected() -> None:
     document = json.loads(to_json(full_results()))
     document["limits"][0]["samples"][0][0] = None
     with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
         from_json(json.dumps(document), "x.json")
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_binary_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidResults, match=r"x\.json is not text"):
         load(tmp_path / "x.json")
@@ -85,7 +85,7 @@ def test_skipped_rounds_are_reported() -> None:
     assert f"produce-1k on odradek: 2 of 4 rounds do not count: {why}" in remarks(results)
 
 
-def test_figure_is_the_median_of_the_samples_that_count() -> None:
+def test_figure_is_the_median_of_counted_samples() -> None:
     results = full_results()
     found = figure(results, SPEED, results.workloads[0].peers["odradek"])
     assert found is not None
@@ -93,7 +93,7 @@ def test_figure_is_the_median_of_the_samples_that_count() -> None:
     assert found.fraction == pytest.approx(0.55)
 
 
-def test_a_figure_may_be_seen_against_a_further_one_of_a_limit() -> None:
+def test_figure_may_be_compared_with_a_second_figure_of_a_limit() -> None:
     results = full_results()
     rate = Metric(SPEED.name, "1/s", "higher", limit="sendfile:cpu_s")
     found = figure(results, rate, results.workloads[0].peers["odradek"])
@@ -103,7 +103,7 @@ def test_a_figure_may_be_seen_against_a_further_one_of_a_limit() -> None:
     assert results.bound_of(other) is None, "it is in another unit"
 
 
-def test_nothing_is_missing_in_silence() -> None:
+def test_missing_measurements_are_reported() -> None:
     report = "\n".join(remarks(full_results()))
     for expected in (
         "nisshi is not available: no cargo",

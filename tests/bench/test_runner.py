@@ -71,7 +71,7 @@ def failing(times: int) -> Callable[[str], Outcome]:
     return outcome
 
 
-def test_peers_take_turns_on_processes_that_stay(tmp_path: Path, journal: Journal) -> None:
+def test_peers_alternate_and_keep_their_processes(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("w", journal), FakeWorkload("v", journal)]
     run(tmp_path, peers_of(journal, "a", "b"), workloads)
     assert journal == [
@@ -81,7 +81,7 @@ def test_peers_take_turns_on_processes_that_stay(tmp_path: Path, journal: Journa
     ]  # fmt: skip
 
 
-def test_fresh_workloads_have_a_process_each_before_the_shared_ones(
+def test_workloads_with_a_fresh_process_run_before_the_shared_ones(
     tmp_path: Path, journal: Journal
 ) -> None:
     workloads = [
@@ -96,7 +96,7 @@ def test_fresh_workloads_have_a_process_each_before_the_shared_ones(
     ]  # fmt: skip
 
 
-def test_cluster_workloads_have_a_cluster_each_and_only_where_there_can_be_one(
+def test_cluster_workloads_run_on_peers_that_support_clusters(
     tmp_path: Path, journal: Journal
 ) -> None:
     needs = frozenset({Feature.CLUSTER})
@@ -131,7 +131,7 @@ def test_directory_of_a_run_is_deleted_before_the_next(tmp_path: Path, journal: 
     assert not list(tmp_path.iterdir())
 
 
-def test_warm_ups_are_kept_and_do_not_count(tmp_path: Path, journal: Journal) -> None:
+def test_warm_up_samples_are_recorded_and_not_counted(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
     results = run(tmp_path, peers_of(journal, "a"), workloads, warm_ups=1)
     shared, fresh = results.workload("w"), results.workload("f")
@@ -143,7 +143,7 @@ def test_warm_ups_are_kept_and_do_not_count(tmp_path: Path, journal: Journal) ->
     assert [sample.state for sample in fresh.peers["a"].samples] == [State.COUNTED] * 2
 
 
-def test_a_fast_peer_is_warmed_up_as_long_as_a_slow_one(tmp_path: Path, journal: Journal) -> None:
+def test_warm_up_lasts_equally_long_for_all_peers(tmp_path: Path, journal: Journal) -> None:
     now_s = [0.0]
 
     def lasting(peer: str) -> Outcome:
@@ -159,9 +159,7 @@ def test_a_fast_peer_is_warmed_up_as_long_as_a_slow_one(tmp_path: Path, journal:
     assert runs == ["w a"] * 3 + ["w b"] + ["w a", "w b"]
 
 
-def test_a_peer_is_started_on_a_quiet_machine_where_the_start_is_measured(
-    tmp_path: Path, journal: Journal
-) -> None:
+def test_measured_start_waits_for_a_quiet_machine(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("f", journal, stage=Stage.FRESH), FakeWorkload("w", journal)]
     plan = Plan(peers_of(journal, "a"), workloads, [], tmp_path, rounds=1, warm_ups=0)
 
@@ -177,7 +175,7 @@ def test_a_peer_is_started_on_a_quiet_machine_where_the_start_is_measured(
     assert journal == [*fresh, "start a", "settle", "watch", "w a", "stop a"]
 
 
-def test_a_disturbed_run_is_repeated_and_kept(tmp_path: Path, journal: Journal) -> None:
+def test_disturbed_run_is_repeated_and_recorded(tmp_path: Path, journal: Journal) -> None:
     results = run(tmp_path, peers_of(journal, "a"), [FakeWorkload("w", journal)], [0.4, 0.1, 0.2])
     (workload,) = results.workloads
     measured = workload.peers["a"]
@@ -190,9 +188,7 @@ def test_a_disturbed_run_is_repeated_and_kept(tmp_path: Path, journal: Journal) 
     assert not measured.only_disturbed
 
 
-def test_repeats_end_and_what_is_always_disturbed_counts_as_such(
-    tmp_path: Path, journal: Journal
-) -> None:
+def test_repeats_of_a_disturbed_run_are_limited(tmp_path: Path, journal: Journal) -> None:
     results = run(
         tmp_path, peers_of(journal, "a"), [FakeWorkload("w", journal)], [1.0] * 99, repeats_max=2
     )
@@ -202,7 +198,7 @@ def test_repeats_end_and_what_is_always_disturbed_counts_as_such(
     assert len(measured.counted) == 6
 
 
-def test_who_is_up_without_its_being_its_turn_is_one_of_the_others(
+def test_running_peer_counts_as_another_process_outside_its_turn(
     tmp_path: Path, journal: Journal
 ) -> None:
     workloads = [FakeWorkload("fresh", journal, stage=Stage.FRESH), FakeWorkload("w", journal)]
@@ -217,7 +213,7 @@ def test_who_is_up_without_its_being_its_turn_is_one_of_the_others(
     assert bystanders == ["", "", "", "", "", "", "", "a", "ab", "bc", "ac", "ab"]
 
 
-def test_a_failure_is_named_and_the_others_go_on(tmp_path: Path, journal: Journal) -> None:
+def test_failed_workload_is_recorded_and_the_others_run(tmp_path: Path, journal: Journal) -> None:
     results = run(
         tmp_path, peers_of(journal, "a", "b"), [FakeWorkload("w", journal, failing(1))], rounds=3
     )
@@ -234,7 +230,7 @@ def test_failed_peer_is_restarted(tmp_path: Path, journal: Journal) -> None:
     assert results.remarks == ["b was restarted after a failure"]
 
 
-def test_a_workload_that_keeps_failing_is_given_up_on_that_peer(
+def test_repeatedly_failing_workload_is_skipped_on_that_peer(
     tmp_path: Path, journal: Journal
 ) -> None:
     workloads = [FakeWorkload("w", journal, failing(99)), FakeWorkload("v", journal)]
@@ -243,7 +239,7 @@ def test_a_workload_that_keeps_failing_is_given_up_on_that_peer(
     assert len(results.workloads[1].peers["b"].samples) == 9
 
 
-def test_a_bug_in_a_workload_costs_that_workload_alone(tmp_path: Path, journal: Journal) -> None:
+def test_exception_in_a_workload_fails_only_that_workload(tmp_path: Path, journal: Journal) -> None:
     def broken(peer: str) -> Outcome:
         raise ZeroDivisionError("no seconds")
 
@@ -253,9 +249,7 @@ def test_a_bug_in_a_workload_costs_that_workload_alone(tmp_path: Path, journal: 
     assert len(results.workloads[1].peers["a"].samples) == 2
 
 
-def test_a_peer_that_does_not_start_is_a_failure_of_its_workloads(
-    tmp_path: Path, journal: Journal
-) -> None:
+def test_peer_that_does_not_start_fails_its_workloads(tmp_path: Path, journal: Journal) -> None:
     def refuse() -> None:
         raise PeerFailed("ended at once")
 
@@ -266,7 +260,7 @@ def test_a_peer_that_does_not_start_is_a_failure_of_its_workloads(
     assert len(results.workloads[0].peers["a"].samples) == 2
 
 
-def test_who_can_not_be_had_is_named(tmp_path: Path, journal: Journal) -> None:
+def test_unavailable_peer_is_reported(tmp_path: Path, journal: Journal) -> None:
     peers = [*peers_of(journal, "a"), FakePeer("b", journal, unavailable="no compiler")]
     results = run(tmp_path, peers, [FakeWorkload("w", journal)])
     assert [(peer.name, peer.unavailable) for peer in results.peers] == [
@@ -285,7 +279,7 @@ def test_run_without_peers_measures_nothing(tmp_path: Path, journal: Journal) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_peer_lacks_is_left_out_with_the_reason(tmp_path: Path, journal: Journal) -> None:
+def test_unsupported_workload_is_skipped_with_the_reason(tmp_path: Path, journal: Journal) -> None:
     peers = [FakePeer("a", journal, lacks={Feature.GROUPS: "it has no groups"})]
     workload = FakeWorkload("w", journal, needs=frozenset({Feature.GROUPS}))
     results = run(tmp_path, peers, [workload])
@@ -293,9 +287,7 @@ def test_what_a_peer_lacks_is_left_out_with_the_reason(tmp_path: Path, journal: 
     assert journal == []
 
 
-def test_ctrl_c_ends_what_was_started_and_keeps_what_there_is(
-    tmp_path: Path, journal: Journal
-) -> None:
+def test_ctrl_c_stops_peers_and_keeps_results(tmp_path: Path, journal: Journal) -> None:
     def interrupted(peer: str) -> Outcome:
         if peer == "b":
             raise KeyboardInterrupt
@@ -308,7 +300,7 @@ def test_ctrl_c_ends_what_was_started_and_keeps_what_there_is(
     assert len(results.workloads[0].peers["a"].samples) == 1
 
 
-def test_ctrl_c_is_not_hidden_by_a_clean_up_that_fails(tmp_path: Path, journal: Journal) -> None:
+def test_ctrl_c_is_raised_when_the_cleanup_fails(tmp_path: Path, journal: Journal) -> None:
     def interrupted(peer: str) -> Outcome:
         try:
             raise KeyboardInterrupt
@@ -333,14 +325,14 @@ class FakeLimit:
         return LimitResult(next(self.values), {"cpu_s": 0.5})
 
 
-def test_limits_are_measured_once_a_round(tmp_path: Path) -> None:
+def test_limits_are_measured_once_per_round(tmp_path: Path) -> None:
     results = empty_results()
     plan = Plan([], [], [FakeLimit()], tmp_path, rounds=2)
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
     assert results.limits[0].samples == [(200.0, {"cpu_s": 0.5}), (220.0, {"cpu_s": 0.5})]
 
 
-def test_a_limit_is_measured_again_while_others_use_the_machine(tmp_path: Path) -> None:
+def test_disturbed_limit_is_measured_again(tmp_path: Path) -> None:
     results = empty_results()
     plan = Plan([], [], [FakeLimit()], tmp_path, rounds=1)
     shares = iter([0.9])
@@ -360,7 +352,7 @@ def test_limit_that_is_always_disturbed_is_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_a_limit_that_fails_is_named(tmp_path: Path) -> None:
+def test_failed_limit_is_reported(tmp_path: Path) -> None:
     results = empty_results()
     plan = Plan([], [], [FakeLimit()], tmp_path, rounds=3)  # one more than it has values
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
@@ -390,7 +382,7 @@ def test_slow_workloads_have_fewer_rounds_and_report_it(tmp_path: Path, journal:
     ]
 
 
-def test_the_count_of_runs_is_what_is_run(tmp_path: Path, journal: Journal) -> None:
+def test_run_count_matches_the_executed_runs(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
     workloads += [FakeWorkload("l", journal, stage=Stage.LAST)]
     plan = Plan(peers_of(journal, "a", "b"), workloads, [], tmp_path, rounds=3, warm_ups=1)

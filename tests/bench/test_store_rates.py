@@ -9,7 +9,9 @@ import pytest
 from odradek.bench.store_rates import FORMS, main
 
 
-def test_every_form_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_rates_are_measured_for_every_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main([str(tmp_path), "--mb", "1", "--passes", "1"])
     out = capsys.readouterr().out
     assert "a segment of 1 MiB" in out

@@ -46,7 +46,7 @@ def records_of(made: Content) -> list[Record]:
 
 
 @pytest.mark.parametrize("topic", [ORDERS, SMALL], ids=lambda topic: topic.name)
-def test_what_queries_must_find_is_known(topic: Topic) -> None:
+def test_expected_query_results_are_known(topic: Topic) -> None:
     made = content(topic, 25_000_000)
     assert made.batches > POOL
     records = records_of(made)
@@ -65,7 +65,9 @@ def test_what_queries_must_find_is_known(topic: Topic) -> None:
 
 
 @pytest.mark.slow
-def test_both_sources_find_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sources_return_the_expected_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "settle", lambda *bystanders: None)  # other tests run beside
     out = tmp_path / "tables.json"
     words = ["--gb", "0.01", "--rounds", "1", "--warm-up", "0", "--repeats", "0", "--out", str(out)]

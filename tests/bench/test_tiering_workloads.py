@@ -30,13 +30,15 @@ def target(
         yield started
 
 
-def test_each_kind_of_topic_is_the_first_every_other_time_on_each_peer() -> None:
+def test_topic_kinds_alternate_on_each_peer() -> None:
     turns = [tiering.order(peer) for _ in range(2) for peer in ("one", "other")]
     assert turns == [("off", "on")] * 2 + [("on", "off")] * 2
 
 
 @pytest.mark.slow
-def test_produce_while_tiering(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_while_tiering_returns_all_metrics(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tiering, "SECONDS", 2.0)
     monkeypatch.setattr(tiering, "WARM_UP_S", 0.5)
     monkeypatch.setattr(tiering, "SEGMENT_BYTES", 2 * MB)
@@ -50,7 +52,9 @@ def test_produce_while_tiering(target: Target, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_rebuild(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_workload_returns_all_metrics(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rebuild, "MB_PER_GIB", 60)
     monkeypatch.setattr(rebuild, "SEGMENT_BYTES", 2 * MB)
     monkeypatch.setattr(rebuild, "LOCAL_BYTES", 4 * MB)

@@ -86,7 +86,7 @@ def keys(bootstrap: str) -> set[bytes | None]:
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_what_compaction_left_is_still_there(tmp_path: Path, policy: str) -> None:
+def test_log_compacted_before_sigkill_keeps_its_records(tmp_path: Path, policy: str) -> None:
     broker = start_odradek(tmp_path, config=CONFIG)
     try:
         fill(broker.bootstrap)

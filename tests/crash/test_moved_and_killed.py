@@ -78,7 +78,9 @@ class Moves:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1001, 1002, 1003])
-def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
+def test_replicas_moved_during_sigkill_lose_and_duplicate_no_records(
+    tmp_path: Path, seed: int
+) -> None:
     port = free_port()
     acknowledged: dict[bytes, Place] = {}
     broker = start(tmp_path, port)

@@ -24,7 +24,9 @@ ROUNDS_A_TEST = 5
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, ROUNDS, ROUNDS_A_TEST))
-def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, first_seed: int) -> None:
+def test_sigkill_loses_and_duplicates_no_acknowledged_records(
+    tmp_path: Path, first_seed: int
+) -> None:
     port = free_port()
     acknowledged: dict[bytes, Place] = {}
     broker = start(tmp_path, port)

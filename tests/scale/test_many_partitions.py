@@ -200,7 +200,7 @@ def start(directory: Path) -> BrokerProcess:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_four_thousand_partitions_of_ten_segments(tmp_path: Path) -> None:
+def test_broker_serves_four_thousand_partitions_of_ten_segments(tmp_path: Path) -> None:
     broker = start(tmp_path)
     try:
         fill(broker)

@@ -40,33 +40,33 @@ SEEDS_AT_ONCE = 250
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 12])
-def test_a_lone_node_keeps_what_it_acknowledged(seed: int) -> None:
+def test_single_node_keeps_acknowledged_records(seed: int) -> None:
     run = simulate(draw_plan(seed, nodes=1))
     assert [str(each) for each in run.anomalies] == []
     assert any(" has " in line for line in run.trace)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_three_nodes_keep_what_they_acknowledged(seed: int) -> None:
+def test_three_nodes_keep_acknowledged_records(seed: int) -> None:
     run = simulate(draw_plan(seed))
     assert [str(each) for each in run.anomalies] == []
     assert any(" has " in line for line in run.trace)
 
 
-def test_a_plan_makes_the_same_run_again() -> None:
+def test_plan_simulated_twice_gives_the_same_run() -> None:
     plan = draw_plan(5)
     once, again = simulate(plan), simulate(plan)
     assert once.trace == again.trace
     assert once.digest == again.digest
 
 
-def test_clients_hurry_where_nothing_can_happen_any_more() -> None:
+def test_clients_do_not_pause_after_the_last_fault() -> None:
     run = simulate(Plan(0, (), nodes=1, writers=2, transactional=2))
     assert run.is_sound
     assert run.virtual_s < RUN_S
 
 
-def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     waited_for: list[object] = []
     honest = catching_up._read
 
@@ -84,7 +84,7 @@ def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(waited_for) > 0
 
 
-def test_what_did_not_bite_is_not_covered() -> None:
+def test_fault_without_effect_is_not_counted_as_coverage() -> None:
     """A node that is down is not killed, nor moved to where it is."""
     faults = (
         Fault(0.5, FaultKind.REASSIGNMENT, 1, 2, 0.1, 0.5),  # there are its replicas
@@ -107,7 +107,7 @@ def test_what_did_not_bite_is_not_covered() -> None:
         (FaultKind.UNREADABLE_DISK, 0.0, True),
     ],
 )
-def test_a_node_outlives_one_directory_of_two_and_no_other(
+def test_node_survives_failure_of_its_second_log_directory_only(
     kind: FaultKind, how: float, ends: bool
 ) -> None:
     configs = {"log.dirs": f"{DATA},{OTHER_DATA}"}
@@ -117,7 +117,7 @@ def test_a_node_outlives_one_directory_of_two_and_no_other(
     assert any("node-2 ended: " in line for line in run.trace) == ends
 
 
-def test_voters_that_are_removed_join_again() -> None:
+def test_removed_voters_rejoin_the_quorum() -> None:
     faults = tuple(
         Fault(0.8 * node, FaultKind.VOTER_REMOVED, node, 1, 0.1, 0.5) for node in (1, 2, 3)
     )
@@ -128,7 +128,7 @@ def test_voters_that_are_removed_join_again() -> None:
     assert any(state.startswith("controller, ") for state in states)
 
 
-def test_what_the_cluster_has_no_occasion_for_is_not_covered() -> None:
+def test_fault_without_its_precondition_is_not_counted_as_coverage() -> None:
     """Who is the controller does not lag behind it, and while there is none nobody does."""
     faults = tuple(
         Fault(1.0 + node, FaultKind.LAGGING_VOTER, node, 1, 0.1, 0.5) for node in (1, 2, 3)
@@ -139,7 +139,7 @@ def test_what_the_cluster_has_no_occasion_for_is_not_covered() -> None:
     assert not any(state.startswith("controller") for _, state in run.coverage)
 
 
-def test_a_node_that_is_stopped_before_it_serves_has_lost_nothing() -> None:
+def test_node_stopped_before_serving_reports_no_lost_storage() -> None:
     """Nobody is to replace its disk."""
     world = VirtualWorld()
     world.clock.jumping = True
@@ -167,9 +167,7 @@ def test_a_node_that_is_stopped_before_it_serves_has_lost_nothing() -> None:
         (["--replay", "nowhere.json"], "nowhere.json is not a plan: "),
     ],
 )
-def test_what_makes_no_sense_is_refused_on_the_command_line(
-    arguments: list[str], said: str
-) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], said: str) -> None:
     command = [sys.executable, "-m", "odradek.testing.simulation", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -177,7 +175,7 @@ def test_what_makes_no_sense_is_refused_on_the_command_line(
     assert "Traceback" not in done.stderr
 
 
-def test_a_plan_is_written_down_and_read_again() -> None:
+def test_plan_survives_a_json_round_trip() -> None:
     plans = [draw_plan(seed) for seed in range(50)]
     assert [from_json(json.loads(json.dumps(to_json(plan)))) for plan in plans] == plans
     assert {fault.kind for plan in plans for fault in plan.faults} == set(
@@ -185,14 +183,14 @@ def test_a_plan_is_written_down_and_read_again() -> None:
     ) - NEEDS_TIERED_TOPIC
 
 
-def test_a_plan_that_was_kept_before_there_was_more_in_plans_is_read_as_it_was() -> None:
+def test_plan_saved_by_an_older_version_is_loaded() -> None:
     fault = {"at_s": 1.0, "kind": "kill", "node": 1, "other": 2, "seconds": 0.5, "amount": 0.1}
     kept = {"seed": 7, "nodes": 3, "writers": 1, "transactional": 0, "tiered": False}
     expected = Fault(1.0, FaultKind.KILL, 1, 2, seconds=0.5, amount=0.1)
     assert from_json({**kept, "faults": [fault]}) == Plan(7, (expected,), 3, 1, 0)
 
 
-def test_faults_that_met_nobody_who_serves_prove_nothing() -> None:
+def test_coverage_without_serving_nodes_is_rejected() -> None:
     row = to_row(simulate(Plan(0, (), nodes=1, writers=1, transactional=0)))
     with pytest.raises(AssertionError, match="KILL"):
         assert_sound([row], {FaultKind.KILL})
@@ -203,7 +201,7 @@ def test_faults_that_met_nobody_who_serves_prove_nothing() -> None:
         assert_sound([{**row, "coverage": [("kill", "broker, all in sync", 1)]}], {FaultKind.KILL})
 
 
-def test_a_failing_plan_shrinks_to_what_it_takes_to_fail() -> None:
+def test_failing_plan_shrinks_to_the_faults_that_it_needs() -> None:
     plan = next(plan for seed in range(100) if len((plan := draw_plan(seed)).faults) > 4)
     needed = plan.faults[2]
     smallest = shrink(plan, lambda each: needed in each.faults)
@@ -211,13 +209,13 @@ def test_a_failing_plan_shrinks_to_what_it_takes_to_fail() -> None:
     assert (smallest.writers, smallest.transactional) in {(plan.writers, 0), (0, 1), (0, 2)}
 
 
-def test_a_failing_plan_is_kept_and_runs_again(tmp_path: Path) -> None:
+def test_failing_plan_is_saved_and_replayed(tmp_path: Path) -> None:
     plan = draw_plan(3)
     path = save(Run(plan, [Anomaly("lost write", "a record")], trace=["0.0 begins"]), tmp_path)
     assert load(path) == plan
 
 
-def test_seeds_run_from_the_command_line(tmp_path: Path) -> None:
+def test_command_runs_seeds(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "odradek.testing.simulation", "--nodes", "1"]
     options = ["--seeds", "0-1", "--jobs", "2", "--keep", str(tmp_path)]
     ended = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
@@ -227,13 +225,13 @@ def test_seeds_run_from_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 1000, SEEDS_AT_ONCE), ids="from_seed{}".format)
-def test_a_thousand_seeds_are_sound(first: int, tmp_path: Path) -> None:
+def test_thousand_seeds_have_no_anomalies(first: int, tmp_path: Path) -> None:
     """Several tests, so that `tests.rotation` can divide them."""
     rows = run_many(range(first, first + SEEDS_AT_ONCE), nodes=3, jobs=1, keep=tmp_path)
     assert_sound(list(rows), set(FaultKind) - NEEDS_TIERED_TOPIC)
 
 
-def test_a_batch_that_was_lost_before_a_roll_is_missed() -> None:
+def test_recovery_detects_batch_lost_before_a_roll() -> None:
     """Seed 1196, made smaller: the segment behind it was durable, so recovery finds nothing torn."""
     run = simulate(load(Path(__file__).with_name("seed-1196.json")))
     assert run.anomalies == []

@@ -65,7 +65,7 @@ def nodes() -> tuple[CommittedRecords, Node, Node]:
 Nodes = tuple[CommittedRecords, Node, Node]
 
 
-def test_replicas_that_are_equal_are_sound(nodes: Nodes) -> None:
+def test_equal_replicas_have_no_violation(nodes: Nodes) -> None:
     committed, _, two = nodes
     two.append(b"a")
     assert committed.compare(LOG, two.seen(2)) is None
@@ -73,7 +73,7 @@ def test_replicas_that_are_equal_are_sound(nodes: Nodes) -> None:
     assert committed.compare(LOG, two.seen(4)) is None
 
 
-def test_what_differs_below_a_high_watermark_is_found(nodes: Nodes) -> None:
+def test_different_record_below_the_high_watermark_is_found(nodes: Nodes) -> None:
     committed, _, two = nodes
     two.append(b"a", b"x")
     assert committed.compare(LOG, two.seen(2)) is None
@@ -82,7 +82,7 @@ def test_what_differs_below_a_high_watermark_is_found(nodes: Nodes) -> None:
     assert "two has BatchFingerprint(base=2, next=4" in found
 
 
-def test_what_is_cut_and_comes_again_is_compared_again(nodes: Nodes) -> None:
+def test_records_appended_after_truncation_are_compared_again(nodes: Nodes) -> None:
     committed, one, _ = nodes
     one.cut(2)
     assert committed.compare(LOG, one.seen(2)) is None
@@ -90,7 +90,7 @@ def test_what_is_cut_and_comes_again_is_compared_again(nodes: Nodes) -> None:
     assert committed.compare(LOG, one.seen(4)) is not None
 
 
-def test_who_leads_the_newest_epoch_has_all_of_it(nodes: Nodes) -> None:
+def test_leader_of_the_newest_epoch_must_have_all_committed_records(nodes: Nodes) -> None:
     committed, one, two = nodes
     two.append(b"a")
     assert committed.compare(LOG, two.seen(2)) is None
@@ -102,7 +102,7 @@ def test_who_leads_the_newest_epoch_has_all_of_it(nodes: Nodes) -> None:
     assert committed.compare(LOG, one.seen(2, leads=True)) is None
 
 
-def test_a_log_that_begins_later_is_compared_from_there(nodes: Nodes) -> None:
+def test_log_with_a_later_start_is_compared_from_its_start(nodes: Nodes) -> None:
     committed, one, two = nodes
     two.end = 2
     two.append(b"b", b"c", segment=2)
@@ -111,21 +111,21 @@ def test_a_log_that_begins_later_is_compared_from_there(nodes: Nodes) -> None:
     assert committed.compare(LOG, one.seen(6)) is None
 
 
-def test_a_file_that_lacks_what_is_committed_is_found(nodes: Nodes) -> None:
+def test_file_without_committed_records_is_found(nodes: Nodes) -> None:
     committed, _, two = nodes
     two.append(b"a")
     two.end = 4
     assert committed.compare(LOG, two.seen(4)) is not None
 
 
-def test_an_unclean_election_may_lose_it(nodes: Nodes) -> None:
+def test_unclean_election_may_lose_committed_records(nodes: Nodes) -> None:
     committed, _, two = nodes
     committed.forget(LOG)
     two.append(b"x")
     assert committed.compare(LOG, two.seen(2, epoch=1, leads=True)) is None
 
 
-def test_a_second_leader_is_seen_however_short_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_leadership_of_a_second_leader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two looks followers take themselves for the leader, and are put right."""
     honest = Partition.update
 

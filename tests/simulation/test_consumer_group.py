@@ -31,7 +31,7 @@ def kinds(history: GroupHistory, has: int) -> set[str]:
     return {each.kind for each in history.anomalies(FINAL, {0: has})}
 
 
-def test_a_partition_is_handed_on() -> None:
+def test_partition_may_be_reassigned_to_another_member() -> None:
     """What was not acknowledged to be committed is read again, or is committed all the same."""
     history = GroupHistory(
         [given("a", 1, 1.0, 0, 1, 2), given("b", 2, 3.0, 2, 3)],
@@ -72,16 +72,16 @@ def test_a_partition_is_handed_on() -> None:
     ],
     ids=["lost", "of nobody", "read again", "of a fenced member", "skipped"],
 )
-def test_what_cannot_be_is_found(history: GroupHistory, has: int, kind: str) -> None:
+def test_impossible_group_histories_are_found(history: GroupHistory, has: int, kind: str) -> None:
     assert kinds(history, has) == {kind}
 
 
-def test_what_is_aborted_in_the_end_was_nobodys() -> None:
+def test_aborted_record_read_by_a_member_is_found() -> None:
     aborted = MemberAssignment("a", 1, {0}, 1.0, 1.1, [*FINAL, ReadRecord(0, 4, b"aborted")])
     assert kinds(GroupHistory([aborted]), has=-1) == {"aborted read"}
 
 
-def test_who_joins_again_is_given_anew() -> None:
+def test_rejoining_member_starts_a_new_assignment() -> None:
     one = given("a", 1, 1.0, 0, 1)
     assert one.continues(1, {0}, [ReadRecord(0, 2, b"2")])
     assert not one.continues(1, {0}, [ReadRecord(0, 1, b"1")])
@@ -90,7 +90,7 @@ def test_who_joins_again_is_given_anew() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_group_reads_everything(seed: int) -> None:
+def test_group_consumes_all_records(seed: int) -> None:
     """Each is of another of these: the classic protocol or the new one, members that are static or not."""
     run = simulate(Plan(seed, (), members=2))
     assert [str(each) for each in run.anomalies] == []
@@ -98,7 +98,7 @@ def test_a_group_reads_everything(seed: int) -> None:
     assert len(committed) >= 4
 
 
-def test_some_plans_have_a_group() -> None:
+def test_some_plans_have_a_consumer_group() -> None:
     drawn = [draw_plan(seed) for seed in range(60)]
     with_group = [each for each in drawn if each.members]
     assert 10 < len(with_group) < 30

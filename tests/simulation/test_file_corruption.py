@@ -52,7 +52,7 @@ def nowhere(disk: VirtualDisk) -> Iterator[file_corruption.BitLocations]:
     return iter(())
 
 
-def test_logs_rot_where_a_crc_tells_past_the_recovery_point(
+def test_bits_of_logs_flip_only_under_a_crc_after_the_recovery_point(
     files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, CorruptibleFile.LOG)
@@ -70,7 +70,7 @@ def test_logs_rot_where_a_crc_tells_past_the_recovery_point(
         file.write_at(position, was[position : position + 1])
 
 
-def test_what_has_no_checksum_rots_so_that_it_shows(
+def test_bit_flip_in_a_text_file_makes_it_invalid(
     files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, CorruptibleFile.OFFSETS)
@@ -79,7 +79,7 @@ def test_what_has_no_checksum_rots_so_that_it_shows(
         files.read(Path("/data") / Checkpoint.RECOVERY_POINT.value).decode()
 
 
-def test_where_there_is_nothing_to_rot_nothing_does(
+def test_disk_without_candidate_files_is_not_changed(
     files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, CorruptibleFile.SNAPSHOT)
@@ -92,7 +92,7 @@ def rotten(node: int) -> Plan:
 
 
 @pytest.mark.parametrize("kind", [each for each in CorruptibleFile if each not in SELDOM], ids=str)
-def test_a_node_with_rot_comes_back_or_says_what_is_lost(
+def test_node_with_a_flipped_bit_recovers_or_reports_lost_storage(
     kind: CorruptibleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, kind)
@@ -104,7 +104,7 @@ def test_a_node_with_rot_comes_back_or_says_what_is_lost(
     )
 
 
-def test_a_directory_that_can_not_be_used_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_log_directory_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node itself goes on with the other one."""
     only(monkeypatch, CorruptibleFile.NAMED)
     named = file_corruption._identity_files
@@ -118,7 +118,7 @@ def test_a_directory_that_can_not_be_used_is_replaced(monkeypatch: pytest.Monkey
     assert any("node-2 has a new disk" in line for line in run.trace)
 
 
-def test_a_new_disk_joins_a_dynamic_quorum_as_another_voter(
+def test_node_with_a_new_disk_joins_a_dynamic_quorum_as_a_new_voter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     only(monkeypatch, CorruptibleFile.NAMED)
@@ -127,7 +127,7 @@ def test_a_new_disk_joins_a_dynamic_quorum_as_another_voter(
     assert any("node-2 has a new disk" in line for line in run.trace)
 
 
-def test_rot_that_is_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corruption_that_a_node_accepts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, CorruptibleFile.LOG)
     planted_bugs.skip_crc_checks_in_log_recovery(monkeypatch)
     assert any(not simulate(rotten(node)).is_sound for node in (1, 2, 3))

@@ -43,7 +43,7 @@ def sound() -> History:
     )
 
 
-def test_a_sound_history_has_no_anomalies() -> None:
+def test_correct_history_has_no_anomalies() -> None:
     assert find_anomalies(sound()) == []
 
 
@@ -126,13 +126,13 @@ def keep_the_aborted_offset(history: History) -> None:
         (keep_the_aborted_offset, "wrong committed offset"),
     ],
 )
-def test_each_kind_is_found(spoil: Callable[[History], None], kind: str) -> None:
+def test_each_kind_of_anomaly_is_found(spoil: Callable[[History], None], kind: str) -> None:
     history = sound()
     spoil(history)
     assert kind in {anomaly.kind for anomaly in find_anomalies(history)}
 
 
-def test_a_transaction_of_which_nobody_knows_may_be_there_whole() -> None:
+def test_transaction_with_unknown_outcome_may_be_committed() -> None:
     history = sound()
     for seen in (ReadRecord(0, 6, b"b0"), ReadRecord(1, 2, b"b1")):
         history.final.append(seen)

@@ -30,13 +30,13 @@ def refuse(error: KafkaError, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "append", append)
 
 
-def test_a_refusal_without_a_cause_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_a_fault_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(OutOfOrderSequence("says who is wrong", 0), monkeypatch)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
     assert {each.kind for each in run.anomalies} == {"fatal client error", "not acknowledged"}
 
 
-def test_what_is_put_off_for_ever_when_all_is_well_is_an_anomaly(
+def test_endless_retriable_error_after_recovery_is_an_anomaly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse(KafkaError(ErrorCode.not_enough_replicas, "there are enough"), monkeypatch)
@@ -44,7 +44,7 @@ def test_what_is_put_off_for_ever_when_all_is_well_is_an_anomaly(
     assert {each.kind for each in run.anomalies} == {"not acknowledged"}
 
 
-def test_a_transaction_that_cannot_be_ended_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_that_cannot_end_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def end(client: TransactionalClient, *, commit: bool) -> None:
         raise KafkaError(ErrorCode.producer_fenced, "by nobody")
 
@@ -53,13 +53,13 @@ def test_a_transaction_that_cannot_be_ended_is_an_anomaly(monkeypatch: pytest.Mo
     assert {"fatal client error", "not acknowledged"} <= {each.kind for each in run.anomalies}
 
 
-def test_a_node_that_is_cut_off_may_say_that_a_transaction_has_to_abort() -> None:
+def test_partitioned_coordinator_may_return_transaction_abortable() -> None:
     """Seed 440: it takes itself for the coordinator, and was not told of the partition."""
     run = simulate(load(Path(__file__).with_name("seed-440.json")))
     assert run.anomalies == []
 
 
-def test_all_is_acknowledged_where_nothing_is_wrong() -> None:
+def test_run_without_faults_acknowledges_everything() -> None:
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=1))
     assert run.is_sound
     assert 0 < run.responded_s < 1

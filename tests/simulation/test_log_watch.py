@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = ("broker", "replication", "storage")
 
 
-def test_a_handler_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_request_handler_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client tries again, and is answered."""
     honest, failures = Partition.append, [KeyError("a role that is gone")]
 
@@ -40,7 +40,7 @@ def test_a_handler_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch
     assert "KeyError: 'a role that is gone'" in run.anomalies[0].text
 
 
-def test_a_round_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_periodic_task_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     honest, failures = SegmentOperations.copy, [ValueError("of its own")]
 
     async def copy(self: SegmentOperations, *args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ def test_a_round_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) 
     assert "ValueError: of its own" in run.anomalies[0].text
 
 
-def test_a_record_of_a_disk_needs_a_disk_that_failed() -> None:
+def test_disk_error_is_expected_only_after_a_disk_fault() -> None:
     world = VirtualWorld(0)
     virtual_node = world.node("node-1")
     node_run = SimulatedNodeRun("node-1", virtual_node, world.bucket, refused_at_start=0)
@@ -79,7 +79,7 @@ def test_a_record_of_a_disk_needs_a_disk_that_failed() -> None:
         CURRENT_NODE_RUN.reset(token)
 
 
-def test_who_is_dead_says_nothing() -> None:
+def test_log_records_after_a_power_cut_are_ignored() -> None:
     world = VirtualWorld(0)
     virtual_node = world.node("node-1")
     token = CURRENT_NODE_RUN.set(
@@ -94,7 +94,7 @@ def test_who_is_dead_says_nothing() -> None:
         CURRENT_NODE_RUN.reset(token)
 
 
-def test_a_node_that_gives_up_a_sound_disk_has_failed() -> None:
+def test_node_that_reports_a_healthy_disk_as_lost_has_failed() -> None:
     world = VirtualWorld(1)
     world.clock.jumping = True
     failures: list[str] = []

@@ -25,7 +25,7 @@ def summary_of(*rows: dict[str, object]) -> Summary:
     return made
 
 
-def test_what_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
+def test_saved_progress_is_loaded_unchanged(tmp_path: Path) -> None:
     summary = summary_of(
         to_row(simulate(draw_plan(0, nodes=1)), 0.25),
         {**EMPTY_ROW, "seed": 1, "anomalies": ["lost"]},
@@ -34,7 +34,7 @@ def test_what_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
     assert load_progress(tmp_path / "run", **RUN) == summary
 
 
-def test_a_run_goes_on_where_it_was_stopped(
+def test_stopped_run_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run"
@@ -60,7 +60,7 @@ def test_a_run_goes_on_where_it_was_stopped(
         ({"coverage": 3}, "is not a progress file"),
     ],
 )
-def test_another_run_is_not_gone_on_with(
+def test_progress_of_another_run_is_rejected(
     tmp_path: Path, change: dict[str, object], why: str
 ) -> None:
     file = tmp_path / "run"

@@ -38,7 +38,7 @@ async def _all_serve(cluster: SimulatedCluster) -> None:
         await trio.sleep(0.01)
 
 
-def test_a_node_without_power_is_started_once_all_of_it_has_noticed() -> None:
+def test_node_starts_after_all_tasks_of_its_last_run_ended() -> None:
     world = VirtualWorld(1)
     world.clock.jumping = True
     trace = Trace(world.clock.monotonic)
@@ -65,7 +65,7 @@ def test_a_node_without_power_is_started_once_all_of_it_has_noticed() -> None:
     assert said == ["starts", "serves", "was killed", "starts", "serves", "is gone"]
 
 
-def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() -> None:
+def test_killed_controller_is_replaced_before_the_fetch_timeout() -> None:
     world = _far_apart()
     took: list[float] = []
 
@@ -95,7 +95,7 @@ def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() 
     assert max(took) < fetch_timeout_s / 2
 
 
-def test_a_node_leads_nothing_before_it_is_registered_again() -> None:
+def test_restarted_node_leads_no_partition_before_its_registration() -> None:
     """Its metadata log says what it led before it went; what it has of that since, the controller asks of the others."""
     world = _far_apart()
     opened: list[int] = []
@@ -128,7 +128,7 @@ def test_a_node_leads_nothing_before_it_is_registered_again() -> None:
     assert set(opened) == {0}
 
 
-def test_a_topic_made_anew_while_its_node_was_down_begins_with_a_log_of_its_own() -> None:
+def test_topic_recreated_while_its_node_was_down_has_a_new_log() -> None:
     world = _far_apart()
 
     async def main() -> None:
@@ -164,7 +164,7 @@ def test_a_topic_made_anew_while_its_node_was_down_begins_with_a_log_of_its_own(
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_a_node_that_is_struck_at_work_is_down_and_starts_again(seed: int | None) -> None:
+def test_node_crashed_at_a_file_operation_starts_again(seed: int | None) -> None:
     world = VirtualWorld(1)
     world.clock.jumping = True
 
@@ -187,7 +187,7 @@ def test_a_node_that_is_struck_at_work_is_down_and_starts_again(seed: int | None
     world.run(main)
 
 
-def test_a_disk_that_is_slow_stays_slow_when_its_node_starts_again() -> None:
+def test_slow_disk_stays_slow_after_a_restart() -> None:
     world = VirtualWorld(1)
     world.clock.jumping = True
 
@@ -217,7 +217,7 @@ def test_a_disk_that_is_slow_stays_slow_when_its_node_starts_again() -> None:
     world.run(main)
 
 
-def test_metadata_logs_are_snapshotted_and_pruned_in_plans_that_say_so() -> None:
+def test_plans_with_small_metadata_logs_snapshot_and_prune_them() -> None:
     world = VirtualWorld(1)
     world.clock.jumping = True
     small = {each: str(sizes[0]) for each, sizes in SMALL_METADATA.items()}

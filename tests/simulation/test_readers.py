@@ -14,7 +14,7 @@ from odradek.testing.simulation.history import History, ReadRecord
 from odradek.testing.simulation.readers import Readers
 
 
-async def test_markers_behind_the_end_keep_nobody_reading() -> None:
+async def test_marker_after_the_end_offset_does_not_block_readers() -> None:
     """A transaction that times out may have its marker written where it wrote nothing else, at any time."""
     history = History()
     readers = Readers(history, "t", 1, poll_s=0.1)

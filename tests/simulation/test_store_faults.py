@@ -8,7 +8,7 @@ from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_object_store import VirtualBucket
 
 
-def test_of_two_faults_each_strikes_one_change() -> None:
+def test_two_store_faults_affect_one_change_each() -> None:
     bucket = VirtualBucket(VirtualClock())
     faults = StoreFaults(bucket, 1)
     killing = Fault(0.0, FaultKind.STORE_REQUEST_CRASH, 1, 2, 1.0, 0.3)

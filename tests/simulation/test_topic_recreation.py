@@ -29,7 +29,7 @@ def run_of(*faults: Fault) -> Run:
 @pytest.mark.parametrize(
     "how", [0.1, 0.4, 0.6, 0.9], ids=["killed", "left alone", "cut off", "stopped"]
 )
-def test_a_topic_is_made_anew(how: float, amount: float) -> None:
+def test_recreated_topic_has_only_its_own_records(how: float, amount: float) -> None:
     run = run_of(
         Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=amount, variant=how)
     )
@@ -44,13 +44,13 @@ def test_a_topic_is_made_anew(how: float, amount: float) -> None:
     assert first != second
 
 
-def test_two_topics_of_the_name_are_left_in_two_directories() -> None:
+def test_two_deleted_topics_of_one_name_leave_logs_in_two_directories() -> None:
     """Seed 51059: the node starts when the second one is deleted, too, and the third one not made."""
     run = simulate(load(Path(__file__).with_name("seed-51059.json")))
     assert run.anomalies == []
 
 
-def test_one_that_is_not_made_again_is_no_anomaly() -> None:
+def test_deleted_topic_that_is_not_recreated_is_no_anomaly() -> None:
     run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, variant=0.4))
     assert [str(each) for each in run.anomalies] == []
     assert run.coverage.total() == 1
@@ -59,7 +59,7 @@ def test_one_that_is_not_made_again_is_no_anomaly() -> None:
 
 
 @pytest.mark.parametrize("amount", [0.5, 0.9], ids=["made again", "not made again"])
-def test_a_transaction_that_waits_for_a_topic_that_is_gone_is_found(
+def test_transaction_waiting_for_a_deleted_topic_is_found(
     monkeypatch: pytest.MonkeyPatch, amount: float
 ) -> None:
     """Where the topic is made again, its successor gets the marker."""
@@ -77,7 +77,7 @@ def test_a_transaction_that_waits_for_a_topic_that_is_gone_is_found(
     assert {each.kind for each in run.anomalies} == expected
 
 
-def test_a_deletion_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_without_effect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def delete(self: TopicRecreation, cluster: Cluster) -> None:
         assert self._id is not None
         self._deleted.add(self._id)
@@ -87,7 +87,7 @@ def test_a_deletion_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert {each.kind for each in run.anomalies} == {"not deleted"}
 
 
-def test_a_topic_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def delete(self: TopicRecreation, cluster: Cluster) -> None:
         await delete_topics(cluster, [RECREATED_TOPIC])
 
@@ -96,7 +96,7 @@ def test_a_topic_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {each.kind for each in run.anomalies} == {"topic lost"}
 
 
-def test_what_another_topic_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_the_deleted_topic_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was down goes on with the log of the old topic, and leads the new one in the end."""
     planted_bugs.ignore_topic_ids_of_logs(monkeypatch)
     run = run_of(
@@ -106,7 +106,7 @@ def test_what_another_topic_had_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {"records of another topic", "lost write"} <= {each.kind for each in run.anomalies}
 
 
-def test_what_is_left_under_a_partitions_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stray_log_that_was_not_renamed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica was moved away while its node was down."""
 
     async def set_nothing_aside(self: ReplicaManager) -> None:

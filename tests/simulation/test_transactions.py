@@ -30,7 +30,7 @@ def check(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3), ids="seed{}".format)
-def test_histories_are_sound(seed: int) -> None:
+def test_histories_have_no_anomalies(seed: int) -> None:
     check(seed)
 
 
@@ -38,12 +38,12 @@ def test_histories_are_sound(seed: int) -> None:
 @pytest.mark.parametrize(
     "first", range(3, 103, SEEDS_AT_ONCE), ids=lambda first: f"from_seed{first}"
 )
-def test_more_histories_are_sound(first: int) -> None:
+def test_more_histories_have_no_anomalies(first: int) -> None:
     for seed in range(first, first + SEEDS_AT_ONCE):
         check(seed)
 
 
-def test_a_seed_makes_the_same_run_again() -> None:
+def test_seed_simulated_twice_gives_the_same_run() -> None:
     assert SingleBrokerRun(7).run() == SingleBrokerRun(7).run()
 
 

@@ -48,7 +48,7 @@ def rows_of(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     return {row["seed"]: row["anomalies"] for row in rows}
 
 
-def test_a_process_that_dies_names_its_seed_and_the_others_go_on(
+def test_killed_worker_reports_its_seed_and_the_other_seeds_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of("os._exit(3)", tmp_path, monkeypatch)
@@ -56,7 +56,7 @@ def test_a_process_that_dies_names_its_seed_and_the_others_go_on(
 
 
 @pytest.mark.slow
-def test_a_run_that_never_ends_is_stuck_and_the_others_go_on(
+def test_endless_run_is_reported_as_stuck_and_the_other_seeds_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of("while True: pass", tmp_path, monkeypatch)
@@ -68,7 +68,7 @@ def test_a_run_that_never_ends_is_stuck_and_the_others_go_on(
     assert kept["anomalies"] == [anomaly]
 
 
-def test_what_breaks_a_run_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_in_a_run_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def create_topic(work: Workload) -> None:
         raise KeyError("of the simulator's own")
 
@@ -80,7 +80,7 @@ def test_what_breaks_a_run_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_a_seed_is_one_run_under_any_hash_seed() -> None:
+def test_seed_gives_the_same_run_under_any_hash_seed() -> None:
     """What was sent and what the disks hold included: nothing depends on the order of a set."""
     script = (
         "from odradek.testing.simulation.plan import draw_plan\n"
@@ -101,7 +101,7 @@ def test_a_seed_is_one_run_under_any_hash_seed() -> None:
     assert len(digests) == 1
 
 
-def test_three_brokers_start_fast() -> None:
+def test_three_brokers_start_within_the_limit() -> None:
     """The first world loads modules. A busy machine takes several times what an idle one does."""
     runs = [simulate(Plan(seed, (), writers=0, transactional=0)) for seed in range(4)]
     assert all(run.is_sound for run in runs)

@@ -17,7 +17,7 @@ from tests.structure.import_graph import (
 from tests.structure.sources import functions, read_modules
 
 
-def test_no_modules_import_each_other() -> None:
+def test_product_modules_have_no_import_cycles() -> None:
     """Imports inside functions and under TYPE_CHECKING count as well."""
     modules = read_modules()
     leads = graph(modules, find_imports(modules))
@@ -54,36 +54,36 @@ def _groups(root: Path) -> list[list[str]]:
         "try:\n    from odradek.broker.one import VALUE\nexcept ImportError:\n    pass",
     ],
 )
-def test_every_kind_of_import_closes_a_cycle(tmp_path: Path, text: str) -> None:
+def test_import_cycle_is_found_for_every_kind_of_import(tmp_path: Path, text: str) -> None:
     _write(tmp_path, __init__="", one="from odradek.broker.two import VALUE", two=text)
     assert _groups(tmp_path) == [["odradek.broker.one", "odradek.broker.two"]]
 
 
-def test_a_submodule_is_not_its_package(tmp_path: Path) -> None:
+def test_import_of_a_submodule_is_no_import_of_its_package(tmp_path: Path) -> None:
     _write(
         tmp_path, __init__="from odradek.broker.two import VALUE", one="", two="from . import one"
     )
     assert _groups(tmp_path) == []
 
 
-def test_modules_that_are_next_to_a_cycle_are_not_in_it(tmp_path: Path) -> None:
+def test_module_adjacent_to_a_cycle_is_not_part_of_it(tmp_path: Path) -> None:
     _write(tmp_path, a="from . import b", b="from . import c", c="from . import b, d", d="")
     assert _groups(tmp_path) == [["odradek.broker.b", "odradek.broker.c"]]
 
 
-def test_the_shortest_way_around_comes_back() -> None:
+def test_shortest_cycle_is_returned() -> None:
     leads = {"a": ["b"], "b": ["c"], "c": ["a", "b"]}
     assert shortest_way_around(leads, ["a", "b", "c"]) == ["b", "c", "b"]
 
 
-def test_the_earliest_kind_of_an_import_holds(tmp_path: Path) -> None:
+def test_module_imported_twice_has_the_earliest_kind(tmp_path: Path) -> None:
     text = "def use():\n    from . import two\nfrom . import two"
     _write(tmp_path, one=text, two="")
     found = find_imports(read_modules(tmp_path))
     assert found == [Import("odradek.broker.one", "odradek.broker.two", Kind.AT_LOAD)]
 
 
-def test_self_and_cls_are_not_counted_as_parameters(tmp_path: Path) -> None:
+def test_parameter_count_excludes_self_and_cls(tmp_path: Path) -> None:
     text = """
 class Each:
     def method(self, a, /, b, *args, c, **kwargs): ...

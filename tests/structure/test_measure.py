@@ -13,7 +13,7 @@ def _write(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
-def test_a_module_with_one_importer_is_reported(tmp_path: Path) -> None:
+def test_short_module_with_one_importer_is_reported(tmp_path: Path) -> None:
     """Importers in another folder, long modules and modules with more importers are told apart."""
     _write(tmp_path, "broker/node.py", "from odradek.broker import near, long, shared\n")
     _write(tmp_path, "broker/near.py", "from odradek.seams import far, shared\n")
@@ -30,7 +30,7 @@ def test_a_module_with_one_importer_is_reported(tmp_path: Path) -> None:
     assert report.numbers["of these, with the importer in their folder"] == 1
 
 
-def test_numbers_stand_beside_those_from_before() -> None:
+def test_report_shows_earlier_numbers_for_comparison() -> None:
     assert measure.table({"a": 3, "new": 1}, {"a": 5, "gone": 2}).splitlines() == [
         "| measure | before | now | change |",
         "| ------- | -----: | --: | -----: |",

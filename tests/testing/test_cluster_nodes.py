@@ -46,7 +46,7 @@ def cluster(started: Cluster) -> Cluster:
     return started
 
 
-def test_a_node_is_killed_started_again_stopped_and_gone_at_the_end() -> None:
+def test_node_is_killed_restarted_stopped_and_ended_with_the_cluster() -> None:
     with Cluster(brokers=1) as cluster:
         directory = Path(cluster.running.plan.node(NODE).directory)
         assert cluster.state(NODE) is NodeState.RUNNING
@@ -66,7 +66,7 @@ def test_a_node_is_killed_started_again_stopped_and_gone_at_the_end() -> None:
         os.kill(pid, 0)
 
 
-def test_a_node_that_ends_by_itself_stays_dead(cluster: Cluster) -> None:
+def test_node_that_exits_is_not_restarted(cluster: Cluster) -> None:
     pid = cluster.pid(NODE)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_a_node_that_ends_by_itself_stays_dead(cluster: Cluster) -> None:
             check()
 
 
-def test_a_paused_node_is_silent_until_it_is_resumed(cluster: Cluster) -> None:
+def test_paused_node_does_not_respond_until_resumed(cluster: Cluster) -> None:
     create_topic(cluster.bootstrap, "paused")
     cluster.pause(NODE)
     assert cluster.state(NODE) is NodeState.PAUSED
@@ -85,7 +85,7 @@ def test_a_paused_node_is_silent_until_it_is_resumed(cluster: Cluster) -> None:
     produce(cluster.bootstrap, "paused", [b"in time"])
 
 
-def test_clients_are_cut_off_by_the_proxy(cluster: Cluster) -> None:
+def test_clients_are_partitioned_by_the_proxy(cluster: Cluster) -> None:
     create_topic(cluster.bootstrap, "cut-off")
     cluster.partition(NODE, [CLIENTS])
     with pytest.raises(AssertionError, match="TIMED_OUT"):
@@ -94,7 +94,7 @@ def test_clients_are_cut_off_by_the_proxy(cluster: Cluster) -> None:
     produce(cluster.bootstrap, "cut-off", [b"in time"])
 
 
-def test_a_node_that_can_not_start_says_why() -> None:
+def test_failed_start_reports_the_node_log() -> None:
     with (
         pytest.raises(Exception, match=r"num\.partitions"),
         Cluster(brokers=1, configs={"num.partitions": "none"}),
@@ -102,7 +102,7 @@ def test_a_node_that_can_not_start_says_why() -> None:
         raise AssertionError("it started")
 
 
-async def test_under_trio_the_same_verbs_are_awaited() -> None:
+async def test_running_cluster_has_the_same_methods_under_trio() -> None:
     async with Cluster(brokers=1) as cluster:
         await cluster.kill(NODE)
         assert cluster.state(NODE) is NodeState.DEAD
@@ -110,7 +110,7 @@ async def test_under_trio_the_same_verbs_are_awaited() -> None:
         assert cluster.state(NODE) is NodeState.RUNNING
 
 
-def test_a_node_without_its_directory_does_not_start_and_can_be_told_so_again() -> None:
+def test_node_without_its_directory_fails_at_each_start() -> None:
     with Cluster(brokers=1) as cluster:
         cluster.kill(NODE)
         directory = Path(cluster.running.plan.node(NODE).directory)
@@ -142,7 +142,7 @@ def one_node(path: Path) -> ClusterPlan:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
-async def test_a_node_whose_process_is_only_being_made_is_stopped_like_another(
+async def test_node_is_stopped_while_its_process_starts(
     again: bool, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     nodes = Nodes(
@@ -164,7 +164,7 @@ async def test_a_node_whose_process_is_only_being_made_is_stopped_like_another(
     assert (nodes.state(NODE), nodes.pid(NODE)) == (NodeState.STOPPED, None)
 
 
-def test_a_cluster_that_runs_is_not_entered_again_and_may_be_left_twice() -> None:
+def test_running_cluster_rejects_a_second_enter_and_accepts_a_second_exit() -> None:
     with Cluster(brokers=1) as cluster:
         pid = cluster.pid(NODE)
         with pytest.raises(RuntimeError, match="runs already"):
@@ -173,7 +173,7 @@ def test_a_cluster_that_runs_is_not_entered_again_and_may_be_left_twice() -> Non
     cluster.__exit__(None, None, None)
 
 
-async def test_a_cluster_that_runs_is_not_entered_again_under_trio() -> None:
+async def test_running_cluster_rejects_a_second_enter_under_trio() -> None:
     wanted = Cluster(brokers=1)
     async with wanted as cluster:
         with pytest.raises(RuntimeError, match="runs already"):
@@ -181,7 +181,7 @@ async def test_a_cluster_that_runs_is_not_entered_again_under_trio() -> None:
         assert cluster.pid(NODE) is not None
 
 
-def test_a_node_that_the_cluster_has_not_is_said(cluster: Cluster) -> None:
+def test_unknown_node_raises_value_error(cluster: Cluster) -> None:
     for verb in (cluster.kill, cluster.restart, cluster.pause, cluster.partition, cluster.state):
         with pytest.raises(ValueError, match="there is no node 7, only 1"):
             verb(7)

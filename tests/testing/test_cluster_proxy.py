@@ -60,7 +60,9 @@ async def nothing_comes(stream: trio.abc.ReceiveStream) -> None:
     assert scope.cancelled_caught
 
 
-async def test_bytes_pass_both_ways_and_so_does_each_end(joined: Joined, clock: MockClock) -> None:
+async def test_proxy_forwards_bytes_and_ends_in_both_directions(
+    joined: Joined, clock: MockClock
+) -> None:
     await joined.left.send_all(b"question")
     await joined.left.send_eof()
     assert await receive(joined.right, 8) == b"question"
@@ -71,9 +73,7 @@ async def test_bytes_pass_both_ways_and_so_does_each_end(joined: Joined, clock: 
     assert await joined.left.receive_some() == b""
 
 
-async def test_a_delay_is_paid_once_by_what_follows_closely(
-    joined: Joined, clock: MockClock
-) -> None:
+async def test_latency_does_not_reduce_throughput(joined: Joined, clock: MockClock) -> None:
     joined.there.shape = LinkShape(delay_s=0.1)
     start = trio.current_time()
     for _ in range(20):
@@ -85,7 +85,7 @@ async def test_a_delay_is_paid_once_by_what_follows_closely(
     assert trio.current_time() - start == pytest.approx(0.1), "the way back is not delayed"
 
 
-async def test_connections_share_the_rate_of_a_direction(clock: MockClock) -> None:
+async def test_connections_share_the_rate_limit_of_a_direction(clock: MockClock) -> None:
     shared, back = LinkDirection(), LinkDirection()
     shared.shape = LinkShape(bytes_per_s=10_000)
     async with trio.open_nursery() as nursery:
@@ -104,7 +104,7 @@ async def test_connections_share_the_rate_of_a_direction(clock: MockClock) -> No
         nursery.cancel_scope.cancel()
 
 
-async def test_what_a_partition_holds_back_comes_when_it_heals(
+async def test_bytes_held_by_a_partition_arrive_after_heal(
     joined: Joined, clock: MockClock
 ) -> None:
     joined.there.close()
@@ -118,7 +118,7 @@ async def test_what_a_partition_holds_back_comes_when_it_heals(
     assert await joined.right.receive_some() == b""
 
 
-async def test_a_partition_hides_that_a_peer_is_gone(joined: Joined, clock: MockClock) -> None:
+async def test_partition_hides_a_closed_connection(joined: Joined, clock: MockClock) -> None:
     joined.there.close()
     joined.back.close()
     await trio.aclose_forcefully(joined.right)
@@ -129,7 +129,9 @@ async def test_a_partition_hides_that_a_peer_is_gone(joined: Joined, clock: Mock
     assert await joined.left.receive_some() == b""
 
 
-async def test_a_delayed_piece_waits_out_a_partition_too(joined: Joined, clock: MockClock) -> None:
+async def test_delayed_bytes_wait_for_the_end_of_a_partition(
+    joined: Joined, clock: MockClock
+) -> None:
     joined.there.shape = LinkShape(delay_s=1)
     await joined.left.send_all(b"under way")
     await trio.sleep(0.5)
@@ -139,7 +141,7 @@ async def test_a_delayed_piece_waits_out_a_partition_too(joined: Joined, clock: 
     assert await receive(joined.right, 9) == b"under way"
 
 
-def test_a_partition_is_between_nodes_unless_it_says_otherwise() -> None:
+def test_partition_blocks_only_nodes_by_default() -> None:
     links = Links([1, 2, 3])
     links.partition([1])
     assert closed(links) == {(1, 2), (2, 1), (1, 3), (3, 1)}
@@ -159,7 +161,7 @@ def closed(links: Links) -> set[tuple[LinkEnd, LinkEnd]]:
     return {pair for pair in pairs if not links.direction(*pair).is_open}
 
 
-def test_a_shape_is_among_nodes_and_no_node_is_far_from_itself() -> None:
+def test_link_shape_applies_between_different_nodes() -> None:
     links, slow = Links([1, 2]), LinkShape(delay_s=0.1)
     links.shape(slow)
     assert links.direction(1, 2).shape == links.direction(2, 1).shape == slow
@@ -175,7 +177,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
 """
 
 
-async def test_the_kernel_tells_who_speaks(nursery: trio.Nursery) -> None:
+async def test_connection_owner_is_found_in_proc(nursery: trio.Nursery) -> None:
     """The kernel distinguishes two connecting processes: only the node is known, and partitioned."""
     links, pids, port = Links([1, 2]), {}, 0
 

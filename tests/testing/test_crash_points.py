@@ -46,7 +46,7 @@ def left(crash_point: CrashPoint) -> tuple[dict[str, bytes], int]:
         (CrashPoint(frozenset({"write"}), 2), ({"renamed": b"onetwo"}, 2)),
     ],
 )
-def test_the_power_goes_at_the_change_that_was_drawn(
+def test_crash_point_cuts_power_at_its_operation(
     crash_point: CrashPoint, expected: tuple[dict[str, bytes], int]
 ) -> None:
     assert left(crash_point) == expected
@@ -54,7 +54,7 @@ def test_the_power_goes_at_the_change_that_was_drawn(
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
-def test_a_strike_that_may_not_happen_waits_until_it_may(refused: int) -> None:
+def test_crash_point_waits_until_it_may_occur(refused: int) -> None:
     responses = [False] * refused + [True]
     files = VirtualFiles(VirtualDisk())
     file = files.open(HERE, create=True)
@@ -65,7 +65,7 @@ def test_a_strike_that_may_not_happen_waits_until_it_may(refused: int) -> None:
         file.sync()
 
 
-def test_nothing_happens_that_is_not_due() -> None:
+def test_crash_point_that_is_not_due_has_no_effect() -> None:
     files = VirtualFiles(VirtualDisk())
     files.crash_point = CrashPoint(frozenset({"write"}), passes=3)
     work(files)

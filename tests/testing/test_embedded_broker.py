@@ -40,13 +40,13 @@ def topics(bootstrap: str) -> set[str]:
     return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics)
 
 
-def test_plain_with_serves_other_peoples_clients() -> None:
+def test_broker_under_with_serves_other_client_libraries() -> None:
     with Broker(topics=["t"]) as broker:
         produce(broker.bootstrap, "t", b"one", b"two")
         assert consume(broker.bootstrap, "t", 2) == [b"one", b"two"]
 
 
-def test_reset_forgets_topics_and_brings_back_those_declared() -> None:
+def test_reset_deletes_topics_and_recreates_the_declared_ones() -> None:
     with Broker(topics={"kept": 2}) as broker:
         broker.create_topic("passing", partitions=1)
         produce(broker.bootstrap, "kept", b"forgotten")
@@ -57,7 +57,7 @@ def test_reset_forgets_topics_and_brings_back_those_declared() -> None:
         assert consume(broker.bootstrap, "kept", 1) == [b"remembered"]
 
 
-def test_a_given_directory_outlives_the_broker(tmp_path: Path) -> None:
+def test_given_data_directory_is_kept(tmp_path: Path) -> None:
     with Broker(topics=["t"], data=tmp_path) as broker:
         produce(broker.bootstrap, "t", b"still here")
     assert (tmp_path / ".kafka_cleanshutdown").exists()
@@ -65,7 +65,7 @@ def test_a_given_directory_outlives_the_broker(tmp_path: Path) -> None:
         assert consume(broker.bootstrap, "t", 1) == [b"still here"]
 
 
-async def test_a_broker_that_is_cancelled_closes_cleanly(tmp_path: Path) -> None:
+async def test_cancelled_broker_shuts_down_cleanly(tmp_path: Path) -> None:
     with trio.CancelScope() as scope:
         async with Broker(topics={"t": 3}, data=tmp_path):
             scope.cancel()
@@ -73,20 +73,20 @@ async def test_a_broker_that_is_cancelled_closes_cleanly(tmp_path: Path) -> None
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_a_temporary_directory_is_removed() -> None:
+def test_temporary_data_directory_is_removed() -> None:
     with Broker() as broker:
         directory = Path(str(broker.node.config.log_dirs[0]))
         assert directory.is_dir()
     assert not directory.exists()
 
 
-async def test_async_with_runs_in_the_tests_own_loop() -> None:
+async def test_broker_under_async_with_runs_in_the_current_loop() -> None:
     async with Broker(topics={"t": 3}) as broker:
         async with open_cluster(broker.node.seams.network, broker.bootstrap) as cluster:
             assert len((await cluster.topic("t")).partitions) == 3
 
 
-def test_an_error_at_start_reaches_the_test_and_leaves_nothing(
+def test_start_error_is_raised_and_data_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -98,7 +98,7 @@ def test_an_error_at_start_reaches_the_test_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_in_the_test_still_stops_the_broker() -> None:
+def test_error_in_the_test_stops_the_broker() -> None:
     broker = Broker()
     with pytest.raises(ZeroDivisionError), broker:
         1 / 0  # noqa: B018
@@ -106,14 +106,14 @@ def test_an_error_in_the_test_still_stops_the_broker() -> None:
         _ = broker.node
 
 
-def test_an_address_that_is_taken_is_named() -> None:
+def test_error_of_an_address_in_use_has_the_address() -> None:
     with Broker() as first:
         taken = Broker(listen=first.bootstrap)
         with pytest.raises(CannotStart, match=rf"can't listen on {first.bootstrap}: .*--listen"):
             taken.__enter__()
 
 
-async def test_plain_with_serves_a_test_under_trio_too() -> None:
+async def test_broker_under_with_serves_a_test_under_trio() -> None:
     """A test under trio may use the session's broker, whose fixture entered it with plain `with`."""
     with Broker() as broker:
         broker.create_topic("t", partitions=2)
@@ -122,7 +122,7 @@ async def test_plain_with_serves_a_test_under_trio_too() -> None:
         broker.reset()
 
 
-def test_one_that_runs_is_not_entered_again() -> None:
+def test_running_broker_rejects_a_second_enter() -> None:
     """A test might enter the fixture's broker as if it were its own: `with kafka_broker:`."""
     with Broker() as broker:
         address, threads = broker.bootstrap, threading.active_count()
@@ -135,20 +135,20 @@ def test_one_that_runs_is_not_entered_again() -> None:
         broker.create_topic("t")
 
 
-async def test_an_error_in_a_test_under_trio_is_not_wrapped() -> None:
+async def test_error_under_trio_is_raised_without_exception_group() -> None:
     with pytest.raises(ZeroDivisionError):
         async with Broker():
             1 / 0  # noqa: B018
 
 
-async def test_an_error_in_a_test_under_trio_closes_cleanly(tmp_path: Path) -> None:
+async def test_error_under_trio_shuts_down_cleanly(tmp_path: Path) -> None:
     with pytest.raises(BaseException, match="reason"):
         async with Broker(data=tmp_path):
             pytest.skip("a reason")
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-async def test_topics_are_created_and_forgotten_under_trio() -> None:
+async def test_topics_are_created_and_reset_under_trio() -> None:
     async with Broker(topics={"kept": 1}) as broker:
         await broker.acreate_topic("passing", partitions=2)
         async with open_cluster(broker.node.seams.network, broker.bootstrap) as cluster:
@@ -157,7 +157,7 @@ async def test_topics_are_created_and_forgotten_under_trio() -> None:
         assert set(broker.node.metadata.image.topics_by_name) == {"kept"}
 
 
-async def test_what_is_for_plain_with_names_its_like_for_trio() -> None:
+async def test_synchronous_methods_under_trio_raise_with_the_async_name() -> None:
     async with Broker() as broker:
         with pytest.raises(RuntimeError, match="await acreate_topic and areset"):
             broker.create_topic("t")
@@ -165,7 +165,7 @@ async def test_what_is_for_plain_with_names_its_like_for_trio() -> None:
             broker.reset()
 
 
-def test_asyncio_is_told_that_plain_with_serves_it() -> None:
+def test_async_with_under_asyncio_raises_with_a_hint() -> None:
     async def main() -> None:
         with pytest.raises(RuntimeError, match="plain `with`"):
             async with Broker():
@@ -179,7 +179,7 @@ def test_asyncio_is_told_that_plain_with_serves_it() -> None:
     asyncio.run(main())
 
 
-def test_configs_may_be_numbers_and_booleans() -> None:
+def test_configs_accept_numbers_and_booleans() -> None:
     with Broker(configs={"num.partitions": 3, "auto.create.topics.enable": False}) as broker:
         assert broker.node.config.get_int("num.partitions") == 3
         assert broker.node.config["auto.create.topics.enable"] is False
@@ -187,7 +187,7 @@ def test_configs_may_be_numbers_and_booleans() -> None:
         assert broker.node.metadata.image.topic_configs("t") == {"retention.ms": "5000"}
 
 
-def test_a_config_that_is_none_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_config_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with Broker(configs={"num.partition": "3"}):
         pass
     assert "Unknown configs, without effect: num.partition" in caplog.text

@@ -38,7 +38,7 @@ class _Door:
         return 2 * number
 
 
-def test_calls_run_on_the_loop_while_it_is_open() -> None:
+def test_calls_run_in_the_loop_thread() -> None:
     door = _Door()
     thread = LoopThread(door.opened, name="a door", start_s=10)
     assert thread.value is door
@@ -51,7 +51,7 @@ def test_calls_run_on_the_loop_while_it_is_open() -> None:
     thread.close()  # idempotent
 
 
-def test_what_cannot_be_entered_is_told_at_once() -> None:
+def test_error_on_enter_is_raised() -> None:
     @asynccontextmanager
     async def locked() -> AsyncIterator[None]:
         raise OSError("locked")
@@ -61,7 +61,7 @@ def test_what_cannot_be_entered_is_told_at_once() -> None:
         LoopThread(locked, name="a door", start_s=10)
 
 
-def test_what_ends_the_loop_by_itself_is_told_when_it_is_closed() -> None:
+def test_error_that_ends_the_loop_is_raised_by_close() -> None:
     door = _Door()
     thread = LoopThread(door.opened, name="a door", start_s=10)
     thread.call_sync(door.break_it.set)
@@ -70,7 +70,7 @@ def test_what_ends_the_loop_by_itself_is_told_when_it_is_closed() -> None:
     assert caught.group_contains(OSError, match="broken")
 
 
-def test_what_takes_too_long_to_enter_is_left_again() -> None:
+def test_enter_timeout_exits_the_context() -> None:
     left = threading.Event()
 
     @asynccontextmanager
@@ -86,7 +86,7 @@ def test_what_takes_too_long_to_enter_is_left_again() -> None:
     assert left.is_set()
 
 
-def test_ctrl_c_while_it_is_entered_leaves_it_again() -> None:
+def test_ctrl_c_during_enter_exits_the_context() -> None:
     left = threading.Event()
 
     @asynccontextmanager
@@ -105,7 +105,7 @@ def test_ctrl_c_while_it_is_entered_leaves_it_again() -> None:
     assert left.is_set()
 
 
-async def test_it_is_called_and_closed_inside_another_loop_too() -> None:
+async def test_loop_thread_works_inside_another_loop() -> None:
     """A test under trio may use a session fixture that runs in another loop."""
     door = _Door()
     thread = LoopThread(door.opened, name="a door", start_s=10)
@@ -114,7 +114,7 @@ async def test_it_is_called_and_closed_inside_another_loop_too() -> None:
     assert not door.is_open
 
 
-def test_what_is_under_way_when_the_loop_ends_is_told_so() -> None:
+def test_call_in_progress_fails_when_the_loop_ends() -> None:
     door = _Door()
     thread = LoopThread(door.opened, name="a door", start_s=10)
 
@@ -128,7 +128,7 @@ def test_what_is_under_way_when_the_loop_ends_is_told_so() -> None:
         thread.close()
 
 
-def test_what_a_call_raises_is_its_callers() -> None:
+def test_error_of_a_call_is_raised_to_its_caller() -> None:
     door = _Door()
     thread = LoopThread(door.opened, name="a door", start_s=10)
 

@@ -7,7 +7,7 @@ import pytest
 pytest_plugins = ["pytester"]
 
 
-def test_tests_share_a_broker_and_not_its_topics(pytester: pytest.Pytester) -> None:
+def test_tests_share_a_broker_but_no_topics(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
         import pytest

@@ -15,7 +15,7 @@ def clock() -> VirtualClock:
     return VirtualClock(epoch_ms=1_000_000)
 
 
-async def test_nothing_moves_by_itself(clock: VirtualClock) -> None:
+async def test_virtual_time_does_not_advance_by_itself(clock: VirtualClock) -> None:
     woken = []
 
     async def sleeper() -> None:
@@ -34,7 +34,7 @@ async def test_nothing_moves_by_itself(clock: VirtualClock) -> None:
     assert clock.wall_ms() == 1_001_500
 
 
-async def test_run_for_stops_at_every_deadline(clock: VirtualClock) -> None:
+async def test_run_for_stops_at_each_deadline(clock: VirtualClock) -> None:
     seen: list[tuple[str, float]] = []
 
     async def tick() -> None:
@@ -57,7 +57,7 @@ async def test_run_for_stops_at_every_deadline(clock: VirtualClock) -> None:
     assert clock.monotonic() == 10.2
 
 
-async def test_awkward_numbers_do_not_hold_it_up(clock: VirtualClock) -> None:
+async def test_run_for_advances_past_rounding_errors(clock: VirtualClock) -> None:
     clock.advance(1e7 + 0.1)
     woken = []
 
@@ -72,7 +72,7 @@ async def test_awkward_numbers_do_not_hold_it_up(clock: VirtualClock) -> None:
     assert woken == [1e-9, 0.1 + 0.2, 1 / 3, 0.7]
 
 
-async def test_the_wall_clock_can_be_corrected(clock: VirtualClock) -> None:
+async def test_wall_clock_can_be_set(clock: VirtualClock) -> None:
     clock.advance(2)
     clock.set_wall_ms(500)
     assert (clock.wall_ms(), clock.monotonic()) == (500, 2.0)
@@ -82,7 +82,7 @@ async def test_the_wall_clock_can_be_corrected(clock: VirtualClock) -> None:
         clock.advance(-1)
 
 
-def test_calls_that_wake_nobody_are_made_without_a_turn_of_the_loop() -> None:
+def test_calls_that_wake_no_task_run_without_a_loop_pass() -> None:
     clock = VirtualClock()
     clock.jumping = True
     made: list[float] = []
@@ -99,7 +99,7 @@ def test_calls_that_wake_nobody_are_made_without_a_turn_of_the_loop() -> None:
     assert (made, clock.monotonic()) == ([1.0, 2.0, 3.0, 4.0], 10.0)
 
 
-def test_who_sleeps_while_it_jumps_wakes_then_and_who_is_cancelled_does_not() -> None:
+def test_sleep_with_jumping_wakes_in_time_or_is_cancelled() -> None:
     clock = VirtualClock()
     clock.jumping = True
     woken: list[tuple[str, float]] = []
@@ -121,7 +121,7 @@ def test_who_sleeps_while_it_jumps_wakes_then_and_who_is_cancelled_does_not() ->
     assert clock.monotonic() == 3.0
 
 
-async def test_time_stands_for_who_fell_asleep_while_it_jumped(clock: VirtualClock) -> None:
+async def test_sleep_started_with_jumping_waits_after_jumping_ends(clock: VirtualClock) -> None:
     clock.jumping = True
     async with trio.open_nursery() as nursery:
         nursery.start_soon(clock.sleep, 3)

@@ -32,7 +32,7 @@ def after_crashes(files: VirtualFiles, look: Callable[[VirtualFiles], object]) -
     return {look(VirtualFiles(files.disk.crash(seed))) for seed in SEEDS}
 
 
-def test_synced_bytes_under_a_synced_name_stay() -> None:
+def test_synced_bytes_with_a_synced_name_survive() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
     file.append_v([b"kept"])
@@ -42,7 +42,7 @@ def test_synced_bytes_under_a_synced_name_stay() -> None:
 
 
 @pytest.mark.parametrize(("code", "is_kept"), [(errno.EIO, False), (errno.EMFILE, True)])
-def test_a_sync_that_fails_makes_the_next_one_vain_unless_nothing_was_tried(
+def test_sync_after_a_failed_sync_has_no_effect_unless_descriptors_ran_out(
     code: int, is_kept: bool
 ) -> None:
     """The kernel drops the pages of a failed sync (fsyncgate), unless it failed for lack of a
@@ -58,7 +58,7 @@ def test_a_sync_that_fails_makes_the_next_one_vain_unless_nothing_was_tried(
     assert (after_crashes(files, lambda f: f.read(HERE / "f")) == {b"kept"}) == is_kept
 
 
-def test_unsynced_bytes_are_lost_kept_or_torn_at_a_sector() -> None:
+def test_unsynced_write_is_lost_kept_or_torn_at_a_sector() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
     file.append_v([b"s" * 100])
@@ -69,7 +69,7 @@ def test_unsynced_bytes_are_lost_kept_or_torn_at_a_sector() -> None:
     assert sizes == {100, 1600, SECTOR_BYTES, 2 * SECTOR_BYTES, 3 * SECTOR_BYTES}
 
 
-def test_a_torn_write_may_lack_any_of_its_sectors() -> None:
+def test_torn_write_may_lack_any_sectors() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
     files.sync_directory(HERE)
@@ -82,7 +82,7 @@ def test_a_torn_write_may_lack_any_of_its_sectors() -> None:
     assert after_crashes(files, sectors) == {"", "u", "uu", ".u", "uuu", "u.u", ".uu", "..u"}
 
 
-def test_a_large_torn_write_is_often_cut_short_and_nothing_else() -> None:
+def test_large_torn_write_is_often_a_prefix() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
     files.sync_directory(HERE)
@@ -100,7 +100,7 @@ def test_a_large_torn_write_is_often_cut_short_and_nothing_else() -> None:
     assert min(found.values()) > len(SEEDS) // 20
 
 
-def test_files_and_names_are_written_back_each_for_itself() -> None:
+def test_files_and_names_become_durable_independently() -> None:
     files = fresh()
     for name in "ab":
         files.open(HERE / name, create=True)
@@ -115,7 +115,7 @@ def test_files_and_names_are_written_back_each_for_itself() -> None:
     assert len(after_crashes(files, left)) == 8
 
 
-def test_a_later_write_may_be_there_without_an_earlier_one() -> None:
+def test_later_write_may_survive_without_an_earlier_one() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
     files.sync_directory(HERE)
@@ -127,7 +127,7 @@ def test_a_later_write_may_be_there_without_an_earlier_one() -> None:
     assert b"a" * 600 + b"b" * 600 in found
 
 
-def test_the_name_of_a_synced_file_may_be_lost() -> None:
+def test_name_of_a_synced_file_may_be_lost() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
     file.append_v([b"x"])
@@ -135,7 +135,7 @@ def test_the_name_of_a_synced_file_may_be_lost() -> None:
     assert after_crashes(files, lambda f: tuple(f.list(HERE))) == {(), ("f",)}
 
 
-def test_names_change_in_order() -> None:
+def test_name_changes_become_durable_in_order() -> None:
     files = fresh()
     for name in "abc":
         files.open(HERE / name, create=True)
@@ -145,7 +145,7 @@ def test_names_change_in_order() -> None:
     assert after_crashes(files, lambda f: tuple(f.list(HERE))) == expected
 
 
-def test_a_rename_between_directories_is_whole() -> None:
+def test_rename_between_directories_is_atomic() -> None:
     files = fresh()
     for name in "xy":
         files.make_directory(HERE / name)
@@ -162,7 +162,7 @@ def test_a_rename_between_directories_is_whole() -> None:
     assert after_crashes(files, names) == {((), ("g",))}
 
 
-def test_renamed_before_its_bytes_were_synced() -> None:
+def test_file_renamed_before_its_sync_may_lose_bytes() -> None:
     """The mistake that `write_new` prevents."""
     files = fresh()
     files.write_new(HERE / "c", b"old")
@@ -173,7 +173,7 @@ def test_renamed_before_its_bytes_were_synced() -> None:
     assert b"" in after_crashes(files, lambda f: f.read(HERE / "c"))
 
 
-def test_write_new_is_all_or_nothing_at_every_sync() -> None:
+def test_write_new_is_atomic_at_each_sync() -> None:
     for sync in range(3, 5):
         files = fresh()
         files.write_new(HERE / "c", b"old")
@@ -188,7 +188,7 @@ def test_write_new_is_all_or_nothing_at_every_sync() -> None:
     assert after_crashes(files, lambda f: f.read(HERE / "c")) == {b"new"}
 
 
-def test_a_directory_whose_name_is_lost_takes_all_with_it() -> None:
+def test_directory_with_a_lost_name_loses_its_files() -> None:
     files = fresh()
     files.make_directory(HERE / "t-0")
     files.write_new(HERE / "t-0" / "c", b"x")
@@ -197,7 +197,7 @@ def test_a_directory_whose_name_is_lost_takes_all_with_it() -> None:
     assert after_crashes(files, lambda f: f.exists(HERE / "t-0" / "c")) == {True}
 
 
-def test_a_removal_that_was_not_synced_may_be_undone() -> None:
+def test_unsynced_removal_may_be_undone() -> None:
     files = fresh()
     files.write_new(HERE / "c", b"x")
     files.remove(HERE / "c")
@@ -206,7 +206,7 @@ def test_a_removal_that_was_not_synced_may_be_undone() -> None:
     assert after_crashes(files, lambda f: f.exists(HERE / "c")) == {False}
 
 
-def test_an_unsynced_truncation_may_be_undone() -> None:
+def test_unsynced_truncation_may_be_undone() -> None:
     files = fresh()
     files.write_new(HERE / "c", b"0123456789")
     file = files.open(HERE / "c", write=True)
@@ -216,7 +216,7 @@ def test_an_unsynced_truncation_may_be_undone() -> None:
     assert after_crashes(files, lambda f: f.read(HERE / "c")) == {b"0123"}
 
 
-def test_what_a_failed_sync_lost_no_later_one_saves() -> None:
+def test_data_of_a_failed_sync_is_not_saved_by_a_later_sync() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
     files.sync_directory(HERE)
@@ -234,7 +234,7 @@ def test_what_a_failed_sync_lost_no_later_one_saves() -> None:
     }
 
 
-def test_the_same_seed_leaves_the_same_disk() -> None:
+def test_same_seed_gives_the_same_disk() -> None:
     files = fresh()
     for n in range(20):
         files.open(HERE / str(n), create=True).append_v([bytes([n]) * 2000])
@@ -243,7 +243,7 @@ def test_the_same_seed_leaves_the_same_disk() -> None:
         assert image.fingerprint() == files.disk.crash(seed).fingerprint()
 
 
-def test_an_image_is_a_disk_of_its_own() -> None:
+def test_crash_returns_an_independent_disk() -> None:
     files = fresh()
     files.write_new(HERE / "c", b"x")
     before = files.disk.fingerprint()
@@ -256,7 +256,7 @@ def test_an_image_is_a_disk_of_its_own() -> None:
 
 
 class TestPower:
-    def test_the_sync_it_goes_at_has_no_effect(self) -> None:
+    def test_sync_at_the_power_cut_has_no_effect(self) -> None:
         files = fresh()
         file = files.open(HERE / "f", create=True)
         files.sync_directory(HERE)
@@ -266,7 +266,7 @@ class TestPower:
             file.sync()
         assert b"" in after_crashes(files, lambda f: f.read(HERE / "f"))
 
-    def test_the_sync_it_goes_after_is_done(self) -> None:
+    def test_sync_before_the_power_cut_is_durable(self) -> None:
         files = fresh()
         file = files.open(HERE / "f", create=True)
         files.sync_directory(HERE)
@@ -277,7 +277,7 @@ class TestPower:
             file.append_v([b"y"])
         assert after_crashes(files, lambda f: f.read(HERE / "f")) == {b"x" * 10}
 
-    def test_a_restarted_node_takes_the_lock(self) -> None:
+    def test_restarted_node_acquires_the_lock(self) -> None:
         disk = VirtualDisk()
         power = Power()
         VirtualFiles(disk, power).lock(Path("/.lock"))
@@ -288,7 +288,7 @@ class TestPower:
 
     @settings(max_examples=60, deadline=None)
     @given(seed=st.integers(0, 2**32), calls_before=st.integers(0, 60))
-    def test_no_byte_changes_after_a_crash(self, seed: int, calls_before: int) -> None:
+    def test_calls_after_a_crash_change_nothing(self, seed: int, calls_before: int) -> None:
         """Random calls of all kinds, on old and new handles, raise and have no effect."""
         rng = random.Random(seed)
         files = fresh()
@@ -357,7 +357,7 @@ class RandomCalls:
 
 
 class TestFaults:
-    def test_on_paths_like_a_pattern(self) -> None:
+    def test_fault_affects_paths_that_match_its_pattern(self) -> None:
         files = fresh()
         files.make_directory(HERE / "d1")
         files.make_directory(HERE / "d2")
@@ -372,7 +372,7 @@ class TestFaults:
         files.disk.heal(fault)
         one.append_v([b"x"])
 
-    def test_read_only(self) -> None:
+    def test_read_only_disk_rejects_changes(self) -> None:
         files = fresh()
         files.write_new(HERE / "f", b"0123")
         files.disk.make_read_only("/data*")
@@ -389,7 +389,7 @@ class TestFaults:
             assert caught.value.errno == errno.EROFS
         assert files.read(HERE / "f") == b"0123"
 
-    def test_full_and_with_room_again(self) -> None:
+    def test_full_disk_accepts_writes_after_space_is_freed(self) -> None:
         disk = VirtualDisk()
         mount = disk.mount(Path("/small"), 1000)
         files = VirtualFiles(disk)
@@ -402,7 +402,7 @@ class TestFaults:
         assert file.append_v([bytes(200)]) == 900
         files.open(Path("/elsewhere"), create=True).append_v([bytes(5000)])
 
-    def test_no_rename_leaves_a_file_system(self) -> None:
+    def test_rename_out_of_a_mount_fails(self) -> None:
         disk = VirtualDisk()
         for name in ("/d1", "/d2"):
             disk.mount(Path(name))
@@ -412,7 +412,7 @@ class TestFaults:
             files.rename(Path("/d1/t-0"), Path("/d2/t-0"))
         assert caught.value.errno == errno.EXDEV
 
-    def test_cold_until_somebody_waits(self) -> None:
+    def test_chilled_file_is_cold_until_a_blocking_read(self) -> None:
         files = fresh()
         files.write_new(HERE / "f", b"0123")
         file = files.open(HERE / "f")
@@ -425,7 +425,7 @@ class TestFaults:
         with pytest.raises(WouldBlock):
             again.read_at(0, 1, nowait=True)
 
-    def test_slow_whoever_has_waited(self) -> None:
+    def test_slow_disk_is_cold_after_a_blocking_read(self) -> None:
         files = fresh()
         file = files.open(HERE / "f", create=True)
         file.append_v([b"0123"])
@@ -437,7 +437,7 @@ class TestFaults:
         assert file.read_at(0, 4, nowait=True) == b"0123"
 
 
-def test_an_unpinned_handle_has_no_luck() -> None:
+def test_unpinned_handle_of_a_removed_file_fails() -> None:
     """A real file would find the bytes as long as its descriptor is not evicted."""
     files = fresh()
     files.write_new(HERE / "f", b"0123")

@@ -49,9 +49,7 @@ class Receiver:
             self.end = "lost"
 
 
-async def test_bytes_take_their_time_and_keep_their_order(
-    world: VirtualWorld, clock: VirtualClock
-) -> None:
+async def test_bytes_arrive_delayed_and_in_order(world: VirtualWorld, clock: VirtualClock) -> None:
     _, client, _, server = await connected(world)
     world.wires.set_delay(0.5, 2.0)
     receiver = Receiver(world, server)
@@ -67,7 +65,7 @@ async def test_bytes_take_their_time_and_keep_their_order(
     assert all(0.5 <= at <= 2.0 for _, at in receiver.came)
 
 
-async def test_a_partition_holds_back_and_loses_nothing(
+async def test_partition_delays_bytes_without_loss(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     _, client, _, server = await connected(world)
@@ -88,7 +86,7 @@ async def test_a_partition_holds_back_and_loses_nothing(
     assert receiver.end == "end"
 
 
-async def test_connecting_across_a_partition_waits(
+async def test_connect_waits_for_the_end_of_a_partition(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     a, b = world.node("a"), world.node("b")
@@ -107,7 +105,7 @@ async def test_connecting_across_a_partition_waits(
     assert connection.peer.host == "a"
 
 
-async def test_a_sender_waits_for_a_slow_reader(world: VirtualWorld, clock: VirtualClock) -> None:
+async def test_sender_waits_for_a_slow_receiver(world: VirtualWorld, clock: VirtualClock) -> None:
     _, client, _, server = await connected(world)
     sent = trio.Event()
 
@@ -125,7 +123,7 @@ async def test_a_sender_waits_for_a_slow_reader(world: VirtualWorld, clock: Virt
         nursery.cancel_scope.cancel()
 
 
-async def test_a_cut_loses_connections_and_no_more(
+async def test_cut_resets_connections_and_allows_new_ones(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     a, client, b, server = await connected(world)
@@ -144,7 +142,7 @@ async def test_a_cut_loses_connections_and_no_more(
     await listener.accept()
 
 
-async def test_a_crashed_host_resets_its_peers_and_can_do_nothing(
+async def test_crashed_host_resets_its_peers_and_has_no_effect(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     a, client, b, server = await connected(world)
@@ -170,7 +168,7 @@ async def test_a_crashed_host_resets_its_peers_and_can_do_nothing(
         server.abort()
 
 
-async def test_nothing_is_sent_by_a_task_that_is_cancelled_after_the_crash(
+async def test_task_cancelled_after_the_crash_sends_nothing(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     """A simulated crash cuts the power first, and cancels the nursery then."""
@@ -198,7 +196,7 @@ async def test_nothing_is_sent_by_a_task_that_is_cancelled_after_the_crash(
     assert receiver.came == []
 
 
-async def test_a_machine_that_is_gone_is_silent_until_it_is_up_again(
+async def test_silenced_host_does_not_respond_until_its_restart(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     a, client, b, _ = await connected(world)
@@ -228,9 +226,7 @@ async def test_a_machine_that_is_gone_is_silent_until_it_is_up_again(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_process_that_is_killed_after_its_machine_was_back_is_no_silence(
-    world: VirtualWorld, clock: VirtualClock
-) -> None:
+async def test_crash_after_unsilence_resets_peers(world: VirtualWorld, clock: VirtualClock) -> None:
     world.wires.silence("b")
     world.wires.unsilence("b")
     _, client, b, _ = await connected(world)
@@ -241,7 +237,7 @@ async def test_a_process_that_is_killed_after_its_machine_was_back_is_no_silence
     assert receiver.end == "lost"
 
 
-async def test_of_two_troubles_between_hosts_one_outlasts_the_other(
+async def test_overlapping_network_faults_end_separately(
     world: VirtualWorld, clock: VirtualClock
 ) -> None:
     _, client, _, server = await connected(world)

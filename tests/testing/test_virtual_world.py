@@ -50,12 +50,12 @@ def history(seed: int) -> list[str]:
     return happened
 
 
-def test_the_same_seed_is_the_same_run() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     for seed in range(5):
         assert history(seed) == history(seed)
 
 
-def test_a_loop_of_another_thread_does_not_change_a_run() -> None:
+def test_loop_in_another_thread_does_not_change_a_run() -> None:
     alone, over = history(0), threading.Event()
 
     async def loop() -> None:
@@ -76,11 +76,11 @@ def test_a_loop_of_another_thread_does_not_change_a_run() -> None:
         thread.join()
 
 
-def test_another_seed_is_another_run() -> None:
+def test_different_seed_gives_a_different_run() -> None:
     assert len({tuple(history(seed)) for seed in range(5)}) == 5
 
 
-def test_a_node_restarts_on_what_its_crash_left() -> None:
+def test_restarted_node_has_its_disk_after_the_crash() -> None:
     world = VirtualWorld()
     node = world.node("b")
     node.files.write_new(Path("/synced"), b"x")
@@ -95,7 +95,7 @@ def test_a_node_restarts_on_what_its_crash_left() -> None:
 
 
 @pytest.mark.usefixtures("own_ctrl_c")
-def test_ctrl_c_ends_a_world_that_never_rests() -> None:
+def test_ctrl_c_ends_a_busy_world() -> None:
     passes = 0
 
     async def work() -> None:
