@@ -23,11 +23,11 @@ LAYERS = ("seams", "protocol", "client", "storage", "replication", "broker", "cl
 """Those that `odradek serve` runs."""
 
 _HERE = Path(__file__).parent
-_INTEROP = ROOT / "tests" / "interop"
-SHARED = (_HERE / "brokers.py", _HERE / "running.py", _INTEROP / "broker_process.py")
+_SUPPORT = ROOT / "tests" / "support"
+SHARED = (_HERE / "brokers.py", _HERE / "programs.py", _SUPPORT / "broker_process.py")
 STARTED_BY = {
-    "odradek": _INTEROP / "odradek_process.py",
-    "kafka": _INTEROP / "real_kafka.py",
+    "odradek": _SUPPORT / "odradek_process.py",
+    "kafka": _SUPPORT / "real_kafka.py",
 }
 
 
