@@ -1,9 +1,8 @@
-"""Transcripts of a partition under its controller, line by line: the commands ("> …"), and what comes of it.
+"""Transcripts of the controller's decisions about a partition: commands ("> …"), records, results and states.
 
-The files under `tests/transcripts/controller` are meant to be read with KIP-455 (reassignments),
-KIP-966 (eligible leader replicas) and KIP-841. Each command shows the records that are written, as far as
-they are about the partition, and the result; then the state of the partition. To change the rules
-rewrite them with ODRADEK_REWRITE=1 and read the difference.
+Read the files in `tests/transcripts/controller` together with KIP-455 (reassignments), KIP-966 (eligible leader
+replicas) and KIP-841. After a change of the behaviour, rewrite the files with ODRADEK_REWRITE=1 and review the
+difference.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ REPORTED = {
 
 
 class TranscriptRunner:
-    """Follows a transcript's commands with the controller's decisions."""
+    """Runs the commands of a transcript with the operations of the controller."""
 
     def __init__(self) -> None:
         self.story: list[str] = []
@@ -145,10 +144,10 @@ class TranscriptRunner:
                 for each in moving.values()
             ]
         if not found:
-            self.story.append("nothing is under way")
+            self.story.append("no reassignment")
 
     def alter(self, broker: str, isr: str, partition_epoch: str | None) -> None:
-        """With the epochs that are now, unless an older one of the partition is all it knows."""
+        """Propose an ISR with the current epochs, or with an older partition epoch."""
         node, now = int(broker), self.now
         epoch = now.partition_epoch if partition_epoch is None else int(partition_epoch)
         members = [(each, self.image.brokers[each].epoch) for each in _numbers(isr)]
@@ -156,7 +155,7 @@ class TranscriptRunner:
         proposed = ProposedIsr(topic_id, 0, now.leader_epoch, epoch, members)
         plan = alter_partitions(self.image, node, self.image.brokers[node].epoch, [proposed])
         (response,) = self._perform(plan)
-        reported = response.error_code.name.upper() if response.state is None else "granted"
+        reported = response.error_code.name.upper() if response.state is None else "accepted"
         self.story.append(f"-> {broker} {reported}")
 
     def fence(self, broker: str) -> None:
@@ -184,9 +183,7 @@ class TranscriptRunner:
         self._perform(mark_directories_offline(self.image, node.id, node.epoch, lost))
 
     def elect(self, kind: str) -> None:
-        election = (
-            ElectionType.PREFERRED if kind == "the preferred leader" else ElectionType.UNCLEAN
-        )
+        election = ElectionType.PREFERRED if kind == "preferred" else ElectionType.UNCLEAN
         (response,) = self._perform(elect_leaders(self.image, election, [(TOPIC, 0)]))
         if response.error is not None:
             self.story.append(response.error.code.name.upper())
@@ -218,16 +215,16 @@ _COMMANDS: list[tuple[str, Callable[..., None]]] = [
         r"(\d) brokers; replicas ([\d ]+); min.insync.replicas (\d)(; unclean elections)?",
         TranscriptRunner.begin,
     ),
-    (r"reassign to ([\d ]+)(, as many as there are)?", TranscriptRunner.reassign),
+    (r"reassign to ([\d ]+)(, keeping the replication factor)?", TranscriptRunner.reassign),
     (r"cancel", TranscriptRunner.cancel),
     (r"list", TranscriptRunner.list),
-    (r"(\d) asks for ISR ([\d ]+)(?:, knowing partition epoch (\d+))?", TranscriptRunner.alter),
+    (r"(\d) proposes ISR ([\d ]+)(?:, knowing partition epoch (\d+))?", TranscriptRunner.alter),
     (r"(\d) is fenced", TranscriptRunner.fence),
     (r"(\d) is unfenced", TranscriptRunner.unfence),
-    (r"(\d) begins to shut down", TranscriptRunner.shut_down),
-    (r"(\d) registers again(, after a crash)?", TranscriptRunner.come_back),
+    (r"(\d) starts a controlled shutdown", TranscriptRunner.shut_down),
+    (r"(\d) registers(, after an unclean shutdown)?", TranscriptRunner.come_back),
     (r"the directory of (\d) fails", TranscriptRunner.lose_directory),
-    (r"(the preferred leader|anyone) is elected", TranscriptRunner.elect),
+    (r"(preferred|unclean) leader election", TranscriptRunner.elect),
 ]
 
 

@@ -19,7 +19,7 @@ def test_simulated_partition_keeps_invariants_and_recovers() -> None:
     for way in (
         "truncates to",
         "truncates fully and starts at",
-        "where does epoch",
+        "OffsetForLeaderEpoch",
         "FENCED_LEADER_EPOCH",
         "from the tier",
     ):

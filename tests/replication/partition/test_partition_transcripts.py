@@ -20,11 +20,11 @@ from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("partition")
 TICK_MS = 60
-"""More than a follower may lag."""
+"""More than replica.lag.time.max.ms."""
 
 
 class TranscriptRunner:
-    """Follows a transcript's commands. Everything is delivered but what is held back."""
+    """Runs the commands of a transcript. Messages are delivered unless a command delays them."""
 
     def __init__(self) -> None:
         self._begin(World())
@@ -41,7 +41,7 @@ class TranscriptRunner:
                 break
         else:
             raise ValueError(f"unknown command {command!r}")
-        world = self.world  # a new one after `world_of`
+        world = self.world  # `world_of` replaces it
         return [*world.story, world.where_it_stands(), f"[{world.controller.described()}]"]
 
     def _settle(self, wanted: Callable[[Message], bool]) -> None:
@@ -56,14 +56,14 @@ class TranscriptRunner:
             self.world.write(self.world.nodes[int(node)], each)
 
     def copy(self, node: str, last: str) -> None:
-        """From where the tier has it, as one segment."""
+        """Copy from the highest copied offset to `last`, as one segment."""
         self.world.copy(self.world.nodes[int(node)], int(last) + 1)
 
     def leave_disk(self, node: str, offset: str) -> None:
         self.world.leave_disk(self.world.nodes[int(node)], int(offset))
 
     def fetch(self, nodes: str) -> None:
-        """Round by round, as often as is needed to change the log first."""
+        """Run a fetch of each node in turn, after pending changes of its log."""
         for each in nodes.split():
             node = self.world.nodes[int(each)]
             self.world.now_ms += 10
@@ -102,7 +102,7 @@ class TranscriptRunner:
         self.world.spread()
 
     def images(self, nodes: str) -> None:
-        """The newest alone: what was before it is in it."""
+        """Deliver the newest image, which includes all earlier ones."""
         wanted = {int(each) for each in nodes.split()}
         self._settle(lambda message: _is_image(message) and message.to in wanted)
 
@@ -140,18 +140,18 @@ _COMMANDS: list[tuple[str, Callable[..., None]]] = [
     (r"(\d) writes (.+)", TranscriptRunner.write),
     (r"([\d ]+) fetch(?:es)?", TranscriptRunner.fetch),
     (r"(\d) copies up to (\d+)", TranscriptRunner.copy),
-    (r"(\d) keeps what is from (\d+) on", TranscriptRunner.leave_disk),
-    (r"(\d) asks, and that is late", TranscriptRunner.ask),
-    (r"what was late arrives", TranscriptRunner.settle_fetches),
-    (r"(\d) crashes(?:, and all past (\d) is lost)?", TranscriptRunner.crash),
+    (r"the local log of (\d) starts at (\d+)", TranscriptRunner.leave_disk),
+    (r"(\d) fetches, and the request is delayed", TranscriptRunner.ask),
+    (r"delayed messages arrive", TranscriptRunner.settle_fetches),
+    (r"(\d) crashes(?:, and loses its log from (\d))?", TranscriptRunner.crash),
     (r"(\d) starts", TranscriptRunner.start),
     (r"(\d) is fenced", TranscriptRunner.fence),
     (r"(\d) is unfenced", TranscriptRunner.unfence),
     (r"(\d) is preferred", TranscriptRunner.prefer),
     (r"(\d) is elected uncleanly", TranscriptRunner.elect_uncleanly),
     (r"([\d ]+) receives? the image", TranscriptRunner.images),
-    (r"the controller is asked", TranscriptRunner.alter),
-    (r"a controller that is behind is asked", TranscriptRunner.alter_behind),
+    (r"the controller handles the request", TranscriptRunner.alter),
+    (r"a stale controller handles the request", TranscriptRunner.alter_behind),
     (r"the controller's response arrives", TranscriptRunner.altered),
     (r"time passes", TranscriptRunner.pass_time),
 ]

@@ -124,7 +124,7 @@ class Node:
                     f"{each}" if epoch in (-1, 1) else f"{each} (epoch {epoch})"
                     for each, epoch in action.isr
                 )
-                self.world.log_line(f"{self.id} -> controller ISR {isr}, please")
+                self.world.log_line(f"{self.id} -> controller AlterPartition ISR {isr}")
                 self.world.send(self, CONTROLLER, action)
 
     # Following
@@ -158,7 +158,7 @@ class Node:
         world, log = self.world, self.log
         state = world.tier.state_before(change)
         if state is None:
-            world.log_line(f"{self.id} finds nothing in the tier")
+            world.log_line(f"{self.id} finds no segment in the tier")
             self.follower.failed(change, ErrorCode.unknown_server_error, world.now_ms)
             return
         epochs = " ".join(f"{each.epoch}:{each.start_offset}" for each in state.epochs)
@@ -192,7 +192,7 @@ class Node:
         self.log.trim(start)
         if kept:
             self.world.log_line(
-                f"{self.id} takes {' '.join(f'{text}{epoch}' for epoch, text in kept)}"
+                f"{self.id} appends {' '.join(f'{text}{epoch}' for epoch, text in kept)}"
             )
         self.follower.appended(append)
         self.world.check_committed(self)
@@ -323,13 +323,15 @@ class World:
         content = response.content
         if isinstance(content, EpochEnd):
             self.log_line(
-                f"{node.id} receives that epoch {content.epoch} ends at {content.end_offset}"
+                f"{node.id} receives epoch {content.epoch}, end offset {content.end_offset}"
             )
         elif isinstance(content, OffsetResult):
             self.log_line(f"{node.id} receives {content.offset}")
         elif isinstance(content, FetchResult) and content.diverging is not None:
             end = content.diverging
-            self.log_line(f"{node.id} receives that epoch {end.epoch} ends at {end.end_offset}")
+            self.log_line(
+                f"{node.id} receives diverging epoch {end.epoch}, end offset {end.end_offset}"
+            )
         node.receive(response)
 
     def _alter(self, message: Message, asked: AlterPartition) -> None:
@@ -462,9 +464,9 @@ class World:
 
 def _asks(query: LeaderQuery) -> str:
     if isinstance(query, Fetch):
-        return f"fetches {query.offset} after epoch {query.last_fetched_epoch}"
+        return f"fetches {query.offset}, last fetched epoch {query.last_fetched_epoch}"
     if isinstance(query, QueryEpochEnd):
-        return f"where does epoch {query.epoch} end?"
+        return f"OffsetForLeaderEpoch {query.epoch}"
     return {
         LATEST: "where does your log end?",
         EARLIEST: "where does it start?",

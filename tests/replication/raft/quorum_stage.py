@@ -121,7 +121,7 @@ class Stage:
                 if isinstance(message, RaftRequest) and sender not in self.down:
                     refused = to in self._refusing
                     if refused:
-                        self.story.append(f"{sender} is refused by the host of {to}")
+                        self.story.append(f"{sender} -> {to} connection refused")
                     failed = self.machines[sender].handle_request_failure(
                         number, self.now, refused=refused
                     )
@@ -193,7 +193,7 @@ class Stage:
                 self.story.append(f"{node} has {start} to {log.end_offset}")
                 return machine.appended(log.changes(start), self.now)
             case TruncateLog(end_offset):
-                self.story.append(f"{node} cuts its log at {end_offset}")
+                self.story.append(f"{node} truncates to {end_offset}")
                 log.truncate(end_offset)
                 return machine.truncated(self.now)
             case AdvanceHighWatermark(high_watermark):
@@ -265,7 +265,7 @@ class Stage:
         follows = f" of {machine.leader_id}" if machine.role is QuorumRole.FOLLOWER else ""
         parts = f"{node} {machine.role.value}{follows} in {machine.epoch}"
         extent = f"{max(machine.high_watermark, 0)}/{log.end_offset}"
-        return f"{parts}, {extent}{', cut off' if node in self.down else ''}"
+        return f"{parts}, {extent}{', unreachable' if node in self.down else ''}"
 
 
 def add(node: int) -> RaftRequest:
@@ -290,17 +290,20 @@ def _render(message: RaftRequest | RaftResponse, about: RaftRequest | None) -> s
     """Line of a message; None for Fetch, whose effects have their own lines."""
     match message:
         case VoteRequest(epoch=epoch, pre_vote=pre_vote):
-            asks = "would you vote for me" if pre_vote else "vote for me"
-            return f"{asks} in epoch {epoch}, log {message.last_epoch}/{message.end_offset}"
+            kind = "pre-vote" if pre_vote else "vote"
+            return f"{kind} request, epoch {epoch}, log {message.last_epoch}/{message.end_offset}"
         case VoteResponse(granted=granted):
-            return f"{'yes' if granted else 'no'}, epoch {message.epoch}{_render_error(message)}"
+            result = "granted" if granted else "rejected"
+            return f"vote {result}, epoch {message.epoch}{_render_error(message)}"
         case BeginEpochRequest(epoch=epoch):
-            return f"I lead epoch {epoch}"
+            return f"BeginQuorumEpoch, epoch {epoch}"
         case EndEpochRequest(epoch=epoch, successors=successors):
-            after = f"; after me {_words([each.id for each in successors])}" if successors else ""
-            return f"epoch {epoch} ends{after}"
+            preferred = _words([each.id for each in successors])
+            return f"EndQuorumEpoch, epoch {epoch}" + (
+                f", preferred successors {preferred}" if preferred else ""
+            )
         case FetchResponse(diverging=diverging) if diverging is not None:
-            return f"epoch {diverging.epoch} ends at {diverging.end_offset}"
+            return f"diverging epoch {diverging.epoch}, end offset {diverging.end_offset}"
         case FetchResponse(leader_id=leader_id) if leader_id == NO_LEADER:
             return ""
         case RaftResponse() if message.error is not ErrorCode.none:

@@ -46,12 +46,12 @@ class TranscriptRunner:
             node, what = command.split(" ", 1)
             {
                 "times out": stage.time_out,
-                "asks again": stage.ask_again,
-                "is cut off": stage.cut_off,
+                "retries": stage.ask_again,
+                "is partitioned": stage.cut_off,
                 "is killed": stage.kill,
                 "loses power": stage.lose_power,
                 "starts": stage.start,
-                "is back": stage.down.discard,
+                "is reachable": stage.down.discard,
                 "shuts down": stage.shut_down,
             }[what](int(node))
 
