@@ -20,8 +20,7 @@ from odradek.seams.network import (
 from odradek.seams.real_files import RealFiles
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.contracts.receiving import receive
-from tests.contracts.two_hosts import TwoHosts
+from tests.contracts.two_hosts import TwoHosts, receive
 
 MIB = 1 << 20
 TIMEOUT_SECONDS = 20

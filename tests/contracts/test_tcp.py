@@ -19,8 +19,7 @@ from odradek.seams.network import (
 from odradek.seams.selector import TURN_BYTES, TURN_CONNECTIONS
 from odradek.seams.tcp import TcpConnection, TcpNetwork
 from tests.contracts.descriptors import descriptors_left
-from tests.contracts.receiving import receive
-from tests.contracts.two_hosts import has_ipv6
+from tests.contracts.two_hosts import has_ipv6, receive
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine")
 

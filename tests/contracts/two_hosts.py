@@ -34,3 +34,15 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return True
+
+
+async def receive(connection: Connection, size: int) -> bytes:
+    """Exactly `size` bytes, or what came before the end."""
+    room = memoryview(bytearray(size))
+    got = 0
+    while got < size:
+        more = await connection.receive_into(room[got:])
+        if not more:
+            break
+        got += more
+    return bytes(room[:got])

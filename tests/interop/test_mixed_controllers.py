@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -30,7 +30,7 @@ from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_broker
 from tests.support.anomalies import require
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_clients import read_all
+from tests.support.librdkafka_clients import delivery_errors, read_all
 from tests.support.raw_client import RawClient
 from tests.support.waiting import deadline
 
@@ -158,7 +158,7 @@ def test_topic_is_replicated_in_both_directions(
     )
     admin.create_topics([topic])[name].result(30)
     assert both.leaders(name) == [each[0] for each in ASSIGNMENT]
-    failed = produce(both.theirs.bootstrap, name, 4000, compression)
+    failed = produce_numbers(both.theirs.bootstrap, name, 4000, compression)
     assert failed == []
     for partition in range(len(ASSIGNMENT)):
         wait_for_equal_logs(both, name, partition)
@@ -174,9 +174,9 @@ def test_reassignment_adds_and_removes_replicas(
     admin = AdminClient({"bootstrap.servers": both.ours.bootstrap})
     admin.create_topics([NewTopic(name, len(alone), replica_assignment=alone)])[name].result(30)
     assert both.leaders(name) == [leader for leader, _ in ASSIGNMENT]
-    assert produce(both.theirs.bootstrap, name, 400, "none") == []
+    assert produce_numbers(both.theirs.bootstrap, name, 400, "none") == []
     reassign(both, tmp_path, name, ASSIGNMENT)
-    assert produce(both.theirs.bootstrap, name, 400, "lz4") == []
+    assert produce_numbers(both.theirs.bootstrap, name, 400, "lz4") == []
     for partition in range(len(ASSIGNMENT)):
         wait_for_equal_logs(both, name, partition)
     reassign(both, tmp_path, name, [[follower] for _, follower in ASSIGNMENT])
@@ -211,27 +211,17 @@ def reassign(
             check(0.1)
 
 
-def produce(bootstrap: str, topic: str, count: int, compression: str) -> list[object]:
-    """Idempotent, with acks=all; the errors."""
-    failed: list[object] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "compression.type": compression,
-            "batch.num.messages": 50,
-        }
-    )
-    for number in range(count):
-        producer.produce(
-            topic,
-            b"%06d" % number,
-            partition=number % len(ASSIGNMENT),
-            on_delivery=lambda error, _: failed.append(error) if error is not None else None,
-        )
-        producer.poll(0)
-    assert producer.flush(TIMEOUT_S) == 0
-    return failed
+def produce_numbers(bootstrap: str, topic: str, count: int, compression: str) -> list[KafkaError]:
+    """Produce idempotently with acks=all; return the errors."""
+    config = {
+        "enable.idempotence": True,
+        "compression.type": compression,
+        "batch.num.messages": 50,
+    }
+    values = [b"%06d" % number for number in range(count)]
+    partitions = range(len(ASSIGNMENT))
+    errors = delivery_errors(bootstrap, topic, values, partition=partitions, config=config)
+    return [error for error in errors if error is not None]
 
 
 def wait_for_equal_logs(company: MixedBrokers, topic: str, partition: int) -> None:

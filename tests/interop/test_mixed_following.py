@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicP
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
-from tests.support.librdkafka_clients import TIMEOUT_S
+from tests.support.librdkafka_clients import TIMEOUT_S, delivery_errors
 from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
@@ -59,23 +59,12 @@ def wait_in_sync(company: MixedBrokers, topic: str, *brokers: int) -> None:
             check()
 
 
-def produce(
+def produce_to_odradek(
     company: MixedBrokers, topic: str, values: list[bytes], **config: object
-) -> list[object]:
-    """What became of each: None, or the error."""
-    producer = Producer(
-        {
-            "bootstrap.servers": company.ours.bootstrap,
-            "acks": "all",
-            "linger.ms": 0,
-            **config,
-        }
-    )
-    told: list[object] = []
-    for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(TIMEOUT_S) == 0
-    return told
+) -> list[KafkaError | None]:
+    """Produce with acks=all to Odradek's broker; return the error of each record, or None."""
+    config = {"acks": "all", "linger.ms": 0, **config}
+    return delivery_errors(company.ours.bootstrap, topic, values, config=config)
 
 
 def read(bootstrap: str, topic: str, count: int, **config: object) -> list[bytes]:
@@ -104,7 +93,7 @@ def numbered(count: int, size: int = 100) -> list[bytes]:
 def test_kafka_follows_odradek(company: MixedBrokers) -> None:
     create(company, "followed", **{"min.insync.replicas": "2"})
     values = numbered(2000)
-    assert produce(company, "followed", values) == [None] * len(values)
+    assert produce_to_odradek(company, "followed", values) == [None] * len(values)
     wait_in_sync(company, "followed", OURS, THEIRS)
     assert read(company.ours.bootstrap, "followed", len(values)) == values
     near = {"client.rack": "there"}  # so that it is sent to the follower
@@ -117,7 +106,9 @@ def test_paused_follower_leaves_isr(company: MixedBrokers) -> None:
     os.kill(company.theirs.process.pid, signal.SIGSTOP)
     try:
         values = numbered(10)
-        assert produce(company, "lags", values) == [None] * len(values)  # once it has left
+        assert produce_to_odradek(company, "lags", values) == [None] * len(
+            values
+        )  # once it has left
         wait_in_sync(company, "lags", OURS)
     finally:
         os.kill(company.theirs.process.pid, signal.SIGCONT)
@@ -130,12 +121,14 @@ def test_too_few_in_sync_replicas_are_reported(company: MixedBrokers) -> None:
     os.kill(company.theirs.process.pid, signal.SIGSTOP)
     try:
         wait_in_sync_under_writes(company)
-        (error,) = produce(company, "strict", [b"refused"], **{"message.timeout.ms": 2000})
+        (error,) = produce_to_odradek(
+            company, "strict", [b"refused"], **{"message.timeout.ms": 2000}
+        )
         assert isinstance(error, KafkaError)
     finally:
         os.kill(company.theirs.process.pid, signal.SIGCONT)
     wait_in_sync(company, "strict", OURS, THEIRS)
-    assert produce(company, "strict", [b"taken"]) == [None]
+    assert produce_to_odradek(company, "strict", [b"taken"]) == [None]
 
 
 def wait_in_sync_under_writes(company: MixedBrokers) -> None:
@@ -152,7 +145,7 @@ def wait_in_sync_under_writes(company: MixedBrokers) -> None:
 def test_odradek_follows_kafka(company: MixedBrokers) -> None:
     create(company, "led", leader=THEIRS, **{"min.insync.replicas": "2"})
     values = numbered(5000)
-    assert produce(company, "led", values) == [None] * len(values)
+    assert produce_to_odradek(company, "led", values) == [None] * len(values)
     wait_in_sync(company, "led", OURS, THEIRS)
     assert read(company.ours.bootstrap, "led", len(values), **NEAR_US) == values
 
@@ -162,7 +155,7 @@ def test_large_and_compressed_batches_are_replicated(company: MixedBrokers, code
     name = f"large-{codec}"
     create(company, name, leader=THEIRS, **{"min.insync.replicas": "2"})
     values = numbered(300, 50_000)
-    told = produce(company, name, values, **{"compression.type": codec, "linger.ms": 20})
+    told = produce_to_odradek(company, name, values, **{"compression.type": codec, "linger.ms": 20})
     assert told == [None] * len(values)
     assert read(company.ours.bootstrap, name, len(values), **NEAR_US) == values
 
@@ -171,17 +164,17 @@ def test_large_and_compressed_batches_are_replicated(company: MixedBrokers, code
 def test_killed_leader_is_replaced_and_returns(company: MixedBrokers) -> None:
     create(company, "killed", leader=THEIRS, **{"min.insync.replicas": "1"})
     before = numbered(100)
-    assert produce(company, "killed", before) == [None] * len(before)
+    assert produce_to_odradek(company, "killed", before) == [None] * len(before)
     wait_in_sync(company, "killed", OURS, THEIRS)
     company.kill_theirs()
     wait_in_sync(company, "killed", OURS)
     after = [b"after " + value for value in before]
-    assert produce(company, "killed", after) == [None] * len(after)
+    assert produce_to_odradek(company, "killed", after) == [None] * len(after)
     company.restart_theirs()
     wait_in_sync(company, "killed", OURS, THEIRS)
     prefer(company, "killed")
     last = [b"last " + value for value in before]
-    assert produce(company, "killed", last) == [None] * len(last)
+    assert produce_to_odradek(company, "killed", last) == [None] * len(last)
     assert read(company.ours.bootstrap, "killed", 300, **NEAR_US) == before + after + last
 
 

@@ -16,8 +16,7 @@ from tests.interop.directories_of_other_broker import open_directories
 from tests.support.broker_kinds import BROKERS, STARTERS
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, wait_for_topic
-from tests.support.librdkafka_reading import read_to_end
+from tests.support.librdkafka_clients import TIMEOUT_S, create_topic, read_to_end, wait_for_topic
 from tests.support.tiered_storage_configs import NOT_READY, STORAGE, tiered_configs
 from tests.support.waiting import deadline
 

@@ -26,6 +26,7 @@ from odradek.pipeline.segment_columns import PackedSlices
 from tests.pipeline.tiering import QUICK, TIERED
 from tests.support.broker_process import BrokerProcess
 from tests.support.odradek_process import start_odradek
+from tests.support.random_records import transaction
 from tests.support.real_kafka import start_kafka
 from tests.support.spark_connector import ConnectorFailed, Row, SparkConnector, spark_connector
 
@@ -94,24 +95,19 @@ def _produce(
     broker: BrokerProcess, random: Random, count: int, config: dict[str, Any], ends: str = ""
 ) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2000, **config})
-    if ends:
-        producer.init_transactions()
-        producer.begin_transaction()
-    for _ in range(count):
-        headers = [("h", random.choice((None, b"", b"x"))) for _ in range(random.choice((0, 0, 2)))]
-        topic, partitions = random.choice((("events", 3), ("events", 3), ("other", 1)))
-        producer.produce(
-            topic,
-            key=random.choice((None, b"", b"key")),
-            value=random.choice((None, b"", random.randbytes(100))),
-            partition=random.randrange(partitions),
-            headers=headers or None,
-        )
-    producer.flush()
-    if ends == "commit":
-        producer.commit_transaction()
-    elif ends:
-        producer.abort_transaction()
+    with transaction(producer, ends):
+        for _ in range(count):
+            headers = [
+                ("h", random.choice((None, b"", b"x"))) for _ in range(random.choice((0, 0, 2)))
+            ]
+            topic, partitions = random.choice((("events", 3), ("events", 3), ("other", 1)))
+            producer.produce(
+                topic,
+                key=random.choice((None, b"", b"key")),
+                value=random.choice((None, b"", random.randbytes(100))),
+                partition=random.randrange(partitions),
+                headers=headers or None,
+            )
 
 
 def rows_of(frame: DataFrame) -> list[Row]:

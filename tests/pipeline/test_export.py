@@ -21,6 +21,7 @@ from odradek.testing import Broker
 from tests.pipeline.avro_records import written
 from tests.pipeline.recreated_topics import recreate_topic
 from tests.support.brokers import broker_fixture
+from tests.support.librdkafka_clients import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,10 +33,7 @@ broker = broker_fixture(scope="function", topics={"events": 2, "others": 1})
 
 
 def _produce(broker: Broker, values: list[bytes]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number, value in enumerate(values):
-        producer.produce("events", value=value, partition=number % 2)
-    producer.flush()
+    produce(broker.bootstrap, "events", values, partition=(0, 1))
 
 
 def job(broker: Broker, out: Path, **more: object) -> ExportJob:

@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.testing import Broker
 from tests.pipeline.spark_cluster import end_group, environment
 from tests.pipeline.tiering import QUICK, TIERED
+from tests.support.librdkafka_clients import produce
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -50,11 +50,15 @@ def _value(number: int) -> str:
 
 
 def _produce(broker: Broker, run: int) -> None:
-    config = {"batch.size": 1000, "enable.idempotence": True}  # numbers say which offset they have
-    producer = Producer({"bootstrap.servers": broker.bootstrap, **config})
-    for number in range(run * RECORDS_A_RUN, (run + 1) * RECORDS_A_RUN):
-        producer.produce("events", value=_value(number), partition=number % 2)
-    assert producer.flush(30) == 0
+    first = run * RECORDS_A_RUN
+    numbers = range(first, first + RECORDS_A_RUN)
+    produce(
+        broker.bootstrap,
+        "events",
+        [_value(number) for number in numbers],
+        partition=[number % 2 for number in numbers],
+        config={"batch.size": 1000, "enable.idempotence": True},  # offsets are those of the numbers
+    )
 
 
 def _await_a_batch(commits: Path, driver: subprocess.Popen[str]) -> None:

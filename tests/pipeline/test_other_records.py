@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.pipeline.data_source import BatchReader
@@ -14,6 +13,7 @@ from odradek.pipeline.options import parse_options
 from odradek.testing import Broker
 from tests.pipeline.recreated_topics import recreate_topic
 from tests.pipeline.virtual_histories import TOPIC, History, Rows, by_offset, consume
+from tests.support.librdkafka_clients import produce
 from tests.support.virtual_reading import FULL, VirtualSource, rows_of
 
 
@@ -41,10 +41,7 @@ def test_of_a_topic_that_was_made_again_nothing_is_read() -> None:
 
 
 def _produce(broker: Broker, value: bytes, count: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for _ in range(count):
-        producer.produce("events", value=value, partition=0)
-    producer.flush()
+    produce(broker.bootstrap, "events", [value] * count, partition=0)
 
 
 def test_what_an_unclean_leader_has_written_is_not_what_was_planned() -> None:

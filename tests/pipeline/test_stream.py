@@ -19,6 +19,7 @@ from odradek.pipeline.brokers import TopicPartition
 from odradek.testing import Broker
 from tests.pipeline.recreated_topics import recreate_topic
 from tests.support.brokers import broker_fixture
+from tests.support.librdkafka_clients import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +32,9 @@ broker = broker_fixture(scope="function", topics={"events": 2, "others": 2})
 
 
 def _produce(broker: Broker, first: int, count: int, topic: str = "events") -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(first, first + count):
-        producer.produce(topic, value=b"%d" % number, partition=number % 2)
-    producer.flush()
+    numbers = range(first, first + count)
+    values = [b"%d" % number for number in numbers]
+    produce(broker.bootstrap, topic, values, partition=[number % 2 for number in numbers])
 
 
 def _run(

@@ -25,6 +25,7 @@ from odradek.storage.tiered.custom_metadata import is_dense
 from odradek.storage.tiered.manifest import Manifest
 from odradek.testing import Broker
 from tests.pipeline.tiering import QUICK, TIERED
+from tests.support.random_records import transaction
 from tests.support.spark_reading import by_consumer, by_spark, by_tasks, table
 
 if TYPE_CHECKING:
@@ -65,21 +66,14 @@ def _produce(broker: Broker, random: Random, count: int, codec: str, ends: str) 
         "linger.ms": 2,
     }
     producer = Producer({**config, "transactional.id": "t"} if ends else config)
-    if ends:
-        producer.init_transactions()
-        producer.begin_transaction()
-    for number in range(count):
-        producer.produce(
-            "events",
-            key=b"key %d" % number,
-            value=random.randbytes(random.randrange(200)),
-            partition=number % 2,
-        )
-    producer.flush()
-    if ends == "commit":
-        producer.commit_transaction()
-    elif ends:
-        producer.abort_transaction()
+    with transaction(producer, ends):
+        for number in range(count):
+            producer.produce(
+                "events",
+                key=b"key %d" % number,
+                value=random.randbytes(random.randrange(200)),
+                partition=number % 2,
+            )
 
 
 def _local_start(broker: Broker, partition: int) -> int:

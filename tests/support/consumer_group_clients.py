@@ -8,7 +8,6 @@ from uuid import UUID
 
 from odradek.protocol import apis
 from tests.support.group_clients import Peer
-from tests.support.waiting import deadline
 
 TOPICS = {"orders": 2, "payments": 4}
 
@@ -73,11 +72,3 @@ class Reader(Peer):
     def fetch(self, group: str, member_id: str | None, epoch: int) -> Any:
         asked = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": None}
         return self.ask("admin", apis.OFFSET_FETCH, 9, groups=[asked])
-
-
-def wait_for_coordinator(peer: Peer) -> None:
-    with deadline(30, "the coordinator") as check:
-        while peer.ask("admin", apis.FIND_COORDINATOR, 3, key="g").error_code:
-            check()
-        while peer.ask("admin", apis.DESCRIBE_GROUPS, 5, groups=["g"]).groups[0].error_code:
-            check()

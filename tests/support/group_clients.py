@@ -10,6 +10,7 @@ from typing import Any
 
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
+from tests.support.waiting import deadline
 
 TOPIC = "orders"
 
@@ -104,3 +105,16 @@ def plain(response: Any, peer: Peer, key: str = "") -> Any:
     if response == peer.topic_id:
         return "the topic's id"
     return response
+
+
+def wait_for_coordinators(peer: Peer, groups: str = "abcdefgh") -> None:
+    """Wait until the broker has created the offsets topic and loaded the partitions of these groups.
+
+    Each letter of `groups` is the id of a group. The default has a group in each partition of five.
+    """
+    with deadline(30, "coordinators") as check:
+        for group in groups:
+            while peer.ask("admin", apis.FIND_COORDINATOR, 3, key=group).error_code:
+                check()
+            while peer.ask("admin", apis.DESCRIBE_GROUPS, 5, groups=[group]).groups[0].error_code:
+                check()

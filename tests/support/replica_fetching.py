@@ -59,6 +59,7 @@ from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, Reco
 from odradek.storage.log_manager.log_manager import LogManager, LogServices
 from odradek.testing.virtual_world import VirtualWorld
 from tests.support.partition_logs import batch
+from tests.support.scripted_broker import receive
 
 FOLLOWER = 9
 PORT = 9092
@@ -194,8 +195,8 @@ class LeadingBroker:
     async def _talk(self, connection: Connection) -> None:
         try:
             while True:
-                size = struct.unpack(">i", await _receive(connection, 4))[0]
-                frame = memoryview(await _receive(connection, size))
+                size = struct.unpack(">i", await receive(connection, 4))[0]
+                frame = memoryview(await receive(connection, size))
                 header = read_request_header(frame)
                 api, version = header.api, header.api_version
                 body = await self._respond(api, version, frame, header.body)
@@ -488,14 +489,3 @@ def _is_pressing(response: FetchedPartition) -> bool:
 
 def _joined(parts: list[Any]) -> bytes:
     return b"".join(parts)
-
-
-async def _receive(connection: Connection, size: int) -> bytes:
-    data = memoryview(bytearray(size))
-    have = 0
-    while have < size:
-        count = await connection.receive_into(data[have:])
-        if count == 0:
-            raise ConnectionLost("closed")
-        have += count
-    return bytes(data)

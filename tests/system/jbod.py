@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from tests.support.broker_process import BrokerProcess
-from tests.support.librdkafka_clients import create_topic
+from tests.support.librdkafka_clients import create_topic, delivery_errors
 from tests.support.odradek_process import start_odradek
 from tests.support.raw_client import RawClient
 from tests.support.waiting import deadline
@@ -108,21 +108,14 @@ def partitions_in(bootstrap: str, directory: Path) -> list[int]:
     return sorted(each.partition_index for each in topics["t"].partitions)
 
 
-def produce(bootstrap: str, partition: int, count: int = 1, size: int = 100) -> list[KafkaError]:
-    """Produce records without retries; returns the errors."""
-    errors: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": bootstrap, **NO_RETRIES, "batch.num.messages": 1})
-
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            errors.append(error)
-
-    for number in range(count):
-        value = (b"%d " % number).ljust(size, b".")
-        producer.produce("t", value, partition=partition, on_delivery=delivered)
-        producer.poll(0)
-    producer.flush(30)
-    return errors
+def produce_without_retries(
+    bootstrap: str, partition: int, count: int = 1, size: int = 100
+) -> list[KafkaError]:
+    """Produce `count` records of `size` bytes; return the errors."""
+    values = [(b"%d " % number).ljust(size, b".") for number in range(count)]
+    config = {**NO_RETRIES, "batch.num.messages": 1}
+    errors = delivery_errors(bootstrap, "t", values, partition=partition, config=config)
+    return [error for error in errors if error is not None]
 
 
 def read_all(bootstrap: str, partitions: Sequence[int]) -> list[Row]:
@@ -186,7 +179,7 @@ def running(path: Path, bad: Path, *, records: int = 20, **more: Any) -> Iterato
     try:
         create_topic(process.bootstrap, "t", partitions=PARTITIONS)
         for partition in range(PARTITIONS):
-            assert produce(process.bootstrap, partition, records) == []
+            assert produce_without_retries(process.bootstrap, partition, records) == []
         where = [partitions_in(process.bootstrap, each) for each in (good, bad)]
         assert all(where), "a directory has no partition"
         yield Jbod(process, good, bad, *where)

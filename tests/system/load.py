@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.support.librdkafka_reading import read_to_end
+from tests.support.librdkafka_clients import read_to_end
 from tests.support.waiting import deadline
 from tests.system.ledger import Ledger, Outcome, Row, Transaction
 

@@ -31,7 +31,7 @@ from tests.system.jbod import (
     fetch_error,
     log_dirs,
     partitions_in,
-    produce,
+    produce_without_retries,
     read_all,
     running,
 )
@@ -105,7 +105,7 @@ def test_failed_directory_without_writes_goes_offline(
 def check_it_is_offline(jbod: Jbod) -> None:
     for partition in jbod.bad_partitions:
         assert fetch_error(jbod.bootstrap, partition) is ErrorCode.kafka_storage_error
-    (error,) = produce(jbod.bootstrap, jbod.bad_partitions[0])
+    (error,) = produce_without_retries(jbod.bootstrap, jbod.bad_partitions[0])
     assert error.code() in REFUSALS
     assert f"{jbod.bad} is offline" in jbod.process.log_file.read_text()
 
@@ -134,7 +134,7 @@ def test_directory_without_permissions_goes_offline(open_path: Path) -> None:
 
         with start(jbod, prefix=prefix) as again:  # the failed directory is still offline
             assert log_dirs(again.bootstrap)[str(bad)].error_code is ErrorCode.kafka_storage_error
-            assert produce(again.bootstrap, jbod.good_partitions[0]) == []
+            assert produce_without_retries(again.bootstrap, jbod.good_partitions[0]) == []
             assert fetch_error(again.bootstrap, jbod.bad_partitions[0]) is not ErrorCode.none
             again.process.stop()
         bad.chmod(0o755)
@@ -142,7 +142,7 @@ def test_directory_without_permissions_goes_offline(open_path: Path) -> None:
             assert partitions_in(healed.bootstrap, bad) == jbod.bad_partitions
             after = read_all(healed.bootstrap, jbod.bad_partitions)
             assert sorted(after) == [row for row in before if row[0] in jbod.bad_partitions]
-            assert produce(healed.bootstrap, jbod.bad_partitions[0]) == []
+            assert produce_without_retries(healed.bootstrap, jbod.bad_partitions[0]) == []
 
 
 def obeying_permissions() -> list[str]:
@@ -175,7 +175,7 @@ def test_failed_writeback_takes_directory_offline(open_path: Path) -> None:
             break_it(jbod)
             with deadline(40, "the directory to be offline") as check:
                 while jbod.log_dirs()[str(bad)].error_code is ErrorCode.none:
-                    produce(jbod.bootstrap, jbod.bad_partitions[0], 20, 100_000)
+                    produce_without_retries(jbod.bootstrap, jbod.bad_partitions[0], 20, 100_000)
                     check()
             check_it_is_offline(jbod)
         check_the_others(jbod, load)
@@ -204,13 +204,13 @@ def test_full_disk_refuses_writes_until_space_is_free(open_path: Path) -> None:
         with Load(jbod.bootstrap, jbod.good_partitions) as load:
             ballast = fill(jbod.bad)
             partition = jbod.bad_partitions[0]
-            errors = produce(jbod.bootstrap, partition, 30, 10_000)
+            errors = produce_without_retries(jbod.bootstrap, partition, 30, 10_000)
             assert errors
             assert {error.code() for error in errors} == {KafkaError.KAFKA_STORAGE_ERROR}
             assert jbod.log_dirs()[str(jbod.bad)].error_code is ErrorCode.none
             assert len(read_all(jbod.bootstrap, [partition])) == 20 + 30 - len(errors)
             ballast.unlink()
-            assert produce(jbod.bootstrap, partition, 30, 10_000) == []
+            assert produce_without_retries(jbod.bootstrap, partition, 30, 10_000) == []
         check_the_others(jbod, load)
 
 
@@ -222,7 +222,7 @@ FOR_RECOVERY = 64 << 10
 def test_start_on_full_disk_serves_existing_records(open_path: Path, end: signal.Signals) -> None:
     with small_disk(open_path / "bad", "24m"), running(open_path, open_path / "bad") as jbod:
         ballast = fill(jbod.bad)
-        produce(jbod.bootstrap, jbod.bad_partitions[0], 5, 10_000)
+        produce_without_retries(jbod.bootstrap, jbod.bad_partitions[0], 5, 10_000)
         before = sorted(read_all(jbod.bootstrap, range(PARTITIONS)))
         jbod.process.process.send_signal(end)
         jbod.process.process.wait(30)
@@ -232,7 +232,7 @@ def test_start_on_full_disk_serves_existing_records(open_path: Path, end: signal
             assert sorted(read_all(again.bootstrap, range(PARTITIONS))) == before
             ballast.unlink()
             for partition in jbod.bad_partitions:
-                assert produce(again.bootstrap, partition) == []
+                assert produce_without_retries(again.bootstrap, partition) == []
 
 
 def test_loss_of_metadata_directory_stops_broker_with_reason(open_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_unmounted_disk_leaves_partitions_offline(open_path: Path) -> None:
                 for partition in jbod.bad_partitions:
                     code = fetch_error(without.bootstrap, partition)
                     assert code is ErrorCode.kafka_storage_error
-                assert produce(without.bootstrap, jbod.good_partitions[0]) == []
+                assert produce_without_retries(without.bootstrap, jbod.good_partitions[0]) == []
                 before.append((jbod.good_partitions[0], b"0 ".ljust(100, b".")))
                 assert not (jbod.bad / f"t-{jbod.bad_partitions[0]}").exists()
                 assert not (jbod.bad / "meta.properties").exists()

@@ -36,7 +36,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Cluster
 from tests.support.kafka_tools import run_tool
-from tests.support.librdkafka_reading import read_to_end
+from tests.support.librdkafka_clients import read_to_end
 from tests.support.raw_client import RawClient
 from tests.support.tiered_storage_configs import NOT_READY, STORAGE, tiered_configs
 from tests.support.waiting import deadline

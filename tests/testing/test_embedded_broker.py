@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.broker.config.types import ConfigError
@@ -16,13 +16,7 @@ from odradek.broker.node import CannotStart
 from odradek.client.metadata import open_cluster
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker, Cluster
-
-
-def produce(bootstrap: str, topic: str, *values: bytes) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(10) == 0
+from tests.support.librdkafka_clients import produce
 
 
 def consume(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
@@ -42,24 +36,24 @@ def topics(bootstrap: str) -> set[str]:
 
 def test_broker_under_with_serves_other_client_libraries() -> None:
     with Broker(topics=["t"]) as broker:
-        produce(broker.bootstrap, "t", b"one", b"two")
+        produce(broker.bootstrap, "t", [b"one", b"two"], partition=0)
         assert consume(broker.bootstrap, "t", 2) == [b"one", b"two"]
 
 
 def test_reset_deletes_topics_and_recreates_the_declared_ones() -> None:
     with Broker(topics={"kept": 2}) as broker:
         broker.create_topic("passing", partitions=1)
-        produce(broker.bootstrap, "kept", b"forgotten")
+        produce(broker.bootstrap, "kept", [b"forgotten"], partition=0)
         assert topics(broker.bootstrap) >= {"kept", "passing"}
         broker.reset()
         assert topics(broker.bootstrap) & {"kept", "passing"} == {"kept"}
-        produce(broker.bootstrap, "kept", b"remembered")
+        produce(broker.bootstrap, "kept", [b"remembered"], partition=0)
         assert consume(broker.bootstrap, "kept", 1) == [b"remembered"]
 
 
 def test_given_data_directory_is_kept(tmp_path: Path) -> None:
     with Broker(topics=["t"], data=tmp_path) as broker:
-        produce(broker.bootstrap, "t", b"still here")
+        produce(broker.bootstrap, "t", [b"still here"], partition=0)
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     with Broker(data=tmp_path) as broker:
         assert consume(broker.bootstrap, "t", 1) == [b"still here"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from odradek.seams.files import Path
 from odradek.seams.real import real_seams
@@ -17,6 +17,7 @@ from odradek.testing import Broker
 from odradek.testing.power import Power
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
+from tests.support.librdkafka_clients import deliver
 from tests.support.waiting import wait_until
 
 CAPACITY = 64 * 1024 * 1024
@@ -37,31 +38,18 @@ def broker(disk: VirtualDisk) -> Iterator[Broker]:
         yield broker
 
 
-def produce(bootstrap: str, count: int) -> tuple[list[int], list[KafkaError]]:
-    """Offsets acknowledged, and errors; nothing is retried."""
-    offsets: list[int] = []
-    errors: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            offsets.append(message.offset())
-        else:
-            errors.append(error)
-
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "retries": 0, "batch.num.messages": 1, "log_level": 0}
-    )
-    for _ in range(count):
-        producer.produce("t", VALUE, partition=0, on_delivery=delivered)
-        producer.poll(0)
-    producer.flush(30)
-    return offsets, errors
+def produce_without_retries(bootstrap: str, count: int) -> tuple[list[int], list[KafkaError]]:
+    """Produce records; return the offsets of the acknowledged ones, and the errors of the others."""
+    config = {"retries": 0, "batch.num.messages": 1, "log_level": 0}
+    reports = deliver(bootstrap, "t", [VALUE] * count, partition=0, config=config)
+    offsets = [message.offset() for error, message in reports if error is None]
+    return offsets, [error for error, _ in reports if error is not None]
 
 
 def test_full_disk_is_logged_and_reads_continue(
     broker: Broker, disk: VirtualDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    offsets, errors = produce(broker.bootstrap, 700)
+    offsets, errors = produce_without_retries(broker.bootstrap, 700)
     assert 0 < len(offsets) < 700
     assert {error.code() for error in errors} == {KafkaError.KAFKA_STORAGE_ERROR}
 
@@ -74,7 +62,7 @@ def test_full_disk_is_logged_and_reads_continue(
     assert [message.offset() for message in read] == sorted(offsets)
 
     disk.mount_of(Path("/small/data")).capacity_bytes = 2 * CAPACITY
-    more, errors = produce(broker.bootstrap, 5)
+    more, errors = produce_without_retries(broker.bootstrap, 5)
     assert errors == []
     assert more == list(range(len(offsets), len(offsets) + 5))
     wait_until(lambda: "log directory /small/data has free space again" in caplog.text)

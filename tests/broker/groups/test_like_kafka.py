@@ -15,11 +15,10 @@ import pytest
 from odradek.protocol import apis
 from tests.broker.groups.stage import metadata
 from tests.support.broker_process import BrokerProcess
-from tests.support.group_clients import TOPIC, UUID_TEXT, Peer, plain
+from tests.support.group_clients import TOPIC, UUID_TEXT, Peer, plain, wait_for_coordinators
 from tests.support.kafka_tools import run_tool
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
-from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 
@@ -47,20 +46,10 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerPro
 def peers(brokers: list[BrokerProcess]) -> Iterator[list[Peer]]:
     found = [Peer(broker.bootstrap) for broker in brokers]
     for peer in found:
-        _wait_for_coordinators(peer)
+        wait_for_coordinators(peer)
     yield found
     for peer in found:
         peer.close()
-
-
-def _wait_for_coordinators(peer: Peer) -> None:
-    """Wait until Kafka has created and loaded the internal topic."""
-    with deadline(30, "coordinators") as check:
-        for group in "abcdefgh":  # all partitions
-            while peer.ask("admin", apis.FIND_COORDINATOR, 3, key=group).error_code:
-                check()
-            while peer.ask("admin", apis.DESCRIBE_GROUPS, 5, groups=[group]).groups[0].error_code:
-                check()
 
 
 Story = Callable[[Peer, Callable[[Any], Any]], None]
@@ -550,7 +539,7 @@ def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
             "--create", "--topic", TOPIC, "--partitions", "2",
         ).check()  # fmt: skip
         peer = Peer(kafka.bootstrap)
-        _wait_for_coordinators(peer)
+        wait_for_coordinators(peer)
         joined = member(peer, lambda response: response, "group", "a", session_timeout=300_000)
         peer.ask("a", apis.SYNC_GROUP, 5, **sync_values("group", joined))
         named = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
@@ -570,7 +559,7 @@ def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
         broker = start()
         try:
             peer = Peer(broker.bootstrap)
-            _wait_for_coordinators(peer)
+            wait_for_coordinators(peer)
             beat = {"group_id": "group", "generation_id": 1, "member_id": joined.member_id}
             assert not peer.ask("a", apis.HEARTBEAT, 4, **beat).error_code
             for group in ("group", "simple"):

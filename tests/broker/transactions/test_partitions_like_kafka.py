@@ -68,13 +68,13 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     ):
         found = [Peer(each, Connection(each.bootstrap, "client")) for each in (kafka, odradek)]
         for peer in found:
-            _wait_for_coordinators(peer)
+            _wait_for_both_coordinators(peer)
         yield found
         for peer in found:
             peer.connection.close()
 
 
-def _wait_for_coordinators(peer: Peer) -> None:
+def _wait_for_both_coordinators(peer: Peer) -> None:
     """Wait until Kafka has created and loaded the internal topics."""
     kind = peer.broker.kind
     begin = {"transactional_id": "x", "transaction_timeout": 1000}

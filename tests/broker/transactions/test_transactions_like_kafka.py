@@ -74,13 +74,13 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
                 ).check()  # fmt: skip
             found.append(Peer(broker, Connection(broker.bootstrap, "client")))
         for peer in found:
-            _wait_for_coordinators(peer)
+            _wait_for_transaction_coordinators(peer)
         yield found
         for peer in found:
             peer.connection.close()
 
 
-def _wait_for_coordinators(peer: Peer) -> None:
+def _wait_for_transaction_coordinators(peer: Peer) -> None:
     """Wait until Kafka has created and loaded the internal topics."""
     with deadline(60, "coordinators") as check:
         for key_type, keys in ((1, "abcdef"), (0, "abcdef")):

@@ -34,9 +34,8 @@ from tests.support.consumer_group_clients import (
     Owned,
     Reader,
     See,
-    wait_for_coordinator,
 )
-from tests.support.group_clients import plain
+from tests.support.group_clients import plain, wait_for_coordinators
 from tests.support.kafka_tools import run_tool
 from tests.support.odradek_process import start_odradek
 from tests.support.real_kafka import start_kafka
@@ -77,7 +76,7 @@ def prepare(broker: BrokerProcess) -> None:
 def readers(brokers: list[BrokerProcess]) -> Iterator[list[Reader]]:
     found = [Reader(broker.bootstrap) for broker in brokers]
     for each in found:
-        wait_for_coordinator(each)
+        wait_for_coordinators(each, "g")
     yield found
     for each in found:
         each.close()
@@ -421,7 +420,7 @@ def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
     with start_kafka(tmp_path / "kafka", config=CONFIG) as kafka:
         prepare(kafka)
         reader = Reader(kafka.bootstrap)
-        wait_for_coordinator(reader)
+        wait_for_coordinators(reader, "g")
         reader.beat("a", "moves", JOINS, subscribed_topic_names=["orders", "payments"])
         reader.beat("b", "moves", JOINS, instance_id="i")
         reader.beat("b", "moves", 3, instance_id="i")
@@ -440,7 +439,7 @@ def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
         broker = start()
         try:
             reader = Reader(broker.bootstrap)
-            wait_for_coordinator(reader)
+            wait_for_coordinators(reader, "g")
 
             def see(response: Any, reader: Reader = reader) -> None:
                 seen.append(without_ids(plain(response, reader), reader))

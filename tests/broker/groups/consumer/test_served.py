@@ -12,8 +12,8 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker
 from tests.support.brokers import broker_fixture
-from tests.support.consumer_group_clients import JOINS, LEAVES, TOPICS, Reader, wait_for_coordinator
-from tests.support.group_clients import Connection
+from tests.support.consumer_group_clients import JOINS, LEAVES, TOPICS, Reader
+from tests.support.group_clients import Connection, wait_for_coordinators
 from tests.support.odradek_process import start_odradek
 from tests.support.waiting import wait_until
 
@@ -34,7 +34,7 @@ broker = broker_fixture(topics=TOPICS, configs=CONFIGS)
 @pytest.fixture
 def reader(broker: Broker) -> Iterator[Reader]:
     made = Reader(broker.bootstrap)
-    wait_for_coordinator(made)
+    wait_for_coordinators(made, "g")
     yield made
     made.close()
 
@@ -117,7 +117,7 @@ def test_reset_removes_consumer_groups(broker: Broker) -> None:
     first.beat("a", "reset", JOINS)
     broker.reset()
     second = Reader(broker.bootstrap)
-    wait_for_coordinator(second)
+    wait_for_coordinators(second, "g")
     assert describe(second, "reset").error_code is ErrorCode.group_id_not_found
     for each in (first, second):
         each.close()
@@ -127,7 +127,7 @@ def test_consumer_protocol_disabled_rejects_heartbeat() -> None:
     configs = {**CONFIGS, "group.coordinator.rebalance.protocols": "classic"}
     with Broker(topics=TOPICS, configs=configs) as broker:
         reader = Reader(broker.bootstrap)
-        wait_for_coordinator(reader)
+        wait_for_coordinators(reader, "g")
         assert reader.beat("a", "none", JOINS).error_code is ErrorCode.unsupported_version
         assert describe(reader, "none").error_code is ErrorCode.unsupported_version
         reader.close()
@@ -154,7 +154,7 @@ def test_consumer_group_survives_crash(tmp_path: Path) -> None:
     try:
         make_topics(broker.bootstrap)
         reader = Reader(broker.bootstrap)
-        wait_for_coordinator(reader)
+        wait_for_coordinators(reader, "g")
         reader.beat("a", "kept", JOINS, subscribed_topic_names=["payments"])
         reader.beat("b", "kept", JOINS, subscribed_topic_names=["payments"], instance_id="i")
         reader.commit("a", "kept", 2)
@@ -163,7 +163,7 @@ def test_consumer_group_survives_crash(tmp_path: Path) -> None:
         broker.kill()
         broker = start_odradek(tmp_path, config=CONFIGS, log_dirs=broker.log_dirs)
         reader = Reader(broker.bootstrap)
-        wait_for_coordinator(reader)
+        wait_for_coordinators(reader, "g")
         assert describe(reader, "kept") == before
         assert not reader.beat("a", "kept", 2).error_code
         assert not reader.beat("b", "kept", 3, instance_id="i").error_code
