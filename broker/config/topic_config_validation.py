@@ -77,7 +77,7 @@ def validate_topic(
 def _check_tiered(values: Mapping[str, ConfigValue], *, tiering: bool) -> None:
     if not tiering:
         raise ConfigError(
-            "Tiered Storage functionality is disabled in the broker."
+            "Tiered Storage functionality is disabled in the broker (remote.log.storage.system.enable)."
             " Topic cannot be configured with remote log storage."
         )
     policy = cast(Sequence[str], values["cleanup.policy"])
