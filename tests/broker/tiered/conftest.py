@@ -1,4 +1,4 @@
-"""What the tests of a broker's tiered storage share."""
+"""Fixtures of the tiered storage tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A leader's copies: in order, over failures, within their quota (T-11, T-12, T-22, T-28 to T-30, E15),
-with a log on a virtual disk."""
+"""Tests of the copy task: order, failures and quota (T-11, T-12, T-22, T-28 to T-30, E15)."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from tests.support.log_managers import append
 
 
 async def test_closed_segments_are_copied_in_order(clock: VirtualClock) -> None:
-    """T-28, T-29: published, copied, published, one after the other; the active one is not."""
+    """T-28, T-29: each copy is published as started and as finished. The active segment is not copied."""
     async with tiered_world(clock) as world:
         world.fill(2)
         await world.pass_time()
@@ -45,8 +44,8 @@ async def test_closed_segments_are_copied_in_order(clock: VirtualClock) -> None:
         assert len(world.storage.calls) == 2
 
 
-async def test_what_is_copied_may_leave_the_disk(clock: VirtualClock) -> None:
-    """T-30, E12: local retention goes by it; the log's start stays."""
+async def test_copied_segments_expire_by_local_retention(clock: VirtualClock) -> None:
+    """T-30, E12: the log start offset does not change."""
     async with tiered_world(clock, config=replace(TIERED, local_retention_bytes=1)) as world:
         world.fill(2)
         world.log.delete_expired(clock.wall_ms())
@@ -58,8 +57,8 @@ async def test_what_is_copied_may_leave_the_disk(clock: VirtualClock) -> None:
         assert world.log.log_start_offset == 0
 
 
-async def test_a_round_comes_every_interval(clock: VirtualClock) -> None:
-    """T-11: remote.log.manager.task.interval.ms after the last ended."""
+async def test_copy_task_runs_at_task_interval(clock: VirtualClock) -> None:
+    """T-11: remote.log.manager.task.interval.ms after the end of the previous run."""
     async with tiered_world(clock) as world:
         await world.pass_time(1)
         world.fill(1)
@@ -69,8 +68,8 @@ async def test_a_round_comes_every_interval(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0"]
 
 
-async def test_a_failed_copy_leaves_nothing_and_is_tried_again(clock: VirtualClock) -> None:
-    """T-12, T-22, E15: deleted, tried again with pauses that double, each time under a fresh id."""
+async def test_failed_copy_is_deleted_and_retried_with_new_id(clock: VirtualClock) -> None:
+    """T-12, T-22, E15: the backoff doubles."""
     async with tiered_world(clock) as world:
         world.fill(1)
         world.storage.failing["copy"] = RemoteStorageUnavailable("503")
@@ -89,8 +88,8 @@ async def test_a_failed_copy_leaves_nothing_and_is_tried_again(clock: VirtualClo
         assert len(world.storage.kept) == 1
 
 
-async def test_a_copier_does_not_die_of_an_error(clock: VirtualClock) -> None:
-    """The known wound: one bad segment ends the copier, and the disk fills without a word."""
+async def test_unexpected_error_does_not_stop_copy_task(clock: VirtualClock) -> None:
+    """In Kafka a failed segment once stopped the task, and the disk filled without a log message."""
     async with tiered_world(clock) as world:
         world.fill(1)
         world.storage.failing["copy"] = ZeroDivisionError("a bug")
@@ -101,8 +100,8 @@ async def test_a_copier_does_not_die_of_an_error(clock: VirtualClock) -> None:
         assert len(world.storage.kept) == 1
 
 
-async def test_what_a_failed_deletion_leaves_is_deleted_later(clock: VirtualClock) -> None:
-    """T-36, E15: a copy that failed, whose deletion failed as well."""
+async def test_failed_deletion_of_failed_copy_is_retried(clock: VirtualClock) -> None:
+    """T-36, E15."""
     async with tiered_world(clock) as world:
         world.fill(1)
         world.storage.failing = {
@@ -117,11 +116,11 @@ async def test_what_a_failed_deletion_leaves_is_deleted_later(clock: VirtualCloc
         assert len(world.storage.kept) == 1
 
 
-async def test_a_copy_is_published_until_that_is_known(clock: VirtualClock) -> None:
-    """T-29: the metadata is away after the copy: the copy is not thrown away."""
+async def test_publication_of_copy_is_retried_without_new_copy(clock: VirtualClock) -> None:
+    """T-29: the metadata is unavailable after the copy."""
     async with tiered_world(clock) as world:
         world.fill(1)
-        world.lose_metadata_once_copied()
+        world.fail_metadata_after_copy()
         await world.pass_time(60)
         assert world.states() == [(0, STARTED)]
         assert world.log.highest_copied_offset == -1
@@ -131,13 +130,13 @@ async def test_a_copy_is_published_until_that_is_known(clock: VirtualClock) -> N
         assert world.storage.calls == ["copy 0"]
 
 
-async def test_a_copy_that_cannot_be_published_keeps_no_place(clock: VirtualClock) -> None:
-    """T-11: the pool is small, and others' metadata may be elsewhere. It is published in the end, and nothing
-    else of its partition is copied before."""
+async def test_unpublished_copy_occupies_no_copier_thread(clock: VirtualClock) -> None:
+    """T-11: other partitions may use other metadata partitions. Further segments of the same partition are
+    copied only after the publication."""
     settings = {"remote.log.manager.copier.thread.pool.size": "1"}
     async with tiered_world(clock, settings=settings) as world:
         world.fill(2)
-        world.lose_metadata_once_copied()
+        world.fail_metadata_after_copy()
         await world.pass_time(0.1)
         assert world.manager.copiers.borrowed_tokens == 0
         assert await world.gauge("RemoteStoreUnavailable") == 1
@@ -151,13 +150,13 @@ async def test_a_copy_that_cannot_be_published_keeps_no_place(clock: VirtualCloc
         assert not world.manager.work.in_progress
 
 
-async def test_who_leads_again_does_not_copy_what_is_still_to_be_published(
+async def test_copy_task_of_next_leadership_waits_for_unpublished_copy(
     clock: VirtualClock,
 ) -> None:
-    """Another copier than the one that handed it over: it, too, waits until the copy is known."""
+    """The copy was started by the copy task of the previous leadership."""
     async with tiered_world(clock) as world:
         world.fill(2)
-        world.lose_metadata_once_copied()
+        world.fail_metadata_after_copy()
         await world.pass_time(0.1)
         world.follow(1)
         await world.pass_time(10)
@@ -172,10 +171,10 @@ async def test_who_leads_again_does_not_copy_what_is_still_to_be_published(
         assert world.log.highest_copied_offset == 5
 
 
-async def test_custom_metadata_that_is_too_large_ends_copies(
+async def test_oversized_custom_metadata_stops_copy_task(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """remote.log.metadata.custom.metadata.max.bytes: the copy is deleted, with what it is known by."""
+    """remote.log.metadata.custom.metadata.max.bytes: the copy and its metadata are deleted."""
     settings = {"remote.log.metadata.custom.metadata.max.bytes": "4"}
     async with tiered_world(clock, settings=settings) as world:
         world.storage.custom = b"12345"
@@ -186,7 +185,7 @@ async def test_custom_metadata_that_is_too_large_ends_copies(
         assert "custom.metadata.max.bytes" in caplog.text
 
 
-async def test_the_quota_of_copies(clock: VirtualClock) -> None:
+async def test_copies_are_throttled_by_quota(clock: VirtualClock) -> None:
     """remote.log.manager.copy.max.bytes.per.second."""
     settings = {"remote.log.manager.copy.max.bytes.per.second": "50"}
     async with tiered_world(clock, settings=settings) as world:
@@ -202,10 +201,10 @@ async def test_the_quota_of_copies(clock: VirtualClock) -> None:
         assert len(world.storage.calls) == 4
 
 
-async def test_a_partition_with_much_to_copy_lets_others_have_their_turn(
+async def test_copy_task_releases_its_thread_after_maximum_run_time(
     clock: VirtualClock,
 ) -> None:
-    """The pool is small: after half a minute a copier queues again, and goes on where it was."""
+    """It waits for a thread again and continues with the next segment."""
     settings = {"remote.log.manager.copier.thread.pool.size": "1"}
     async with tiered_world(clock, settings=settings) as world, trio.open_nursery() as nursery:
         world.fill(4)
@@ -224,10 +223,10 @@ async def test_a_partition_with_much_to_copy_lets_others_have_their_turn(
         assert world.storage.calls == ["copy 0", "copy 3", "other", "copy 6", "copy 9"]
 
 
-async def test_what_is_deleted_before_its_turn_is_not_copied(
+async def test_segment_deleted_by_delete_records_is_not_copied(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DeleteRecords, while a segment before it is copied: that is no failure of the store."""
+    """DeleteRecords during the copy of an earlier segment is not reported as a failure of the remote storage."""
     async with tiered_world(clock) as world:
         world.fill(3)
 
@@ -245,11 +244,11 @@ async def test_what_is_deleted_before_its_turn_is_not_copied(
         assert "cannot be copied" not in caplog.text
 
 
-async def test_what_is_deleted_while_it_is_opened_is_not_copied(
+async def test_segment_deleted_while_opened_is_not_copied(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DeleteRecords while the copier waits for a thread: what there is by then is copied at once, and the
-    store has not failed."""
+    """DeleteRecords while the copy task waits for a thread: the next segment is copied at once, and no failure
+    of the remote storage is reported."""
     async with tiered_world(clock) as world:
         run = world.manager.work._seams.offload.run
 
@@ -266,8 +265,8 @@ async def test_what_is_deleted_while_it_is_opened_is_not_copied(
         assert "cannot be copied" not in caplog.text
 
 
-async def test_a_role_that_is_over_tells_the_log_nothing(clock: VirtualClock) -> None:
-    """T-38: what it would tell last may be no more for the role after it, which asks anew."""
+async def test_cancelled_role_does_not_update_highest_copied_offset(clock: VirtualClock) -> None:
+    """T-38: the value may be wrong for the next role, which computes it."""
     async with tiered_world(clock) as world:
         world.fill(1)
         await world.pass_time(1)
@@ -279,9 +278,9 @@ async def test_a_role_that_is_over_tells_the_log_nothing(clock: VirtualClock) ->
         assert await update_highest_copied_offset(world.metadata, ID, world.log) == 2
 
 
-async def test_what_is_missing_alone_is_copied(clock: VirtualClock) -> None:
-    """The first segment has expired, and a kill came before the new start of the log was in its checkpoint:
-    what the remote tier has of the later ones is not copied again."""
+async def test_only_missing_segments_are_copied(clock: VirtualClock) -> None:
+    """The first segment has expired, and the broker was killed before it checkpointed the log start offset.
+    Later segments that are in the remote tier are not copied again."""
     async with tiered_world(clock) as world:
         world.follow(1)
         world.fill(4)
@@ -294,9 +293,9 @@ async def test_what_is_missing_alone_is_copied(clock: VirtualClock) -> None:
         assert world.log.highest_copied_offset == 11
 
 
-async def test_e15_what_an_unclean_leader_copied_hides_no_gap(clock: VirtualClock) -> None:
-    """T-30, E15: epoch 0 ends at 2 in this log, and at 5 in another's, which was copied; of epoch 1 what
-    begins at 6 is copied, and what lies before is not: it may not leave the disk."""
+async def test_e15_highest_copied_offset_ends_at_gap_in_lineage(clock: VirtualClock) -> None:
+    """T-30, E15: epoch 0 ends at 2 in this log, and at 5 in the log of another leader, which was copied. Epoch
+    1 is copied from offset 6, so offsets 3 to 5 must stay on the disk."""
     async with tiered_world(clock) as world:
         world.follow(1)
         for number in range(10):
@@ -308,9 +307,9 @@ async def test_e15_what_an_unclean_leader_copied_hides_no_gap(clock: VirtualCloc
         assert world.log.highest_copied_offset == 2
 
 
-async def test_a_copy_of_another_history_counts_up_to_where_that_parts(clock: VirtualClock) -> None:
-    """E15: an unclean leader copied epoch 0 further than this log has it, and epoch 2 is copied later on:
-    what this log has in between is not."""
+async def test_highest_copied_offset_ends_where_lineages_diverge(clock: VirtualClock) -> None:
+    """E15: an unclean leader copied more of epoch 0 than this log has, and epoch 2 is copied from a later
+    offset."""
     async with tiered_world(clock) as world:
         world.follow(1)
         await world.pass_time(1)

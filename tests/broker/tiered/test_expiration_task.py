@@ -1,5 +1,4 @@
-"""What a leader deletes from the remote tier, and what it leaves (T-36, T-37, S-03, E15), with a log on a
-virtual disk."""
+"""Tests of the expiration task of the leader (T-36, T-37, S-03, E15)."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ from tests.broker.tiered.tiered_world import (
 from tests.support.log_managers import append
 
 
-async def test_the_log_starts_later_before_anything_is_deleted(clock: VirtualClock) -> None:
-    """T-36, S-03: retention.bytes; followers hear of the start before the first object goes."""
+async def test_log_start_offset_advances_before_deletion(clock: VirtualClock) -> None:
+    """T-36, S-03: retention.bytes; followers receive the log start offset before the first object is deleted."""
     async with tiered_world(clock) as world:
         world.fill(3)
         await world.pass_time()
@@ -53,23 +52,23 @@ async def test_the_log_starts_later_before_anything_is_deleted(clock: VirtualClo
         assert world.states() == [(3, FINISHED), (6, FINISHED)]
 
 
-async def test_how_full_a_tiered_partition_is(clock: VirtualClock) -> None:
-    """RetentionSizeInPercent and LocalRetentionSizeInPercent, of kafka.log.remote's RemoteLogManager."""
+async def test_retention_size_gauges_of_both_tiers(clock: VirtualClock) -> None:
+    """RetentionSizeInPercent and LocalRetentionSizeInPercent of RemoteLogManager."""
     async with tiered_world(clock) as world:
         world.fill(3)
         size = world.log.size_bytes
         await world.pass_time()
-        told = ("TieredRetentionSizeInPercent", "LocalRetentionSizeInPercent")
+        names = ("TieredRetentionSizeInPercent", "LocalRetentionSizeInPercent")
         partition_log = (("partition", "0"), ("topic", "orders"))
-        assert [await world.gauge(name, *partition_log) for name in told] == [0, 0]
+        assert [await world.gauge(name, *partition_log) for name in names] == [0, 0]
         world.change(retention_bytes=2 * size, local_retention_bytes=4 * size)
         await world.pass_time()
-        assert [await world.gauge(name, *partition_log) for name in told] == [50, 25]
+        assert [await world.gauge(name, *partition_log) for name in names] == [50, 25]
 
 
-async def test_nothing_goes_before_the_log_begins_after_it(clock: VirtualClock) -> None:
-    """T-36: a new leader's high watermark lags, and the log's start can't move past it yet; a consumer
-    there would find nothing in either tier."""
+async def test_segment_above_high_watermark_is_not_deleted(clock: VirtualClock) -> None:
+    """T-36: the high watermark of a new leader lags, and the log start offset cannot exceed it. Otherwise a
+    consumer would find the records in neither tier."""
     async with tiered_world(clock) as world:
         world.fill(3)
         await world.pass_time()
@@ -95,7 +94,7 @@ async def test_deleted_records_leave_the_remote_tier(clock: VirtualClock) -> Non
         assert world.log.log_start_offset == 7
 
 
-async def test_a_segment_that_cannot_be_deleted_does_not_keep_others(clock: VirtualClock) -> None:
+async def test_failed_deletion_does_not_block_other_segments(clock: VirtualClock) -> None:
     async with tiered_world(clock) as world:
         world.fill(3)
         await world.pass_time()
@@ -112,8 +111,8 @@ async def test_a_segment_that_cannot_be_deleted_does_not_keep_others(clock: Virt
         assert world.states() == [(0, DELETING)]
 
 
-async def test_several_go_at_once_and_not_too_many(clock: VirtualClock) -> None:
-    """Each takes a delete and a publish: one after the other, 100,000 take hours."""
+async def test_deletions_are_concurrent_up_to_limit(clock: VirtualClock) -> None:
+    """One after the other, 100,000 segments would take hours."""
     async with tiered_world(clock) as world:
         world.fill(25)
         await world.pass_time()
@@ -136,9 +135,8 @@ async def test_several_go_at_once_and_not_too_many(clock: VirtualClock) -> None:
         assert most == DELETIONS_AT_ONCE
 
 
-async def test_older_segments_are_given_up_before_younger_ones(clock: VirtualClock) -> None:
-    """Whoever crashes in between, and has lost that the log's start had moved, finds no hole: what is
-    left of the log begins with the first segment that stays."""
+async def test_deletions_start_in_offset_order(clock: VirtualClock) -> None:
+    """After a crash that loses the new log start offset the remaining segments have no gap."""
     async with tiered_world(clock) as world:
         world.fill(8)
         await world.pass_time()
@@ -147,7 +145,7 @@ async def test_older_segments_are_given_up_before_younger_ones(clock: VirtualClo
         async def slow(event: RemoteLogSegmentMetadataUpdate) -> None:
             nonlocal left
             left = max(left - 1, 0)
-            await clock.sleep(left)  # the first take longest
+            await clock.sleep(left)  # earlier calls take longer
             await update(event)
 
         world.metadata.update_segment = slow  # type: ignore[method-assign]
@@ -159,7 +157,7 @@ async def test_older_segments_are_given_up_before_younger_ones(clock: VirtualClo
 
 
 @pytest.mark.parametrize("error", [RemoteStorageUnavailable, RemoteStorageError])
-async def test_what_cannot_be_given_up_keeps_younger_ones(
+async def test_failed_start_of_deletion_blocks_later_segments(
     clock: VirtualClock, error: type[RemoteStorageError]
 ) -> None:
     async with tiered_world(clock) as world:
@@ -182,7 +180,9 @@ async def test_what_cannot_be_given_up_keeps_younger_ones(
         assert world.states() == []
 
 
-async def test_what_somebody_else_has_deleted_keeps_no_younger_ones(clock: VirtualClock) -> None:
+async def test_segment_deleted_by_other_broker_does_not_block_later_segments(
+    clock: VirtualClock,
+) -> None:
     async with tiered_world(clock) as world:
         world.fill(4)
         await world.pass_time()
@@ -200,7 +200,7 @@ async def test_what_somebody_else_has_deleted_keeps_no_younger_ones(clock: Virtu
         assert world.states() == [(0, FINISHED)]
 
 
-async def test_while_the_store_is_away_few_are_tried(clock: VirtualClock) -> None:
+async def test_unavailable_storage_gets_few_deletions(clock: VirtualClock) -> None:
     async with tiered_world(clock) as world:
         world.fill(50)
         await world.pass_time()
@@ -216,8 +216,8 @@ async def test_while_the_store_is_away_few_are_tried(clock: VirtualClock) -> Non
         assert world.states() == []
 
 
-async def test_records_without_timestamps_stay_for_their_retention(clock: VirtualClock) -> None:
-    """T-36: from when they were copied; they were deleted at once."""
+async def test_records_without_timestamps_expire_after_copy_time(clock: VirtualClock) -> None:
+    """T-36: once they were deleted at once."""
     config = replace(TIERED, retention_ms=3_600_000)
     async with tiered_world(clock, config=config) as world:
         for _ in range(4):
@@ -229,11 +229,11 @@ async def test_records_without_timestamps_stay_for_their_retention(clock: Virtua
         assert world.log.log_start_offset == 3
 
 
-async def test_a_copy_that_is_published_counts_once_whatever_its_copier_knows(
+async def test_published_copy_counts_once_in_retention_size(
     clock: VirtualClock,
 ) -> None:
-    """S-03: what is finished is in the remote tier from then on, and not on the disk alone, though its
-    copier does not hear of it. With exactly retention.bytes nothing goes."""
+    """S-03: a finished segment is in the remote tier even if the copy task did not receive the confirmation. At
+    exactly retention.bytes nothing expires."""
     async with tiered_world(clock) as world:
         world.fill(1)
         await world.pass_time()
@@ -256,9 +256,9 @@ async def test_a_copy_that_is_published_counts_once_whatever_its_copier_knows(
         assert world.log.log_start_offset == 0
 
 
-async def test_what_lies_behind_a_gap_counts_as_local_alone(clock: VirtualClock) -> None:
-    """S-03: a log is copied as far as there are copies one behind the other; what is there of it further
-    on is on the disk as well. With exactly retention.bytes nothing goes."""
+async def test_copies_after_gap_count_as_local_in_retention_size(clock: VirtualClock) -> None:
+    """S-03: only contiguous copies count as remote; later ones are on the disk as well. At exactly
+    retention.bytes nothing expires."""
     async with tiered_world(clock) as world:
         world.fill(1)
         await world.pass_time(1)
@@ -273,8 +273,8 @@ async def test_what_lies_behind_a_gap_counts_as_local_alone(clock: VirtualClock)
         assert world.log.log_start_offset == 0
 
 
-async def test_dangling_copies_of_an_earlier_life_are_deleted(clock: VirtualClock) -> None:
-    """E15: killed while it copied; what came of that is deleted at once, the segment copied anew."""
+async def test_unfinished_copies_of_previous_run_are_deleted_at_once(clock: VirtualClock) -> None:
+    """E15: the broker was killed during a copy. The segment is copied again."""
     topic = InMemoryMetadataTopic()
     async with tiered_world(clock, topic=topic) as world:
         world.fill(1)
@@ -292,8 +292,10 @@ async def test_dangling_copies_of_an_earlier_life_are_deleted(clock: VirtualCloc
         assert world.states() == [(0, FINISHED)]
 
 
-async def test_copies_of_others_that_are_not_finished_are_deleted_late(clock: VirtualClock) -> None:
-    """E15: a leader before this one may be about to publish it: only after ten minutes that is over."""
+async def test_unfinished_copies_of_other_brokers_are_deleted_after_delay(
+    clock: VirtualClock,
+) -> None:
+    """E15: a previous leader may still publish the copy within ten minutes."""
     async with tiered_world(clock) as world:
         await world.publish_copy(0, 2, state=STARTED, broker=OTHER)
         await world.pass_time(500)
@@ -303,9 +305,9 @@ async def test_copies_of_others_that_are_not_finished_are_deleted_late(clock: Vi
         assert world.states() == []
 
 
-async def test_what_is_tiered_no_more_is_removed(clock: VirtualClock) -> None:
-    """remote.storage.enable=false with remote.log.delete.on.disable: the remote tier is emptied, and the
-    log starts where the disk does; without it, what is there stays."""
+async def test_disabling_with_delete_on_disable_empties_remote_tier(clock: VirtualClock) -> None:
+    """remote.storage.enable=false with remote.log.delete.on.disable=true: the log then starts at the local log
+    start offset. Without it the remote segments stay."""
     async with tiered_world(clock, config=replace(TIERED, local_retention_bytes=1)) as world:
         world.fill(2)
         await world.pass_time()
@@ -321,8 +323,8 @@ async def test_what_is_tiered_no_more_is_removed(clock: VirtualClock) -> None:
         assert world.log.log_start_offset == world.log.local_log_start_offset == 6
 
 
-async def test_what_is_tiered_no_more_is_removed_without_a_pause(clock: VirtualClock) -> None:
-    """More than are removed in one round: not so many an interval, for hours."""
+async def test_disabled_topic_is_emptied_in_consecutive_runs(clock: VirtualClock) -> None:
+    """There are more segments than one run deletes; the runs do not wait for the task interval."""
     async with tiered_world(clock, config=replace(TIERED, internal_segment_bytes=100)) as world:
         for _ in range(2 * EXPIRED_AT_ONCE + 2):
             append(world.log, "x" * 20, now_ms=clock.wall_ms())
@@ -333,9 +335,8 @@ async def test_what_is_tiered_no_more_is_removed_without_a_pause(clock: VirtualC
         assert world.storage.kept == {}
 
 
-async def test_what_cannot_be_removed_does_not_keep_others(clock: VirtualClock) -> None:
-    """A topic that is tiered no more: one object that cannot be deleted, and more copies that another
-    broker may be at than are looked at in one round, before those that can go."""
+async def test_failed_deletion_of_disabled_topic_does_not_block_others(clock: VirtualClock) -> None:
+    """One object cannot be deleted, and more copies of another broker are unfinished than one run checks."""
     async with tiered_world(clock) as world:
         for number in range(EXPIRED_AT_ONCE):
             await world.publish_copy(number, number, state=STARTED, broker=OTHER)

@@ -1,4 +1,4 @@
-"""`odradek remote give-up`, where a store is lost for good: one command, and the brokers go on without it."""
+"""Tests of `odradek remote give-up`, for a remote store that is permanently lost."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.broker.tiered.tiered_broker import (
     LACKING,
     VALUES,
     WHERE,
-    Stage,
-    copied,
+    TieredBroker,
+    copy_segments,
+    is_logged,
     stage,
-    told,
 )
 
 OF_TIERING = ["remote.storage.enable", "remote.log.delete.on.disable"]
@@ -32,38 +32,38 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "tier" / "kafka-tiered-storage"
 
 
-async def give_up(tiered: Stage, directory: Path, *words: str) -> int:
-    """The exit code; what was printed is captured."""
+async def give_up(tiered: TieredBroker, directory: Path, *words: str) -> int:
+    """Exit code of the command; its output is captured."""
     bootstrap = ("--bootstrap", tiered.cluster_address, "--url", f"file://{directory}")
     return await trio.to_thread.run_sync(partial(main, ["remote", "give-up", *bootstrap, *words]))
 
 
-async def configs(tiered: Stage) -> dict[str, tuple[str | None, bool]]:
-    """The value of each, and whether it is the topic's own."""
+async def configs(tiered: TieredBroker) -> dict[str, tuple[str | None, bool]]:
+    """Values of the configs, and whether they are set on the topic."""
     found = await admin.describe_configs(
         tiered.cluster, admin.ResourceType.TOPIC, "orders", keys=OF_TIERING
     )
     return {each.name: (each.value, each.source is admin.ConfigSource.TOPIC) for each in found}
 
 
-async def beginning(tiered: Stage) -> int:
+async def earliest_offset(tiered: TieredBroker) -> int:
     return (await list_offsets(tiered.cluster, {WHERE: EARLIEST}))[WHERE].offset
 
 
-@pytest.mark.parametrize("what", ["a directory that is gone", "all that was in it"])
-async def test_a_lost_store_is_given_up_and_what_is_on_the_disk_copied_anew(
+@pytest.mark.parametrize("what", ["missing directory", "empty directory"])
+async def test_give_up_of_lost_store_copies_local_segments_again(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
     what: str,
 ) -> None:
-    await copied(tmp_path)
-    is_gone = what == "a directory that is gone"
+    await copy_segments(tmp_path)
+    is_gone = what == "missing directory"
     for path in [tmp_path / "tier"] if is_gone else store(tmp_path).iterdir():
         if path.name != MARK:
             shutil.rmtree(path)
     async with stage(tmp_path) as tiered:
-        await tiered.until(told(caplog, *(AWAY if is_gone else LACKING)))
+        await tiered.until(is_logged(caplog, *(AWAY if is_gone else LACKING)))
         assert "odradek remote give-up" in caplog.text
         start = tiered.log.local_log_start_offset
         await tiered.produce(VALUES)
@@ -79,7 +79,7 @@ async def test_a_lost_store_is_given_up_and_what_is_on_the_disk_copied_anew(
         assert await configs(tiered) == before
         await tiered.until(tiered.is_copied)
         assert tiered.remote_segments()[0] == start
-        assert await beginning(tiered) == start
+        assert await earliest_offset(tiered) == start
         assert await tiered.read(start) == [*VALUES[start:], *VALUES]
         assert await give_up(tiered, store(tmp_path), "--execute") == 0
         assert "no topic is lost" in capsys.readouterr().out
@@ -89,7 +89,7 @@ async def test_a_lost_store_is_given_up_and_what_is_on_the_disk_copied_anew(
         assert await tiered.read(start) == [*VALUES[start:], *VALUES, *VALUES]
 
 
-async def test_what_is_lost_in_part_is_left_as_it_is(
+async def test_give_up_refuses_partially_lost_topic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with stage(tmp_path) as tiered:
@@ -101,15 +101,15 @@ async def test_what_is_lost_in_part_is_left_as_it_is(
             path.unlink()
         assert await give_up(tiered, store(tmp_path), "--execute") == 1
         assert "orders has other segments in the store" in capsys.readouterr().out
-        assert await beginning(tiered) == 0
+        assert await earliest_offset(tiered) == 0
 
 
-async def test_where_the_brokers_do_not_end_it_the_topic_is_tiered_again(
+async def test_give_up_restores_configs_without_deletion_by_brokers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody named another directory than theirs; what they had set is set again."""
+    """The command names another directory than the brokers use."""
     monkeypatch.setattr(remote_give_up, "DELETION_TIMEOUT_S", 0.5)
-    await copied(tmp_path)
+    await copy_segments(tmp_path)
     (tmp_path / "tier").rename(tmp_path / "away")
     (tmp_path / "other").mkdir()
     async with stage(tmp_path) as tiered:

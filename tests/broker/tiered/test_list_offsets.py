@@ -1,4 +1,4 @@
-"""ListOffsets over a log in two tiers (T-39, E5)."""
+"""Tests of ListOffsets for a log in both tiers (T-39, E5)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.tiered_brokers import tiered_stage
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
 
 
-async def test_t39_e5_places_and_times_in_both_tiers() -> None:
-    """T-39, E5."""
+async def test_t39_e5_list_offsets_by_special_and_plain_timestamps() -> None:
+    """T-39, E5: offsets in both tiers."""
     async with tiered_stage() as stage:
         partition = stage.partitions[0]
         await stage.fill(partition)
@@ -39,8 +39,8 @@ async def test_t39_e5_places_and_times_in_both_tiers() -> None:
 
 
 @pytest.mark.parametrize("by_request", [False, True])
-async def test_a_search_ends_with_its_time(by_request: bool) -> None:
-    """remote.list.offsets.request.timeout.ms, or what the request allows (KIP-1075)."""
+async def test_remote_lookup_times_out(by_request: bool) -> None:
+    """The timeout is remote.list.offsets.request.timeout.ms or that of the request (KIP-1075)."""
     configs = {"remote.list.offsets.request.timeout.ms": "60000" if by_request else "50"}
     more = {"timeout": timedelta(milliseconds=50)} if by_request else {}
     async with tiered_stage(configs=configs) as stage:
@@ -53,7 +53,7 @@ async def test_a_search_ends_with_its_time(by_request: bool) -> None:
         assert (response["error_code"], response["offset"]) == (ErrorCode.none, 0)
 
 
-async def test_a_store_that_fails_is_an_error() -> None:
+async def test_failed_storage_returns_unknown_server_error() -> None:
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         stage.store.error = RemoteStorageUnavailable("503")
@@ -62,7 +62,7 @@ async def test_a_store_that_fails_is_an_error() -> None:
         assert (await stage.list_offsets(EARLIEST))["offset"] == 0
 
 
-async def test_metadata_that_is_not_read_yet_is_waited_for() -> None:
+async def test_list_offsets_waits_for_remote_log_metadata() -> None:
     configs = {"remote.list.offsets.request.timeout.ms": "50"}
     async with tiered_stage(configs=configs) as stage:
         await stage.fill(stage.partitions[0])

@@ -1,4 +1,4 @@
-"""A tiered log whose checkpoints are gone: what it needs to know of the remote tier is in the remote tier."""
+"""Test of a tiered log without its checkpoints: it is restored from the remote tier."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ START = 5
         [EPOCHS],
         [HIGH_WATERMARK, RECOVERY_POINT, CLEAN_MARK, LOG_START, EPOCHS],
     ],
-    ids=["as in Kafka's test", "leader epochs", "all of them"],
+    ids=["same as Kafka's test", "leader epochs", "all checkpoints"],
 )
-async def test_e9_it_is_read_and_copied_on_without_them(tmp_path: Path, lost: list[str]) -> None:
-    """E9; and an epoch checkpoint that is lost at a restart."""
+async def test_e9_tiered_log_survives_loss_of_checkpoints(tmp_path: Path, lost: list[str]) -> None:
+    """E9, also without the leader epoch checkpoint."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.produce(VALUES)
         await tiered.until(tiered.is_copied)
         partition = tiered.node.partitions.opened("orders", 0)
         assert partition is not None
-        partition.delete_before(START, "a test's")
+        partition.delete_before(START, "test")
         await tiered.until(lambda: tiered.remote_segments()[0] > 0)
         remote = tiered.remote_segments()
     gone = [path for name in lost for path in (tmp_path / "data").rglob(name)]
@@ -42,7 +42,7 @@ async def test_e9_it_is_read_and_copied_on_without_them(tmp_path: Path, lost: li
         path.unlink()
     async with stage(tmp_path) as tiered:
         await tiered.until(lambda: tiered.log.highest_copied_offset >= 0)
-        # Where the start was forgotten, a round of expiry finds it.
+        # The expiration task finds a lost log start offset.
         await tiered.until(lambda: tiered.log.log_start_offset > 0)
         start = tiered.log.log_start_offset
         assert start in (START, remote[0])

@@ -1,4 +1,4 @@
-"""A broker whose remote tier is on a real S3 server, which goes away and comes back; in chunks, encrypted."""
+"""Tests of a broker with a remote tier on an S3 server, which becomes unavailable, with chunks and encryption."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Tiered:
                 found += [record.value or b"" for record in await reader.poll()]
         return found
 
-    def copied(self) -> bool:
-        """All but the active segment is in the store, and only there."""
+    def is_copied(self) -> bool:
+        """Whether all segments except the active one are only in the remote tier."""
         partition = self.node.partitions.opened("orders", 0)
         assert partition is not None
         segments = partition.log.segment_list.all
@@ -75,7 +75,8 @@ class Tiered:
         assert partition is not None
         return partition.log.local_log_start_offset
 
-    def of_orders(self) -> list[str]:
+    def object_keys(self) -> list[str]:
+        """Keys of the objects of the topic."""
         names = [(info.key, parse_key(info.key)) for info in self.objects.list("")]
         return [key for key, name in names if name and name.id.partition.topic == "orders"]
 
@@ -84,7 +85,7 @@ class Tiered:
 async def tiered_broker(
     tmp_path: Path, server: S3Server, url: str, form: dict[str, str], **other: str
 ) -> AsyncIterator[Tiered]:
-    """`other`: options than those that the server wants."""
+    """Broker with `other` options in addition to those of the server."""
     keys = tmp_path / "keys"
     keys.write_text("k1 " + "A" * 43 + "=\n")
     options = {f"rsm.config.{name}": value for name, value in {**server.options, **other}.items()}
@@ -97,31 +98,32 @@ async def tiered_broker(
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_copied_read_back_and_deleted(tmp_path: Path, s3_server: S3Server, form: str) -> None:
+async def test_segments_are_copied_read_and_deleted(
+    tmp_path: Path, s3_server: S3Server, form: str
+) -> None:
     url = s3_server.new_store()
     async with tiered_broker(tmp_path, s3_server, url, FORMS[form]) as tiered:
         await tiered.node.ensure_topic("orders", 1, 1, TIERED)
         await tiered.produce(VALUES)
-        await wait_until_async(tiered.copied)
+        await wait_until_async(tiered.is_copied)
         assert await tiered.read() == VALUES
     async with tiered_broker(tmp_path, s3_server, url, FORMS["as it is"]) as tiered:
-        assert await tiered.read() == VALUES  # whatever the form of new copies is now
-        assert len(tiered.of_orders()) > 60
+        assert await tiered.read() == VALUES  # the format of new copies does not matter
+        assert len(tiered.object_keys()) > 60
         await admin.delete_topics(tiered.cluster, ["orders"])
-        await wait_until_async(lambda: not tiered.of_orders())
+        await wait_until_async(lambda: not tiered.object_keys())
 
 
-async def test_the_store_goes_away_and_comes_back(
+async def test_copies_continue_after_storage_was_unavailable(
     tmp_path: Path, s3_server: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T-30: nothing leaves the disk that is not copied, the operator is told, and afterwards all is
-    copied and read."""
+    """T-30: segments that are not copied stay on the disk, and the failure is logged."""
     caplog.set_level("INFO")
     url = s3_server.new_store()
     async with tiered_broker(tmp_path, s3_server, url, {}) as tiered:
         await tiered.node.ensure_topic("orders", 1, 1, TIERED)
         await tiered.produce(VALUES)
-        await wait_until_async(tiered.copied)
+        await wait_until_async(tiered.is_copied)
         start = tiered.local_start()
         s3_server.kill()
         try:
@@ -132,7 +134,7 @@ async def test_the_store_goes_away_and_comes_back(
             assert tiered.local_start() == start
         finally:
             s3_server.start()
-        await wait_until_async(tiered.copied)
+        await wait_until_async(tiered.is_copied)
         assert tiered.local_start() > start
         assert "segments are copied to the remote store again" in caplog.text
         assert await tiered.read() == VALUES + VALUES
@@ -146,7 +148,7 @@ async def test_the_store_goes_away_and_comes_back(
         ("s3://no-such-bucket/1", {}, "is unavailable (.*NoSuchBucket"),
     ],
 )
-async def test_what_is_wrong_with_the_configs_of_the_store_is_told_at_the_start(
+async def test_invalid_storage_configs_are_logged_at_start(
     tmp_path: Path,
     s3_server: S3Server,
     caplog: pytest.LogCaptureFixture,
@@ -154,7 +156,7 @@ async def test_what_is_wrong_with_the_configs_of_the_store_is_told_at_the_start(
     options: dict[str, str],
     line: str,
 ) -> None:
-    """Not at the first copy; and the broker serves."""
+    """They are logged before the first copy, and the broker serves."""
     logged = re.compile(rf"the remote store {line.replace('(', '[(]', 1)}")
     url = url or s3_server.new_store()
     async with tiered_broker(tmp_path, s3_server, url, {}, **options) as tiered:

@@ -1,4 +1,4 @@
-"""What a leader tells of a log whose beginning is in the remote tier (KIP-405)."""
+"""Tests of requests to the leader of a log whose first segments are in the remote tier (KIP-405)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -2, -1, -4, -5
 OUT_OF_RANGE, MOVED = ErrorCode.offset_out_of_range, ErrorCode.offset_moved_to_tiered_storage
 
 
-async def tiered(on: Stage) -> None:
-    """Six records in three segments; the first is in the remote tier alone, the second there, too."""
+async def tier_partition(on: Stage) -> None:
+    """Append six records in three segments. The first segment is only in the remote tier, the second in both
+    tiers."""
     log = on.partition.log
     log.update_config(replace(log.config, remote_storage_enable=True))
     for number in range(6):
@@ -36,40 +37,42 @@ async def tiered(on: Stage) -> None:
     log.advance_highest_copied_offset(3)
 
 
-def told(response: FetchedPartition) -> tuple[ErrorCode, int, int]:
+def offsets_of(response: FetchedPartition) -> tuple[ErrorCode, int, int]:
     return response.error_code, response.high_watermark, response.log_start_offset
 
 
-async def test_t40_a_follower_is_told_that_the_offset_has_moved() -> None:
+async def test_t40_follower_fetch_returns_offset_moved_to_tiered_storage() -> None:
     """T-40."""
     async with stage() as on:
-        await tiered(on)
-        assert told(await on.follow(1)) == (MOVED, 6, 0)
+        await tier_partition(on)
+        assert offsets_of(await on.follow(1)) == (MOVED, 6, 0)
         assert (await on.follow(2)).error_code == ErrorCode.none
         on.partition.delete_before(1, "test")
         assert (await on.follow(0)).error_code == OUT_OF_RANGE
-        assert told(await on.follow(1)) == (MOVED, 6, 1)
+        assert offsets_of(await on.follow(1)) == (MOVED, 6, 1)
 
 
 @pytest.mark.parametrize(("version", "error"), [(13, OUT_OF_RANGE), (14, MOVED), (18, MOVED)])
-async def test_t40_from_version_14_on(version: int, error: ErrorCode) -> None:
+async def test_t40_offset_moved_to_tiered_storage_requires_version_14(
+    version: int, error: ErrorCode
+) -> None:
     """T-40."""
     async with stage() as on:
-        await tiered(on)
+        await tier_partition(on)
         assert (await on.follow(1, version=version)).error_code == error
 
 
-async def test_t40_a_consumer_is_not() -> None:
-    """T-40: where this broker has no remote tier to read from."""
+async def test_t40_consumer_fetch_without_remote_tier_returns_out_of_range() -> None:
+    """T-40: this broker has no remote tier to read from."""
     async with stage() as on:
-        await tiered(on)
+        await tier_partition(on)
         assert (await on.ask(1)).error_code == OUT_OF_RANGE
 
 
-async def test_t43_where_the_logs_part_is_told_first() -> None:
-    """T-43: a follower of an epoch that ended before truncates, wherever the records are."""
+async def test_t43_diverging_epoch_precedes_offset_moved_to_tiered_storage() -> None:
+    """T-43: a follower of an earlier epoch truncates its log first, wherever the records are."""
     async with stage() as on:
-        await tiered(on)
+        await tier_partition(on)
         on.partition.update(replace(on.image, leader_epoch=EPOCH + 2, partition_epoch=6))
         found = await on.follow(7, epoch=EPOCH + 2, last_epoch=EPOCH + 1)
         assert found.diverging_epoch == (EPOCH, 6)
@@ -77,7 +80,7 @@ async def test_t43_where_the_logs_part_is_told_first() -> None:
 
 
 async def list_offset(on: Stage, timestamp: int, version: int = 11) -> tuple[int, int]:
-    """Offset and leader epoch; of an error its code, and -1."""
+    """Offset and leader epoch, or the error code and -1."""
     values = {
         "replica_id": -1,
         "isolation_level": 0,
@@ -92,10 +95,10 @@ async def list_offset(on: Stage, timestamp: int, version: int = 11) -> tuple[int
     return found["offset"], found["leader_epoch"]
 
 
-async def test_t39_places_in_a_log_of_two_tiers() -> None:
+async def test_t39_special_offsets_of_log_in_two_tiers() -> None:
     """T-39, E5."""
     async with stage() as on:
-        await tiered(on)
+        await tier_partition(on)
         assert await list_offset(on, EARLIEST) == (0, EPOCH)
         assert await list_offset(on, EARLIEST_LOCAL) == (2, EPOCH)
         assert await list_offset(on, LATEST_TIERED) == (3, EPOCH)
@@ -112,18 +115,18 @@ async def test_t39_places_in_a_log_of_two_tiers() -> None:
     ("timestamp", "version"),
     [(EARLIEST_LOCAL, 6), (LATEST_TIERED, 8), (PENDING_UPLOAD, 10)],
 )
-async def test_t39_each_has_a_version_that_it_came_with(timestamp: int, version: int) -> None:
-    """T-39: -4 from version 7 on, as KIP-405 has it (Kafka: 8)."""
+async def test_t39_special_timestamps_require_their_version(timestamp: int, version: int) -> None:
+    """T-39: -4 requires version 7, as in KIP-405 (version 8 in Kafka)."""
     async with stage() as on:
-        await tiered(on)
+        await tier_partition(on)
         assert await list_offset(on, timestamp, version) == (ErrorCode.unsupported_version, -1)
         assert (await list_offset(on, timestamp, version + 1))[0] in (2, 3, 4)
 
 
-async def test_what_is_copied_is_not_known_at_once() -> None:
-    """As Kafka: a new leader knows no offset to begin with, unless all of the log is on its disk."""
+async def test_new_leader_does_not_know_tiered_offsets() -> None:
+    """As in Kafka; PENDING_UPLOAD is known if the whole log is on the disk."""
     async with stage() as on:
-        await tiered(on)
+        await tier_partition(on)
         on.partition.log.reset_highest_copied_offset()
         assert await list_offset(on, LATEST_TIERED) == (-1, -1)
         assert await list_offset(on, PENDING_UPLOAD) == (-1, -1)
@@ -131,7 +134,7 @@ async def test_what_is_copied_is_not_known_at_once() -> None:
         assert await list_offset(on, PENDING_UPLOAD) == (4, EPOCH)
 
 
-async def test_where_nothing_is_tiered_the_whole_log_is_local() -> None:
+async def test_special_offsets_without_tiered_storage() -> None:
     async with stage() as on:
         for _ in range(3):
             on.append()
@@ -142,7 +145,7 @@ async def test_where_nothing_is_tiered_the_whole_log_is_local() -> None:
         assert await list_offset(on, PENDING_UPLOAD) == (-1, -1)
 
 
-async def test_t41_epochs_of_what_left_the_disk_are_known() -> None:
+async def test_t41_offset_for_leader_epoch_knows_epochs_in_remote_tier() -> None:
     """T-41."""
     async with stage() as on:
         log = on.partition.log
@@ -179,10 +182,10 @@ async def delete_before(on: Stage, offset: int) -> dict[str, Any]:
     return dict(found)
 
 
-async def test_t37_records_of_either_tier_are_deleted_by_moving_the_start() -> None:
+async def test_t37_delete_records_in_both_tiers_advances_log_start() -> None:
     """T-37."""
     async with stage() as on:
-        await tiered(on)
+        await tier_partition(on)
         log = on.partition.log
         assert (await delete_before(on, 1))["low_watermark"] == 1
         assert (log.log_start_offset, log.local_log_start_offset) == (1, 2)

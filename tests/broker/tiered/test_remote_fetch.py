@@ -1,4 +1,4 @@
-"""Fetches of what is in the remote tier: several partitions at once, slow and failing stores, quotas."""
+"""Tests of fetches from the remote tier: concurrent reads, slow and failed storage, quotas."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ READ_COMMITTED = 1
 NOTHING = ErrorCode.none
 
 
-async def test_t32_a_consumer_reads_the_whole_log() -> None:
-    """T-32: from the remote tier as far as it goes, and from the disk after that."""
+async def test_t32_consumer_reads_log_in_both_tiers() -> None:
+    """T-32: first from the remote tier, then from the disk."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         log = stage.partitions[0].log
@@ -40,8 +40,8 @@ async def test_t32_a_consumer_reads_the_whole_log() -> None:
         assert found == list(range(40))
 
 
-async def test_the_first_batch_comes_whatever_the_limit() -> None:
-    """KIP-74, in both tiers alike: or a consumer of max.partition.fetch.bytes=0 would ask for ever."""
+async def test_first_batch_may_exceed_limit_in_both_tiers() -> None:
+    """KIP-74: otherwise a consumer with max.partition.fetch.bytes=0 would make no progress."""
     async with tiered_stage(2) as stage:
         for each in stage.partitions:
             await stage.fill(each)
@@ -50,28 +50,28 @@ async def test_the_first_batch_comes_whatever_the_limit() -> None:
             assert [each.offsets for each in found] == [[offset, offset + 1], []]
 
 
-async def test_partitions_of_one_fetch_are_read_at_once() -> None:
-    """Kafka's once read one remote partition a Fetch."""
+async def test_partitions_of_one_fetch_are_read_concurrently() -> None:
+    """Kafka once read one remote partition per fetch."""
     async with tiered_stage(4) as stage:
         for each in stage.partitions[:3]:
             await stage.fill(each)
         stage.store.gate.clear()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_open_once_asked, stage, 3)
+            nursery.start_soon(_open_gate_after_reads, stage, 3)
             found = await stage.fetch(0, 6, 12)
         assert [each.offsets[0] for each in found] == [0, 6, 12]
         assert all(each.offsets for each in found)
 
 
-async def _open_once_asked(stage: TieredStage, times: int) -> None:
+async def _open_gate_after_reads(stage: TieredStage, times: int) -> None:
     with trio.fail_after(TIMEOUT_SECONDS):
         while stage.store.asked < times:
             await trio.lowlevel.checkpoint()
     stage.store.gate.set()
 
 
-async def test_what_is_slow_is_not_thrown_away() -> None:
-    """Kafka gives up a read after remote.fetch.max.wait.ms, and begins it anew for the next fetch."""
+async def test_slow_read_is_completed_for_later_fetch() -> None:
+    """Kafka cancels a read after remote.fetch.max.wait.ms and starts it again in the next fetch."""
     async with tiered_stage(configs={"remote.fetch.max.wait.ms": "50"}) as stage:
         await stage.fill(stage.partitions[0])
         stage.store.gate.clear()
@@ -86,7 +86,7 @@ async def test_what_is_slow_is_not_thrown_away() -> None:
         assert stage.node.services.metrics.meter("ExpiresPerSec").count == 3
 
 
-async def test_the_disk_s_part_of_a_fetch_comes_with_the_other() -> None:
+async def test_fetch_returns_local_and_remote_partitions_together() -> None:
     async with tiered_stage(2) as stage:
         for each in stage.partitions:
             await stage.fill(each)
@@ -96,10 +96,10 @@ async def test_the_disk_s_part_of_a_fetch_comes_with_the_other() -> None:
         assert found[1].offsets[0] == local
 
 
-async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
+async def test_t34_failed_storage_fails_only_its_partition(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """T-34; and the log says so once."""
+    """T-34: with UNKNOWN_SERVER_ERROR; the failure is logged once."""
     async with tiered_stage(2) as stage:
         for each in stage.partitions:
             await stage.fill(each)
@@ -120,11 +120,11 @@ async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
         assert "reads from the remote tier succeed again" in caplog.text
 
 
-async def test_each_broken_segment_is_named_once_until_it_is_read_again(
+async def test_each_unreadable_segment_is_logged_once_until_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The second of a partition was not, while the first was broken; nor does it take a consumer that reads
-    what is whole to have the broken ones named again."""
+    """A second unreadable segment of the partition is logged too, and a read of another segment does not reset
+    the log messages."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         broken = stage.segments()[1], stage.segments()[3]
@@ -146,8 +146,8 @@ async def test_each_broken_segment_is_named_once_until_it_is_read_again(
         assert caplog.text.count("again") == 1
 
 
-async def test_what_cannot_be_helped_is_not_said_at_once() -> None:
-    """T-34: a consumer asks again as soon as it is told."""
+async def test_permanent_failure_is_returned_after_delay() -> None:
+    """T-34: a consumer retries immediately after an error."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         stage.store.objects.pop((stage.segments()[0].id.id, None))
@@ -157,8 +157,8 @@ async def test_what_cannot_be_helped_is_not_said_at_once() -> None:
         assert trio.current_time() - began >= remote_fetch.FAILURE_SECONDS
 
 
-async def test_a_store_that_is_back_in_time_is_no_error() -> None:
-    """T-33: a transient failure backs off."""
+async def test_transient_failure_is_retried_within_max_wait() -> None:
+    """T-33: with backoff."""
     async with tiered_stage(configs={"remote.fetch.max.wait.ms": "15000"}) as stage:
         await stage.fill(stage.partitions[0])
         stage.store.error = RemoteStorageUnavailable("503")
@@ -174,8 +174,8 @@ async def test_a_store_that_is_back_in_time_is_no_error() -> None:
         assert response.offsets[0] == 0
 
 
-async def test_metadata_that_is_not_read_yet_resets_nobody() -> None:
-    """After a change of the leader: neither an error nor an offset out of range."""
+async def test_fetch_before_metadata_is_ready_returns_no_error() -> None:
+    """After a leader change: no error and no OFFSET_OUT_OF_RANGE."""
     async with tiered_stage(configs={"remote.fetch.max.wait.ms": "20"}) as stage:
         await stage.fill(stage.partitions[0])
         partition = stage.segments()[0].partition
@@ -188,7 +188,7 @@ async def test_metadata_that_is_not_read_yet_resets_nobody() -> None:
         assert response.offsets[0] == 0
 
 
-async def test_what_is_below_the_start_is_out_of_range() -> None:
+async def test_fetch_below_log_start_returns_out_of_range() -> None:
     async with tiered_stage() as stage:
         partition = stage.partitions[0]
         await stage.fill(partition)
@@ -199,7 +199,7 @@ async def test_what_is_below_the_start_is_out_of_range() -> None:
         assert response.offsets[0] == 6
 
 
-async def test_a_segment_that_is_deleted_is_forgotten() -> None:
+async def test_deleted_segment_leaves_the_caches() -> None:
     """T-33."""
     async with tiered_stage() as stage:
         partition = stage.partitions[0]
@@ -218,7 +218,7 @@ async def test_a_segment_that_is_deleted_is_forgotten() -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_of_a_replica_that_is_gone_nothing_is_kept() -> None:
+async def test_removed_replica_leaves_the_caches() -> None:
     async with tiered_stage(2) as stage:
         for each in stage.partitions:
             await stage.fill(each)
@@ -235,8 +235,8 @@ async def test_of_a_replica_that_is_gone_nothing_is_kept() -> None:
         assert stage.reads.ranges.segments_of("t", 1) == [kept.id.id]
 
 
-async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -> None:
-    """A consumer never hears that an offset is in the remote tier: that is for followers."""
+async def test_offset_that_expires_locally_during_fetch_is_read_remotely() -> None:
+    """Only followers receive OFFSET_MOVED_TO_TIERED_STORAGE."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         reads, read = stage.reads.reads, stage.reads.reads.read
@@ -247,7 +247,7 @@ async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -
         ) -> Any:
             if not local:
                 local.append(offset)
-                return RemoteRead(offset + 2)  # it was there a moment ago
+                return RemoteRead(offset + 2)  # it was on the disk just before
             return await read(partition_log, offset, *args, **more)
 
         reads.read = first_local  # type: ignore[method-assign]
@@ -256,7 +256,7 @@ async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -
         assert response.offsets[0] == 0
 
 
-async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
+async def test_fetch_over_quota_returns_no_records() -> None:
     """remote.log.manager.fetch.max.bytes.per.second."""
     configs = {
         "remote.log.manager.fetch.max.bytes.per.second": "1",
@@ -270,11 +270,13 @@ async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
         assert response.error_code == NOTHING
         assert response.offsets == []
         assert stage.store.asked == 1
-        told = {each[0].name: dict(each[1]) for each in stage.node.services.metrics.look() if each}
-        assert 0 < told["remote-fetch-throttle-time-max"][()] <= 1000
+        values = {
+            each[0].name: dict(each[1]) for each in stage.node.services.metrics.look() if each
+        }
+        assert 0 < values["remote-fetch-throttle-time-max"][()] <= 1000
 
 
-async def test_t35_a_reader_of_what_is_committed_hears_of_aborted_transactions() -> None:
+async def test_t35_read_committed_fetch_returns_aborted_transactions() -> None:
     """T-35."""
     async with tiered_stage() as stage:
         partition = stage.partitions[0]
@@ -298,7 +300,7 @@ async def test_t35_a_reader_of_what_is_committed_hears_of_aborted_transactions()
         assert response.response.aborted_transactions is None
 
 
-async def test_what_is_read_is_counted() -> None:
+async def test_reads_are_counted_in_metrics() -> None:
     """T-54, T-55."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
@@ -311,7 +313,7 @@ async def test_what_is_read_is_counted() -> None:
         assert stage.reads.waiting == 0
 
 
-async def test_nothing_of_it_stays_in_memory_that_was_sent_and_is_not_needed() -> None:
+async def test_sent_data_is_released_from_memory() -> None:
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         await stage.fetch(0)
@@ -320,7 +322,7 @@ async def test_nothing_of_it_stays_in_memory_that_was_sent_and_is_not_needed() -
         assert stage.reads.ranges.total_bytes == 0
 
 
-async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:
+async def test_retried_partition_does_not_cut_off_other_reads() -> None:
     """T-33: the other partition is still being read, and the fetch waits for both."""
     configs = {"remote.fetch.max.wait.ms": "15000"}
     async with tiered_stage(2, configs=configs) as stage:
@@ -355,8 +357,8 @@ async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:
         assert [each.offsets[:1] for each in found] == [[0], [6]]
 
 
-async def test_one_answer_leaves_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is kept until its client took it: a slow one of many partitions is not to have all of it."""
+async def test_response_is_limited_in_remote_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response stays in memory until the client has received it, so a slow client must not occupy all of it."""
     async with tiered_stage(3) as stage:
         for each in stage.partitions:
             await stage.fill(each)

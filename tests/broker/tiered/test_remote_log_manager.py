@@ -1,5 +1,5 @@
-"""What is done for a partition by its role, and as that changes (T-29, T-31, T-38, T-51, T-53); what the
-operator is told. With a log on a virtual disk."""
+"""Tests of the tasks of a partition by its role, of role changes (T-29, T-31, T-38, T-51, T-53), and of log
+messages and metrics. The log is on a virtual disk."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from tests.broker.tiered.tiered_world import (
 )
 from tests.support.log_managers import append
 
-TAKEN_FROM_DISK = replace(TIERED, local_retention_bytes=1)
+EXPIRED_LOCALLY = replace(TIERED, local_retention_bytes=1)
 
 
-async def lose_history(world: TieredWorld) -> tuple[EpochStart, ...]:
-    """Three segments are copied and leave the disk, and another leads; the log forgets their epochs, which are
-    returned."""
+async def lose_leader_epochs(world: TieredWorld) -> tuple[EpochStart, ...]:
+    """Copy three segments, delete them locally, let another broker lead, and remove their leader epochs from
+    the log. Returns the removed epochs."""
     log = world.log
     world.fill(3)
     await world.pass_time()
@@ -54,8 +54,8 @@ async def lose_history(world: TieredWorld) -> tuple[EpochStart, ...]:
     return known
 
 
-async def test_a_new_leader_goes_on_where_the_last_one_ended(clock: VirtualClock) -> None:
-    """T-31, T-53: a follower hears how far its leader has copied, and goes on there when it leads."""
+async def test_new_leader_continues_after_copies_of_previous_leader(clock: VirtualClock) -> None:
+    """T-31, T-53: a follower knows the highest copied offset of its leader."""
     async with tiered_world(clock) as world:
         world.follow(1)
         world.fill(2)
@@ -70,9 +70,9 @@ async def test_a_new_leader_goes_on_where_the_last_one_ended(clock: VirtualClock
         assert world.log.highest_copied_offset == 5
 
 
-async def test_whoever_leads_no_more_stops(clock: VirtualClock) -> None:
-    """T-38: leadership is lost while a segment is copied: it is not published as finished, and deleted
-    by whoever has begun it."""
+async def test_copy_is_deleted_after_loss_of_leadership(clock: VirtualClock) -> None:
+    """T-38: leadership is lost during the copy. The copy is not published as finished, and its copier deletes
+    it."""
     async with tiered_world(clock) as world:
         world.fill(3)
         world.storage.before_copy = lambda: world.follow(1)
@@ -81,8 +81,8 @@ async def test_whoever_leads_no_more_stops(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0", "delete 0"]
 
 
-async def test_who_leads_on_goes_on(clock: VirtualClock) -> None:
-    """Configs that concern nothing of it, and news of others, give up no copy."""
+async def test_unrelated_role_change_does_not_stop_copy(clock: VirtualClock) -> None:
+    """The change concerns other configs or other partitions."""
     async with tiered_world(clock) as world:
         world.fill(1)
 
@@ -96,8 +96,8 @@ async def test_who_leads_on_goes_on(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0"]
 
 
-async def test_what_is_copied_while_its_topic_is_deleted_is_deleted(clock: VirtualClock) -> None:
-    """T-51: whoever removes the topic may have been there before the last object came."""
+async def test_copy_of_topic_deleted_meanwhile_is_deleted(clock: VirtualClock) -> None:
+    """T-51: the remover may have run before the last object was written."""
     async with tiered_world(clock) as world:
         world.fill(1)
         world.storage.before_copy = lambda: world.manager.gone("orders", 0)
@@ -109,8 +109,9 @@ async def test_what_is_copied_while_its_topic_is_deleted_is_deleted(clock: Virtu
         assert world.storage.kept == {}
 
 
-async def test_what_was_given_up_is_deleted_by_one_alone(clock: VirtualClock) -> None:
-    """Its topic is tiered no more while the store is away: nobody else begins with it between attempts."""
+async def test_failed_deletion_is_retried_by_one_task_only(clock: VirtualClock) -> None:
+    """Tiered storage of the topic is disabled while the store is unavailable. No other task starts the deletion
+    between the attempts."""
     async with tiered_world(clock) as world:
         world.fill(1)
         world.storage.before_copy = lambda: world.change(
@@ -128,16 +129,16 @@ async def test_what_was_given_up_is_deleted_by_one_alone(clock: VirtualClock) ->
         assert not world.manager.work.in_progress
 
 
-async def test_what_led_publishes_after_all_says_how_it_is_stored(clock: VirtualClock) -> None:
-    """Without what the store logged of it, a copy that is compressed or encrypted could not be read."""
+async def test_late_publication_has_custom_metadata(clock: VirtualClock) -> None:
+    """A compressed or encrypted segment cannot be read without its custom metadata."""
     async with tiered_world(clock) as world:
         world.fill(1)
         world.storage.custom = b"in chunks"
 
-        def lose_sight() -> None:
+        def fail_metadata() -> None:
             world.metadata.failing = RemoteStorageUnavailable("no leader")
 
-        world.storage.before_copy = lose_sight
+        world.storage.before_copy = fail_metadata
         await world.pass_time(10)
         world.follow(1)
         await world.pass_time(10)
@@ -147,8 +148,8 @@ async def test_what_led_publishes_after_all_says_how_it_is_stored(clock: Virtual
         assert (segment.state, segment.custom_metadata) == (FINISHED, b"in chunks")
 
 
-async def test_what_was_removed_while_it_was_copied_is_deleted(clock: VirtualClock) -> None:
-    """T-51: this node hears last that the topic is deleted."""
+async def test_copy_removed_by_other_broker_is_deleted(clock: VirtualClock) -> None:
+    """T-51: this node is the last to receive the deletion of the topic."""
     async with tiered_world(clock) as world:
         world.fill(1)
 
@@ -166,11 +167,11 @@ async def test_what_was_removed_while_it_was_copied_is_deleted(clock: VirtualClo
         assert world.storage.kept == {}
 
 
-async def test_what_an_earlier_life_has_published_is_not_given_up(
+async def test_copy_published_by_previous_run_is_not_deleted(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes to be known while the deletion of what seemed to be unfinished is on its way: by then another
-    leads, and may have nothing of it on its disk any more."""
+    """The publication arrives while the deletion of the seemingly unfinished copy is being published. By then
+    another broker may lead without the segment on its disk."""
     async with tiered_world(clock) as world:
         update_segment = InMemoryRemoteLogMetadataManager.update_segment
 
@@ -190,12 +191,12 @@ async def test_what_an_earlier_life_has_published_is_not_given_up(
         assert world.storage.calls == []
 
 
-async def test_what_is_copied_is_published_though_another_leads(clock: VirtualClock) -> None:
-    """T-29: the metadata is away when the copy is done, then the leadership: it may have been published,
-    and then followers go by it."""
+async def test_copy_is_published_after_loss_of_leadership(clock: VirtualClock) -> None:
+    """T-29: the metadata becomes unavailable after the copy, and then another broker leads. The publication may
+    have succeeded, and followers may rely on it."""
     async with tiered_world(clock) as world:
         world.fill(1)
-        world.lose_metadata_once_copied()
+        world.fail_metadata_after_copy()
         await world.pass_time(5)
         world.follow(1)
         await world.pass_time()
@@ -207,8 +208,8 @@ async def test_what_is_copied_is_published_though_another_leads(clock: VirtualCl
         assert world.log.highest_copied_offset == 2
 
 
-async def test_nothing_is_done_before_the_metadata_is_ready(clock: VirtualClock) -> None:
-    """E15: idle until the metadata is read to the end."""
+async def test_tasks_wait_until_metadata_is_ready(clock: VirtualClock) -> None:
+    """E15: until the metadata is read to its end."""
     async with tiered_world(clock) as world:
         world.follow(1)
         world.manager.gone("orders", 0)
@@ -222,8 +223,8 @@ async def test_nothing_is_done_before_the_metadata_is_ready(clock: VirtualClock)
         assert world.storage.calls == ["copy 0"]
 
 
-async def test_copies_can_be_turned_off_and_on(clock: VirtualClock) -> None:
-    """E2's half: remote.log.copy.disable ends copies, and retention goes on."""
+async def test_copy_disable_stops_copies_but_not_retention(clock: VirtualClock) -> None:
+    """Part of E2: remote.log.copy.disable."""
     async with tiered_world(clock) as world:
         world.fill(1)
         await world.pass_time(1)
@@ -239,10 +240,11 @@ async def test_copies_can_be_turned_off_and_on(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0", "delete 0", "copy 3"]
 
 
-async def test_what_was_removed_is_copied_again_before_it_leaves_the_disk(
+async def test_segments_are_copied_again_after_disable_and_enable(
     clock: VirtualClock,
 ) -> None:
-    """T-30: tiered, not tiered, and tiered again: what was copied the first time is gone."""
+    """T-30: the copies of the first time are deleted, so the segments stay on the disk until they are copied
+    again."""
     async with tiered_world(clock) as world:
         world.fill(2)
         await world.pass_time()
@@ -259,8 +261,8 @@ async def test_what_was_removed_is_copied_again_before_it_leaves_the_disk(
         assert world.log.highest_copied_offset == 5
 
 
-async def test_what_is_just_being_given_up_is_not_taken_for_copied(clock: VirtualClock) -> None:
-    """T-30: tiered again while the first deletion is on its way to the metadata topic, where it arrives."""
+async def test_segment_in_deletion_does_not_count_as_copied(clock: VirtualClock) -> None:
+    """T-30: tiered storage is enabled again while the first deletion is being published."""
     async with tiered_world(clock) as world, trio.open_nursery() as arriving:
         world.fill(3)
         await world.pass_time()
@@ -294,17 +296,17 @@ async def test_what_is_just_being_given_up_is_not_taken_for_copied(clock: Virtua
         ]
 
 
-async def test_a_follower_hears_that_what_was_copied_is_given_up(clock: VirtualClock) -> None:
-    """T-30: its topic is tiered again, and its leader has not heard of that yet. What is not on the disk any more
-    is another thing."""
-    async with tiered_world(clock, config=TAKEN_FROM_DISK) as world:
+async def test_follower_lowers_highest_copied_offset_after_deletion(clock: VirtualClock) -> None:
+    """T-30: tiered storage is enabled again, and the leader does not know it yet. The deletion of segments that
+    are only remote does not lower it."""
+    async with tiered_world(clock, config=EXPIRED_LOCALLY) as world:
         world.fill(3)
         await world.pass_time()
         first, second, _ = world.metadata.segments(ID)
         world.follow(1)
         await world.pass_time(1)
         assert world.log.highest_copied_offset == 8
-        world.log.advance_log_start(3, "its leader's does")
+        world.log.advance_log_start(3, "fetched from the leader")
         for segment in (first, second):
             await world.metadata.update_segment(
                 RemoteLogSegmentMetadataUpdate(segment.id, OTHER, clock.wall_ms(), DELETING)
@@ -317,8 +319,8 @@ async def test_a_follower_hears_that_what_was_copied_is_given_up(clock: VirtualC
         assert world.log.local_log_start_offset == 3
 
 
-async def test_a_topic_is_tiered_later(clock: VirtualClock) -> None:
-    """E3, T-56: enabling it on a topic that has records."""
+async def test_tiered_storage_is_enabled_on_existing_topic(clock: VirtualClock) -> None:
+    """E3, T-56."""
     async with tiered_world(clock, config=replace(TIERED, remote_storage_enable=False)) as world:
         world.fill(2)
         await world.pass_time()
@@ -328,10 +330,10 @@ async def test_a_topic_is_tiered_later(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0", "copy 3"]
 
 
-async def test_the_operator_is_told_early(
+async def test_failing_copies_are_logged_at_once_and_every_minute(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store is away for long: logged once at first, once a minute, and when it is over."""
+    """The end of the failure is logged, too."""
     caplog.set_level(logging.WARNING, "odradek.tiered")
     async with tiered_world(clock) as world:
         world.fill(2)
@@ -351,14 +353,14 @@ async def test_the_operator_is_told_early(
         assert "are copied to the remote store again" in caplog.records[-1].message
 
 
-async def test_the_operator_is_told_which_of_the_two_takes_nothing(
+async def test_log_distinguishes_failed_metadata_from_failed_storage(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store works: it is the topic of the metadata that is to be seen to."""
+    """The remote storage works, and the metadata topic does not."""
     caplog.set_level(logging.WARNING, "odradek.tiered")
     async with tiered_world(clock) as world:
         world.fill(2)
-        world.lose_metadata_once_copied("0 of 2 are in sync")
+        world.fail_metadata_after_copy("0 of 2 are in sync")
         await world.pass_time(62)
         first, then = [record.message for record in caplog.records]
         assert first == (
@@ -381,8 +383,8 @@ async def test_the_operator_is_told_which_of_the_two_takes_nothing(
         assert "to the remote store (503 Slow Down)" in caplog.records[-1].message
 
 
-async def test_gauges_of_what_waits(clock: VirtualClock) -> None:
-    """RemoteCopyLagBytes and RemoteCopyLagSegments, S-04's RemoteLogSizeBytes."""
+async def test_copy_lag_and_remote_size_gauges(clock: VirtualClock) -> None:
+    """RemoteCopyLagBytes, RemoteCopyLagSegments, and RemoteLogSizeBytes of S-04."""
     async with tiered_world(clock) as world:
         world.fill(2)
         size = sum(each.size for each in world.log.segment_list.all[:2])
@@ -399,10 +401,10 @@ async def test_gauges_of_what_waits(clock: VirtualClock) -> None:
         assert await gauge("RemoteCopyBytesPerSec") == size
 
 
-async def test_nothing_seems_to_wait_before_it_is_known_what_is_copied(
+async def test_copy_lag_is_not_reported_before_metadata_is_ready(
     clock: VirtualClock,
 ) -> None:
-    """Each restart and change of leaders looked like a store that had been away for long."""
+    """Otherwise each restart and leader change would look like a long failure of the remote storage."""
     async with tiered_world(clock) as world:
         world.fill(2)
         await world.pass_time()
@@ -417,35 +419,35 @@ async def test_nothing_seems_to_wait_before_it_is_known_what_is_copied(
         assert await world.gauge("RemoteCopyLagSegments") == 0
 
 
-async def test_who_has_lost_history_that_no_copy_has_copies_on_and_deletes_nothing(
+async def test_lost_leader_epochs_stop_expiration_but_not_copies(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing was done for such a partition, so that its disk filled. (What expires goes by the epochs: what is
-    of forgotten ones would seem to be another log's.)"""
-    async with tiered_world(clock, config=TAKEN_FROM_DISK) as world:
-        known = await lose_history(world)
+    """Once such a partition was not copied at all, and its disk filled. Expiration uses leader epochs: segments
+    of lost epochs would seem to belong to another log."""
+    async with tiered_world(clock, config=EXPIRED_LOCALLY) as world:
+        known = await lose_leader_epochs(world)
         world.lead(2)
         world.change(retention_ms=0)
         world.fill(2)
         await world.pass_time(100)
         assert [state for _, state in world.states()] == [FINISHED] * 5
         assert await world.gauge("PartitionsWithoutLeaderEpochsCount") == 1
-        told = [each for each in caplog.records if each.levelno >= logging.WARNING]
-        assert [each.levelname for each in told] == ["ERROR"]
-        assert "cannot restore leader epochs" in told[0].message
+        warnings = [each for each in caplog.records if each.levelno >= logging.WARNING]
+        assert [each.levelname for each in warnings] == ["ERROR"]
+        assert "cannot restore leader epochs" in warnings[0].message
         world.storage.indexes[IndexType.LEADER_EPOCH] = format_checkpoint(known)
         await world.pass_time(100)
         assert await world.gauge("PartitionsWithoutLeaderEpochsCount") == 0
         assert world.states() == []
 
 
-async def test_who_looks_for_lost_history_says_that_of_the_store_which_is_true(
+async def test_restore_of_leader_epochs_reports_storage_failures_correctly(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That segments cannot be copied was logged while the metadata was only being read, and while they were
-    copied, and the history was looked for beside that."""
-    async with tiered_world(clock, config=TAKEN_FROM_DISK) as world:
-        await lose_history(world)
+    """Failing copies were logged although only the metadata was being read, or although copies succeeded while
+    the leader epochs were being restored."""
+    async with tiered_world(clock, config=EXPIRED_LOCALLY) as world:
+        await lose_leader_epochs(world)
         world.manager.gone("orders", 0)
         world.metadata.hold()
         world.lead(2)
@@ -458,16 +460,18 @@ async def test_who_looks_for_lost_history_says_that_of_the_store_which_is_true(
         world.fill(1)
         await world.pass_time(100)
         assert [state for _, state in world.states()] == [FINISHED] * 4
-        told = [each.levelname for each in caplog.records if each.levelno >= logging.WARNING]
-        assert told == ["ERROR"]
+        levels = [each.levelname for each in caplog.records if each.levelno >= logging.WARNING]
+        assert levels == ["ERROR"]
         world.follow(3)
         world.lead(4)
         await world.pass_time(20)
-        assert "cannot be copied" in caplog.records[-1].message, "it waits for the store to answer"
+        assert "cannot be copied" in caplog.records[-1].message, (
+            "it waits for a response of the store"
+        )
 
 
-async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -> None:
-    """S-02, E15: size counted twice after a leader change."""
+async def test_consecutive_leaders_copy_each_segment_once(clock: VirtualClock) -> None:
+    """S-02, E15: otherwise the size counts twice."""
     topic = InMemoryMetadataTopic()
     async with tiered_world(clock, topic=topic) as world:
         world.fill(2)
@@ -482,10 +486,10 @@ async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("renamed"), ValueError("closed")])
-async def test_what_waits_is_as_it_was_where_files_cannot_be_looked_at(
+async def test_copy_lag_is_kept_when_files_are_unreadable(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Neither by a look at the gauges nor by the reminder once a minute, which nobody waits for."""
+    """Neither the gauges nor the log message of every minute fail."""
 
     def size(segment: Segment) -> int:
         raise error

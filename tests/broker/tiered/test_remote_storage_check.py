@@ -1,4 +1,4 @@
-"""Whether the store is there that was copied to: what is done, and logged, where it is not. On virtual time."""
+"""Tests of the check that the remote storage has the copied segments: effects, log messages and recovery."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.broker.tiered.tiered_world import (
     ME,
     OTHER,
     STARTED,
-    MemoryStorage,
+    MemoryRemoteStorage,
     TieredWorld,
     tiered_world,
 )
@@ -42,8 +42,8 @@ LOST, KEPT = (TopicIdPartition(ONE, "orders", number) for number in range(2))
 AGAIN = "the remote store is available again"
 
 
-class _Store(MemoryStorage):
-    """Away, until told otherwise."""
+class _UnavailableStore(MemoryRemoteStorage):
+    """Remote storage that is unavailable until `failing` is cleared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class _Store(MemoryStorage):
         return super().has_any_of(partition) and partition == KEPT
 
 
-async def begin(world: TieredWorld) -> None:
-    """Of three closed segments one was copied, by the leader before."""
+async def lead_with_one_copy(world: TieredWorld) -> None:
+    """Lead a partition with three closed segments, of which the previous leader copied the first."""
     world.follow(1)
     world.fill(3)
     await world.publish_copy(0, 2, broker=OTHER)
@@ -66,19 +66,19 @@ def logged(caplog: pytest.LogCaptureFixture, text: str) -> int:
     return sum(text in each for each in caplog.messages)
 
 
-async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
+async def test_storage_without_copied_segments_gets_no_copies(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not mounted, emptied, or another one: the operator is told, and nothing that is known is given up."""
+    """The storage is not mounted, was emptied, or is another one. It is logged, and nothing is deleted."""
     async with tiered_world(clock) as world:
         world.storage.has_some = False
-        await begin(world)
+        await lead_with_one_copy(world)
         await world.pass_time(2)
         assert logged(caplog, "the remote store has no object of") == 1
         await world.pass_time(150)
         assert 2 <= logged(caplog, "the remote store has no object of") <= 3
         assert await world.gauge("RemoteStoreUnavailable") == 1
-        assert world.log.highest_copied_offset == -1  # nothing leaves the disk
+        assert world.log.highest_copied_offset == -1  # nothing expires locally
         assert world.storage.calls == []
         assert world.states() == [(0, FINISHED)]
         world.storage.failing["look"] = RemoteStorageUnavailable("503")
@@ -92,13 +92,13 @@ async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
         assert logged(caplog, AGAIN) == 1
 
 
-async def test_while_it_is_away_all_else_goes_on(
+async def test_unavailable_storage_does_not_block_copies(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was copied may leave the disk: it is known to be there."""
+    """The copied segments are known to exist, so they may expire locally."""
     async with tiered_world(clock) as world:
         world.storage.failing["look"] = RemoteStorageUnavailable("503")
-        await begin(world)
+        await lead_with_one_copy(world)
         await world.pass_time(0.1)
         assert logged(caplog, "the remote store is unavailable (503)") == 1
         await world.pass_time()
@@ -120,10 +120,11 @@ async def test_while_it_is_away_all_else_goes_on(
         ),
     ],
 )
-async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
+async def test_unusable_storage_is_logged_before_first_copy(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture, error: Exception, line: str
 ) -> None:
-    """A wrong secret, a wrong name: the first copy may be hours away, and the broker serves all the same."""
+    """For example wrong credentials or a wrong bucket. The first copy may be hours later, and the broker
+    serves."""
     async with tiered_world(clock) as world:
         world.storage.failing["look"] = error
         await world.pass_time(0.1)
@@ -143,27 +144,29 @@ async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
         assert caplog.messages == before
 
 
-async def test_whoever_comes_while_it_is_closed_does_not_wait_for_it(clock: VirtualClock) -> None:
-    """One request to a store that does not answer takes long enough."""
+async def test_partition_does_not_wait_for_check_of_unavailable_storage(
+    clock: VirtualClock,
+) -> None:
+    """One request to a storage that does not respond takes long enough."""
     async with tiered_world(clock) as world:
         world.storage.failing["look"] = RemoteStorageUnavailable("timed out")
         await world.pass_time(0.1)
-        asked = world.storage.looks
-        await begin(world)
+        checks = world.storage.looks
+        await lead_with_one_copy(world)
         await world.pass_time(0.1)
-        assert world.storage.looks == asked
+        assert world.storage.looks == checks
         assert world.storage.calls == ["copy 3", "copy 6"]
         world.storage.failing.clear()
         await world.pass_time(60)
         assert await world.gauge("RemoteStoreUnavailable") == 0
 
 
-async def test_what_is_just_being_deleted_is_not_missed(
+async def test_segments_in_deletion_are_not_missed(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tiered_world(clock) as world:
         world.storage.has_some = False
-        await begin(world)
+        await lead_with_one_copy(world)
         await world.pass_time(0.1)
         (segment,) = world.metadata.segments(ID)
         for state in (DELETING, DELETED):
@@ -175,7 +178,7 @@ async def test_what_is_just_being_deleted_is_not_missed(
         assert world.storage.calls == ["copy 0", "copy 3", "copy 6"]
 
 
-async def test_a_store_that_was_never_seen_is_not_missed(clock: VirtualClock) -> None:
+async def test_storage_without_any_copies_is_not_missed(clock: VirtualClock) -> None:
     async with tiered_world(clock) as world:
         world.storage.has_some = False
         world.fill(2)
@@ -184,16 +187,16 @@ async def test_a_store_that_was_never_seen_is_not_missed(clock: VirtualClock) ->
         assert await world.gauge("RemoteStoreUnavailable") == 0
 
 
-async def test_a_store_that_was_away_may_turn_out_to_be_another(
+async def test_tasks_are_held_when_storage_returns_without_segments(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What went on while it was away is held as soon as it answers."""
+    """The tasks that ran while it was unavailable stop."""
     async with tiered_world(clock) as world:
         world.storage.failing |= {
             "look": RemoteStorageUnavailable("503"),
             "copy": RemoteStorageUnavailable("503"),
         }
-        await begin(world)
+        await lead_with_one_copy(world)
         await world.pass_time(1)
         assert world.log.highest_copied_offset == 2
         world.storage.has_some = False
@@ -212,9 +215,9 @@ async def test_a_store_that_was_away_may_turn_out_to_be_another(
         assert await world.gauge("RemoteStoreUnavailable") == 0
 
 
-async def test_what_has_lost_everything_hides_no_other(clock: VirtualClock) -> None:
-    """One after the other is asked for, once the store is back."""
-    storage, metadata = _Store(), InMemoryRemoteLogMetadataManager()
+async def test_partition_without_objects_does_not_hide_others(clock: VirtualClock) -> None:
+    """Each partition is checked after the storage is available again."""
+    storage, metadata = _UnavailableStore(), InMemoryRemoteLogMetadataManager()
     for id in (LOST, KEPT):
         metadata.partitions_changed([id], [])
         known = replace(segment(0, 2, state=STARTED), id=RemoteLogSegmentId(id, UUID(int=5)))
@@ -225,10 +228,10 @@ async def test_what_has_lost_everything_hides_no_other(clock: VirtualClock) -> N
         entropy=SeededEntropy(random.Random(5)),
         clock=clock,
     )
-    begun: list[TopicIdPartition] = []
+    restarted: list[TopicIdPartition] = []
     settings = RemoteLogSettings(ServerConfig.from_properties({}, test_node=True))
     presence = RemoteStorageCheck(
-        storage, metadata, seams, settings, restart_partition=begun.append
+        storage, metadata, seams, settings, restart_partition=restarted.append
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(presence.run)
@@ -239,5 +242,5 @@ async def test_what_has_lost_everything_hides_no_other(clock: VirtualClock) -> N
         storage.failing.clear()
         await clock.run_for(60)
         assert not presence.is_missed
-        assert begun == [LOST]
+        assert restarted == [LOST]
         nursery.cancel_scope.cancel()

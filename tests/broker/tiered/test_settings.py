@@ -1,4 +1,4 @@
-"""What the configs of tiered storage come to (T-05, T-10 to T-12)."""
+"""Tests of the settings of tiered storage (T-05, T-10 to T-12)."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_defaults_are_kafkas() -> None:
         ),
     ],
 )
-def test_the_pool_has_an_older_name(names: dict[str, str], followers: int) -> None:
+def test_follower_pool_size_by_both_names(names: dict[str, str], followers: int) -> None:
     """T-11."""
     assert RemoteLogSettings(config(**names)).followers == followers
 
 
-def test_pauses_double_up_to_a_limit_with_a_part_left_to_chance() -> None:
+def test_backoff_doubles_up_to_limit_with_jitter() -> None:
     """T-12."""
     back_off = BackOff(RemoteLogSettings(config()), SeededEntropy(random.Random(1)))
     pauses = [back_off.next() for _ in range(10)]
@@ -70,13 +70,13 @@ def test_pauses_double_up_to_a_limit_with_a_part_left_to_chance() -> None:
         ({f"{CACHE}.mb": "3", f"{CACHE}.bytes": "7"}, 7),
     ],
 )
-def test_the_index_cache_is_bounded_by_either_name(names: dict[str, str], size: int) -> None:
+def test_index_cache_size_by_both_names(names: dict[str, str], size: int) -> None:
     """T-10."""
     assert _cache_bytes(config(**names)) == size
 
 
-def test_what_the_metadata_manager_is_told() -> None:
-    """T-05: what begins with remote.log.metadata, and what is under the prefix, without it."""
+def test_metadata_manager_configs_by_name_and_prefix() -> None:
+    """T-05: names that begin with remote.log.metadata, and names with the prefix, which is removed."""
     given = {
         "remote.log.metadata.manager.impl.prefix": "mine.",
         "remote.log.metadata.consume.wait.ms": "9",

@@ -1,5 +1,5 @@
-"""A broker with tiered storage in one piece: a real directory for the store, the topic for the metadata, and
-our own client at the listener (E1, E3, E6, E7, E8, T-01, T-04 to T-06, T-36, T-51, T-63)."""
+"""Tests of a broker with tiered storage: remote storage in a directory, the metadata topic, and a client (E1,
+E3, E6, E7, E8, T-01, T-04 to T-06, T-36, T-51, T-63)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from odradek.testing import Broker
 from tests.broker.tiered.tiered_broker import TIERED, VALUES, WHERE, stage
 
 
-async def test_copied_expired_from_the_disk_and_read_back(tmp_path: Path) -> None:
-    """E1, T-32, T-63: and all the same after a restart."""
+async def test_segments_are_copied_expired_locally_and_read(tmp_path: Path) -> None:
+    """E1, T-32, T-63, also after a restart."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.produce(VALUES)
@@ -60,8 +60,8 @@ async def test_total_retention_and_deleted_records(tmp_path: Path) -> None:
         assert first == 0
 
 
-async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
-    """E8, T-51, T-52: and a new one of that name is another."""
+async def test_deleted_topic_leaves_no_objects(tmp_path: Path) -> None:
+    """E8, T-51, T-52: a recreated topic has none of the old records."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.produce(VALUES)
@@ -73,8 +73,8 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
         assert await tiered.read() == VALUES[:2]
 
 
-async def test_tiered_later(tmp_path: Path) -> None:
-    """E3: enabled on a topic that has records, while the broker runs."""
+async def test_tiered_storage_is_enabled_on_existing_topic(tmp_path: Path) -> None:
+    """E3: while the broker runs."""
     async with stage(tmp_path) as tiered:
         await tiered.create({"internal.segment.bytes": "2000"})
         await tiered.produce(VALUES)
@@ -84,8 +84,10 @@ async def test_tiered_later(tmp_path: Path) -> None:
         assert await tiered.read() == VALUES
 
 
-async def test_a_broker_without_it_refuses_tiered_topics(tmp_path: Path) -> None:
-    """T-01: it would lose where they begin; Kafka refuses as well."""
+async def test_broker_without_tiered_storage_does_not_start_with_tiered_topics(
+    tmp_path: Path,
+) -> None:
+    """T-01: it would lose their log start offsets; Kafka does not start either."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
     logged = "topic orders has remote.storage.enable=true.*: start it with that and a remote store"
@@ -102,17 +104,17 @@ async def test_a_broker_without_it_refuses_tiered_topics(tmp_path: Path) -> None
         ({"rlmm_config_remote_log_metadata_topic_num_partitions": "x"}, "num.partitions"),
     ],
 )
-async def test_configs_that_make_no_sense(
+async def test_invalid_tiered_storage_configs_fail_the_start(
     tmp_path: Path, configs: dict[str, str], reason: str
 ) -> None:
-    """T-02 to T-05: logged in a word at start."""
+    """T-02 to T-05."""
     with pytest.raises(CannotStart, match=reason):
         async with stage(tmp_path, **configs):
             pass
 
 
-async def test_a_replica_moves_while_it_is_copied(tmp_path: Path) -> None:
-    """E4, T-57: to another log directory of this broker, and goes on from there."""
+async def test_replica_move_during_copies(tmp_path: Path) -> None:
+    """E4, T-57: the copies continue from the other log directory."""
     data = f"{tmp_path}/data,{tmp_path}/other"
     async with stage(tmp_path, log_dirs=data) as tiered:
         await tiered.create()
@@ -139,8 +141,8 @@ REFUSED = {
 }
 
 
-async def test_topics_that_cannot_be_tiered(tmp_path: Path) -> None:
-    """E17, T-15, T-16: refused at creation, and when they are altered."""
+async def test_invalid_tiered_topic_configs_are_rejected(tmp_path: Path) -> None:
+    """E17, T-15, T-16: at creation and alteration."""
     async with stage(tmp_path) as tiered:
         await tiered.node.ensure_topic("taken", 1, 1, TIERED)
         for reason, cases in REFUSED.items():
@@ -153,8 +155,8 @@ async def test_topics_that_cannot_be_tiered(tmp_path: Path) -> None:
                 assert refusal.value.code is ErrorCode.invalid_config
 
 
-async def test_it_is_not_turned_off_without_a_word_on_the_data(tmp_path: Path) -> None:
-    """E17, T-14: and with one, the remote tier is emptied and the log starts where the disk does."""
+async def test_disabling_requires_delete_on_disable(tmp_path: Path) -> None:
+    """E17, T-14: the remote tier is emptied, and the log starts at the local log start offset."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.produce(VALUES)
@@ -170,7 +172,7 @@ async def test_it_is_not_turned_off_without_a_word_on_the_data(tmp_path: Path) -
         assert tiered.log.log_start_offset == start
 
 
-async def test_topics_are_not_tiered_where_nothing_is(tmp_path: Path) -> None:
+async def test_tiered_topic_is_rejected_without_tiered_storage(tmp_path: Path) -> None:
     """E17, T-01."""
     async with Broker(data=tmp_path / "data") as broker:
         with pytest.raises(KafkaError, match=r"remote\.log\.storage\.system\.enable") as refusal:
@@ -179,9 +181,9 @@ async def test_topics_are_not_tiered_where_nothing_is(tmp_path: Path) -> None:
         assert broker.node.services.tiered_storage is None
 
 
-async def test_a_metadata_topic_of_another_size_cannot_be_used(tmp_path: Path) -> None:
-    """T-08: where everything is found goes by the number of its partitions; the broker ends, as Kafka's
-    does, and says why."""
+async def test_metadata_topic_with_other_partition_count_fails_the_start(tmp_path: Path) -> None:
+    """T-08: the metadata partition of a segment depends on the number of partitions. The broker exits with the
+    reason, as Kafka's does."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.until(lambda: METADATA_TOPIC in tiered.node.metadata.image.topics_by_name)

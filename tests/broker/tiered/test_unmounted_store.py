@@ -1,4 +1,4 @@
-"""A broker that starts while the directory of its store is not mounted, or empty: the store is away, or is not it."""
+"""Tests of a broker that starts while the directory of its remote storage is not mounted, or is empty."""
 
 from __future__ import annotations
 
@@ -7,30 +7,38 @@ from pathlib import Path
 import pytest
 
 from odradek.broker.tiered.tiered_storage import REMEMBERED_STORE
-from tests.broker.tiered.tiered_broker import AWAY, LACKING, VALUES, Stage, copied, stage, told
+from tests.broker.tiered.tiered_broker import (
+    AWAY,
+    LACKING,
+    VALUES,
+    TieredBroker,
+    copy_segments,
+    is_logged,
+    stage,
+)
 
 AGAIN = "the remote store is available again"
 
 
-async def is_missed(tiered: Stage) -> bool:
-    """What the gauge says."""
+async def is_reported_unavailable(tiered: TieredBroker) -> bool:
+    """Value of the gauge RemoteStoreUnavailable."""
     metrics = tiered.node.services.metrics
     await metrics.prepare()
-    told = {metric.name: dict(found) for metric, found in filter(None, metrics.look())}
-    return bool(told["RemoteStoreUnavailable"][()])
+    values = {metric.name: dict(found) for metric, found in filter(None, metrics.look())}
+    return bool(values["RemoteStoreUnavailable"][()])
 
 
-async def test_nothing_is_copied_into_another_directory(
+async def test_unmounted_storage_gets_no_copies(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is copied there would be hidden when the mount comes back, and gone from the disk by then."""
+    """The mount would hide the copies, whose segments would have expired locally by then."""
     tier, elsewhere = tmp_path / "tier", tmp_path / "elsewhere"
-    await copied(tmp_path)
+    await copy_segments(tmp_path)
     tier.rename(elsewhere)
     tier.mkdir()
     async with stage(tmp_path) as tiered:
-        await tiered.until(told(caplog, *AWAY))  # before anything is to be copied
-        assert await is_missed(tiered)
+        await tiered.until(is_logged(caplog, *AWAY))  # before anything is to be copy_segments
+        assert await is_reported_unavailable(tiered)
         remote = tiered.remote_segments()
         await tiered.produce(VALUES)
         failed = tiered.node.services.metrics.meter("RemoteCopyErrorsPerSec", topic="orders")
@@ -40,23 +48,23 @@ async def test_nothing_is_copied_into_another_directory(
         elsewhere.rename(tier)
         await tiered.until(lambda: len(tiered.remote_segments()) > len(remote) + 5)
         await tiered.until(tiered.is_copied)
-        await tiered.until(told(caplog, AGAIN))
-        assert not await is_missed(tiered)
+        await tiered.until(is_logged(caplog, AGAIN))
+        assert not await is_reported_unavailable(tiered)
         assert await tiered.read(0) == [*VALUES, *VALUES]
 
 
-async def test_nor_by_who_has_never_seen_the_store(
+async def test_empty_storage_gets_no_copies_without_remembered_id(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was copied is known from the metadata, and nothing of it is there: this is not the store."""
+    """The metadata has copied segments that are not in the storage, so it is another storage."""
     tier, elsewhere = tmp_path / "tier", tmp_path / "elsewhere"
-    await copied(tmp_path)
+    await copy_segments(tmp_path)
     tier.rename(elsewhere)
     tier.mkdir()
     (tmp_path / "data" / REMEMBERED_STORE).unlink()
     async with stage(tmp_path) as tiered:
-        await tiered.until(told(caplog, *LACKING))
-        assert await is_missed(tiered)
+        await tiered.until(is_logged(caplog, *LACKING))
+        assert await is_reported_unavailable(tiered)
         await tiered.produce(VALUES)
         assert tiered.log.highest_copied_offset == -1
         assert len(tiered.log.segment_list.all) > 5
@@ -64,7 +72,7 @@ async def test_nor_by_who_has_never_seen_the_store(
         (tier / "kafka-tiered-storage").rmdir()
         tier.rmdir()
         elsewhere.rename(tier)
-        await tiered.until(told(caplog, AGAIN))
+        await tiered.until(is_logged(caplog, AGAIN))
         await tiered.until(tiered.is_copied)
-        assert not await is_missed(tiered)
+        assert not await is_reported_unavailable(tiered)
         assert await tiered.read(0) == [*VALUES, *VALUES]

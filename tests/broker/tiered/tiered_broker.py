@@ -1,4 +1,4 @@
-"""A broker with a remote store in a directory, and one tiered topic."""
+"""Broker with a remote storage in a directory, and one tiered topic."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ TIMEOUT_SECONDS = 20.0
 WHERE = TopicPartition("orders", 0)
 
 
-class Stage:
-    """A broker, its remote store and a client of it."""
+class TieredBroker:
+    """A broker, its remote storage, and a client."""
 
     def __init__(self, broker: Broker, cluster: Cluster, tier: Path) -> None:
         self.node = broker.node
@@ -63,7 +63,7 @@ class Stage:
         return partition.log
 
     def remote_segments(self) -> list[int]:
-        """Where they start, of all whose log is in the store."""
+        """Start offsets of the segments in the remote storage."""
         return sorted(int(path.name[:20]) for path in self._tier.rglob("*.log"))
 
     def objects(self) -> list[str]:
@@ -78,7 +78,7 @@ class Stage:
         await admin.alter_configs(self.cluster, admin.ResourceType.TOPIC, topic, changes)
 
     async def produce(self, values: list[bytes]) -> None:
-        """Each in a batch of its own."""
+        """Produce each value in a batch of its own."""
         options = ProducerOptions(acks=-1)
         async with open_producer(self.cluster, RealClock(), RealEntropy(), options) as producer:
             for value in values:
@@ -99,13 +99,13 @@ class Stage:
         assert holds(), (self.log, self.log.highest_copied_offset, self.remote_segments())
 
     def is_copied(self) -> bool:
-        """All that can be, and the disk has no more than the active segment."""
+        """Whether all segments except the active one are only in the remote tier."""
         segments = self.log.segment_list.all
         return len(segments) == 1 and self.log.highest_copied_offset == segments[0].base_offset - 1
 
 
 @asynccontextmanager
-async def stage(tmp_path: Path, **configs: str) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path, **configs: str) -> AsyncIterator[TieredBroker]:
     named = {name.replace("_", "."): text for name, text in configs.items()}
     async with (
         Broker(
@@ -113,7 +113,7 @@ async def stage(tmp_path: Path, **configs: str) -> AsyncIterator[Stage]:
         ) as broker,
         open_cluster(TcpNetwork(), broker.bootstrap, timeout_s=10) as cluster,
     ):
-        yield Stage(broker, cluster, tmp_path / "tier")
+        yield TieredBroker(broker, cluster, tmp_path / "tier")
 
 
 AWAY = ("the remote store is unavailable", "is not the directory that it was")
@@ -122,13 +122,13 @@ AWAY = ("the remote store is unavailable", "is not the directory that it was")
 LACKING = ("the remote store has no object of",)
 
 
-async def copied(tmp_path: Path) -> None:
-    """A broker that has copied something, and stops."""
+async def copy_segments(tmp_path: Path) -> None:
+    """Run a broker until it has copied its segments."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.produce(VALUES)
         await tiered.until(tiered.is_copied)
 
 
-def told(caplog: pytest.LogCaptureFixture, *texts: str) -> Callable[[], bool]:
+def is_logged(caplog: pytest.LogCaptureFixture, *texts: str) -> Callable[[], bool]:
     return lambda: all(text in caplog.text for text in texts)

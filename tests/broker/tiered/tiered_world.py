@@ -1,5 +1,5 @@
-"""A remote log manager at work on a virtual disk: one partition, a store and metadata that can be told
-to fail, and time that moves when told."""
+"""Remote log manager of one partition, with a log on a virtual disk, a virtual clock, and a remote storage and
+metadata that can be made to fail."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ DELETING = SegmentState.DELETE_SEGMENT_STARTED
 DELETED = SegmentState.DELETE_SEGMENT_FINISHED
 
 
-class MemoryStorage:
-    """A RemoteStorageManager that keeps what it is given, and the order of the calls."""
+class MemoryRemoteStorage:
+    """RemoteStorageManager in memory, with a list of its calls in order."""
 
     def __init__(self) -> None:
         self.kept: dict[RemoteLogSegmentId, bytes] = {}
@@ -64,13 +64,13 @@ class MemoryStorage:
         self.failing: dict[str, Exception] = {}
         self.custom: bytes | None = None
         self.indexes: dict[object, Buffer] = {}
-        """What is told of every segment's index of that kind."""
+        """Content of the indexes of all segments, by kind."""
         self.has_some = True
         self.looks = 0
-        """How often it was asked whether it is there."""
+        """Number of availability checks."""
         self.before_copy: Callable[[], None] = lambda: None
         self.summaries: dict[int, bytes] = {}
-        """By the leader's epoch."""
+        """Summaries by leader epoch."""
 
     def copy_segment(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
@@ -139,17 +139,17 @@ class TieredWorld:
     log: PartitionLog
     partition: Partition
     manager: RemoteLogManager
-    storage: MemoryStorage
+    storage: MemoryRemoteStorage
     metadata: InMemoryRemoteLogMetadataManager
     metrics: Metrics
 
     def fill(self, segments: int = 3) -> None:
-        """So many closed segments of three records, and an active one."""
+        """Append closed segments of three records each, and an active segment."""
         for _ in range(3 * segments + 1):
             append(self.log, "x" * 20, now_ms=self.clock.wall_ms())
 
-    def lose_metadata_once_copied(self, error: str = "no leader") -> None:
-        """The next copy works, and nothing is published from then on, until `metadata.failing` is None."""
+    def fail_metadata_after_copy(self, error: str = "no leader") -> None:
+        """The next copy succeeds, but no metadata can be published until `metadata.failing` is None."""
 
         def lose() -> None:
             self.storage.before_copy = lambda: None
@@ -161,7 +161,7 @@ class TieredWorld:
         await self.clock.run_for(seconds)
 
     def change(self, **config: object) -> None:
-        """The topic gets other configs."""
+        """Change configs of the topic."""
         self.log.update_config(replace(self.log.config, **config))  # type: ignore[arg-type]
         self.manager.role_changed(self.partition)
 
@@ -182,7 +182,7 @@ class TieredWorld:
         state: SegmentState = FINISHED,
         broker: int = ME,
     ) -> None:
-        """A copy of [start, end] comes to be known, of epochs `of` (else 0), by whoever published it."""
+        """Publish the metadata of a segment [start, end] with these epochs (by default 0)."""
         now_ms = self.clock.wall_ms()
         known = segment(start, end, *of, state=STARTED, size=size, newest_ms=now_ms)
         known = replace(known, id=RemoteLogSegmentId(ID, known.id.id), broker_id=broker)
@@ -193,17 +193,17 @@ class TieredWorld:
             )
 
     async def gauge(self, name: str, *labels: tuple[str, str]) -> Any:
-        """What is shown; without labels of all partitions."""
+        """Value of a gauge; without labels the total."""
         await self.metrics.prepare()
-        told = filter(None, self.metrics.look())
-        return {metric.name: dict(found) for metric, found in told}[name][labels]
+        metrics = filter(None, self.metrics.look())
+        return {metric.name: dict(found) for metric, found in metrics}[name][labels]
 
     def states(self) -> list[tuple[int, SegmentState]]:
-        """(start offset, state) of what the metadata knows."""
+        """(start offset, state) of the segments in the metadata."""
         return [(each.start_offset, each.state) for each in self.metadata.segments(ID)]
 
     def published(self) -> list[tuple[int, SegmentState]]:
-        """(start offset, state) of every event, in order."""
+        """(start offset, state) of every published event, in order."""
         starts: dict[RemoteLogSegmentId, int] = {}
         found = []
         for event in self.metadata.topic.events:
@@ -222,7 +222,7 @@ async def tiered_world(
     topic: InMemoryMetadataTopic | None = None,
     settings: dict[str, str] | None = None,
 ) -> AsyncIterator[TieredWorld]:
-    """This node leads a partition, alone; its remote log manager runs."""
+    """Run the remote log manager of a partition that this node leads as the only in-sync replica."""
     world = World(clock=clock, default=config, paths=(Path("/a"),))
     doors = VirtualWorld(7).node("one", world.disk, clock=clock)
     seams = replace(
@@ -231,7 +231,7 @@ async def tiered_world(
     async with world.running() as logs:
         log = await logs.create("orders", 0, ONE)
         storage, metadata, metrics = (
-            MemoryStorage(),
+            MemoryRemoteStorage(),
             InMemoryRemoteLogMetadataManager(topic),
             Metrics(),
         )
