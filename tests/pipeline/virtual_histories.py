@@ -250,7 +250,7 @@ class History:
 
     async def _restart(self) -> None:
         """Some time without a node; the others take over what it led, if they can."""
-        await self._until_whole()
+        await self._wait_in_sync()
         number = self.chance.randint(1, self._nodes)
         how = self.chance.choice(self._ends)
         if how == "kill":
@@ -263,7 +263,7 @@ class History:
         seconds = self.chance.uniform(0, 2.5)
         if self._nodes == 1:
             await self._start(number, seconds)
-            await self._until_whole()
+            await self._wait_in_sync()
         else:
             self._nursery.start_soon(self._start, number, seconds)
 
@@ -282,7 +282,7 @@ class History:
 
     async def _part_leader(self) -> None:
         """It goes on taking records until it hears that another leads, and has to give them up."""
-        await self._until_whole()
+        await self._wait_in_sync()
         number = self._leader()
         self.is_complete = False
         for other in range(1, self._nodes + 1):
@@ -297,7 +297,7 @@ class History:
     async def _elect_uncleanly(self, before: Look | None = None) -> None:
         """The one that was away leads, without what the other wrote and copied alone (two replicas). `before`
         that somebody may look."""
-        await self._until_whole()
+        await self._wait_in_sync()
         leader = self._leader()
         other = REPLICAS[1 - REPLICAS.index(leader)]
         await self._cluster.kill(other)
@@ -316,18 +316,18 @@ class History:
                 await self._produce()
             await self._wait()
         await self._cluster.start(leader)
-        await self._until_whole()
+        await self._wait_in_sync()
 
-    async def _until_whole(self) -> None:
+    async def _wait_in_sync(self) -> None:
         with trio.fail_after(TIMEOUT_S):
-            await self._checkers.until_whole()
+            await self._checkers.wait_in_sync()
         self.is_complete = True
 
     async def _heal(self) -> None:
         self.cluster_view.wires.heal()
         for node in self._cluster:
             await self._cluster.start(node.number)
-        await self._until_whole()
+        await self._wait_in_sync()
 
 
 Rows = dict[tuple[int, int], Row]
