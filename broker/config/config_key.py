@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from typing import TypedDict, Unpack
 
 from odradek.broker.config.types import (
     ConfigType,
@@ -107,6 +108,16 @@ CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 PER_BROKER = UpdateMode.PER_BROKER
 
 
+class MoreColumns(TypedDict, total=False):
+    """Columns of `ConfigKey` that few rows set."""
+
+    scope: Scope
+    required: bool
+    internal: bool
+    synonyms: tuple[str, ...]
+    effect: bool
+
+
 def row(
     name: str,
     kind: ConfigType,
@@ -116,27 +127,10 @@ def row(
     mode: UpdateMode = UpdateMode.READ_ONLY,
     *,
     doc: str,
-    scope: Scope = Scope.BROKER,
-    required: bool = False,
-    internal: bool = False,
-    synonyms: tuple[str, ...] = (),
-    effect: bool = False,
+    **columns: Unpack[MoreColumns],
 ) -> ConfigKey:
     """Create a row; `ConfigKey` describes the columns."""
-    return ConfigKey(
-        name,
-        kind,
-        default,
-        importance,
-        doc,
-        scope,
-        valid,
-        required,
-        internal,
-        mode,
-        synonyms,
-        effect,
-    )
+    return ConfigKey(name, kind, default, importance, doc, validator=valid, mode=mode, **columns)
 
 
 Table = Mapping[str, ConfigKey]

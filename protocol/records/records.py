@@ -166,7 +166,10 @@ def read_varlong(body: bytes, position: int) -> tuple[int, int]:
 
 
 class Framing(TypedDict, total=False):
-    """Header fields of a batch that do not depend on its records, and the compression level."""
+    """Header fields of a batch that do not depend on its records, and the compression level.
+
+    Defaults: no compression, level of the codec, CreateTime, -1 for ids and epochs.
+    """
 
     compression: int
     producer_id: int
@@ -220,41 +223,35 @@ def frame_batch(
     max_timestamp: int,
     last_delta: int | None = None,
     base_offset: int = 0,
-    compression: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    leader_epoch: int = -1,
-    transactional: bool = False,
-    control: bool = False,
-    timestamp_type: int = 0,
-    level: int | None = None,
+    **framing: Unpack[Framing],
 ) -> bytearray:
     """Build a batch of `count` encoded records. Without `last_delta`, their offsets are consecutive."""
-    attributes = compression
-    if timestamp_type == LOG_APPEND_TIME:
+    attributes = compression = framing.get("compression", NONE)
+    if framing.get("timestamp_type") == LOG_APPEND_TIME:
         attributes |= TIMESTAMP_TYPE_MASK
-    if transactional:
+    if framing.get("transactional"):
         attributes |= TRANSACTIONAL_MASK
-    if control:
+    if framing.get("control"):
         attributes |= CONTROL_MASK
-    payload: Buffer = compress(compression, body, level) if compression != NONE else body
+    payload: Buffer = (
+        compress(compression, body, framing.get("level")) if compression != NONE else body
+    )
     batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(
         batch,
         0,
         base_offset,
         HEADER_SIZE - LOG_OVERHEAD + len(payload),
-        leader_epoch,
+        framing.get("leader_epoch", -1),
         MAGIC,
         0,
         attributes,
         count - 1 if last_delta is None else last_delta,
         base_timestamp,
         max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
+        framing.get("producer_id", -1),
+        framing.get("producer_epoch", -1),
+        framing.get("base_sequence", -1),
         count,
     )
     batch += payload
