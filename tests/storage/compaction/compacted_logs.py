@@ -1,15 +1,16 @@
-"""What a log must hold after its compaction."""
+"""Checks of a log after its compaction."""
 
 from __future__ import annotations
 
 from odradek.storage.log.partition_log import PartitionLog
-from tests.storage.compaction.histories import content
+from tests.storage.compaction.random_log_content import content
 from tests.support.log_managers import World
 from tests.support.partition_logs import expected_indexes
 
 
 def check_files(world: World, log: PartitionLog) -> None:
-    """Indexes are those of the data, sizes and ends add up, and there is no stray file."""
+    """Check that indexes match the data, sizes and end offsets are consistent, and no other file
+    exists."""
     names = set(world.names(log.directory))
     for segment in log.segments[:-1]:
         data = world.files.read(segment.path(".log"))
@@ -32,7 +33,7 @@ def check_files(world: World, log: PartitionLog) -> None:
 
 
 def latest_values(log: PartitionLog) -> dict[bytes, tuple[int, bytes | None]]:
-    """What a read_committed table of the log ends up with."""
+    """Latest value of each key for a read_committed reader."""
     found: dict[bytes, tuple[int, bytes | None]] = {}
     batches = content(log)
     ends = log.aborted_transactions(0, log.end_offset)

@@ -1,6 +1,6 @@
-"""The power goes at every sync of a pass, and the node at every change of a name: the next start finds
-either the old segments or the new one, whole, and no file that is neither (DESIGN: crash order is
-written down). A worker that dies leaves the log as it was."""
+"""Power failure at every sync of a pass, and a kill at every rename: after the next start the log
+has either the old segments or the complete new one, and no other file. A worker that dies leaves
+the log unchanged."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.compaction.compacted_logs import check_files
-from tests.storage.compaction.histories import COMPACTED, History, content
-from tests.storage.compaction.model import Kept
+from tests.storage.compaction.compaction_model import Kept
+from tests.storage.compaction.random_log_content import COMPACTED, History, content
 from tests.support.log_managers import ONE, A, World
 
 
 @dataclass
 class Story:
-    """A log that is about to be compacted, in a few groups of segments; and what it held."""
+    """A log that will be compacted, in a few groups of segments, with its expected content."""
 
     world: World = field(default_factory=lambda: World(paths=(A,), configs={"t": COMPACTED}))
     before: list[Kept] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Story:
 
 
 async def told(story: Story) -> list[Kept]:
-    """The story retry_if_files_replaced: what is left in the end."""
+    """Run the pass; returns the resulting content."""
     async with story.world.running() as manager:
         after = await story.play(manager)
         story.syncs_after = story.world.files.syncs
@@ -66,7 +66,7 @@ async def told(story: Story) -> list[Kept]:
 
 
 async def crashed(cut: Callable[[VirtualFiles], None], *, is_checkpointed: bool = True) -> Story:
-    """The story until the power goes."""
+    """Run the pass until the power failure."""
     story = Story(is_checkpointed=is_checkpointed)
     manager = story.world.manager()
     await manager.load()
@@ -79,7 +79,7 @@ async def crashed(cut: Callable[[VirtualFiles], None], *, is_checkpointed: bool 
 
 
 async def check(story: Story, after: list[Kept], *, seeds: int = 1) -> None:
-    """Whatever the power left: each group of segments is as before, or as compacted."""
+    """Check that each group of segments is unchanged or completely compacted."""
     for seed in range(seeds):
         world = story.world.crashed(seed)
         async with world.running() as manager:
@@ -106,7 +106,7 @@ def survivors(batches: list[Kept]) -> list[tuple[int, bytes | None]]:
 
 
 def check_mixture(before: list[Kept], found: list[Kept], after: list[Kept]) -> None:
-    """A prefix is compacted, the rest is not, and nothing is there twice."""
+    """Check that a prefix is compacted, the rest is unchanged, and no record is duplicated."""
     offsets = [batch.base_offset for batch in found]
     assert offsets == sorted(set(offsets))
     for point in (*(batch.base_offset for batch in before), before[-1].last_offset + 1):
@@ -135,9 +135,9 @@ async def test_power_cut_at_every_sync() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_gaps_are_no_loss_whatever_the_policy_has_become(lost: bool) -> None:
-    """The recovery point was not written down before the pass; or it was, and is lost, and all of the log is
-    recovered."""
+async def test_gaps_left_by_compaction_are_no_loss_after_cleanup_policy_change(lost: bool) -> None:
+    """The recovery point was not written before the pass, or it was and is lost, so that the
+    whole log is recovered."""
     story = Story(is_checkpointed=lost)
     after = await told(story)
     for sync in range(story.syncs, story.syncs_after + 1):
@@ -157,7 +157,7 @@ async def test_gaps_are_no_loss_whatever_the_policy_has_become(lost: bool) -> No
 
 
 class CountedFiles:
-    """Counts the changes of names, and cuts the power before the one it is told."""
+    """Counts renames, and cuts the power before the given one."""
 
     def __init__(self, files: VirtualFiles, at: int) -> None:
         self.count = 0
@@ -176,7 +176,7 @@ class CountedFiles:
 
 
 @pytest.mark.slow
-async def test_power_cut_at_every_change_of_a_name() -> None:
+async def test_power_cut_at_every_rename() -> None:
     after = await told(Story())
     counted: list[CountedFiles] = []
     await crashed(lambda files: counted.append(CountedFiles(files, -1)))
@@ -187,7 +187,7 @@ async def test_power_cut_at_every_change_of_a_name() -> None:
         await check(story, after)
 
 
-async def test_a_worker_that_dies_leaves_the_log_as_it_was_and_no_file() -> None:
+async def test_dead_worker_leaves_log_unchanged_and_no_files() -> None:
     story = Story()
     async with story.world.running() as manager:
         log = await story.begin(manager)
@@ -202,8 +202,9 @@ async def test_a_worker_that_dies_leaves_the_log_as_it_was_and_no_file() -> None
         assert content(log) != story.before
 
 
-async def test_debris_of_a_worker_that_was_killed_does_not_outlive_the_next_swap() -> None:
-    """A `.cleaned` file below a `.swap` makes a start take the latter for unfinished."""
+async def test_cleaned_files_of_killed_worker_are_removed_by_next_swap() -> None:
+    """A start treats a `.swap` file as unfinished if there is a `.cleaned` file at a lower
+    offset."""
     story = Story()
     async with story.world.running() as manager:
         log = await story.begin(manager)

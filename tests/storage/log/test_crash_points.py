@@ -1,6 +1,6 @@
-"""The power goes at every sync of every operation that changes files in more than one step: before
-the sync has its effect, and just after. What was synced is there, the log is a prefix of what was
-written, its indexes are right, and it goes on from there (DESIGN: crash order is written down)."""
+"""Power failure at every sync of every operation that changes files in several steps, before the
+sync takes effect and right after it. What was synced remains, the log is a prefix of what was
+written, its indexes are correct, and appends continue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SEEDS = range(3)
 
 @dataclass
 class Story:
-    """A log, what was written to it, and what must be there whatever happens now."""
+    """A log, what was written to it, and what must remain."""
 
     world: World = field(default_factory=lambda: World(CONFIG))
     written: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Story:
         self.log.update_config(config)
 
     def behind(self, offset: int) -> None:
-        """The log goes on at `offset`, as its leader's does: an epoch to seven records."""
+        """Continue the log at `offset`, like the leader's: seven records per epoch."""
         while len(self.written) < offset:
             self.time += 1
             self.written.append(NOW_MS + self.time)
@@ -175,8 +175,8 @@ def expiring_altogether(story: Story) -> Iterator[None]:
     story.flush()
 
 
-def leaving_for_the_remote_tier(story: Story) -> Iterator[None]:
-    """Local retention (KIP-405): the log still starts where it did."""
+def deleted_by_local_retention(story: Story) -> Iterator[None]:
+    """Local retention (KIP-405): the log start offset does not change."""
     story.append(29)
     story.flush()
     story.log.advance_high_watermark(29)
@@ -196,8 +196,8 @@ def leaving_for_the_remote_tier(story: Story) -> Iterator[None]:
     story.log.remove_deleted(NOW_MS)
 
 
-def going_on_behind_the_remote_tier(story: Story) -> Iterator[None]:
-    """A follower's auxiliary state is installed (T-42), over a log that was there."""
+def continued_after_auxiliary_state(story: Story) -> Iterator[None]:
+    """A follower's auxiliary state is installed (T-42) over an existing log."""
     story.append(14)
     story.flush()
     story.replace_with(TIERED)
@@ -249,14 +249,14 @@ SCENES = [
     expiring_altogether,
     closing,
     reopening,
-    leaving_for_the_remote_tier,
-    going_on_behind_the_remote_tier,
+    deleted_by_local_retention,
+    continued_after_auxiliary_state,
     cutting_below_the_disk,
 ]
 
 
 def syncs_of(scene: Callable[[Story], Iterator[None]]) -> tuple[int, int]:
-    """How many syncs come before the part that is watched, and how many in it."""
+    """Number of syncs before the watched part, and in it."""
     story = Story()
     steps = scene(story)
     next(steps)
@@ -275,7 +275,7 @@ def points() -> Iterator[tuple[Callable[[Story], Iterator[None]], int, bool]]:
 
 
 def play(scene: Callable[[Story], Iterator[None]], sync: int, done: bool) -> Story:
-    """Until the power goes with that sync, or the scene ends."""
+    """Run until the power failure at that sync, or to the end."""
     story = Story()
     steps = scene(story)
     next(steps)
@@ -323,7 +323,9 @@ def restarted(world: World, seed: int) -> World:
         for point in points()
     ],
 )
-def test_power_cut(scene: Callable[[Story], Iterator[None]], sync: int, done: bool) -> None:
+def test_power_cut_at_every_sync(
+    scene: Callable[[Story], Iterator[None]], sync: int, done: bool
+) -> None:
     story = play(scene, sync, done)
     for seed in SEEDS:
         world = restarted(story.world, seed)
@@ -341,7 +343,7 @@ def test_power_cut(scene: Callable[[Story], Iterator[None]], sync: int, done: bo
         assert last.append(idempotent(11, 0, 2), epoch=10**6).duplicate
 
 
-def test_aborted_transactions_are_those_of_the_markers_that_are_there() -> None:
+def test_aborted_transactions_match_remaining_markers() -> None:
     def scene(world: World) -> list[int]:
         markers = []
         for number in range(8):
@@ -385,7 +387,7 @@ def opened(world: World, directory: Path) -> PartitionLog:
     )
 
 
-def test_a_log_that_was_being_created_is_created_again() -> None:
+def test_interrupted_log_creation_is_repeated() -> None:
     new = Path("/logs/n-0")
     dry = World(CONFIG)
     before = dry.files.syncs
@@ -401,7 +403,7 @@ def test_a_log_that_was_being_created_is_created_again() -> None:
             assert (log.end_offset, log.topic_id) == (0, TOPIC_ID)
 
 
-def test_a_directory_that_was_being_renamed_is_there_under_one_name() -> None:
+def test_interrupted_directory_rename_leaves_one_name() -> None:
     new = Path("/logs/t-0.moved")
     for done in (True, False):
         story = Story()
@@ -421,7 +423,7 @@ def test_a_directory_that_was_being_renamed_is_there_under_one_name() -> None:
             assert [record.timestamp for record in records_in(log)] == story.written
 
 
-def test_names_that_a_killed_process_left_unsynced_are_synced_before_the_point_moves() -> None:
+def test_unsynced_names_of_killed_process_are_synced_before_recovery_point_advances() -> None:
     story = Story()
     story.append(3)
     story.flush()
@@ -434,7 +436,7 @@ def test_names_that_a_killed_process_left_unsynced_are_synced_before_the_point_m
 
 
 class BesideAFlush(VirtualFiles):
-    """Whenever a file is about to be made, a flush that runs in a thread syncs the directory."""
+    """A flush in a thread syncs the directory before each creation of a file."""
 
     flush: Callable[[], None] | None = None
 
@@ -457,10 +459,10 @@ def aborts(story: Story) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("makes", [rolls, aborts])
-def test_a_name_that_is_made_beside_a_flush_is_synced_by_the_next(
+def test_file_created_during_flush_is_synced_by_next_flush(
     makes: Callable[[Story], None], seed: int
 ) -> None:
-    """Those of a segment with its snapshot, and of an index of transactions."""
+    """The files of a segment with its snapshot, and of a transaction index."""
     story = Story()
     world = story.world
     world.log.close(clean=False)

@@ -1,4 +1,5 @@
-"""Full disks, failing disks, no descriptors: what the caller is told, and what the log is after."""
+"""Full disks, failing disks and missing file descriptors: errors of the calls, and the state of
+the log afterwards."""
 
 from __future__ import annotations
 
@@ -41,14 +42,14 @@ def limited(capacity_bytes: int) -> World:
 
 
 def fill(world: World) -> None:
-    """Append until the disk refuses."""
+    """Append until the disk is full."""
     while True:
         world.append(idempotent(7, world.log.end_offset, size=100))
 
 
 @pytest.mark.parametrize("room", [*range(10_000, 14_200, 97)])
-def test_a_full_disk_is_an_error_to_the_producer_and_changes_nothing(room: int) -> None:
-    """Wherever the space ends: in the data, an index, a new segment's files, a snapshot."""
+def test_full_disk_fails_append_and_changes_nothing(room: int) -> None:
+    """The space ends in the data, an index, a new segment's files, or a snapshot."""
     world = limited(room)
     with pytest.raises(DiskFull):
         fill(world)
@@ -72,8 +73,9 @@ def test_a_full_disk_is_an_error_to_the_producer_and_changes_nothing(room: int) 
     check_indexes(world)
 
 
-def test_what_a_full_disk_took_in_part_never_comes_back() -> None:
-    """The same batch comes from the next leader, and the power goes: no CRC covers a leader's epoch."""
+def test_partial_write_on_full_disk_does_not_reappear() -> None:
+    """The same batch comes from the next leader, and the power fails: no CRC covers the leader
+    epoch."""
     for seed in range(200):
         world = limited(10**6)
         world.append(idempotent(7, 0))
@@ -91,7 +93,7 @@ def test_what_a_full_disk_took_in_part_never_comes_back() -> None:
         assert all(each.leader_epoch == 2 for each in read_batches(log, 1, log.end_offset))
 
 
-def test_retention_makes_room_on_a_full_disk() -> None:
+def test_retention_frees_space_on_full_disk() -> None:
     world = limited(20_000)
     with pytest.raises(DiskFull):
         fill(world)
@@ -104,8 +106,8 @@ def test_retention_makes_room_on_a_full_disk() -> None:
 
 
 @pytest.mark.parametrize("capacity_bytes", range(12_000, 13_000, 67))
-def test_a_full_disk_has_room_again_once_all_records_are_deleted(capacity_bytes: int) -> None:
-    """Of its one segment, the active one, however little room is left."""
+def test_delete_records_frees_space_on_full_disk(capacity_bytes: int) -> None:
+    """The only segment is the active one, and almost no space is left."""
     world = limited(capacity_bytes)
     log = world.log
     log.update_config(
@@ -125,7 +127,7 @@ def test_a_full_disk_has_room_again_once_all_records_are_deleted(capacity_bytes:
         assert offsets_in(again, end) == [end]
 
 
-def test_on_a_full_disk_all_but_the_active_segment_may_expire() -> None:
+def test_full_disk_expires_all_but_active_segment() -> None:
     world = limited(20_000)
     with pytest.raises(DiskFull):
         fill(world)
@@ -142,7 +144,7 @@ def test_on_a_full_disk_all_but_the_active_segment_may_expire() -> None:
     assert log.log_start_offset == log.end_offset
 
 
-def test_a_log_opens_and_is_read_on_a_full_disk() -> None:
+def test_log_is_opened_and_read_on_full_disk() -> None:
     world = limited(20_000)
     with pytest.raises(DiskFull):
         fill(world)
@@ -155,7 +157,7 @@ def test_a_log_opens_and_is_read_on_a_full_disk() -> None:
         assert offsets_in(world.log) == list(range(end))
 
 
-def test_a_full_disk_when_epochs_are_to_be_saved_leaves_the_log_as_it_is() -> None:
+def test_full_disk_while_saving_epochs_leaves_log_unchanged() -> None:
     world = limited(1 << 20)
     for n in range(20):
         world.append(batch(size=100), epoch=n // 5)
@@ -173,8 +175,8 @@ def test_a_full_disk_when_epochs_are_to_be_saved_leaves_the_log_as_it_is() -> No
     assert offsets_in(world.log) == list(range(7))
 
 
-def test_a_full_disk_at_a_sync_is_final() -> None:
-    """What was accepted may be lost."""
+def test_full_disk_at_sync_takes_log_offline() -> None:
+    """Acknowledged records may be lost."""
     world = World(CONFIG)
     world.append()
     world.disk.fail("*.log", errno.ENOSPC, {"sync"})
@@ -212,7 +214,7 @@ def _next(world: World) -> memoryview:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_failing_disk_takes_the_log_offline_once(name: str) -> None:
+def test_io_error_takes_log_offline_once(name: str) -> None:
     world = filled()
     world.log.update_config(dataclasses.replace(CONFIG, retention_ms=1))
     world.reopen()  # nothing is in memory
@@ -231,7 +233,7 @@ def test_a_failing_disk_takes_the_log_offline_once(name: str) -> None:
     assert world.log.end_offset >= 15 or world.log.log_start_offset > 0
 
 
-def test_a_read_only_disk_can_still_be_read() -> None:
+def test_log_on_read_only_disk_is_readable() -> None:
     world = filled()
     world.flush()
     world.disk.make_read_only("*")
@@ -241,7 +243,7 @@ def test_a_read_only_disk_can_still_be_read() -> None:
 
 
 @pytest.mark.parametrize(("code", "told"), [(errno.EIO, LogFailed), (errno.ENOSPC, DiskFull)])
-def test_a_log_is_a_topics_once_the_disk_says_so(code: int, told: type[Exception]) -> None:
+def test_topic_id_is_assigned_after_it_is_durable(code: int, told: type[Exception]) -> None:
     world = World()
     world.log.topic_id = None
     world.files.remove(DIRECTORY / METADATA)
@@ -257,7 +259,7 @@ def test_a_log_is_a_topics_once_the_disk_says_so(code: int, told: type[Exception
         assert raises_offline(lambda: world.log.assign_topic_id(TOPIC_ID))
 
 
-def test_a_failed_sync_is_never_tried_again() -> None:
+def test_failed_sync_is_not_retried() -> None:
     world = filled()
     fault = world.disk.fail("*00.log", errno.EIO, {"sync"})
     with pytest.raises(LogFailed):
@@ -272,14 +274,14 @@ def test_a_failed_sync_is_never_tried_again() -> None:
     assert world.log.recovery_point == 0
 
 
-def test_a_log_that_cannot_be_closed_cleanly_says_so() -> None:
+def test_failed_clean_close_raises() -> None:
     world = filled()
     world.disk.fail("*.snapshot", errno.EIO)
     with pytest.raises(LogFailed):
         world.log.close(True)
 
 
-def test_no_descriptors_is_back_pressure() -> None:
+def test_missing_file_descriptors_fail_append_without_change() -> None:
     world = filled()
     check = world.disk.check
 
@@ -301,7 +303,7 @@ def test_no_descriptors_is_back_pressure() -> None:
     assert world.log.recovery_point == 21
 
 
-def test_a_pinned_slice_outlives_the_logs_end() -> None:
+def test_pinned_slice_is_readable_after_log_failure() -> None:
     world = filled()
     read = world.log.read(3, 100, limit=20)
     assert read.slice is not None
@@ -311,8 +313,8 @@ def test_a_pinned_slice_outlives_the_logs_end() -> None:
     assert read.slice.read() == before
 
 
-def test_an_error_of_our_own_behind_a_write_ends_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch is in the file, and the log ends before it: another one would get its offset, too."""
+def test_unexpected_error_after_write_takes_log_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is in the file but before the log end, so another one would get its offset too."""
 
     def broken(segment: Segment, batches: object, position: int) -> None:
         raise RuntimeError("nobody has thought of it")

@@ -1,4 +1,5 @@
-"""Offset, time and transaction index: their bytes, and their lookups against a plain search."""
+"""Offset, time and transaction index: bytes of their entries, and lookups compared with a linear
+search."""
 
 from __future__ import annotations
 
@@ -56,14 +57,14 @@ def _accumulate(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return entries
 
 
-def test_an_offset_entry_is_relative_offset_and_position() -> None:
+def test_offset_index_entry_is_relative_offset_and_position() -> None:
     index = offset_index(1000, [(1009, 4200), (1022, 8410)])
     index.trim()
     assert index.file.read_at(0, 100) == struct.pack(">iiii", 9, 4200, 22, 8410)
     assert index.last == (1022, 8410)
 
 
-def test_room_is_taken_in_steps_and_given_back() -> None:
+def test_index_space_is_reserved_in_steps_and_freed_by_trim() -> None:
     index = offset_index(0, [(5, 100)])
     assert index.file.size == STEP_BYTES
     index.reserve(STEP_BYTES // 8 - 1)
@@ -74,8 +75,8 @@ def test_room_is_taken_in_steps_and_given_back() -> None:
     assert index.file.size == 8
 
 
-def test_room_is_for_whole_entries() -> None:
-    """So it is in Kafka's: its tools, and `dump --verify`, took what was left over for damage."""
+def test_reserved_space_is_multiple_of_entry_size() -> None:
+    """As in Kafka, whose tools, and `dump --verify`, report remaining bytes as corruption."""
     index = time_index(0, [])
     for count in (1, STEP_BYTES // 12, STEP_BYTES // 12 + 1, 1000):
         index.reserve(count)
@@ -85,7 +86,7 @@ def test_room_is_for_whole_entries() -> None:
 
 @pytest.mark.parametrize("mapped", [True, False])
 @given(entries=rising, target=st.integers(-5, 2100), base=st.sampled_from([0, 1 << 40]))
-def test_offset_lookup_is_the_last_entry_at_or_below(
+def test_offset_lookup_returns_last_entry_at_or_below(
     entries: list[tuple[int, int]], target: int, base: int, mapped: bool
 ) -> None:
     index = offset_index(base, [(base + offset, position) for offset, position in entries])
@@ -94,7 +95,7 @@ def test_offset_lookup_is_the_last_entry_at_or_below(
 
 
 @given(entries=rising, position=st.integers(0, 210_000))
-def test_upper_bound_is_the_first_entry_at_or_past_a_position(
+def test_upper_bound_returns_first_entry_at_or_past_position(
     entries: list[tuple[int, int]], position: int
 ) -> None:
     want = min((offset for offset, at in entries if at >= position), default=None)
@@ -102,7 +103,7 @@ def test_upper_bound_is_the_first_entry_at_or_past_a_position(
 
 
 @given(entries=rising, cut=st.integers(0, 2100))
-def test_a_truncated_offset_index_keeps_what_ends_below(
+def test_truncated_offset_index_keeps_batches_that_end_below(
     entries: list[tuple[int, int]], cut: int
 ) -> None:
     old = offset_index(0, entries)
@@ -114,7 +115,7 @@ def test_a_truncated_offset_index_keeps_what_ends_below(
     assert old.count == len(entries)
 
 
-def test_a_trimmed_offset_index_is_loaded_with_its_last_entry() -> None:
+def test_trimmed_offset_index_is_loaded_with_last_entry() -> None:
     index = offset_index(100, [(105, 60), (190, 4500)])
     index.trim()
     again = OffsetIndex(index._files, PATH, 100)
@@ -131,14 +132,14 @@ def test_a_trimmed_offset_index_is_loaded_with_its_last_entry() -> None:
         pytest.param(struct.pack(">ii", -5, 50), id="an offset below the base"),
     ],
 )
-def test_a_corrupt_offset_index_is_refused(data: bytes) -> None:
+def test_corrupt_offset_index_raises(data: bytes) -> None:
     disk = files()
     disk.open(PATH, create=True).append_v([data])
     with pytest.raises(CorruptIndex):
         OffsetIndex(disk, PATH, 100).load(5000)
 
 
-def test_a_time_entry_is_timestamp_and_relative_offset_and_only_grows() -> None:
+def test_time_index_entry_is_timestamp_and_relative_offset_and_increases() -> None:
     index = time_index(1000, [(77, 1005), (77, 1008), (70, 1009), (99, 1010)])
     index.trim()
     assert index.file.read_at(0, 100) == struct.pack(">qiqi", 77, 5, 99, 10)
@@ -147,7 +148,7 @@ def test_a_time_entry_is_timestamp_and_relative_offset_and_only_grows() -> None:
 
 @pytest.mark.parametrize("mapped", [True, False])
 @given(entries=rising, target=st.integers(-5, 2100))
-def test_time_lookup_is_the_last_entry_at_or_before(
+def test_time_lookup_returns_last_entry_at_or_before(
     entries: list[tuple[int, int]], target: int, mapped: bool
 ) -> None:
     index = time_index(0, entries)
@@ -156,16 +157,14 @@ def test_time_lookup_is_the_last_entry_at_or_before(
 
 
 @given(entries=rising, cut=st.integers(0, 210_000))
-def test_a_truncated_time_index_keeps_what_is_below(
-    entries: list[tuple[int, int]], cut: int
-) -> None:
+def test_truncated_time_index_keeps_entries_below(entries: list[tuple[int, int]], cut: int) -> None:
     fresh = time_index(0, entries).truncated(cut)
     kept = [entry for entry in entries if entry[1] < cut]
     assert fresh.count == len(kept)
     assert fresh.last == (kept[-1] if kept else (-1, 0))
 
 
-def test_reopening_a_time_index_forgets_the_entry_of_closing() -> None:
+def test_reopened_time_index_removes_entry_of_clean_close() -> None:
     index = time_index(0, [(10, 5), (20, 9), (30, 14)])
     index.reopen(9)
     assert index.last == (20, 9)
@@ -185,7 +184,7 @@ def test_reopening_a_time_index_forgets_the_entry_of_closing() -> None:
         pytest.param(struct.pack(">qi", -2, 5), id="a negative timestamp"),
     ],
 )
-def test_a_corrupt_time_index_is_refused(data: bytes) -> None:
+def test_corrupt_time_index_raises(data: bytes) -> None:
     disk = files()
     disk.open(PATH, create=True).append_v([data])
     with pytest.raises(CorruptIndex):
@@ -193,7 +192,7 @@ def test_a_corrupt_time_index_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("entries", [[], [(50, 300)], [(0, 301)], [(1, 300), (2, 301)]])
-def test_a_sound_time_index_is_loaded(entries: list[tuple[int, int]]) -> None:
+def test_valid_time_index_is_loaded(entries: list[tuple[int, int]]) -> None:
     index = time_index(300, entries)
     index.trim()
     again = TimeIndex(index._files, PATH, 300)
@@ -212,7 +211,7 @@ def transaction_index(*entries: AbortedTransaction) -> TransactionIndex:
     return index
 
 
-def test_a_transaction_entry_has_34_bytes_and_no_abort_has_no_file() -> None:
+def test_transaction_index_entry_has_34_bytes_and_is_created_by_first_abort() -> None:
     index = transaction_index()
     assert index.entries == ()
     assert not index._files.exists(PATH)
@@ -221,7 +220,7 @@ def test_a_transaction_entry_has_34_bytes_and_no_abort_has_no_file() -> None:
     assert TransactionIndex(index._files, PATH, exists=True).entries == (aborted(3, 9, 10, 1),)
 
 
-def test_collect_takes_what_overlaps_and_says_when_nothing_more_can_come() -> None:
+def test_collect_returns_overlapping_transactions_and_completeness() -> None:
     one, two, three = aborted(0, 10, 11), aborted(5, 20, 21), aborted(15, 30, 16)
     index = transaction_index(one, two, three)
     assert index.collect(0, 12) == ([one, two], True)
@@ -229,7 +228,7 @@ def test_collect_takes_what_overlaps_and_says_when_nothing_more_can_come() -> No
     assert index.collect(40, 100) == ([], False)
 
 
-def test_a_truncated_transaction_index_keeps_markers_below() -> None:
+def test_truncated_transaction_index_keeps_markers_below() -> None:
     index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
     fresh = index.truncated(20)
     assert fresh.entries == (aborted(0, 10, 11),)
@@ -243,10 +242,11 @@ def test_a_truncated_transaction_index_keeps_markers_below() -> None:
 
 @pytest.mark.parametrize("cut_at", [None, 21])
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_transaction_index_is_synced_whoever_wrote_it(
+def test_transaction_index_is_synced_after_file_was_taken_over(
     cut_at: int | None, is_closed: bool
 ) -> None:
-    """A truncation that cuts nothing of it leaves its file to another index, as it is."""
+    """A truncation that removes none of its entries passes the file unchanged to another index
+    object."""
     index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
     index._files.sync_directory(PATH.parent)
     if is_closed:
@@ -259,7 +259,7 @@ def test_a_transaction_index_is_synced_whoever_wrote_it(
         assert TransactionIndex(left, PATH, exists=True).entries == index.entries
 
 
-def test_reload_after_a_crash_keeps_what_is_whole_and_below() -> None:
+def test_reload_after_crash_keeps_whole_entries_below_offset() -> None:
     index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
     index._files.open(PATH, write=True).append_v([b"torn"])
     again = TransactionIndex(index._files, PATH, exists=True)
@@ -270,14 +270,14 @@ def test_reload_after_a_crash_keeps_what_is_whole_and_below() -> None:
     assert again.entries == (aborted(0, 10, 11),)
 
 
-def test_a_corrupt_transaction_index_is_an_error_to_the_reader() -> None:
+def test_corrupt_transaction_index_raises_on_read() -> None:
     disk = files()
     disk.open(PATH, create=True).append_v([struct.pack(">hqqqq", 3, 0, 0, 0, 0)])
     with pytest.raises(CorruptRecords):
         _ = TransactionIndex(disk, PATH, exists=True).entries
 
 
-def test_an_append_beside_the_first_read_is_not_forgotten() -> None:
+def test_append_during_first_read_is_kept() -> None:
     one, two = aborted(0, 10, 11), aborted(5, 20, 21)
     disk = transaction_index(one)._files
     index = TransactionIndex(disk, PATH, exists=True)

@@ -1,5 +1,5 @@
-"""A log against a list: anything that can be done to one, in any order, with restarts, kills and
-power cuts in between."""
+"""A log compared with a list: random operations, with restarts, kills and power failures in
+between."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class LogModel(RuleBasedStateMachine):
         self._cut(cut)
 
     def _cut(self, end: int) -> None:
-        """The model ends there now."""
+        """Truncate the model."""
         if end < self.end:
             self.is_reopened = False
         self.end = end

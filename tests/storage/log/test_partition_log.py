@@ -1,4 +1,4 @@
-"""A log's life: appended to, read, rolled, flushed, closed, opened again."""
+"""PartitionLog: append, read, roll, flush, retention, close and reopen."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tests.support.partition_logs import (
 
 
 def small(segment_bytes: int = 400, **more: object) -> LogConfig:
-    """Segments of a few batches, an index entry for every second."""
+    """Configs for segments of a few batches, with an index entry for every second batch."""
     return dataclasses.replace(
         FOREVER,
         internal_segment_bytes=segment_bytes,
@@ -67,14 +67,14 @@ def world() -> World:
 
 
 def names(world: World) -> list[str]:
-    """Without the zeros that names begin with."""
+    """File names without leading zeros."""
     return [re.sub(r"^0+(?=\d)", "", name) for name in world.names()]
 
 
 # Appending
 
 
-def test_offsets_and_epoch_are_assigned_in_place(world: World) -> None:
+def test_append_assigns_offsets_and_leader_epoch_in_place(world: World) -> None:
     data = batch(3)
     assert world.append(data, epoch=4) == AppendResult(0, 2, -1, 0, False, len(data), data)
     second = batch(2)
@@ -91,12 +91,12 @@ def test_offsets_and_epoch_are_assigned_in_place(world: World) -> None:
     assert world.log.epochs.end_offset_for(4) == EpochEnd(4, 3)
 
 
-def test_log_append_time_is_answered(world: World) -> None:
+def test_append_returns_log_append_time(world: World) -> None:
     world.log.update_config(small(message_timestamp_type="LogAppendTime"))
     assert world.append().log_append_time_ms == NOW_MS
 
 
-def test_a_duplicate_is_answered_with_its_first_offset(world: World) -> None:
+def test_duplicate_batch_returns_offsets_of_first_append(world: World) -> None:
     world.append()
     world.append(idempotent(7, 0, 2))
     world.append(idempotent(7, 2, 3))
@@ -107,7 +107,7 @@ def test_a_duplicate_is_answered_with_its_first_offset(world: World) -> None:
     assert world.log.end_offset == 6
 
 
-def test_a_follower_takes_what_the_leader_has(world: World) -> None:
+def test_follower_appends_leader_batches_unchanged(world: World) -> None:
     leader = World(small(100_000))
     for n in range(6):
         leader.append(idempotent(7, n * 2, 2), epoch=n // 3)
@@ -130,7 +130,7 @@ def test_a_follower_takes_what_the_leader_has(world: World) -> None:
     check_indexes(world)
 
 
-def test_a_followers_log_may_have_gaps(world: World) -> None:
+def test_follower_appends_batches_with_offset_gaps(world: World) -> None:
     """Compaction on the leader leaves them."""
     for offset in (0, 5, 11, 500, 2**31 + 600):
         found = Batch(batch(2))
@@ -142,7 +142,7 @@ def test_a_followers_log_may_have_gaps(world: World) -> None:
     assert offsets_in(world.log, 13) == [500, 501, 2**31 + 600, 2**31 + 601]
 
 
-def test_a_raft_leader_brings_offsets_and_epochs(world: World) -> None:
+def test_raft_leader_append_keeps_offsets_and_epochs(world: World) -> None:
     first, second = Batch(batch(2)), Batch(batch(1))
     first.stamp(0, 3)
     second.stamp(2, 3)
@@ -154,7 +154,7 @@ def test_a_raft_leader_brings_offsets_and_epochs(world: World) -> None:
 # Reading
 
 
-def test_reads_are_cut_at_max_bytes_but_for_the_first_batch(world: World) -> None:
+def test_read_is_limited_to_max_bytes_except_first_batch(world: World) -> None:
     sizes = [len(batch(1)), len(batch(2)), len(batch(3))]
     for count in (1, 2, 3):
         world.append(batch(count))
@@ -178,7 +178,7 @@ def test_reads_are_cut_at_max_bytes_but_for_the_first_batch(world: World) -> Non
     assert log.read(0, sizes[0], limit=6, at_least_one=False).slice == least.slice
 
 
-def test_nothing_at_or_past_the_limit(world: World) -> None:
+def test_read_returns_nothing_at_or_past_limit(world: World) -> None:
     for count in (1, 2, 3):
         world.append(batch(count))
     for limit, size in [(0, 0), (1, len(batch(1))), (3, len(batch(1)) + len(batch(2)))]:
@@ -189,7 +189,7 @@ def test_nothing_at_or_past_the_limit(world: World) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 7])
-def test_out_of_range(world: World, offset: int) -> None:
+def test_read_out_of_range_raises(world: World, offset: int) -> None:
     for _ in range(6):
         world.append()
     world.log.advance_high_watermark(6)
@@ -199,7 +199,7 @@ def test_out_of_range(world: World, offset: int) -> None:
     assert offsets_in(world.log, 2) == [2, 3, 4, 5]
 
 
-def test_cold_headers_are_not_waited_for_on_the_loop(world: World) -> None:
+def test_nowait_read_of_uncached_headers_raises_would_block(world: World) -> None:
     for _ in range(12):
         world.append()
     world.reopen()
@@ -212,7 +212,7 @@ def test_cold_headers_are_not_waited_for_on_the_loop(world: World) -> None:
     assert world.log.read(0, 100, limit=12, nowait=True).slice is not None
 
 
-def test_every_offset_of_many_batches(world: World) -> None:
+def test_read_finds_batch_of_every_offset(world: World) -> None:
     rng = random.Random(3)
     world.log.update_config(small(5000))
     while world.log.end_offset < 400:
@@ -234,7 +234,7 @@ def test_every_offset_of_many_batches(world: World) -> None:
 # Rolling, flushing
 
 
-def test_segments_are_rolled_by_size_and_their_indexes_trimmed(world: World) -> None:
+def test_segments_roll_by_size_and_indexes_are_trimmed(world: World) -> None:
     for _ in range(10):
         world.append(batch(size=60))
     log = world.log
@@ -251,7 +251,7 @@ def test_segments_are_rolled_by_size_and_their_indexes_trimmed(world: World) -> 
     check_indexes(world)
 
 
-def test_a_roll_on_demand_and_none_of_an_empty_segment(world: World) -> None:
+def test_roll_has_no_effect_on_empty_segment(world: World) -> None:
     world.append()
     world.log.roll()
     world.log.roll()
@@ -260,7 +260,7 @@ def test_a_roll_on_demand_and_none_of_an_empty_segment(world: World) -> None:
     assert offsets_in(world.log) == [0, 1]
 
 
-def test_jitter_is_drawn_for_each_segment() -> None:
+def test_roll_jitter_differs_per_segment() -> None:
     world = World(small(segment_jitter_ms=50, segment_ms=100))
     log = PartitionLog.open(
         LogEnvironment(world.files, world.clock, SeededEntropy(random.Random(1))),
@@ -281,7 +281,7 @@ def test_jitter_is_drawn_for_each_segment() -> None:
     assert len(log.segments) == 2
 
 
-def test_flush_moves_the_recovery_point_and_syncs_no_more_than_it_must(world: World) -> None:
+def test_flush_advances_recovery_point_with_minimal_syncs(world: World) -> None:
     for _ in range(5):
         world.append(batch(size=60))
     world.log.flush(up_to=3)
@@ -297,7 +297,7 @@ def test_flush_moves_the_recovery_point_and_syncs_no_more_than_it_must(world: Wo
     assert world.files.read(DIRECTORY / "leader-epoch-checkpoint") == b"0\n1\n0 0\n"
 
 
-def test_flush_messages_asks_for_a_flush_and_does_not_sync_on_the_loop() -> None:
+def test_flush_messages_requests_flush_without_sync_on_loop() -> None:
     world = World(small(flush_messages=3))
     syncs = world.files.syncs
     for is_due in (False, False, True, True):
@@ -312,7 +312,7 @@ def test_flush_messages_asks_for_a_flush_and_does_not_sync_on_the_loop() -> None
 # The high watermark, transactions
 
 
-def test_the_high_watermark_never_falls_and_ends_at_the_end(world: World) -> None:
+def test_high_watermark_increases_up_to_log_end(world: World) -> None:
     world.append(batch(5))
     assert world.log.advance_high_watermark(3)
     assert not world.log.advance_high_watermark(2)
@@ -322,7 +322,7 @@ def test_the_high_watermark_never_falls_and_ends_at_the_end(world: World) -> Non
     assert world.log.high_watermark == 5
 
 
-def test_the_last_stable_offset_and_the_aborted_transactions(world: World) -> None:
+def test_last_stable_offset_and_aborted_transactions(world: World) -> None:
     world.append()
     world.append(idempotent(7, 0, 2, transactional=True))
     world.append()
@@ -357,7 +357,7 @@ def test_aborted_transactions_are_in_the_segment_of_their_marker(world: World) -
     assert [name for name in names(world) if name.endswith("txnindex")] == ["12.txnindex"]
 
 
-def test_an_open_transaction_survives_restarts(world: World) -> None:
+def test_open_transaction_survives_restarts(world: World) -> None:
     world.append()
     world.append(idempotent(7, 0, transactional=True))
     for clean in (True, False):
@@ -366,7 +366,7 @@ def test_an_open_transaction_survives_restarts(world: World) -> None:
         assert world.log.last_stable_offset == 1
 
 
-def test_an_upper_bound_for_what_was_read(world: World) -> None:
+def test_read_upper_bound_from_offset_index(world: World) -> None:
     for _ in range(20):
         world.append()
     for offset in range(20):
@@ -376,8 +376,9 @@ def test_an_upper_bound_for_what_was_read(world: World) -> None:
         assert last < read_upper_bound(world.log.segment_list, read, 20) <= 20
 
 
-def test_reading_on_finds_what_a_first_look_would() -> None:
-    """The batch located last is remembered; appends, a truncation and other readers go between."""
+def test_sequential_read_equals_first_lookup() -> None:
+    """The last located batch is remembered; appends, a truncation and other readers run in
+    between."""
     world = World(small(3000))
     first_offsets: list[int] = []
 
@@ -408,7 +409,7 @@ def test_reading_on_finds_what_a_first_look_would() -> None:
     check(range(end // 3, world.log.end_offset))
 
 
-def test_the_aborted_transactions_in_what_was_read(world: World) -> None:
+def test_aborted_transactions_of_read(world: World) -> None:
     for _ in range(6):
         world.append()
     log = world.reopen()
@@ -423,7 +424,7 @@ def test_the_aborted_transactions_in_what_was_read(world: World) -> None:
 # Timestamps
 
 
-def test_the_first_record_at_or_after_a_timestamp() -> None:
+def test_first_record_at_or_after_timestamp() -> None:
     world = World(small(2000))
     times = [100, 300, 200, 500, 400, 600, 900, 700, 800, 1000]
     for n in range(0, 10, 2):
@@ -441,7 +442,7 @@ def test_the_first_record_at_or_after_a_timestamp() -> None:
     assert world.log.find_timestamp(50) == TimestampAndOffset(400, 4, 4)
 
 
-def test_timestamps_across_segments_and_restarts(world: World) -> None:
+def test_timestamp_lookup_across_segments_and_restarts(world: World) -> None:
     rng = random.Random(5)
     times = [rng.randint(0, 10_000) for _ in range(60)]
     for time in times:
@@ -459,8 +460,8 @@ def test_timestamps_across_segments_and_restarts(world: World) -> None:
         assert (largest.timestamp, largest.offset) == (max(times), times.index(max(times)))
 
 
-def test_a_batch_is_decoded_up_to_the_record_that_is_found(world: World) -> None:
-    """Nobody waits, and no memory is taken, for a million records behind it."""
+def test_timestamp_lookup_decodes_batch_up_to_found_record(world: World) -> None:
+    """A million records after it cost neither time nor memory."""
     data = batch(3, timestamps=[100, 200, 300])
     data[-1] = 0x7F  # so many headers the last record has not
     data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
@@ -470,7 +471,7 @@ def test_a_batch_is_decoded_up_to_the_record_that_is_found(world: World) -> None
         world.log.find_timestamp(250)
 
 
-def test_no_timestamps_at_all(world: World) -> None:
+def test_timestamp_lookup_without_timestamps(world: World) -> None:
     world.append(batch(timestamps=-1))
     assert world.log.max_timestamp() is None
     assert world.log.find_timestamp(0) is None
@@ -497,7 +498,7 @@ def test_expired_segments_are_renamed_then_unlinked(world: World) -> None:
         log.read(5, 100, limit=10)
 
 
-def test_everything_may_expire_and_the_log_goes_on(world: World) -> None:
+def test_log_continues_after_all_records_expired(world: World) -> None:
     for _ in range(5):
         world.append(batch(size=60), epoch=3)
     log = world.log
@@ -512,7 +513,7 @@ def test_everything_may_expire_and_the_log_goes_on(world: World) -> None:
     assert offsets_in(world.log, 5) == [5]
 
 
-def test_a_slice_of_a_deleted_segment_stays_readable(world: World) -> None:
+def test_slice_of_deleted_segment_is_readable(world: World) -> None:
     for _ in range(5):
         world.append(batch(size=60))
     read = world.log.read(0, 1000, limit=5)
@@ -527,7 +528,7 @@ def test_a_slice_of_a_deleted_segment_stays_readable(world: World) -> None:
     read.slice.file.unpin()
 
 
-def test_deleted_records_go_with_their_segment(world: World) -> None:
+def test_delete_records_removes_whole_segments(world: World) -> None:
     for _ in range(10):
         world.append(batch(size=60))
     world.log.advance_high_watermark(10)
@@ -544,7 +545,7 @@ def test_deleted_records_go_with_their_segment(world: World) -> None:
 # Opening and closing
 
 
-def test_a_new_log_is_the_directory_and_its_first_files(world: World) -> None:
+def test_new_log_creates_directory_and_first_files(world: World) -> None:
     assert world.names() == [
         "00000000000000000000.index",
         "00000000000000000000.log",
@@ -556,7 +557,7 @@ def test_a_new_log_is_the_directory_and_its_first_files(world: World) -> None:
     )
 
 
-def test_the_topic_id_is_kept_and_another_refused(world: World) -> None:
+def test_topic_id_is_kept_and_another_is_refused(world: World) -> None:
     world.log.close(True)
     again = world.open(clean=True)
     assert again.topic_id == TOPIC_ID
@@ -568,7 +569,7 @@ def test_the_topic_id_is_kept_and_another_refused(world: World) -> None:
         world.open(clean=True)
 
 
-def test_a_clean_close_leaves_nothing_to_scan(world: World) -> None:
+def test_cleanly_closed_log_is_not_scanned(world: World) -> None:
     for _ in range(4):
         world.append(idempotent(7, world.log.end_offset), epoch=2)
     world.reopen()
@@ -582,7 +583,7 @@ def test_a_clean_close_leaves_nothing_to_scan(world: World) -> None:
     check_indexes(world)
 
 
-def test_indexes_are_the_same_whatever_restarts_lay_in_between() -> None:
+def test_indexes_are_independent_of_restarts() -> None:
     rng = random.Random(9)
     restarting, running = World(small(1500)), World(small(1500))
     for _ in range(60):
@@ -596,7 +597,7 @@ def test_indexes_are_the_same_whatever_restarts_lay_in_between() -> None:
         assert restarting.files.read(one.path(".log")) == running.files.read(other.path(".log"))
 
 
-def test_batches_that_are_appended_together_take_one_write_of_each_index() -> None:
+def test_batches_appended_together_write_each_index_once() -> None:
     world = World()
     written: list[str] = []
     world.disk.check = lambda operation, path: written.append(  # type: ignore[method-assign]
@@ -611,7 +612,7 @@ def test_batches_that_are_appended_together_take_one_write_of_each_index() -> No
     check_indexes(world)
 
 
-def test_opening_a_closed_log_opens_only_its_end(world: World) -> None:
+def test_opening_cleanly_closed_log_opens_only_last_files(world: World) -> None:
     for _ in range(30):
         world.append(batch(size=60))
     world.log.close(True)
@@ -628,7 +629,7 @@ def test_opening_a_closed_log_opens_only_its_end(world: World) -> None:
     assert segments == {"27"}
 
 
-def test_a_log_that_was_not_touched_is_closed_without_a_write(world: World) -> None:
+def test_unchanged_log_is_closed_without_write(world: World) -> None:
     world.append()
     world.reopen()
     before = world.disk.fingerprint()
@@ -636,7 +637,7 @@ def test_a_log_that_was_not_touched_is_closed_without_a_write(world: World) -> N
     assert world.disk.fingerprint() == before
 
 
-def test_after_closing_everything_is_refused(world: World) -> None:
+def test_closed_log_refuses_every_call(world: World) -> None:
     log = world.log
     log.close(True)
     calls = [
@@ -659,7 +660,7 @@ def test_after_closing_everything_is_refused(world: World) -> None:
     assert all(raises_offline(call) for call in calls)
 
 
-def test_a_renamed_directory_takes_its_handles_along(world: World) -> None:
+def test_renamed_directory_keeps_open_files(world: World) -> None:
     for _ in range(5):
         world.append(batch(size=60))
     world.log.advance_high_watermark(5)
@@ -677,7 +678,7 @@ def test_a_renamed_directory_takes_its_handles_along(world: World) -> None:
     assert raises_offline(lambda: world.log.read(0, 1, limit=1))
 
 
-def test_a_failed_log_stays_failed(world: World) -> None:
+def test_failed_log_stays_offline(world: World) -> None:
     world.append()
     world.log.fail(OSError(5, "the directory failed"))
     with pytest.raises(LogFailed, match="the directory failed"):
@@ -687,7 +688,7 @@ def test_a_failed_log_stays_failed(world: World) -> None:
     assert world.failures == []
 
 
-def test_producers_expire(world: World) -> None:
+def test_idle_producers_expire(world: World) -> None:
     world.append(idempotent(7, 0))
     assert world.log.expire_producers(NOW_MS + 86_400_000) == 1
     assert world.log.producers.get(7) is None

@@ -1,4 +1,4 @@
-"""Snapshot files: Kafka's bytes, torn ones passed over, the right ones kept."""
+"""Producer snapshot files: Kafka's format, invalid files, and which snapshots are kept."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.partition_logs import NOW_MS, idempotent
 ROOT = Path("/")
 
 
-def test_the_bytes_are_kafkas() -> None:
-    """Laid out by hand from the format (REQUIREMENTS C)."""
+def test_snapshot_has_kafka_format() -> None:
+    """Expected bytes are written by hand from the format (REQUIREMENTS C)."""
     entries = [
         ProducerEntry(1, 2, 3, 400, 50, [BatchMetadata(9, 61, 4, 400)]),
         ProducerEntry(77, 0, -1, -1),
@@ -83,15 +83,13 @@ producers = st.builds(
 
 
 @given(st.lists(producers, max_size=5))
-def test_snapshots_round_trip(entries: list[ProducerEntry]) -> None:
+def test_written_snapshot_is_read_back(entries: list[ProducerEntry]) -> None:
     again = decode_snapshot(encode_snapshot(entries))
     assert [fields(entry) for entry in again] == [fields(entry) for entry in entries]
 
 
 @given(st.lists(producers, min_size=1, max_size=3), st.data())
-def test_a_torn_or_changed_snapshot_is_refused(
-    entries: list[ProducerEntry], data: st.DataObject
-) -> None:
+def test_corrupt_snapshot_raises(entries: list[ProducerEntry], data: st.DataObject) -> None:
     whole = encode_snapshot(entries)
     with pytest.raises(CorruptSnapshot):
         decode_snapshot(whole[: data.draw(st.integers(0, len(whole) - 1))])
@@ -129,14 +127,14 @@ def load(made: ProducerSnapshots, *, up_to: int, start: int = 0, now_ms: int = N
     return sorted(states.active)
 
 
-def test_one_for_each_offset_and_none_for_nothing(files: VirtualFiles) -> None:
+def test_snapshot_is_taken_once_per_offset_and_not_for_empty_state(files: VirtualFiles) -> None:
     made = snapshots(files, 5, 5, 9)
     made.take(ProducerStates("t-0", expiration_ms=lambda: 1000))
     assert made.offsets == (5, 9)
     assert files.list(ROOT) == ["00000000000000000005.snapshot", "00000000000000000009.snapshot"]
 
 
-def test_the_latest_at_or_below_is_loaded_and_what_is_out_of_range_removed(
+def test_load_uses_latest_snapshot_at_or_below_offset_and_removes_others(
     files: VirtualFiles,
 ) -> None:
     made = snapshots(files, 5, 9, 14)
@@ -145,7 +143,7 @@ def test_the_latest_at_or_below_is_loaded_and_what_is_out_of_range_removed(
     assert len(files.list(ROOT)) == 1
 
 
-def test_a_torn_one_is_passed_over(files: VirtualFiles) -> None:
+def test_load_skips_corrupt_snapshot(files: VirtualFiles) -> None:
     made = snapshots(files, 5, 9)
     torn = files.open(made.path(9), write=True)
     torn.truncate(torn.size - 1)
@@ -153,15 +151,15 @@ def test_a_torn_one_is_passed_over(files: VirtualFiles) -> None:
     assert made.offsets == (5,)
 
 
-def test_without_any_there_is_nothing_at_the_start(files: VirtualFiles) -> None:
+def test_load_without_snapshots_starts_empty(files: VirtualFiles) -> None:
     assert load(snapshots(files), up_to=20, start=3) == []
 
 
-def test_loading_forgets_who_was_idle(files: VirtualFiles) -> None:
+def test_load_removes_idle_producers(files: VirtualFiles) -> None:
     assert load(snapshots(files, 5), up_to=20, now_ms=NOW_MS + 1000) == []
 
 
-def test_those_of_segments_are_kept_and_the_last_if_it_is_past_them(files: VirtualFiles) -> None:
+def test_keep_only_keeps_snapshots_of_segments_and_latest(files: VirtualFiles) -> None:
     made = snapshots(files, 5, 7, 9, 14)
     made.keep_only([5, 9])
     assert made.offsets == (5, 9, 14)
@@ -169,7 +167,7 @@ def test_those_of_segments_are_kept_and_the_last_if_it_is_past_them(files: Virtu
     assert made.offsets == (5,)
 
 
-def test_synced_with_the_flush_not_before(files: VirtualFiles) -> None:
+def test_snapshot_is_synced_by_flush(files: VirtualFiles) -> None:
     made = snapshots(files, 5)
     syncs = files.syncs
     made.sync()
@@ -178,7 +176,7 @@ def test_synced_with_the_flush_not_before(files: VirtualFiles) -> None:
     assert files.syncs == syncs + 1
 
 
-def test_set_aside_and_taken_back(files: VirtualFiles) -> None:
+def test_renamed_snapshot_is_restored(files: VirtualFiles) -> None:
     made = snapshots(files, 5, 9)
     before = files.list(ROOT)
     aside = made.set_aside(5)
@@ -189,7 +187,7 @@ def test_set_aside_and_taken_back(files: VirtualFiles) -> None:
     assert files.list(ROOT) == before
 
 
-def test_set_aside_until_it_is_removed(files: VirtualFiles) -> None:
+def test_renamed_snapshot_is_removed_later(files: VirtualFiles) -> None:
     made = snapshots(files, 5)
     assert made.set_aside(4) is None
     assert made.set_aside(5) == ROOT / "00000000000000000005.snapshot.deleted"

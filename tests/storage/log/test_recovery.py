@@ -1,4 +1,5 @@
-"""Recovery after a kill: each row of recovery.py's tables, and any byte of the files changed."""
+"""Log recovery after an unclean shutdown: each row of recovery.py's tables, and changes of any
+byte of the files."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ UNCHECKED_BYTES = 16
 
 
 def filled(config: LogConfig = CONFIG) -> World:
-    """Offsets 0 to 29, in segments that begin at 0, 6, 12, 18, 24."""
+    """A log with offsets 0 to 29, in segments that begin at 0, 6, 12, 18, 24."""
     world = World(config)
     for n in range(30):
         world.append(idempotent(7, n, size=40, timestamps=NOW_MS - n), epoch=n // 10)
@@ -61,12 +62,12 @@ def cut(world: World, where: Path, size: int) -> None:
     world.files.open(where, write=True).truncate(size)
 
 
-def test_batches_are_as_long_as_the_tests_assume(world: World) -> None:
+def test_batch_size_matches_constants_of_tests(world: World) -> None:
     assert {len(each.view) for each in read_batches(world.log, 0, 30)} == {BATCH_BYTES}
 
 
 @pytest.mark.parametrize("point", [0, 1, 6, 9, 17, 18, 24, 27, 30])
-def test_after_a_kill_everything_is_there(world: World, point: int) -> None:
+def test_killed_process_loses_no_records(world: World, point: int) -> None:
     before = records_in(world.log)
     world.log.flush(up_to=point)
     world.recovery_point = world.log.recovery_point
@@ -81,7 +82,7 @@ def test_after_a_kill_everything_is_there(world: World, point: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 50, 60, 61, 114, 115, 116, 300])
-def test_a_torn_tail_is_cut(world: World, lost: int) -> None:
+def test_incomplete_batch_at_end_is_truncated(world: World, lost: int) -> None:
     size = world.files.file_size(path(24, "log"))
     each = size // 6
     cut(world, path(24, "log"), size - lost)
@@ -93,7 +94,7 @@ def test_a_torn_tail_is_cut(world: World, lost: int) -> None:
     assert world.append(idempotent(7, left)).first_offset == left
 
 
-def test_a_wrong_crc_cuts_the_segment_and_removes_all_later_ones(world: World) -> None:
+def test_invalid_crc_truncates_segment_and_removes_later_segments(world: World) -> None:
     spoil(world, path(12, "log"), BATCH_BYTES * 3 - 1)
     log = world.kill()
     assert log.end_offset == 14
@@ -105,14 +106,14 @@ def test_a_wrong_crc_cuts_the_segment_and_removes_all_later_ones(world: World) -
     check_indexes(world)
 
 
-def test_what_lies_below_the_recovery_point_is_believed(world: World) -> None:
+def test_data_below_recovery_point_is_trusted(world: World) -> None:
     world.flush()
     spoil(world, path(12, "log"), 100)
     spoil(world, path(24, "log"), 100)
     assert world.kill().end_offset == 30
 
 
-def test_a_segment_that_lost_its_end_later_is_read_up_to_there(
+def test_corrupt_end_of_sealed_segment_is_readable_up_to_corruption(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.log.close(True)
@@ -128,7 +129,7 @@ def test_a_segment_that_lost_its_end_later_is_read_up_to_there(
     assert told.startswith(f"corruption found in segment {path(12, 'log')}, its index ends there: ")
 
 
-def test_only_what_lies_past_the_recovery_point_is_read(world: World) -> None:
+def test_only_data_past_recovery_point_is_read(world: World) -> None:
     world.log.flush(up_to=18)
     world.recovery_point = 18
     read: set[str] = set()
@@ -148,8 +149,8 @@ def test_only_what_lies_past_the_recovery_point_is_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_a_lost_end_before_a_later_segment_ends_the_log(world: World, policy: str) -> None:
-    """The end of one segment never reached the disk, the next one did."""
+def test_lost_end_of_segment_removes_later_segments(world: World, policy: str) -> None:
+    """The end of one segment was not written to the disk, but the next segment was."""
     world.config = dataclasses.replace(CONFIG, cleanup_policy=(policy,))
     each = world.files.file_size(path(18, "log")) // 6
     cut(world, path(18, "log"), each * 4)
@@ -161,7 +162,7 @@ def test_a_lost_end_before_a_later_segment_ends_the_log(world: World, policy: st
 
 @pytest.mark.parametrize("known", ["recovery_point", "accepted_gaps_end"])
 @pytest.mark.parametrize(("up_to", "is_loss"), [(23, True), (24, False), (30, False)])
-def test_a_gap_below_what_is_known_of_them_is_no_loss(
+def test_gap_below_accepted_gaps_end_is_no_loss(
     world: World, known: str, up_to: int, is_loss: bool
 ) -> None:
     world.log.close(False)
@@ -176,7 +177,7 @@ def test_a_gap_below_what_is_known_of_them_is_no_loss(
 @pytest.mark.parametrize("offset", [0, 12, 24])
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "garbage"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_indexes_are_made_anew(
+def test_indexes_are_rebuilt(
     world: World, kind: str, offset: int, damage: str, clean: bool
 ) -> None:
     world.log.close(True)
@@ -206,7 +207,7 @@ def test_indexes_are_made_anew(
 
 
 @pytest.mark.parametrize("damage", ["missing", "spoiled"])
-def test_an_index_of_no_use_is_dealt_with_off_the_loop(world: World, damage: str) -> None:
+def test_corrupt_index_is_rebuilt_off_the_loop(world: World, damage: str) -> None:
     world.log.close(True)
     if damage == "missing":
         world.files.remove(path(0, "index"))
@@ -220,7 +221,7 @@ def test_an_index_of_no_use_is_dealt_with_off_the_loop(world: World, damage: str
         assert log.read(1, 100, limit=30, nowait=True).base_offset == 1
 
 
-def test_producers_come_from_the_latest_good_snapshot(world: World) -> None:
+def test_producer_state_is_loaded_from_latest_valid_snapshot(world: World) -> None:
     spoil(world, path(24, "snapshot"), 20)
     world.flush()
     log = world.kill()
@@ -229,7 +230,7 @@ def test_producers_come_from_the_latest_good_snapshot(world: World) -> None:
     assert [kept.last_offset for kept in entry.batches] == [25, 26, 27, 28, 29]
 
 
-def test_without_snapshots_they_come_from_the_log(world: World) -> None:
+def test_producer_state_without_snapshots_is_rebuilt_from_log(world: World) -> None:
     world.flush()
     for name in world.names():
         if name.endswith("snapshot"):
@@ -239,7 +240,7 @@ def test_without_snapshots_they_come_from_the_log(world: World) -> None:
     assert log.producers.map_end == 30
 
 
-def test_transactions_are_followed_across_the_recovery_point(world: World) -> None:
+def test_transactions_across_recovery_point_are_recovered(world: World) -> None:
     world.append(idempotent(8, 0, transactional=True))
     world.append(idempotent(9, 0, transactional=True))
     world.flush()
@@ -251,20 +252,20 @@ def test_transactions_are_followed_across_the_recovery_point(world: World) -> No
     assert log.last_stable_offset == 31
 
 
-def test_an_epochs_file_that_makes_no_sense_is_found_again_in_the_batches(world: World) -> None:
+def test_corrupt_leader_epoch_checkpoint_is_rebuilt_from_batches(world: World) -> None:
     world.log.close(True)
     world.files.write_new(DIRECTORY / "leader-epoch-checkpoint", b"0\nnonsense")
     assert world.open(clean=False).epochs.entries == tuple(EpochStart(n, n * 10) for n in range(3))
 
 
-def test_a_clean_mark_that_lies_is_seen_through(world: World) -> None:
+def test_wrong_clean_shutdown_file_is_detected(world: World) -> None:
     world.log.close(True)
     cut(world, path(24, "log"), world.files.file_size(path(24, "log")) - 1)
     log = world.open(clean=True)
     assert log.end_offset == 29
 
 
-def test_a_log_whose_files_are_gone_starts_at_its_checkpointed_start(world: World) -> None:
+def test_log_without_files_starts_at_checkpointed_log_start(world: World) -> None:
     world.log.close(True)
     for name in world.names():
         if not name.endswith("metadata"):
@@ -274,7 +275,7 @@ def test_a_log_whose_files_are_gone_starts_at_its_checkpointed_start(world: Worl
     assert (log.log_start_offset, log.end_offset) == (12, 12)
 
 
-def test_a_log_that_ends_before_its_start_is_dropped(world: World) -> None:
+def test_log_that_ends_before_its_start_is_deleted(world: World) -> None:
     world.log.close(True)
     world.log_start_offset = 77
     for clean in (True, False):
@@ -284,7 +285,7 @@ def test_a_log_that_ends_before_its_start_is_dropped(world: World) -> None:
         log.close(clean)
 
 
-def test_recovering_twice_changes_nothing(world: World) -> None:
+def test_second_recovery_changes_nothing(world: World) -> None:
     cut(world, path(12, "log"), 300)
     world.kill()
     first = {name: world.files.read(DIRECTORY / name) for name in world.names()}
@@ -292,7 +293,7 @@ def test_recovering_twice_changes_nothing(world: World) -> None:
     assert {name: world.files.read(DIRECTORY / name) for name in world.names()} == first
 
 
-def test_a_segment_of_garbage_is_emptied(world: World) -> None:
+def test_segment_of_random_bytes_is_truncated_to_empty(world: World) -> None:
     file = world.files.open(path(24, "log"), write=True)
     size = file.size
     file.write_at(0, bytes(size))
@@ -303,7 +304,7 @@ def test_a_segment_of_garbage_is_emptied(world: World) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_whatever_happens_to_the_files_the_log_is_a_prefix(data: st.DataObject) -> None:
+def test_any_file_change_leaves_prefix_of_log(data: st.DataObject) -> None:
     world = filled()
     before = records_in(world.log)
     point = data.draw(st.sampled_from([0, 7, 18, 30]))
@@ -344,8 +345,8 @@ def test_whatever_happens_to_the_files_the_log_is_a_prefix(data: st.DataObject) 
 
 
 def replicated(*offsets: int, config: LogConfig = CONFIG) -> World:
-    """A follower's log of two records at each of these offsets, as a leader's that was compacted has
-    them: not one of this node's cleaners has seen the log."""
+    """A follower's log with two records at each of these offsets, like the log of a leader that
+    was compacted; the log cleaner of this node has not processed it."""
     world = World(config)
     for offset in offsets:
         follow(world, offset)
@@ -359,8 +360,8 @@ def follow(world: World, offset: int) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_gap_that_came_from_the_leader_is_no_loss(together: bool) -> None:
-    """Wherever a segment ends: the next begins where the log does."""
+def test_replicated_gap_is_no_loss(together: bool) -> None:
+    """A new segment begins at the log end offset, wherever the previous one ends."""
     offsets = [number * number for number in range(2, 50)]
     world = replicated(*([] if together else offsets))
     if together:
@@ -375,8 +376,8 @@ def test_a_gap_that_came_from_the_leader_is_no_loss(together: bool) -> None:
     check_indexes(world)
 
 
-def test_a_gap_wider_than_a_segment_is_no_loss() -> None:
-    """It is below the recovery point before the append is answered."""
+def test_gap_wider_than_segment_is_no_loss() -> None:
+    """It is below the recovery point before the append returns."""
     offsets = [0, 1 << 31, (1 << 31) + 5, 1 << 40, (1 << 40) + (1 << 31) - 2]
     for count in range(2, len(offsets) + 1):
         world = replicated(*offsets[:count])
@@ -386,7 +387,7 @@ def test_a_gap_wider_than_a_segment_is_no_loss() -> None:
         assert len(before) == 2 * count
 
 
-def test_a_lost_segment_is_seen_in_a_log_with_gaps() -> None:
+def test_lost_segment_is_detected_in_log_with_gaps() -> None:
     world = replicated(*[number * number for number in range(2, 50)])
     lost = world.log.segments[4]
     kept = records_in(world.log, limit=lost.base_offset)
@@ -396,8 +397,8 @@ def test_a_lost_segment_is_seen_in_a_log_with_gaps() -> None:
 
 
 @pytest.mark.parametrize("cut_to", [21, 23, 24, 25, 26])
-def test_a_log_that_is_cut_in_a_gap_ends_where_its_last_batch_does(cut_to: int) -> None:
-    """So the next segment begins there too, and what is in it is no loss to recovery."""
+def test_log_truncated_in_gap_ends_after_last_batch(cut_to: int) -> None:
+    """So the next segment begins there too, and recovery does not treat the gap as a loss."""
     world = replicated(14, 16, 19, 24, 30)
     world.log.truncate_to(cut_to)
     end = 21 if cut_to < 26 else 26
@@ -409,7 +410,7 @@ def test_a_log_that_is_cut_in_a_gap_ends_where_its_last_batch_does(cut_to: int) 
     assert before[-1] == 41
 
 
-def test_what_was_lost_below_the_logs_start_is_no_loss(world: World) -> None:
+def test_missing_segment_below_log_start_offset_is_no_loss(world: World) -> None:
     world.log.advance_high_watermark(30)
     world.log.advance_log_start(18, "DeleteRecords")
     world.log_start_offset = 18

@@ -1,5 +1,5 @@
-"""The part of a tiered log that is on the disk (KIP-405): what may leave it, and what stays known of
-what has left."""
+"""The local log of a tiered topic (KIP-405): which segments retention may delete, and what
+remains known of deleted ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEEPS_ONE = dataclasses.replace(TIERED, local_retention_bytes=1)
 
 
 def filled(config: object = TIERED, count: int = 12) -> World:
-    """Three batches of one record to a segment, and an epoch to four of them."""
+    """Segments of three batches with one record each, and a new epoch for every four batches."""
     world = World(config)  # type: ignore[arg-type]
     for number in range(count):
         world.append(idempotent(7, number, timestamps=NOW_MS + number), epoch=number // 4)
@@ -41,14 +41,14 @@ def filled(config: object = TIERED, count: int = 12) -> World:
 
 
 def expire(world: World, config: object = KEEPS_ONE, now_ms: int = NOW_MS) -> list[int]:
-    """Retention by `config`; where the segments begin after that."""
+    """Run retention with `config`; returns the base offsets of the remaining segments."""
     world.log.update_config(config)  # type: ignore[arg-type]
     world.log.delete_expired(now_ms)
     world.log.remove_deleted(now_ms)
     return [segment.base_offset for segment in world.log.segments]
 
 
-def test_t30_a_segment_stays_until_its_copy_is_finished() -> None:
+def test_t30_segment_is_kept_until_copy_is_finished() -> None:
     """T-30."""
     world = filled()
     bases = [segment.base_offset for segment in world.log.segments]
@@ -63,8 +63,8 @@ def test_t30_a_segment_stays_until_its_copy_is_finished() -> None:
     assert expire(world) == [6, 9]
 
 
-def test_t30_nor_before_it_is_durable_with_its_epochs() -> None:
-    """T-30: the epochs of what has left could not be found here again."""
+def test_t30_segment_is_kept_until_it_is_durable_with_its_epochs() -> None:
+    """T-30: otherwise the epochs of a deleted segment would be lost on this node."""
     world = World(TIERED)
     for number in range(12):
         world.append(batch(timestamps=NOW_MS + number), epoch=number)
@@ -78,7 +78,7 @@ def test_t30_nor_before_it_is_durable_with_its_epochs() -> None:
     assert world.kill().epochs.epoch_for(2) == 2
 
 
-def test_what_left_the_disk_is_in_the_log_all_the_same() -> None:
+def test_locally_deleted_segments_stay_in_log() -> None:
     world = filled()
     log = world.log
     log.advance_highest_copied_offset(8)
@@ -99,7 +99,7 @@ def test_what_left_the_disk_is_in_the_log_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("restart", ["clean", "kill", "power cut"])
-def test_a_restart_forgets_nothing(restart: str) -> None:
+def test_restart_keeps_offsets_of_remote_tier(restart: str) -> None:
     world = filled()
     world.log.advance_highest_copied_offset(8)
     expire(world)
@@ -121,7 +121,7 @@ def test_a_restart_forgets_nothing(restart: str) -> None:
     assert entry.last_sequence == 11
 
 
-def test_where_there_is_no_tier_any_more_the_log_starts_on_the_disk() -> None:
+def test_log_without_remote_storage_starts_at_local_log_start() -> None:
     world = filled()
     world.log.advance_highest_copied_offset(8)
     expire(world)
@@ -133,8 +133,8 @@ def test_where_there_is_no_tier_any_more_the_log_starts_on_the_disk() -> None:
     assert not isinstance(caught.value, InRemoteTier)
 
 
-def test_a_log_that_is_tiered_no_more_starts_where_the_disk_does() -> None:
-    """E2: remote.log.delete.on.disable, on each replica by itself."""
+def test_e2_disabling_remote_storage_raises_log_start_to_local_log_start() -> None:
+    """E2: remote.log.delete.on.disable, applied by each replica."""
     world = filled()
     world.log.advance_highest_copied_offset(8)
     expire(world)
@@ -145,8 +145,9 @@ def test_a_log_that_is_tiered_no_more_starts_where_the_disk_does() -> None:
     assert world.log.log_start_offset == 9
 
 
-def test_t30_what_was_copied_before_it_was_tiered_no_more_counts_for_nothing() -> None:
-    """T-30: it was deleted meanwhile, and retention may come before anybody has looked."""
+def test_t30_copies_before_disabling_remote_storage_do_not_count() -> None:
+    """T-30: the copies were deleted meanwhile, and retention may run before the copies are known
+    again."""
     world = filled()
     world.log.advance_highest_copied_offset(8)
     world.log.update_config(FOREVER)
@@ -155,7 +156,7 @@ def test_t30_what_was_copied_before_it_was_tiered_no_more_counts_for_nothing() -
     assert expire(world) == [6, 9]
 
 
-def test_t15_the_disk_keeps_what_local_retention_says() -> None:
+def test_t15_local_retention_limits_local_log() -> None:
     """T-15."""
     world = filled()
     world.log.advance_highest_copied_offset(11)
@@ -169,16 +170,16 @@ def test_t15_the_disk_keeps_what_local_retention_says() -> None:
     assert world.log.log_start_offset == 0
 
 
-def test_t15_local_retention_is_the_whole_one_where_nothing_else_is_said() -> None:
-    """T-15: -2 inherits."""
+def test_t15_local_retention_defaults_to_total_retention() -> None:
+    """T-15: -2 inherits the total limit."""
     world = filled()
     world.log.advance_highest_copied_offset(11)
     assert expire(world, dataclasses.replace(TIERED, retention_ms=100), NOW_MS + 109) == [9]
     assert world.log.log_start_offset == 0
 
 
-def test_the_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
-    """E12: with local.retention.ms=1 all goes to the remote tier."""
+def test_e12_expired_active_segment_is_rolled_to_be_copied() -> None:
+    """E12: with local.retention.ms=1 all segments are copied to the remote tier."""
     world = filled()
     world.log.advance_highest_copied_offset(8)
     aged = dataclasses.replace(TIERED, local_retention_ms=1)
@@ -190,8 +191,9 @@ def test_the_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
     assert expire(world, aged, NOW_MS + 20) == [12]
 
 
-def test_without_copies_the_disk_is_all_there_is_to_retention() -> None:
-    """remote.log.copy.disable: as Kafka, retention.* then, and the log's start moves with the disk's."""
+def test_remote_log_copy_disable_applies_total_retention_to_local_log() -> None:
+    """remote.log.copy.disable: as in Kafka, retention.* applies and the log start offset advances
+    with the local log."""
     world = filled()
     world.log.advance_highest_copied_offset(2)
     quiet = dataclasses.replace(TIERED, remote_log_copy_disable=True, local_retention_bytes=0)
@@ -200,21 +202,21 @@ def test_without_copies_the_disk_is_all_there_is_to_retention() -> None:
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (6, 6)
 
 
-def test_below_the_logs_start_segments_go_whether_they_were_copied_or_not() -> None:
+def test_segments_below_log_start_offset_are_deleted_without_copy() -> None:
     world = filled()
     world.log.advance_log_start(7, "test")
     assert expire(world, TIERED) == [6, 9]
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (7, 7)
 
 
-def test_without_a_cleanup_policy_the_disk_still_has_its_limits() -> None:
+def test_local_retention_applies_without_delete_policy() -> None:
     world = filled()
     world.log.advance_highest_copied_offset(5)
     assert expire(world, dataclasses.replace(KEEPS_ONE, cleanup_policy=())) == [6, 9]
     assert world.log.log_start_offset == 0
 
 
-def test_what_is_cut_off_is_not_copied_any_more() -> None:
+def test_truncation_lowers_highest_copied_offset() -> None:
     world = filled()
     world.log.advance_highest_copied_offset(8)
     world.log.truncate_to(7)
@@ -224,7 +226,7 @@ def test_what_is_cut_off_is_not_copied_any_more() -> None:
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (1, 5)
 
 
-def test_another_leadership_asks_anew_what_is_copied() -> None:
+def test_new_leadership_resets_highest_copied_offset() -> None:
     world = filled()
     world.log.advance_highest_copied_offset(8)
     assert world.log.local_only_bytes == world.log.segments[3].size
@@ -233,7 +235,7 @@ def test_another_leadership_asks_anew_what_is_copied() -> None:
     assert world.log.local_only_bytes == world.log.size_bytes
 
 
-def test_t28_only_what_is_sealed_and_decided_is_copied() -> None:
+def test_t28_only_inactive_segments_below_last_stable_offset_are_copied() -> None:
     """T-28."""
     world = World(TIERED)
     for number in range(3):
@@ -255,7 +257,7 @@ def test_t28_only_what_is_sealed_and_decided_is_copied() -> None:
     assert [each.end_offset for each in list_candidate_segments(log)][:2] == [2, 5]
 
 
-def test_t21_t56_with_a_segment_goes_all_that_belongs_to_it() -> None:
+def test_t21_t56_segment_is_copied_with_indexes_snapshot_and_epochs() -> None:
     """T-21, T-56."""
     world = World(TIERED)
     for number in range(3):
@@ -288,7 +290,7 @@ def test_t21_t56_with_a_segment_goes_all_that_belongs_to_it() -> None:
     assert data.log.file.pins == 0
 
 
-def test_t56_a_snapshot_that_is_missing_or_torn_is_made_anew() -> None:
+def test_t56_missing_or_corrupt_snapshot_is_rebuilt() -> None:
     """T-56."""
     world = filled()
     first, second, _ = list_candidate_segments(world.log)
@@ -305,7 +307,7 @@ def test_t56_a_snapshot_that_is_missing_or_torn_is_made_anew() -> None:
         assert (now.producer_id, now.last_sequence) == (then.producer_id, then.last_sequence)
 
 
-def test_a_segment_that_is_being_copied_stays_readable_though_it_goes() -> None:
+def test_segment_deleted_during_copy_stays_readable() -> None:
     world = filled()
     first = list_candidate_segments(world.log)[0]
     opened = open_segment_to_copy(world.log, first)
@@ -319,8 +321,8 @@ def test_a_segment_that_is_being_copied_stays_readable_though_it_goes() -> None:
     opened.close()
 
 
-def test_a_segment_that_its_disk_cut_is_not_copied() -> None:
-    """Other replicas have it whole: what is copied leaves their disks."""
+def test_truncated_segment_file_is_not_copied() -> None:
+    """Other replicas have the whole segment, and copied segments are deleted from their disks."""
     world = filled()
     second = world.log.segments[1]
     size = second.size
@@ -336,7 +338,7 @@ def test_a_segment_that_its_disk_cut_is_not_copied() -> None:
             open_segment_to_copy(log, each).close()
 
 
-def test_the_epochs_of_a_copy_begin_where_the_segment_does() -> None:
+def test_epochs_of_copy_start_at_segment_base_offset() -> None:
     world = filled()
     found = [
         open_segment_to_copy(world.log, each).epochs for each in list_candidate_segments(world.log)
@@ -348,9 +350,9 @@ def test_the_epochs_of_a_copy_begin_where_the_segment_does() -> None:
     ]
 
 
-def test_of_what_left_the_disk_since_it_was_read_nobody_says_which_is_aborted() -> None:
-    """The list of aborted transactions leaves with its segment: without it a reader of what is committed
-    would take their records."""
+def test_aborted_transactions_of_locally_deleted_read_raise() -> None:
+    """The transaction index is deleted with its segment; without it, a read_committed reader
+    would receive aborted records."""
     world = World(TIERED)
     world.append(idempotent(7, 0, transactional=True))
     world.coordinate(marker(7, commit=False))

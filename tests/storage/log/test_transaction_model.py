@@ -1,5 +1,5 @@
-"""Transactions in a log against a list of its batches: what is stable, what was aborted, whatever is
-done to the log. What it knows from following its appends is what reading it from the start gives."""
+"""Transactions of a log compared with a list of its batches, after random operations: last stable
+offset and aborted transactions. The state from appends equals the state from replaying the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRODUCERS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Written:
-    """A batch of the model; `ends` says of a marker whether it commits."""
+    """A batch of the model; `ends` tells whether a marker commits."""
 
     first: int
     count: int
@@ -40,7 +40,7 @@ class Transaction:
 
 
 def transactions(written: list[Written]) -> list[Transaction]:
-    """By their markers, the ongoing ones last."""
+    """In the order of their markers, the ongoing ones last."""
     found: list[Transaction] = []
     ongoing: dict[int, int] = {}
     for each in written:
@@ -85,8 +85,8 @@ class TransactionModel:
         assert self.world.append(data).first_offset == first
         self.written.append(Written(first, count, producer, sequence))
 
-    def write_without_a_guard(self) -> None:
-        """It goes on with a transaction that is open, and begins none."""
+    def write_without_guard(self) -> None:
+        """Append without a guard: continue an open transaction, and start none."""
         producer = self.rng.choice(PRODUCERS)
         is_open = any(
             each.producer == producer and each.marker is None for each in transactions(self.written)
@@ -162,9 +162,9 @@ class TransactionModel:
 
     # What must always hold
 
-    def what_is_stable(self) -> None:
-        """A transaction counts until its marker is replicated, but after a truncation, as in Kafka,
-        only until it is decided: it was decided for good."""
+    def expected_stable_offset(self) -> None:
+        """A transaction counts until its marker is replicated; after a truncation, as in Kafka,
+        only until it is completed, because its outcome is final."""
         all_ = transactions(self.written)
         undecided = [each.first for each in all_ if each.marker is None]
         unreplicated = [each.first for each in all_ if (each.marker or 0) >= self.high_watermark]
@@ -206,7 +206,7 @@ def _without_stable(each: AbortedTransaction) -> tuple[int, int, int]:
 STEPS = {
     TransactionModel.write: 10,
     TransactionModel.end_transaction: 8,
-    TransactionModel.write_without_a_guard: 2,
+    TransactionModel.write_without_guard: 2,
     TransactionModel.write_plainly: 2,
     TransactionModel.replicate: 5,
     TransactionModel.flush: 2,
@@ -219,12 +219,12 @@ STEPS = {
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_log_knows_the_transactions_of_its_batches(seed: int) -> None:
+def test_transaction_state_matches_batches_of_log(seed: int) -> None:
     rng = random.Random(seed)
     model = TransactionModel(rng)
     for _ in range(120):
         (step,) = rng.choices(list(STEPS), list(STEPS.values()))
         step(model)
-        model.what_is_stable()
+        model.expected_stable_offset()
         model.what_is_open()
         model.what_was_aborted()

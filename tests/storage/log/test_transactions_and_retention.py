@@ -1,4 +1,4 @@
-"""Open and aborted transactions where the log loses its beginning, or its end."""
+"""Open and aborted transactions after retention and truncation of the log."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=400, file_delete_de
 
 
 def begun(world: World, producer: int = 7, sequence: int = 0) -> int:
-    """A transaction's first batch; its offset."""
+    """First offset of a new transaction."""
     return world.append(idempotent(producer, sequence, transactional=True)).first_offset
 
 
 def aborted(world: World, producer: int = 7) -> int:
-    """Its abort; the marker's offset."""
+    """Abort the transaction; returns the offset of the marker."""
     return world.coordinate(marker(producer, commit=False)).first_offset
 
 
@@ -34,9 +34,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("restart", ["no", "clean", "kill", "power cut"])
-def test_a_transaction_whose_beginning_was_deleted_is_still_open(
-    world: World, restart: str
-) -> None:
+def test_transaction_with_deleted_beginning_stays_open(world: World, restart: str) -> None:
     begun(world)
     filled(world)
     world.flush()
@@ -61,7 +59,7 @@ def test_a_transaction_whose_beginning_was_deleted_is_still_open(
     assert list(log.aborted_transactions(start, end)) == [AbortedTransaction(7, 0, end, end + 1)]
 
 
-def test_an_aborted_transaction_is_deleted_with_its_markers_segment(world: World) -> None:
+def test_aborted_transaction_is_deleted_with_segment_of_its_marker(world: World) -> None:
     first = begun(world)
     end = aborted(world)
     filled(world)
@@ -80,7 +78,7 @@ def test_an_aborted_transaction_is_deleted_with_its_markers_segment(world: World
     assert list(log.aborted_transactions(log.log_start_offset, log.end_offset)) == []
 
 
-def test_the_abort_of_a_long_transaction_is_in_the_segment_of_its_marker(world: World) -> None:
+def test_abort_of_long_transaction_is_in_segment_of_its_marker(world: World) -> None:
     first = begun(world)
     filled(world)
     end = aborted(world)
@@ -95,7 +93,7 @@ def test_the_abort_of_a_long_transaction_is_in_the_segment_of_its_marker(world: 
     assert list(log.aborted_transactions(end, end + 1)) == wanted
 
 
-def test_retention_takes_segments_of_an_open_transaction_as_any_others(world: World) -> None:
+def test_retention_deletes_segments_of_open_transaction(world: World) -> None:
     begun(world)
     filled(world)
     log = world.log
@@ -105,7 +103,7 @@ def test_retention_takes_segments_of_an_open_transaction_as_any_others(world: Wo
     assert log.producers.has_ongoing_transaction(7, 0)
 
 
-def test_a_cut_opens_a_transaction_again_that_had_ended(world: World) -> None:
+def test_truncation_of_marker_reopens_transaction(world: World) -> None:
     first = begun(world)
     end = aborted(world)
     filled(world, 4)
@@ -120,7 +118,7 @@ def test_a_cut_opens_a_transaction_again_that_had_ended(world: World) -> None:
     assert list(log.aborted_transactions(0, log.end_offset)) == []
 
 
-def test_a_log_that_starts_anew_knows_no_transactions(world: World) -> None:
+def test_fully_truncated_log_has_no_transactions(world: World) -> None:
     begun(world)
     begun(world, 8)
     aborted(world, 8)
@@ -130,7 +128,7 @@ def test_a_log_that_starts_anew_knows_no_transactions(world: World) -> None:
     assert not world.log.producers.active
 
 
-def test_an_open_transaction_keeps_its_producer_however_idle(world: World) -> None:
+def test_producer_with_open_transaction_does_not_expire(world: World) -> None:
     begun(world)
     day_ms = 86_400_000
     assert world.log.expire_producers(NOW_MS + 3 * day_ms) == 0

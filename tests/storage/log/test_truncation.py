@@ -1,4 +1,4 @@
-"""Cutting a log off: what is kept, what readers see, and slices that were handed out before."""
+"""Truncation: retained records, concurrent readers, and slices pinned before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=700, index_interval
 
 @pytest.fixture
 def world() -> World:
-    """Offsets 0 to 29, epochs 0 to 2, in six segments."""
+    """A log with offsets 0 to 29 and epochs 0 to 2, in six segments."""
     world = World(CONFIG)
     for n in range(30):
         world.append(idempotent(7, n, size=40, timestamps=NOW_MS - n), epoch=n // 10)
@@ -37,13 +37,15 @@ def world() -> World:
     return world
 
 
-def test_the_world_is_as_the_tests_assume(world: World) -> None:
+def test_offsets_and_segments_match_constants_of_tests(world: World) -> None:
     assert [segment.base_offset for segment in world.log.segments] == [0, 6, 12, 18, 24]
 
 
 @pytest.mark.parametrize("offset", [29, 24, 23, 20, 18, 12, 6, 5, 1, 0])
 @pytest.mark.parametrize("closing", [None, True, False])
-def test_what_is_below_stays(world: World, offset: int, closing: bool | None) -> None:
+def test_truncation_keeps_records_below_offset(
+    world: World, offset: int, closing: bool | None
+) -> None:
     before = records_in(world.log)
     world.flush()
     assert world.log.truncate_to(offset)
@@ -67,14 +69,14 @@ def test_what_is_below_stays(world: World, offset: int, closing: bool | None) ->
     assert largest.timestamp == NOW_MS + offset + 3
 
 
-def test_at_or_past_the_end_there_is_nothing_to_cut(world: World) -> None:
+def test_truncation_at_or_past_log_end_changes_nothing(world: World) -> None:
     world.log.assign_epoch(9, 30)
     assert not world.log.truncate_to(30)
     assert world.log.epochs.latest == 2  # nothing was written in 9
     assert world.log.end_offset == 30
 
 
-def test_below_the_first_segment_everything_goes(world: World) -> None:
+def test_truncation_below_first_segment_deletes_all_records(world: World) -> None:
     world.log.update_config(dataclasses.replace(CONFIG, retention_bytes=1400))
     world.log.delete_expired(NOW_MS)
     assert world.log.log_start_offset > 3
@@ -83,14 +85,14 @@ def test_below_the_first_segment_everything_goes(world: World) -> None:
     assert world.append().first_offset == 3
 
 
-def test_below_the_logs_start_the_start_moves_down(world: World) -> None:
+def test_truncation_below_log_start_offset_lowers_it(world: World) -> None:
     world.log.advance_log_start(4, "DeleteRecords")
     world.log.truncate_to(3)
     assert (world.log.log_start_offset, world.log.high_watermark) == (3, 3)
 
 
 @pytest.mark.parametrize("closing", [None, True, False])
-def test_starting_anew(world: World, closing: bool | None) -> None:
+def test_full_truncation_starts_at_given_offset(world: World, closing: bool | None) -> None:
     world.log.truncate_fully_and_start_at(500)
     assert (world.log.log_start_offset, world.log.end_offset) == (500, 500)
     assert (world.log.high_watermark, world.log.epochs.entries) == (500, ())
@@ -103,7 +105,7 @@ def test_starting_anew(world: World, closing: bool | None) -> None:
         world.log.read(3, 100, limit=501)
 
 
-def test_starting_anew_where_a_segment_began(world: World) -> None:
+def test_full_truncation_at_existing_base_offset(world: World) -> None:
     world.log.truncate_fully_and_start_at(0)
     world.append()
     assert offsets_in(world.log) == [0]
@@ -111,7 +113,7 @@ def test_starting_anew_where_a_segment_began(world: World) -> None:
     assert offsets_in(world.log) == [0]
 
 
-def test_transactions_are_what_they_were(world: World) -> None:
+def test_truncation_restores_transactions_at_offset(world: World) -> None:
     world.append(idempotent(8, 0, transactional=True), epoch=2)
     world.coordinate(marker(8, commit=False), epoch=2)
     world.log.advance_high_watermark(32)
@@ -124,7 +126,7 @@ def test_transactions_are_what_they_were(world: World) -> None:
 
 
 def sent(read: LogRead) -> list[int]:
-    """What a connection sends of a slice, later."""
+    """Bytes of a slice, as a connection sends them later."""
     assert read.slice is not None
     data = memoryview(read.slice.read())
     assert len(data) == read.slice.size
@@ -132,7 +134,7 @@ def sent(read: LogRead) -> list[int]:
 
 
 @pytest.mark.parametrize("cut", [20, 24, 25, 27])
-def test_a_pinned_slice_stays_what_it_was(world: World, cut: int) -> None:
+def test_pinned_slice_keeps_its_content(world: World, cut: int) -> None:
     read = world.log.read(24, 100_000, limit=30)
     before = sent(read)
     assert before == list(range(24, 30))
@@ -150,8 +152,8 @@ def test_a_pinned_slice_stays_what_it_was(world: World, cut: int) -> None:
     assert offsets_in(world.log) == list(range(cut + 10))
 
 
-def test_a_read_that_a_truncation_overtakes_is_done_again(world: World) -> None:
-    """The truncation comes between the lookup and the pin."""
+def test_read_overtaken_by_truncation_is_repeated(world: World) -> None:
+    """The truncation runs between the lookup and the pin."""
     log = world.log
     segment = log.segments[-1]
     file_type = type(segment.file)
@@ -172,7 +174,7 @@ def test_a_read_that_a_truncation_overtakes_is_done_again(world: World) -> None:
         log.read(27, 100, limit=30)
 
 
-def test_random_cuts_and_appends() -> None:
+def test_random_truncations_and_appends() -> None:
     world = World(CONFIG)
     rng = random.Random(11)
     model: list[int] = []
@@ -201,7 +203,7 @@ def test_random_cuts_and_appends() -> None:
     assert world.log.directory == DIRECTORY
 
 
-def test_a_batch_goes_whole() -> None:
+def test_truncation_within_batch_removes_whole_batch() -> None:
     world = World(CONFIG)
     for n in range(4):
         world.append(batch(5), epoch=n)
@@ -213,7 +215,7 @@ def test_a_batch_goes_whole() -> None:
 
 
 @pytest.mark.parametrize(("cut", "end"), [(9, 5), (7, 5), (6, 5), (5, 5), (4, 4)])
-def test_a_batch_that_the_log_starts_within_goes_down_to_the_start(cut: int, end: int) -> None:
+def test_truncation_within_first_batch_ends_at_log_start_offset(cut: int, end: int) -> None:
     world = World(CONFIG)
     world.append(batch(2))
     world.append(batch(8))

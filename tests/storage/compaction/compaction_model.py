@@ -1,8 +1,6 @@
-"""What compaction is to leave, said record by record: a log as lists in memory, and Kafka's rules.
-
-Nothing of it is shared with the code under test: keys are compared, not hashed, and every rule is an
-`if`. A `Kept` batch is what a reader sees of one on the disk.
-"""
+"""Model of compaction: a log as lists in memory, and Kafka's rules record by record. It shares no
+code with the product: keys are compared instead of hashed. A `Kept` batch is what a reader
+receives of one on the disk."""
 
 from __future__ import annotations
 
@@ -55,7 +53,8 @@ def kept(batch: Batch) -> Kept:
 
 @dataclass
 class Transactions:
-    """Who aborted is known from what comes later; what was removed earlier no longer counts."""
+    """Whether a transaction was aborted is known from later batches; removed batches do not
+    count."""
 
     all: list[Kept]
     has_batches: set[int] = field(default_factory=set)
@@ -74,7 +73,7 @@ class Transactions:
         return False
 
     def is_void(self, batch: Kept) -> bool:
-        """Whether a batch was aborted, or a marker has nothing left to end."""
+        """Whether a batch was aborted, or a marker has no batch of its transaction left."""
         producer = batch.producer[0]
         if not batch.is_control:
             if batch.is_transactional:
@@ -96,8 +95,8 @@ def compacted(
     delete_retention_ms: int,
     producers: Producers,
 ) -> list[Kept]:
-    """All of the log after a pass that was to reach `end`, whose map reached `cleaned_to`, so that
-    segments below `rewritten_to` were rewritten."""
+    """The whole log after a pass with the end `end` and an offset map up to `cleaned_to`, which
+    rewrote the segments below `rewritten_to`."""
     batches = list(log)
     fate = Transactions(batches)
     latest: dict[bytes, int] = {}

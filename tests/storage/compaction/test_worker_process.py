@@ -1,4 +1,4 @@
-"""Compaction as a broker does it: in a process of its own, which is there while a log is due."""
+"""Compaction by a broker in a worker process, which runs while a log is due."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odradek.seams.clock import RealClock
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
 from tests.storage.compaction.compacted_logs import latest_values
-from tests.storage.compaction.histories import content
+from tests.storage.compaction.random_log_content import content
 from tests.support.log_managers import append_keyed
 
 CONFIGS = {
@@ -34,7 +34,9 @@ async def filled(broker: Broker) -> PartitionLog:
     return log
 
 
-async def test_a_broker_compacts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_broker_compacts_log_in_worker_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     configs = {"log.cleaner.backoff.ms": "3600000", "log.cleaner.dedupe.buffer.size": "2000000"}
     async with Broker(configs=configs, data=tmp_path) as broker:
         log = await filled(broker)
@@ -53,7 +55,7 @@ async def test_a_broker_compacts(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n1\nt 0 200\n"
 
 
-async def test_the_cleaners_look_by_themselves(tmp_path: Path) -> None:
+async def test_log_cleaner_finds_due_logs_periodically(tmp_path: Path) -> None:
     async with Broker(configs={"log.cleaner.backoff.ms": "10"}, data=tmp_path) as broker:
         log = await filled(broker)
         clock = RealClock()

@@ -1,4 +1,4 @@
-"""What may be appended, after Kafka 4.3's LogValidatorTest and ProduceRequest's checks."""
+"""Validation of appended batches, after Kafka 4.3's LogValidatorTest and ProduceRequest's checks."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def produced(data: memoryview, settings: LogConfig = CONFIG, *, client: bool = T
 
 
 def patched(data: memoryview, at: int, layout: str, value: int, *, crc: bool = True) -> memoryview:
-    """The batch with one field of its header changed, and its CRC made right again."""
+    """The batch with one header field changed and a valid CRC."""
     struct.pack_into(layout, data, at, value)
     if crc:
         struct.pack_into(">I", data, 17, crc32c(data[21:]))
     return data
 
 
-def test_a_good_batch_is_taken_as_it_is() -> None:
+def test_valid_batch_is_accepted_unchanged() -> None:
     data = batch(3)
     before = bytes(data)
     found = produced(data)
@@ -96,23 +96,23 @@ def test_a_good_batch_is_taken_as_it_is() -> None:
         pytest.param(patched(batch(), 21, ">h", 5), UnsupportedCompression, id="codec 5"),
     ],
 )
-def test_refused(data: memoryview, error: type[KafkaError]) -> None:
+def test_invalid_batch_is_refused(data: memoryview, error: type[KafkaError]) -> None:
     with pytest.raises(error):
         produced(data)
 
 
-def test_the_beginning_of_another_batch_is_cut_off() -> None:
+def test_incomplete_second_batch_is_ignored() -> None:
     data = batch()
     for more in (1, 11, 16, 17, len(data) - 1):
         found = produced(memoryview(bytearray(data) + bytes(batch()[:more])))
         assert bytes(found.view) == bytes(data)
 
 
-def test_a_coordinator_may_write_control_batches() -> None:
+def test_coordinator_may_write_control_batches() -> None:
     produced(marker(1, commit=True), client=False)
 
 
-def test_sizes() -> None:
+def test_batch_size_limits() -> None:
     data = batch(10, size=100)
     produced(data, config(max_message_bytes=len(data)))
     with pytest.raises(RecordTooLarge):
@@ -121,7 +121,7 @@ def test_sizes() -> None:
         produced(data, config(internal_segment_bytes=len(data) - 1))
 
 
-def test_many_alike_records_compress_to_less_than_a_byte_each() -> None:
+def test_compressed_batch_may_have_more_records_than_bytes() -> None:
     data = batch(2000, size=0, keys=False, compression=4)
     assert len(data) - 61 < 2000
     produced(data)
@@ -132,7 +132,7 @@ def test_many_alike_records_compress_to_less_than_a_byte_each() -> None:
         produced(claim)
 
 
-def test_a_compacted_topic_wants_keys() -> None:
+def test_compacted_topic_refuses_records_without_key() -> None:
     compacted = config(cleanup_policy=("compact",))
     produced(batch(3), compacted)
     for codec in (0, 1, 4):
@@ -142,7 +142,7 @@ def test_a_compacted_topic_wants_keys() -> None:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_create_time_within_its_limits(codec: int) -> None:
+def test_create_time_outside_limits_is_refused(codec: int) -> None:
     limits = config(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
     fine = [NOW_MS - 1000, NOW_MS + 500, -1]
     produced(batch(timestamps=fine, count=3, compression=codec), limits)
@@ -152,7 +152,7 @@ def test_create_time_within_its_limits(codec: int) -> None:
         assert [index for index, _ in caught.value.record_errors] == [1]
 
 
-def test_the_default_limit_is_an_hour_ahead_and_none_behind() -> None:
+def test_default_create_time_limit_is_one_hour_ahead() -> None:
     produced(batch(timestamps=0))
     produced(batch(timestamps=NOW_MS + 3_600_000))
     with pytest.raises(InvalidTimestamp):
@@ -167,7 +167,7 @@ def test_log_append_time_is_set_in_place() -> None:
     assert [record.timestamp for record in decode(Batch(data))] == [NOW_MS] * 2
 
 
-def test_producers_do_not_say_log_append_time() -> None:
+def test_log_append_time_from_producer_is_refused() -> None:
     with pytest.raises(InvalidTimestamp):
         produced(batch(timestamp_type=1), config(message_timestamp_type="LogAppendTime"))
     with pytest.raises(InvalidTimestamp):
@@ -180,7 +180,7 @@ def test_producers_do_not_say_log_append_time() -> None:
 
 @pytest.mark.parametrize("target", [*NAMES[1:], "uncompressed"])
 @pytest.mark.parametrize("source", range(5))
-def test_the_topics_compression(source: int, target: str) -> None:
+def test_batch_is_recompressed_with_compression_type_of_topic(source: int, target: str) -> None:
     data = idempotent(9, 4, 5, size=50, compression=source, transactional=True, producer_epoch=3)
     found = produced(data, config(compression_type=target))
     wanted = 0 if target == "uncompressed" else NAMES.index(target)
@@ -192,7 +192,7 @@ def test_the_topics_compression(source: int, target: str) -> None:
     assert decode(found) == decode(Batch(data))
 
 
-def test_recompressing_may_make_it_too_large() -> None:
+def test_recompressed_batch_may_be_too_large() -> None:
     data = batch(20, size=200, compression=4)
     with pytest.raises(RecordTooLarge, match="uncompressed"):
         produced(data, config(compression_type="uncompressed", max_message_bytes=len(data) + 100))
@@ -213,7 +213,7 @@ def joined(*parts: bytes) -> memoryview:
     return memoryview(bytearray(b"".join(parts)))
 
 
-def test_replicated_batches_are_taken_up_to_the_last_whole_one() -> None:
+def test_incomplete_last_replicated_batch_is_skipped() -> None:
     data = joined(stamped(5, 2), stamped(9), stamped(10)[:-3])
     found = check_replicated(data, 5, None)
     assert [each.base_offset for each in found] == [5, 9]
@@ -230,18 +230,20 @@ def test_replicated_batches_are_taken_up_to_the_last_whole_one() -> None:
         pytest.param([stamped(9), bytes(100)], KafkaError, id="garbage"),
     ],
 )
-def test_replicated_batches_refused(parts: list[bytes], error: type[KafkaError]) -> None:
+def test_invalid_replicated_batches_are_refused(
+    parts: list[bytes], error: type[KafkaError]
+) -> None:
     with pytest.raises(error):
         check_replicated(joined(*parts), 5, None)
 
 
-def test_batches_of_a_later_epoch_are_left_out() -> None:
+def test_replicated_batches_of_later_epoch_are_skipped() -> None:
     data = joined(stamped(5, epoch=1), stamped(6, epoch=2), stamped(7, epoch=1))
     found = check_replicated(data, 5, 1)
     assert [each.base_offset for each in found] == [5]
 
 
-def test_a_raft_leader_has_assigned_offsets_and_epoch() -> None:
+def test_raft_batches_need_offsets_and_leader_epoch() -> None:
     found = check_raft(joined(stamped(5, epoch=3), stamped(6, epoch=3)), CONFIG, 3, 5)
     assert [each.base_offset for each in found] == [5, 6]
     with pytest.raises(InvalidRecord):
@@ -251,14 +253,14 @@ def test_a_raft_leader_has_assigned_offsets_and_epoch() -> None:
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_garbage_is_an_error_and_nothing_else(data: bytes, client: bool) -> None:
+def test_random_bytes_raise_only_kafka_errors(data: bytes, client: bool) -> None:
     with pytest.raises(KafkaError):
         produced(memoryview(bytearray(data)), client=client)
 
 
 @given(st.data())
-def test_a_batch_with_any_header_is_taken_or_refused(data: st.DataObject) -> None:
-    """Every field arbitrary, the CRC right: as a hostile client would send it."""
+def test_batch_with_random_header_is_accepted_or_refused(data: st.DataObject) -> None:
+    """Random header fields with a valid CRC, as a hostile client may send them."""
     spoiled = batch(3, compression=data.draw(st.integers(0, 4)))
     for at, layout, low, high in [
         (21, ">h", -(2**15), 2**15 - 1),
@@ -282,7 +284,7 @@ def test_a_batch_with_any_header_is_taken_or_refused(data: st.DataObject) -> Non
 
 
 def bomb(codec: str, *, record_bytes: int, count: int = 1) -> memoryview:
-    """A few KiB that decompress to `count` records of so many bytes."""
+    """A few KiB that decompress to `count` records of that size."""
     return batch(count, size=record_bytes, compression=NAMES.index(codec))
 
 
@@ -292,7 +294,7 @@ def bomb(codec: str, *, record_bytes: int, count: int = 1) -> memoryview:
     [config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
     ids=["keys", "another compression"],
 )
-def test_what_decompresses_to_much_is_not_looked_at_on_the_loop(
+def test_batch_with_large_decompressed_size_is_not_validated_on_the_loop(
     codec: str, settings: LogConfig
 ) -> None:
     data = bomb(codec, record_bytes=8 << 20)
@@ -305,7 +307,7 @@ def test_what_decompresses_to_much_is_not_looked_at_on_the_loop(
     assert check_produced(few, settings, NOW_MS, from_client=True, at_once=True).record_count == 1
 
 
-def test_many_records_are_not_looked_at_on_the_loop() -> None:
+def test_batch_of_many_records_is_not_validated_on_the_loop() -> None:
     data = batch(5000, size=1, compression=0)
     compacted = config(cleanup_policy=("compact",))
     with pytest.raises(ValidationTooSlow):
@@ -319,10 +321,10 @@ def test_many_records_are_not_looked_at_on_the_loop() -> None:
     [config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
     ids=["keys", "another compression"],
 )
-def test_what_decompresses_to_too_much_is_to_be_split(
+def test_batch_with_too_large_decompressed_size_is_record_too_large(
     settings: LogConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not corrupt, at which a producer would send it again as it is."""
+    """Not CORRUPT_MESSAGE, for which a producer would retry the same batch."""
     little = dataclasses.replace(batch_validation._REWRITTEN, decompressed_bytes=64 << 20)
     monkeypatch.setattr(batch_validation, "_REWRITTEN", little)
     with pytest.raises(RecordTooLarge) as refused:
@@ -330,6 +332,6 @@ def test_what_decompresses_to_too_much_is_to_be_split(
     assert "corrupt" not in str(refused.value)
 
 
-def test_what_can_be_read_can_be_compressed_in_another_way() -> None:
+def test_any_readable_batch_can_be_recompressed() -> None:
     data = bomb("gzip", record_bytes=70 << 20)
     assert produced(data, config(compression_type="lz4")).compression == NAMES.index("lz4")

@@ -1,5 +1,5 @@
-"""Apache Kafka on the directories a log leaves: its DumpLogSegments, and its own recovery, whose
-indexes, epochs, transactions and producers must be ours byte for byte."""
+"""Apache Kafka on log directories of Odradek: its DumpLogSegments, and its log recovery, whose
+indexes, epochs, transactions and producers must be equal byte for byte."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def opened(directory: RealPath, *, clean: bool, recovery_point: int = 0) -> Part
 
 
 def lived(directory: RealPath, seed: int) -> PartitionLog:
-    """A log with a past: producers, transactions, epochs, truncations, restarts of both kinds."""
+    """A log with producers, transactions, epochs, truncations, and both kinds of restarts."""
     rng = random.Random(seed)
     log = opened(directory, clean=False)
     sequences = dict.fromkeys(range(1, 7), 0)
@@ -130,7 +130,7 @@ def dumped(directory: RealPath, suffix: str, *options: str) -> str:
     return run_tool("dump-log", "--files", files, *options).stdout
 
 
-def test_every_record_is_valid(directory: RealPath) -> None:
+def test_kafka_dump_log_reads_every_record(directory: RealPath) -> None:
     out = dumped(directory, ".log", "--deep-iteration", "--print-data-log")
     assert "isvalid: true" in out
     assert "isvalid: false" not in out
@@ -142,7 +142,7 @@ def test_every_record_is_valid(directory: RealPath) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_the_indexes_are_sound(directory: RealPath, suffix: str) -> None:
+def test_kafka_dump_log_accepts_indexes(directory: RealPath, suffix: str) -> None:
     sane = dumped(directory, suffix, "--index-sanity-check")
     assert sane.count("passed sanity check") == len(of_kind(directory, suffix))
     verified = dumped(directory, suffix, "--verify-index-only")
@@ -150,7 +150,7 @@ def test_the_indexes_are_sound(directory: RealPath, suffix: str) -> None:
         assert complaint.lower() not in verified.lower(), verified
 
 
-def test_snapshots_and_aborted_transactions_are_read(directory: RealPath) -> None:
+def test_kafka_dump_log_reads_snapshots_and_transaction_indexes(directory: RealPath) -> None:
     assert "producerId: 1 " in dumped(directory, ".snapshot")
     if of_kind(directory, ".txnindex"):
         assert "lastStableOffset" in dumped(directory, ".txnindex")
@@ -161,8 +161,8 @@ def kafka_opens(directory: RealPath, *how: str) -> str:
     return run_tool("recover-log", str(directory), *sizes, *how).stdout
 
 
-def test_kafkas_recovery_makes_the_same_files(directory: RealPath, tmp_path: RealPath) -> None:
-    """Kafka is given the data alone and makes all the rest from it."""
+def test_kafka_log_recovery_builds_same_files(directory: RealPath, tmp_path: RealPath) -> None:
+    """Kafka gets only the data files and builds all others."""
     theirs = tmp_path / "t-0"
     theirs.mkdir()
     for name, data in of_kind(directory, ".log").items():
@@ -195,7 +195,7 @@ def states(snapshot: RealPath) -> dict[int, tuple[object, ...]]:
     }
 
 
-def test_kafka_opens_it_as_cleanly_closed_and_we_open_what_it_left(
+def test_cleanly_closed_log_is_opened_by_kafka_and_back(
     directory: RealPath, tmp_path: RealPath
 ) -> None:
     theirs = tmp_path / "t-0"
@@ -214,10 +214,8 @@ def test_kafka_opens_it_as_cleanly_closed_and_we_open_what_it_left(
     log.close(True)
 
 
-def test_we_recover_what_kafka_recovered_to_the_same(
-    directory: RealPath, tmp_path: RealPath
-) -> None:
-    """The same torn directory, recovered by either."""
+def test_log_recovery_equals_kafka_log_recovery(directory: RealPath, tmp_path: RealPath) -> None:
+    """Both recover the same torn directory."""
     ours, theirs = tmp_path / "ours" / "t-0", tmp_path / "theirs" / "t-0"
     shutil.copytree(directory, ours)
     victim = sorted(ours.glob("*.log"))[-3]

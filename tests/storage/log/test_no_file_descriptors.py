@@ -1,8 +1,6 @@
-"""No descriptor is to be had at any operation of a call: back-pressure, and never a record lost.
-
-What is refused is not there, what is acknowledged is read back, and no offset is given twice. What was
-done by half takes the log offline.
-"""
+"""Missing file descriptors at any operation of a call. A refused batch is not in the log, an
+acknowledged one is read back, and no offset is assigned twice. An incomplete operation takes the
+log offline."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def values(world: World) -> list[bytes]:
     return [record.value or b"" for record in records_in(world.log)]
 
 
-def test_what_is_acknowledged_is_there_and_what_is_refused_is_not() -> None:
+def test_acknowledged_batches_are_in_log_and_refused_ones_are_not() -> None:
     passes, failed, refused = 0, 1, 0
     while failed:
         world = World(config=SMALL)
@@ -58,8 +56,8 @@ def test_what_is_acknowledged_is_there_and_what_is_refused_is_not() -> None:
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_the_first_append_after_a_clean_start_is_made_or_not(follows: bool) -> None:
-    """The producers are not known by then, and to know them takes a file more."""
+def test_first_append_after_clean_start_completes_or_fails(follows: bool) -> None:
+    """Loading the producer state needs another file."""
     passes, failed, refused = 0, 1, 0
     while failed:
         world = World(config=SMALL)
@@ -88,8 +86,8 @@ def test_the_first_append_after_a_clean_start_is_made_or_not(follows: bool) -> N
 
 
 @pytest.mark.parametrize("restart", ["kill", "reopen"])
-def test_an_aborted_transaction_that_cannot_be_noted_ends_the_log(restart: str) -> None:
-    """The marker is written, and its entry is no hint: nothing is appended behind it in this life."""
+def test_failed_transaction_index_append_takes_log_offline(restart: str) -> None:
+    """The marker is written and its index entry is required, so nothing may be appended after it."""
     world = World(config=SMALL)
     world.append(idempotent(9, 0, transactional=True))
     world.disk.fail("*.txnindex", errno.EMFILE)
@@ -115,10 +113,10 @@ def begin_at_40(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize(("cut", "end", "point"), [(cut_to_15, 15, 15), (begin_at_40, 40, 0)])
-def test_a_log_is_cut_as_a_whole_or_not_at_all_or_is_offline(
+def test_truncation_completes_or_fails_or_takes_log_offline(
     cut: Callable[[PartitionLog], None], end: int, point: int, pinned: bool
 ) -> None:
-    """Half cut it would go on with offsets that segments behind its end have, too."""
+    """After a partial truncation, the log would assign offsets that later segments have too."""
     passes, failed, refused, lost = 0, 1, 0, 0
     while failed:
         world = World(config=SMALL)
@@ -156,8 +154,9 @@ def test_a_log_is_cut_as_a_whole_or_not_at_all_or_is_offline(
     assert world.failures == []  # of the directory
 
 
-def test_a_recovery_point_that_was_not_lowered_on_the_disk_is_lowered_when_tried_again() -> None:
-    """Else what is appended after the cut would be believed, though it never was synced."""
+def test_failed_checkpoint_of_lowered_recovery_point_is_retried() -> None:
+    """Otherwise records appended after the truncation would be trusted, although they were never
+    synced."""
     world = World(config=SMALL)
     for _ in range(30):
         world.append()
@@ -176,9 +175,9 @@ def test_a_recovery_point_that_was_not_lowered_on_the_disk_is_lowered_when_tried
     assert world.recovery_point == 15
 
 
-def test_what_expires_is_the_logs_until_it_is_set_aside() -> None:
-    """A segment that could not be renamed is found by the next round: out of the list it would lie there
-    until a start takes it for the log's, with whatever was appended at its offsets since."""
+def test_expired_segment_stays_in_log_until_renamed() -> None:
+    """The next retention check repeats the rename. If the segment were removed from the list
+    first, the next start would load it together with later appends at its offsets."""
     passes, failed = 0, 1
     while failed:
         world = World(config=SMALL)
@@ -204,7 +203,7 @@ def test_what_expires_is_the_logs_until_it_is_set_aside() -> None:
     assert passes > 20
 
 
-def test_a_segment_that_cannot_be_renamed_back_has_a_failing_disk() -> None:
+def test_failed_undo_of_segment_rename_raises_eio() -> None:
     world = World(config=SMALL)
     world.append()
     world.log.roll()

@@ -1,5 +1,5 @@
-"""Compaction against a model: what is left of random histories, pass after pass, is what the rules
-say, batch by batch; nothing that a reader or a producer relies on is lost."""
+"""Compares compaction of random logs with a model, batch by batch and pass after pass; readers
+and producers lose nothing that they rely on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.compacted_logs import check_files, latest_values
-from tests.storage.compaction.histories import COMPACTED, History, content, last_batches
-from tests.storage.compaction.model import Kept, compacted, kept
+from tests.storage.compaction.compaction_model import Kept, compacted, kept
+from tests.storage.compaction.random_log_content import COMPACTED, History, content, last_batches
 from tests.support.log_managers import ONE, World, append
 from tests.support.partition_logs import read_batches
 
@@ -31,7 +31,7 @@ def world(clock: VirtualClock) -> World:
 
 
 async def compact_once(manager: LogManager, log: PartitionLog) -> list[Kept]:
-    """One pass; what the model says is to be there afterwards."""
+    """Run one pass; returns the content that the model expects."""
     assert manager.log_cleaner is not None
     before, first_dirty = content(log), log.cleaned_to or log.log_start_offset
     bases, producers = [segment.base_offset for segment in log.segments], last_batches(log)
@@ -51,9 +51,7 @@ async def compact_once(manager: LogManager, log: PartitionLog) -> list[Kept]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_what_is_left_is_what_the_model_says(
-    world: World, clock: VirtualClock, seed: int
-) -> None:
+async def test_retained_records_match_model(world: World, clock: VirtualClock, seed: int) -> None:
     rng = random.Random(seed)
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -68,7 +66,7 @@ async def test_what_is_left_is_what_the_model_says(
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_map_that_is_too_small_takes_several_passes(
+async def test_small_offset_map_needs_several_passes(
     world: World, clock: VirtualClock, seed: int
 ) -> None:
     world.cleaner = CleanerSettings(dedupe_buffer_size=24 * 11)
@@ -87,7 +85,7 @@ async def test_a_map_that_is_too_small_takes_several_passes(
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_again_is_the_same(world: World, clock: VirtualClock, seed: int) -> None:
+async def test_second_pass_changes_nothing(world: World, clock: VirtualClock, seed: int) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         history = History(log, random.Random(seed), clock)
@@ -106,7 +104,7 @@ async def test_again_is_the_same(world: World, clock: VirtualClock, seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_every_reader_finds_the_last_of_every_key(
+async def test_readers_find_last_record_of_every_key(
     world: World, clock: VirtualClock, seed: int
 ) -> None:
     async with world.running() as manager:
@@ -144,7 +142,7 @@ def content_from(log: PartitionLog, start: int) -> list[Kept]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_producers_go_on_after_a_recovery_from_what_is_left(
+async def test_producers_continue_after_log_recovery_of_compacted_log(
     world: World, clock: VirtualClock, seed: int
 ) -> None:
     async with world.running() as manager:
@@ -173,8 +171,9 @@ async def test_producers_go_on_after_a_recovery_from_what_is_left(
         assert recovered.producers.first_unstable is None
 
 
-async def test_tombstones_may_be_kept_for_ever(world: World, clock: VirtualClock) -> None:
-    """delete.retention.ms is the largest there is: now and that much is no time that fits."""
+async def test_maximum_delete_retention_keeps_tombstones(world: World, clock: VirtualClock) -> None:
+    """delete.retention.ms has the maximum value, so the sum with the current time overflows an
+    int64."""
     world.configs["t"] = dataclasses.replace(COMPACTED, delete_retention_ms=2**63 - 1)
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -188,7 +187,7 @@ async def test_tombstones_may_be_kept_for_ever(world: World, clock: VirtualClock
             clock.advance(10**9)
 
 
-async def test_small_segments_become_one(world: World, clock: VirtualClock) -> None:
+async def test_small_segments_are_merged(world: World, clock: VirtualClock) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         history = History(log, random.Random(1), clock, keys=2)
@@ -201,10 +200,10 @@ async def test_small_segments_become_one(world: World, clock: VirtualClock) -> N
         check_files(world, log)
 
 
-async def test_records_without_a_key_go_with_the_first_pass(
+async def test_records_without_key_are_removed_by_first_pass(
     world: World, clock: VirtualClock
 ) -> None:
-    """The policy was to delete when they were written."""
+    """They were written while cleanup.policy was delete."""
     world.configs["t"] = LogConfig()
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)

@@ -1,4 +1,4 @@
-"""Files that an interrupted operation left: each row of leftovers.py's table."""
+"""Files that interrupted operations left, and their treatment by the loader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=700, index_interval
 
 @pytest.fixture
 def world() -> World:
-    """Cleanly closed, offsets 0 to 29 in segments that begin at 0, 6, 12, 18, 24."""
+    """A cleanly closed log with offsets 0 to 29 in segments that begin at 0, 6, 12, 18, 24."""
     world = World(CONFIG)
     for n in range(30):
         world.append(idempotent(7, n, size=40))
@@ -40,7 +40,7 @@ def put(world: World, file_name: str, data: bytes = b"x") -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_deleted_and_unfinished_files_go(world: World, clean: bool) -> None:
+def test_deleted_and_cleaned_files_are_removed(world: World, clean: bool) -> None:
     for kind in (
         "log.deleted",
         "index.deleted",
@@ -66,7 +66,7 @@ def test_deleted_and_unfinished_files_go(world: World, clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_indexes_without_data_go(world: World, clean: bool) -> None:
+def test_indexes_without_data_are_removed(world: World, clean: bool) -> None:
     for kind in ("index", "timeindex", "txnindex"):
         put(world, name(3, kind))
     world.open(clean=clean)
@@ -74,7 +74,7 @@ def test_indexes_without_data_go(world: World, clean: bool) -> None:
 
 
 def compacted(world: World) -> dict[str, bytes]:
-    """The files of one segment of offsets 6 to 17, as a cleaner would make it of two."""
+    """Files of a segment with offsets 6 to 17, as the log cleaner makes it of two."""
     other = World(dataclasses.replace(CONFIG, internal_segment_bytes=5000))
     for n in range(18):
         other.append(idempotent(7, n, size=40))
@@ -89,7 +89,9 @@ def compacted(world: World) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("renamed", [(), ("log",), ("log", "index"), ("log", "index", "timeindex")])
-def test_a_finished_swap_is_completed(world: World, clean: bool, renamed: tuple[str, ...]) -> None:
+def test_complete_swap_replaces_old_segments(
+    world: World, clean: bool, renamed: tuple[str, ...]
+) -> None:
     for kind, data in compacted(world).items():
         if kind in renamed:
             world.files.remove(DIRECTORY / name(6, kind))
@@ -110,7 +112,7 @@ def test_a_finished_swap_is_completed(world: World, clean: bool, renamed: tuple[
     check_indexes(world)
 
 
-def test_a_swap_that_was_not_finished_is_dropped(world: World) -> None:
+def test_incomplete_swap_is_discarded(world: World) -> None:
     for kind, data in compacted(world).items():
         put(world, name(6, f"{kind}.swap"), data)
     put(world, name(0, "log.cleaned"), b"half")
@@ -120,9 +122,9 @@ def test_a_swap_that_was_not_finished_is_dropped(world: World) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_swap_without_a_record_covers_the_segment_that_it_was_made_from(clean: bool) -> None:
-    """All of it was compacted away: what it said of aborted transactions, whose markers may be gone too,
-    would have readers take what is committed later for aborted."""
+def test_swap_without_records_replaces_segment_at_its_offset(clean: bool) -> None:
+    """All its records were compacted away. Its transaction index may list transactions whose
+    markers are gone too, so readers would treat later committed records as aborted."""
     world = World(CONFIG)
     world.append(idempotent(7, 0, transactional=True))
     world.coordinate(marker(7, commit=False))
@@ -141,8 +143,8 @@ def test_a_swap_without_a_record_covers_the_segment_that_it_was_made_from(clean:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_odd_names_say_nothing_of_a_swap(world: World, clean: bool) -> None:
-    """The old segments are gone by now: a swap that was taken for unfinished would be a loss."""
+def test_invalid_names_do_not_affect_swap(world: World, clean: bool) -> None:
+    """The old segments are removed already: discarding the swap would lose records."""
     for kind, data in compacted(world).items():
         put(world, name(6, f"{kind}.swap"), data)
         for offset in (6, 12):
@@ -158,7 +160,7 @@ def test_odd_names_say_nothing_of_a_swap(world: World, clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_swap_covers_its_own_segments_and_none_between_two(world: World, clean: bool) -> None:
+def test_swap_replaces_only_segments_within_its_offsets(world: World, clean: bool) -> None:
     for offset in (0, 24):
         put(world, name(offset, "log.swap"), world.files.read(DIRECTORY / name(offset, "log")))
     log = world.open(clean=clean)
@@ -166,7 +168,7 @@ def test_a_swap_covers_its_own_segments_and_none_between_two(world: World, clean
     assert offsets_in(log) == list(range(30))
 
 
-def test_stray_snapshots_go_but_for_the_last(world: World) -> None:
+def test_snapshots_without_segment_are_removed_except_latest(world: World) -> None:
     for offset in (3, 29):
         world.files.rename(
             DIRECTORY / name(offset + 3 if offset == 3 else 30, "snapshot"),

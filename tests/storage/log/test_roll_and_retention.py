@@ -1,4 +1,4 @@
-"""When a segment is rolled, which may go, and how configs are read: values in, values out."""
+"""Rolling of segments, retention, and parsing of configs, as functions without I/O."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def rolls(active: Active, config: LogConfig = CONFIG, **changes: int) -> bool:
         (Active(), {"last_offset": 50 + 2**31}, True),
     ],
 )
-def test_roll(active: Active, changes: dict[str, int], wanted: bool) -> None:
+def test_should_roll_by_size_time_indexes_and_offsets(
+    active: Active, changes: dict[str, int], wanted: bool
+) -> None:
     assert rolls(active, **changes) == wanted
 
 
@@ -67,10 +69,10 @@ def test_roll(active: Active, changes: dict[str, int], wanted: bool) -> None:
     index_bytes=st.integers(16, 200),
     interval=st.integers(0, 100),
 )
-def test_within_the_limits_nothing_rolls(
+def test_append_within_roll_limits_does_not_roll(
     sizes: list[int], timestamps: list[int], first_timestamp: int, index_bytes: int, interval: int
 ) -> None:
-    """As appends fill a segment and its indexes, and the limits are those of some time ago."""
+    """The limits are checked while appends fill a segment and its indexes."""
     config = replace(CONFIG, segment_index_bytes=index_bytes)
     active = Active(size=0, first_timestamp=first_timestamp, index_interval_bytes=interval)
     indexed_at = 0
@@ -90,18 +92,18 @@ def test_within_the_limits_nothing_rolls(
         active.size += size
 
 
-def test_limits_are_of_use() -> None:
+def test_roll_limits_allow_appends() -> None:
     assert roll_limits(Active(), CONFIG)[2:] == (500 + 4 * 50, 5100, 50 + 2**31 - 1)
     assert roll_limits(Active(index_interval_bytes=4096), CONFIG).position == 1000
 
 
-def test_a_compacted_topics_segment_is_active_no_longer_than_its_lag() -> None:
+def test_segment_of_compacted_topic_rolls_within_max_compaction_lag() -> None:
     compacted = replace(CONFIG, cleanup_policy=("compact",), max_compaction_lag_ms=10)
     assert rolls(Active(), compacted, max_timestamp=5011)
     assert not rolls(Active(), compacted, max_timestamp=5010)
 
 
-def test_internal_segment_bytes_is_the_tests_door() -> None:
+def test_internal_segment_bytes_overrides_segment_bytes() -> None:
     assert rolls(Active(), replace(CONFIG, internal_segment_bytes=599))
 
 
@@ -143,57 +145,57 @@ def by_bytes(retention_bytes: int) -> LogConfig:
     return LogConfig(retention_ms=-1, retention_bytes=retention_bytes)
 
 
-def test_without_limits_nothing_goes() -> None:
+def test_no_segment_expires_without_limits() -> None:
     assert expired(NOTHING) == 0
 
 
 @pytest.mark.parametrize(("ms", "count"), [(90, 0), (89, 1), (80, 1), (79, 2), (69, 3), (0, 3)])
-def test_by_time(ms: int, count: int) -> None:
+def test_segments_expire_by_retention_ms(ms: int, count: int) -> None:
     assert expired(by_ms(ms)) == count
 
 
 @pytest.mark.parametrize(
     ("size", "count"), [(300, 0), (201, 0), (200, 1), (101, 1), (100, 2), (0, 3)]
 )
-def test_by_size(size: int, count: int) -> None:
+def test_segments_expire_by_retention_bytes(size: int, count: int) -> None:
     assert expired(by_bytes(size)) == count
 
 
-def test_never_past_the_high_watermark() -> None:
+def test_no_segment_past_high_watermark_expires() -> None:
     assert expired(by_ms(0), high_watermark=20) == 2
     assert expired(by_ms(0), high_watermark=19) == 1
     assert expired(by_bytes(0), high_watermark=9) == 0
 
 
-def test_an_empty_last_segment_stays() -> None:
+def test_empty_active_segment_does_not_expire() -> None:
     rolled = [*SEGMENTS[:2], Old(30, size=0, max_timestamp=-1)]
     assert expired(by_ms(0), rolled) == 2
     assert expired(NOTHING, rolled, start=30) == 2
 
 
-def test_a_younger_segment_shields_the_older_behind_it() -> None:
+def test_segment_within_retention_keeps_following_segments() -> None:
     assert expired(by_ms(50), [Old(0, max_timestamp=99), Old(10, max_timestamp=1), Old(20)]) == 0
 
 
-def test_without_timestamps_age_counts_from_when_it_was_found() -> None:
+def test_age_without_timestamps_is_measured_from_discovery() -> None:
     nameless = [Old(0, max_timestamp=-1, created_ms=40), Old(10, max_timestamp=-1, created_ms=60)]
     assert expired(by_ms(50), nameless) == 1
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (20, 2), (29, 2), (30, 3)])
-def test_below_the_logs_start(start: int, count: int) -> None:
+def test_segments_below_log_start_offset_expire(start: int, count: int) -> None:
     compacted = LogConfig(cleanup_policy=("compact",), retention_ms=0)
     assert expired(compacted, start=start) == count
     assert expired(NOTHING, start=start) == count
 
 
-def test_the_reasons_add_up() -> None:
+def test_retention_reasons_are_combined() -> None:
     both = LogConfig(retention_ms=79, retention_bytes=200)
     assert expired(both) == 2
     assert expired(both, start=10) == 2
 
 
-def test_configs_are_read_from_kafkas_texts() -> None:
+def test_log_config_is_parsed_from_kafka_config_values() -> None:
     config = LogConfig.from_topic_configs(
         {
             "cleanup.policy": "compact, delete",

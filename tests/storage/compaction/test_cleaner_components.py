@@ -1,5 +1,5 @@
-"""The parts that only decide: which log is due, which segments become one, the map of keys, hashes,
-varints, damaged batches."""
+"""Parts of the log cleaner without I/O: dirty range, segment grouping, offset map, key hashes,
+varints, detection of corrupt batches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def dirt(bounds: LogBounds = ALL, config: LogConfig = CONFIG) -> tuple[int, int,
     return found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes
 
 
-def test_all_but_the_active_segment_is_dirty_at_first() -> None:
+def test_log_without_checkpoint_is_dirty_up_to_active_segment() -> None:
     assert dirt() == (0, 40, 0, 400)
 
 
@@ -76,20 +76,20 @@ def test_all_but_the_active_segment_is_dirty_at_first() -> None:
         ({"cleaned_to": 30, "last_stable": 15}, (30, 30, 100, 0)),
     ],
 )
-def test_the_dirty_part_ends_where_something_may_still_change(
+def test_dirty_range_ends_at_first_uncleanable_segment(
     change: dict[str, int], expected: tuple[int, int, int, int]
 ) -> None:
     assert dirt(replace(ALL, **change)) == expected
 
 
-def test_min_compaction_lag_keeps_segments_with_young_records() -> None:
+def test_min_compaction_lag_excludes_segments_with_young_records() -> None:
     lag = replace(CONFIG, min_compaction_lag_ms=2 * HOUR_MS)
     assert dirt(config=lag) == (0, 30, 0, 300)
     lag = replace(CONFIG, min_compaction_lag_ms=60 * HOUR_MS)
     assert dirt(config=lag) == (0, 0, 0, 0)
 
 
-def test_a_log_is_due_by_its_dirty_ratio() -> None:
+def test_log_is_due_above_min_cleanable_dirty_ratio() -> None:
     half = DirtyRange(20, 40, clean_bytes=200, dirty_bytes=200, overdue_ms=0)
     assert not half.is_due(CONFIG)
     assert half.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.49))
@@ -97,7 +97,7 @@ def test_a_log_is_due_by_its_dirty_ratio() -> None:
     assert not clean.is_due(replace(CONFIG, min_cleanable_dirty_ratio=0.0))
 
 
-def test_max_compaction_lag_makes_it_due_whatever_the_ratio() -> None:
+def test_max_compaction_lag_makes_log_due_at_any_dirty_ratio() -> None:
     bounds = replace(ALL, cleaned_to=30)
     for hours, is_due in ((3, False), (1, True)):
         config = replace(CONFIG, max_compaction_lag_ms=hours * HOUR_MS)
@@ -115,20 +115,20 @@ def grouped(
     return [[each.base_offset // 10 for each in one] for one in groups]
 
 
-def test_neighbours_that_fit_one_segment_become_one() -> None:
+def test_adjacent_segments_that_fit_one_segment_are_grouped() -> None:
     assert grouped(sizes(50, 50, 1, 99, 100, 7)) == [[0, 1], [2, 3], [4], [5]]
     assert grouped(sizes(500, 1, 1)) == [[0], [1, 2]]
     assert grouped(sizes(1, 1, 1, index=400)) == [[0, 1], [2]]
     assert grouped([]) == []
 
 
-def test_a_group_has_offsets_that_an_index_can_hold() -> None:
+def test_group_offsets_fit_relative_offsets_of_index() -> None:
     far = [SegmentSizes(0, 1, 0, 0), SegmentSizes(10, 1, 0, 0), SegmentSizes(RELATIVE_MAX, 1, 0, 0)]
     assert grouped(far, end=RELATIVE_MAX + 1) == [[0, 1, RELATIVE_MAX // 10]]
     assert grouped(far, end=RELATIVE_MAX + 2) == [[0, 1], [RELATIVE_MAX // 10]]
 
 
-def test_a_group_has_so_few_segments_that_swapping_them_is_short() -> None:
+def test_group_has_limited_number_of_segments() -> None:
     assert [len(one) for one in grouped(sizes(*[1] * 70))] == [SEGMENTS_MAX, SEGMENTS_MAX, 6]
 
 
@@ -136,7 +136,7 @@ def test_a_group_has_so_few_segments_that_swapping_them_is_short() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_map_is_a_dict(seed: int) -> None:
+def test_offset_map_matches_dict(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table, model = OffsetMap(1000), {}
     pool = rng.integers(0, 2**64, (890, 2), np.uint64)
@@ -154,7 +154,7 @@ def test_the_map_is_a_dict(seed: int) -> None:
         assert table.get(pool[:, 0], pool[:, 1]).tolist() == want
 
 
-def test_a_map_has_a_prime_number_of_slots_within_its_memory() -> None:
+def test_offset_map_has_prime_number_of_slots_within_memory_limit() -> None:
     for slots in (2, 3, 4, 100, 5_592_405):
         found = OffsetMap(slots).slots
         assert slots // 2 < found <= slots
@@ -169,7 +169,7 @@ def hashed(keys: list[bytes], seed: bytes = b"s" * 32) -> list[tuple[int, int]]:
     return list(zip(first.tolist(), second.tolist(), strict=True))
 
 
-def test_a_keys_hash_depends_on_the_key_alone() -> None:
+def test_key_hash_depends_only_on_key() -> None:
     rng = random.Random(1)
     keys = [
         rng.randbytes(rng.choice((0, 1, 3, 4, 5, 16, LONG, LONG + 1, 1000))) for _ in range(300)
@@ -180,7 +180,7 @@ def test_a_keys_hash_depends_on_the_key_alone() -> None:
     assert hashed(keys, b"t" * 32) != together
 
 
-def test_keys_that_differ_have_hashes_that_do() -> None:
+def test_different_keys_have_different_hashes() -> None:
     base = b"a key of some length"
     keys = [base[:size] for size in range(len(base))] + [b"\0" * size for size in range(1, 9)]
     keys += [
@@ -195,7 +195,7 @@ def test_keys_that_differ_have_hashes_that_do() -> None:
         assert len({each[half] for each in found}) == len(keys)
 
 
-def test_varints_of_all_sizes() -> None:
+def test_varints_of_all_sizes_are_decoded() -> None:
     values = [
         sign * ((1 << bits) - less) for bits in range(64) for less in (0, 1) for sign in (1, -1)
     ]
@@ -240,7 +240,7 @@ def some_batches(counts: list[int], codec: int = 0) -> bytes:
 
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("page_bytes", [100, 1000, 100_000])
-def test_pages_hold_all_batches_and_records_once(codec: int, page_bytes: int) -> None:
+def test_pages_contain_every_batch_and_record_once(codec: int, page_bytes: int) -> None:
     counts = [1, 5, 300, 2, 2, 2, 90, 1] + [3] * 400
     pages = pages_of(some_batches(counts, codec), page_bytes)
     offsets, values = [], 0
@@ -255,7 +255,7 @@ def test_pages_hold_all_batches_and_records_once(codec: int, page_bytes: int) ->
     assert sum(len(page) for page in pages) == len(counts)
 
 
-def test_damage_is_told_not_copied() -> None:
+def test_corrupt_batches_raise_and_are_not_copied() -> None:
     rng = random.Random(1)
     data = some_batches([3, 4, 200, 1])
     for _ in range(300):
@@ -278,7 +278,7 @@ def test_damage_is_told_not_copied() -> None:
 @pytest.mark.parametrize(
     "body", [b"\x02\x00", b"\x01", b"\xff" * 12, b"\x0e\0\0\0\x7e\x01\0\0\0", b""]
 )
-def test_records_that_make_no_sense_are_told_though_the_crc_is_right(body: bytes) -> None:
+def test_invalid_records_with_valid_crc_raise(body: bytes) -> None:
     from odradek.protocol.records.batch import Batch
     from odradek.protocol.records.crc32c import crc32c
 

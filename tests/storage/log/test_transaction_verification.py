@@ -1,4 +1,5 @@
-"""A transaction's first batch needs a guard from before its coordinator was asked (KIP-890)."""
+"""Transaction verification: the first batch of a transaction needs a guard that was created
+before the coordinator was asked (KIP-890)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ DAY_MS = 86_400_000
 
 @dataclass
 class Log:
-    """One producer and its coordinator; whatever is appended follows the one before."""
+    """One producer and its coordinator; each batch follows the previous one."""
 
     states: ProducerStates = field(
         default_factory=lambda: ProducerStates("t-0", expiration_ms=lambda: DAY_MS)
@@ -48,7 +49,7 @@ class Log:
         client: bool = True,
         transactional: bool = True,
     ) -> bool:
-        """True if it was appended, False for a duplicate."""
+        """Append; True if it was appended, False for a duplicate."""
         data = idempotent(P, sequence, producer_epoch=epoch, transactional=transactional)
         return self._append(data, client=client, guard=guard)
 
@@ -83,7 +84,9 @@ def log() -> Log:
 
 
 @pytest.mark.parametrize("client", [True, False], ids=["client", "coordinator"])
-def test_the_first_batch_needs_a_guard_and_the_next_need_none(log: Log, client: bool) -> None:
+def test_first_batch_of_transaction_needs_guard_and_later_ones_do_not(
+    log: Log, client: bool
+) -> None:
     with pytest.raises(InvalidTransactionState):
         log.write(None, client=client)
     with pytest.raises(InvalidTransactionState):
@@ -95,12 +98,12 @@ def test_the_first_batch_needs_a_guard_and_the_next_need_none(log: Log, client: 
     assert log.write(None, sequence=1, client=client)
 
 
-def test_asking_twice_gives_the_same_guard(log: Log) -> None:
+def test_concurrent_verifications_share_guard(log: Log) -> None:
     assert log.ask() is log.ask(sequence=5)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_in_between_takes_the_guard_away(log: Log, commit: bool) -> None:
+def test_marker_invalidates_guard(log: Log, commit: bool) -> None:
     guard = log.ask()
     log.end_transaction(commit=commit)
     with pytest.raises(InvalidTransactionState):
@@ -122,7 +125,7 @@ def test_a_marker_in_between_takes_the_guard_away(log: Log, commit: bool) -> Non
         (False, 1, False),
     ],
 )
-def test_the_end_of_the_transaction_before_leaves_a_version_2_guard(
+def test_marker_of_previous_transaction_keeps_version_2_guard(
     log: Log, adds: bool, marker_epoch: int, survives: bool
 ) -> None:
     log.write(log.ask(adds=adds))
@@ -133,8 +136,8 @@ def test_the_end_of_the_transaction_before_leaves_a_version_2_guard(
         assert log.write(guard, epoch=1)
 
 
-def test_a_marker_that_comes_once_more_leaves_the_guard_of_a_later_transaction(log: Log) -> None:
-    """Of a producer that has written elsewhere in between."""
+def test_repeated_marker_keeps_guard_of_later_transaction(log: Log) -> None:
+    """The producer has written to other partitions in between."""
     log.write(log.ask(adds=True))
     log.end_transaction(epoch=1, version=2)
     guard = log.ask(epoch=3, adds=True)
@@ -143,10 +146,10 @@ def test_a_marker_that_comes_once_more_leaves_the_guard_of_a_later_transaction(l
 
 
 @pytest.mark.parametrize(("asked", "survives"), [(0, False), (1, True)])
-def test_an_end_that_leaves_the_epoch_takes_the_guard_of_that_epoch_away(
+def test_marker_that_keeps_epoch_invalidates_guard_of_that_epoch(
     asked: int, survives: bool
 ) -> None:
-    """EndTxn of a version before 5, from a producer whose partitions are added by producing."""
+    """EndTxn before version 5, from a producer whose partitions are added by Produce requests."""
     world = World()
     guard = world.log.producers.begin_verification(P, asked, 0, adds_partitions=True, now_ms=0)
     world.coordinate(marker(P, 0, commit=False), transaction_version=0)
@@ -160,7 +163,7 @@ def test_an_end_that_leaves_the_epoch_takes_the_guard_of_that_epoch_away(
         assert world.log.last_stable_offset == world.log.end_offset
 
 
-def test_a_fenced_producer_is_told_before_anyone_is_asked(log: Log) -> None:
+def test_fenced_producer_is_refused_before_verification(log: Log) -> None:
     log.write(log.ask(epoch=3), epoch=3)
     with pytest.raises(InvalidProducerEpoch):
         log.ask(epoch=2)
@@ -169,19 +172,19 @@ def test_a_fenced_producer_is_told_before_anyone_is_asked(log: Log) -> None:
         log.write(VERIFICATION_DISABLED, epoch=2)
 
 
-def test_a_batch_sent_twice_is_known_after_its_transaction(log: Log) -> None:
+def test_duplicate_batch_is_detected_after_its_transaction(log: Log) -> None:
     log.write(log.ask())
     log.end_transaction()
     assert not log.write(None)
 
 
-def test_without_verification_nothing_is_asked_for(log: Log) -> None:
+def test_disabled_verification_needs_no_guard(log: Log) -> None:
     assert log.write(VERIFICATION_DISABLED)
     log.end_transaction()
     assert log.write(VERIFICATION_DISABLED, sequence=1)
 
 
-def test_a_later_batch_does_not_overtake_one_that_is_sent_again(log: Log) -> None:
+def test_later_batch_does_not_overtake_retried_batch(log: Log) -> None:
     log.write(log.ask())
     log.end_transaction()
     log.ask(sequence=4)
@@ -192,14 +195,14 @@ def test_a_later_batch_does_not_overtake_one_that_is_sent_again(log: Log) -> Non
     assert log.write(guard, sequence=1)
 
 
-def test_a_new_epoch_has_a_lowest_sequence_of_its_own(log: Log) -> None:
+def test_new_epoch_resets_lowest_sequence(log: Log) -> None:
     log.ask(epoch=0, sequence=0)
     guard = log.ask(epoch=1, sequence=3)
     assert log.write(guard, epoch=1, sequence=3)
 
 
 @pytest.mark.parametrize(("adds", "allowed"), [(True, False), (False, True)])
-def test_with_version_2_an_unknown_producer_begins_at_zero(
+def test_unknown_producer_of_version_2_starts_at_sequence_zero(
     log: Log, adds: bool, allowed: bool
 ) -> None:
     guard = log.ask(sequence=9, adds=adds)
@@ -210,7 +213,7 @@ def test_with_version_2_an_unknown_producer_begins_at_zero(
             log.write(guard, sequence=9)
 
 
-def test_a_guard_that_nothing_came_of_is_forgotten(log: Log) -> None:
+def test_unused_guard_expires(log: Log) -> None:
     guard = log.ask(now_ms=5)
     log.states.expire(DAY_MS + 4)
     assert log.ask() is guard
@@ -224,8 +227,10 @@ steps = st.lists(
 
 
 @given(steps, st.booleans())
-def test_whatever_begins_was_asked_for_since_the_last_end(steps: list[str], adds: bool) -> None:
-    """No transaction begins by a guard from before a marker (version 1: one epoch throughout)."""
+def test_transaction_starts_only_with_guard_created_after_last_marker(
+    steps: list[str], adds: bool
+) -> None:
+    """Transaction version 1: all transactions have one producer epoch."""
     log = Log()
     guard: VerificationGuard | None = None
     old: VerificationGuard | None = None

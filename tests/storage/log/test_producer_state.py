@@ -1,4 +1,5 @@
-"""Producer state, after Kafka's ProducerStateManagerTest: sequences, epochs, transactions (KIP-98)."""
+"""Producer state, after Kafka's ProducerStateManagerTest: sequences, epochs, transactions
+(KIP-98)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ LAST_SEQUENCE = 2**31 - 1
 
 
 class Log:
-    """Offsets for what a client or a coordinator appends."""
+    """Assigns offsets to batches of a client or a coordinator."""
 
     def __init__(self) -> None:
         self.states = ProducerStates("t-0", expiration_ms=lambda: 86_400_000)
@@ -37,7 +38,7 @@ class Log:
         version: int = 0,
         guard: VerificationGuard | None = VERIFICATION_DISABLED,
     ) -> BatchMetadata | None:
-        """What it is a duplicate of; else it is in the log now."""
+        """Append the batch unless it is a duplicate; returns the earlier append of a duplicate."""
         found = Batch(data)
         kept = self.states.check(
             found, from_client=client, transaction_version=version, guard=guard
@@ -62,7 +63,7 @@ def log() -> Log:
     return Log()
 
 
-def test_batches_follow_each_other(log: Log) -> None:
+def test_out_of_order_sequence_is_refused(log: Log) -> None:
     log.append(idempotent(P, 0, 3))
     log.append(idempotent(P, 3, 1))
     with pytest.raises(OutOfOrderSequence, match=r"4 \(expected seq\. number\)"):
@@ -72,7 +73,7 @@ def test_batches_follow_each_other(log: Log) -> None:
     log.append(idempotent(P, 4))
 
 
-def test_sequences_wrap(log: Log) -> None:
+def test_sequence_wraps_around(log: Log) -> None:
     log.append(idempotent(P, LAST_SEQUENCE - 1, 2))
     entry = log.states.get(P)
     assert entry is not None
@@ -87,7 +88,7 @@ def test_sequences_wrap(log: Log) -> None:
     other.append(idempotent(P, 2))
 
 
-def test_the_last_five_batches_are_known_again(log: Log) -> None:
+def test_last_five_batches_are_detected_as_duplicates(log: Log) -> None:
     for number in range(6):
         log.append(idempotent(P, number * 2, 2, timestamps=NOW_MS + number))
     for number in range(1, 6):
@@ -101,13 +102,13 @@ def test_the_last_five_batches_are_known_again(log: Log) -> None:
         log.append(idempotent(P, 10, 1))  # a part of a batch is no duplicate
 
 
-def test_an_unknown_producer_may_begin_anywhere(log: Log) -> None:
+def test_unknown_producer_may_start_with_any_sequence(log: Log) -> None:
     log.append(idempotent(P, 42))
     with pytest.raises(OutOfOrderSequence):
         log.append(idempotent(P, 42, 2))
 
 
-def test_a_new_epoch_begins_at_zero_and_fences_the_old(log: Log) -> None:
+def test_new_producer_epoch_starts_at_sequence_zero_and_fences_old_epoch(log: Log) -> None:
     log.append(idempotent(P, 0, 2))
     with pytest.raises(OutOfOrderSequence):
         log.append(idempotent(P, 2, producer_epoch=1))
@@ -119,14 +120,14 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old(log: Log) -> None:
     assert len(entry.batches) == 1
 
 
-def test_a_coordinator_writes_without_sequences(log: Log) -> None:
+def test_coordinator_batches_need_no_sequences(log: Log) -> None:
     log.append(idempotent(P, -1, producer_epoch=3), client=False)
     log.append(idempotent(P, -1, producer_epoch=3), client=False)
     with pytest.raises(InvalidProducerEpoch):
         log.append(idempotent(P, -1, producer_epoch=2), client=False)
 
 
-def test_a_transaction_holds_back_what_is_stable(log: Log) -> None:
+def test_open_transaction_limits_first_unstable_offset(log: Log) -> None:
     log.append(idempotent(1, 0))
     assert log.states.first_unstable is None
     log.append(idempotent(P, 0, transactional=True))
@@ -141,7 +142,7 @@ def test_a_transaction_holds_back_what_is_stable(log: Log) -> None:
     assert log.states.first_unstable is None
 
 
-def test_the_earliest_of_several_transactions_counts(log: Log) -> None:
+def test_earliest_open_transaction_is_first_unstable(log: Log) -> None:
     log.append(idempotent(P, 0, transactional=True))
     log.append(idempotent(8, 0, transactional=True))
     log.end_transaction()
@@ -161,13 +162,13 @@ def _stamped(data: memoryview, offset: int) -> Batch:
     return found
 
 
-def test_within_a_transaction_everything_is_transactional(log: Log) -> None:
+def test_non_transactional_batch_in_open_transaction_is_refused(log: Log) -> None:
     log.append(idempotent(P, 0, transactional=True))
     with pytest.raises(InvalidTransactionState):
         log.append(idempotent(P, 1))
 
 
-def test_a_marker_without_a_transaction_ends_nothing(log: Log) -> None:
+def test_marker_without_transaction_completes_nothing(log: Log) -> None:
     log.end_transaction(epoch=4, coordinator=2)
     entry = log.states.get(P)
     assert entry is not None
@@ -177,7 +178,7 @@ def test_a_marker_without_a_transaction_ends_nothing(log: Log) -> None:
     log.append(idempotent(P, 0, producer_epoch=4))
 
 
-def test_old_coordinators_and_old_markers_are_fenced(log: Log) -> None:
+def test_old_coordinator_epoch_and_old_marker_epoch_are_fenced(log: Log) -> None:
     log.append(idempotent(P, 0, producer_epoch=5, transactional=True))
     log.end_transaction(epoch=5, coordinator=3)
     with pytest.raises(CoordinatorFenced):
@@ -186,7 +187,7 @@ def test_old_coordinators_and_old_markers_are_fenced(log: Log) -> None:
         log.end_transaction(epoch=4, coordinator=3)
 
 
-def test_a_marker_of_version_2_has_an_epoch_of_its_own(log: Log) -> None:
+def test_marker_of_transaction_version_2_needs_larger_epoch(log: Log) -> None:
     log.append(idempotent(P, 0, producer_epoch=5, transactional=True))
     with pytest.raises(InvalidProducerEpoch):
         log.end_transaction(epoch=5, version=2)
@@ -196,13 +197,13 @@ def test_a_marker_of_version_2_has_an_epoch_of_its_own(log: Log) -> None:
         log.end_transaction(epoch=5, version=2)
 
 
-def test_a_control_batch_that_ends_no_transaction_is_corrupt(log: Log) -> None:
+def test_invalid_control_batch_is_corrupt(log: Log) -> None:
     data = batch(1, producer_id=P, producer_epoch=0, base_sequence=0, control=True)
     with pytest.raises(CorruptBatch):
         log.append(data, client=False)
 
 
-def test_idle_producers_are_forgotten_unless_in_a_transaction(log: Log) -> None:
+def test_idle_producers_expire_unless_in_transaction(log: Log) -> None:
     log.append(idempotent(1, 0))
     log.append(idempotent(2, 0, timestamps=NOW_MS + 10))
     log.append(idempotent(3, 0, transactional=True))
@@ -211,7 +212,7 @@ def test_idle_producers_are_forgotten_unless_in_a_transaction(log: Log) -> None:
     assert sorted(log.states.active) == [2, 3]
 
 
-def test_knows_an_ongoing_transaction(log: Log) -> None:
+def test_ongoing_transaction_is_known_by_producer_and_epoch(log: Log) -> None:
     log.append(idempotent(P, 0, transactional=True))
     assert log.states.has_ongoing_transaction(P, 0)
     assert not log.states.has_ongoing_transaction(P, 1)
@@ -224,10 +225,10 @@ def test_knows_an_ongoing_transaction(log: Log) -> None:
         st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 3)), min_size=1, max_size=30
     )
 )
-def test_what_is_in_the_log_has_no_gap_and_nothing_twice(
+def test_accepted_sequences_have_no_gaps_or_duplicates(
     attempts: list[tuple[int, int, int]],
 ) -> None:
-    """Whatever a producer sends: per epoch the sequences in the log are 0, 1, 2, … from the first."""
+    """For any input of a producer, the log has the sequences 0, 1, 2, … of each epoch."""
     log = Log()
     written: dict[int, list[int]] = {}
     for epoch, sequence, count in attempts:

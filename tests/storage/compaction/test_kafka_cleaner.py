@@ -1,5 +1,5 @@
-"""Apache Kafka beside us: its own cleaner compacts a copy of the same log to the same batches, pass
-after pass; its tools find nothing wrong with what we left, and its log opens it."""
+"""Compares compaction with Apache Kafka's: its cleaner leaves the same batches of a copy of the
+log, pass after pass; its tools accept the compacted log, and its log opens it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odradek.storage.log_manager.log_manager import LogManager, LogServices
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_offload import VirtualOffload
 from odradek.testing.virtual_workers import VirtualWorkers
-from tests.storage.compaction.histories import COMPACTED, History, content
+from tests.storage.compaction.random_log_content import COMPACTED, History, content
 from tests.support.kafka_dist import KafkaUnavailable, kafka_dist
 from tests.support.kafka_tools import run_tool
 from tests.support.log_managers import ONE
@@ -43,7 +43,7 @@ def kafka_is_there() -> None:
 async def opened(
     directory: Path, clock: VirtualClock
 ) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
-    """The log directory's one log, and its manager; all closed cleanly at the end."""
+    """The only log of the log directory, and its manager; both are closed cleanly at the end."""
     files, entropy = RealFiles(), SeededEntropy(random.Random(1))
     directories = open_directories(files, entropy, [SeamPath(str(directory))], node_id=1)
     manager = LogManager(
@@ -80,7 +80,7 @@ def kafka_compacts(directory: Path, first_dirty: int, now_ms: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_kafkas_cleaner_leaves_the_same(
+async def test_kafka_cleaner_retains_same_batches(
     clock: VirtualClock, tmp_path: Path, seed: int
 ) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
@@ -113,7 +113,9 @@ async def test_kafkas_cleaner_leaves_the_same(
         clock.advance(rng.choice((1, 90)))  # some horizons pass
 
 
-async def test_kafkas_tools_and_log_read_what_is_left(clock: VirtualClock, tmp_path: Path) -> None:
+async def test_compacted_log_is_read_by_kafka_tools_and_log(
+    clock: VirtualClock, tmp_path: Path
+) -> None:
     directory = tmp_path / "t-0"
     async with opened(tmp_path, clock) as (manager, log):
         history = History(log, random.Random(7), clock)

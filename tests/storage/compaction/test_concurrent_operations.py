@@ -1,4 +1,5 @@
-"""What happens to a log while it is compacted: readers, truncation, deletion, retention, failures."""
+"""Compaction of a log with concurrent reads, truncation, deletion, retention, config changes and
+failures."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import DiskFault
 from tests.storage.compaction.compacted_logs import check_files
-from tests.storage.compaction.histories import COMPACTED, History, content
+from tests.storage.compaction.random_log_content import COMPACTED, History, content
 from tests.support.log_managers import ONE, A, World, append_keyed
 from tests.support.partition_logs import idempotent, marker
 
@@ -64,7 +65,8 @@ def world(clock: VirtualClock) -> World:
 
 @dataclass
 class Interruption:
-    """Workers that do something at a chosen step of a pass, before the broker sees the step."""
+    """Workers that call a function at a chosen step of a pass, before the broker receives the
+    step."""
 
     workers: object
     act: Callable[[], Awaitable[object]]
@@ -92,7 +94,7 @@ class Interruption:
 
 @asynccontextmanager
 async def begun(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
-    """A log that is due, of several groups of segments."""
+    """A due log with several groups of segments."""
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         history = History(log, random.Random(4), world.clock, keys=6)
@@ -124,7 +126,7 @@ POINTS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("where", POINTS)
-async def test_a_truncation_ends_the_pass(world: World, where: dict[str, object]) -> None:
+async def test_truncation_aborts_cleaning(world: World, where: dict[str, object]) -> None:
     async with begun(world) as (manager, log):
         cut = log.segments[-2].base_offset + 1
 
@@ -147,7 +149,7 @@ async def test_a_truncation_ends_the_pass(world: World, where: dict[str, object]
 
 
 @pytest.mark.parametrize("where", POINTS)
-async def test_a_deleted_topic_ends_the_pass(world: World, where: dict[str, object]) -> None:
+async def test_topic_deletion_aborts_cleaning(world: World, where: dict[str, object]) -> None:
     async with begun(world) as (manager, _):
 
         async def delete() -> None:
@@ -166,9 +168,7 @@ async def test_a_deleted_topic_ends_the_pass(world: World, where: dict[str, obje
 
 
 @pytest.mark.parametrize("where", POINTS)
-async def test_a_stray_that_is_set_aside_ends_the_pass(
-    world: World, where: dict[str, object]
-) -> None:
+async def test_rename_to_stray_aborts_cleaning(world: World, where: dict[str, object]) -> None:
     async with begun(world) as (manager, _):
 
         async def set_aside() -> None:
@@ -183,7 +183,7 @@ async def test_a_stray_that_is_set_aside_ends_the_pass(
         await manager.create("t", 0, ONE)  # its name can be used again, and its directory
 
 
-async def test_many_producers_are_listed_in_turns_with_others(world: World) -> None:
+async def test_last_batches_of_many_producers_are_collected_in_parts(world: World) -> None:
     async with begun(world) as (manager, log):
         many = range(10_000, 14_000)
         log.producers.active.update({each: ProducerEntry(each, epoch=3) for each in many})
@@ -211,7 +211,7 @@ async def test_many_producers_are_listed_in_turns_with_others(world: World) -> N
 
 
 @pytest.mark.parametrize("where", POINTS[:2])
-async def test_segments_that_retention_takes_end_the_pass(
+async def test_retention_of_planned_segments_aborts_cleaning(
     world: World, where: dict[str, object]
 ) -> None:
     world.configs["t"] = dataclasses.replace(
@@ -232,7 +232,7 @@ async def test_segments_that_retention_takes_end_the_pass(
         assert log.cleaned_to == log.segments[-1].base_offset
 
 
-async def test_deleted_records_do_not_end_the_pass(world: World) -> None:
+async def test_delete_records_within_segment_does_not_abort_cleaning(world: World) -> None:
     async with begun(world) as (manager, log):
 
         async def delete_records() -> None:
@@ -242,7 +242,7 @@ async def test_deleted_records_do_not_end_the_pass(world: World) -> None:
         assert log.cleaned_to == log.segments[-1].base_offset
 
 
-async def test_appends_and_rolls_do_not_end_the_pass(world: World) -> None:
+async def test_appends_and_rolls_do_not_abort_cleaning(world: World) -> None:
     async with begun(world) as (manager, log):
         end = log.segments[-1].base_offset
 
@@ -256,7 +256,7 @@ async def test_appends_and_rolls_do_not_end_the_pass(world: World) -> None:
         check_files(world, log)
 
 
-async def test_another_policy_ends_the_pass(world: World) -> None:
+async def test_cleanup_policy_without_compact_aborts_cleaning(world: World) -> None:
     async with begun(world) as (manager, log):
 
         async def change() -> None:
@@ -266,7 +266,7 @@ async def test_another_policy_ends_the_pass(world: World) -> None:
         assert log.cleaned_to == 0
 
 
-async def test_slices_that_are_being_sent_stay_what_they_were(world: World) -> None:
+async def test_slices_pinned_before_cleaning_keep_their_content(world: World) -> None:
     async with begun(world) as (manager, log):
         read = log.read(0, 1 << 20, limit=log.end_offset)
         assert read.slice is not None
@@ -280,10 +280,11 @@ async def test_slices_that_are_being_sent_stay_what_they_were(world: World) -> N
 
 
 @asynccontextmanager
-async def with_an_aborted_transaction(
+async def with_aborted_transaction(
     world: World,
 ) -> AsyncIterator[tuple[LogCleaner, PartitionLog]]:
-    """Two segments, of which compaction makes one: in the second, at offset 10, what was aborted."""
+    """Two segments that compaction merges into one; the second has the aborted records, from
+    offset 10 on."""
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         for number in range(10):
@@ -305,8 +306,8 @@ async def with_an_aborted_transaction(
 
 
 def check_committed(log: PartitionLog, act: Callable[[], object]) -> None:
-    """Who reads what is committed knows what was aborted of it, if `act` comes between the records and
-    the list."""
+    """Check that a read_committed reader receives the aborted transactions of its records if
+    `act` runs between the read and the lookup of the transactions."""
     collect = log.aborted_in
 
     def act_first(read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
@@ -323,8 +324,10 @@ def check_committed(log: PartitionLog, act: Callable[[], object]) -> None:
     assert [(each.producer_id, each.first_offset) for each in aborted] == [(7, 10)]
 
 
-async def test_a_pass_between_the_records_and_the_list_of_what_was_aborted(world: World) -> None:
-    async with with_an_aborted_transaction(world) as (log_cleaner, log):
+async def test_cleaning_between_read_and_transaction_index_lookup_keeps_aborted_transactions(
+    world: World,
+) -> None:
+    async with with_aborted_transaction(world) as (log_cleaner, log):
 
         def compact() -> None:
             assert trio.from_thread.run(log_cleaner.clean_due_logs) == 1
@@ -332,7 +335,7 @@ async def test_a_pass_between_the_records_and_the_list_of_what_was_aborted(world
         await trio.to_thread.run_sync(check_committed, log, compact)
 
 
-async def test_the_end_of_a_swap_between_the_records_and_the_list_of_what_was_aborted(
+async def test_swap_between_read_and_transaction_index_lookup_keeps_aborted_transactions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show = segment_swap.show
@@ -341,11 +344,11 @@ async def test_the_end_of_a_swap_between_the_records_and_the_list_of_what_was_ab
         check_committed(log, lambda: show(log, old, fresh))
 
     monkeypatch.setattr(segment_swap, "show", show_between)
-    async with with_an_aborted_transaction(world) as (log_cleaner, _):
+    async with with_aborted_transaction(world) as (log_cleaner, _):
         assert await log_cleaner.clean_due_logs() == 1
 
 
-async def test_a_damaged_log_is_left_alone_and_told_once(
+async def test_corrupt_log_becomes_uncleanable_and_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with begun(world) as (manager, log):
@@ -366,7 +369,7 @@ async def test_a_damaged_log_is_left_alone_and_told_once(
         assert log.failure is None
 
 
-async def test_a_full_disk_leaves_the_log_and_the_directory_as_they_are(world: World) -> None:
+async def test_full_disk_leaves_log_unchanged_and_directory_online(world: World) -> None:
     async with begun(world) as (manager, log):
         before, names = content(log), world.names(log.directory)
         world.disk.fail("*.cleaned", errno.ENOSPC, ["write"])
@@ -381,7 +384,8 @@ async def test_a_full_disk_leaves_the_log_and_the_directory_as_they_are(world: W
 
 
 class Exhaustion:
-    """Once it has begun, one operation on names lacks a descriptor, after so many that do not."""
+    """After it begins, one operation on names fails without a file descriptor, after a number of
+    successful ones."""
 
     def __init__(self, world: World, passes: int) -> None:
         self._disk, self._passes = world.disk, passes
@@ -398,9 +402,9 @@ class Exhaustion:
         return 0 if self._fault is None else self._fault.failed
 
 
-async def test_a_swap_without_descriptors_is_done_or_undone_or_the_log_is_offline() -> None:
-    """By half it would have segments that are to be unlinked, and later are; or a `.swap` file, which
-    at the next start takes the place of what came after it."""
+async def test_swap_without_file_descriptors_completes_or_reverts_or_takes_log_offline() -> None:
+    """Otherwise the log would keep segments that are unlinked later, or a `.swap` file that
+    replaces later appends at the next start."""
     passes, failed, lost, undone = 0, 1, 0, 0
     while failed:
         world = World(paths=(A,), clock=VirtualClock(), configs={"t": COMPACTED})
@@ -434,11 +438,11 @@ async def test_a_swap_without_descriptors_is_done_or_undone_or_the_log_is_offlin
 
 
 def latest_of(log: PartitionLog) -> dict[bytes | None, int]:
-    """Of each key its last record's offset."""
+    """Offset of the last record of each key."""
     return {record.key: record.offset for batch in content(log) for record in batch.records}
 
 
-async def test_a_worker_that_dies_is_replaced_in_time(world: World, clock: VirtualClock) -> None:
+async def test_dead_worker_is_replaced_after_backoff(world: World, clock: VirtualClock) -> None:
     world.cleaner = CleanerSettings(backoff_ms=1000)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
         assert manager.log_cleaner is not None
@@ -452,7 +456,9 @@ async def test_a_worker_that_dies_is_replaced_in_time(world: World, clock: Virtu
         nursery.cancel_scope.cancel()
 
 
-async def test_the_settings_are_obeyed_while_it_runs(world: World, clock: VirtualClock) -> None:
+async def test_changed_cleaner_settings_apply_while_running(
+    world: World, clock: VirtualClock
+) -> None:
     world.cleaner = CleanerSettings(backoff_ms=1000, enable=False)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
         assert manager.log_cleaner is not None
@@ -467,7 +473,7 @@ async def test_the_settings_are_obeyed_while_it_runs(world: World, clock: Virtua
         nursery.cancel_scope.cancel()
 
 
-async def test_a_shorter_back_off_is_not_waited_for(world: World, clock: VirtualClock) -> None:
+async def test_shorter_backoff_applies_immediately(world: World, clock: VirtualClock) -> None:
     world.cleaner = CleanerSettings(backoff_ms=3_600_000, enable=False)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
         assert manager.log_cleaner is not None
@@ -480,7 +486,7 @@ async def test_a_shorter_back_off_is_not_waited_for(world: World, clock: Virtual
         nursery.cancel_scope.cancel()
 
 
-async def test_a_worker_that_cannot_be_started_is_no_reason_to_stop(
+async def test_worker_that_cannot_be_started_does_not_stop_the_log_cleaner(
     world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Nowhere:
@@ -496,7 +502,7 @@ async def test_a_worker_that_cannot_be_started_is_no_reason_to_stop(
         nursery.cancel_scope.cancel()
 
 
-async def test_the_throttle_makes_time_of_bytes(clock: VirtualClock) -> None:
+async def test_throttle_limits_bytes_per_second(clock: VirtualClock) -> None:
     throttle = Throttle(clock, lambda: 1000)
     done: list[float] = []
 
@@ -511,7 +517,7 @@ async def test_the_throttle_makes_time_of_bytes(clock: VirtualClock) -> None:
     assert done == pytest.approx([0.5, 1.5, 1.5])
 
 
-async def test_the_dirtiest_log_comes_first_and_each_once(world: World) -> None:
+async def test_logs_are_cleaned_once_each_by_descending_dirty_ratio(world: World) -> None:
     world.configs |= {"u": COMPACTED, "v": COMPACTED}
     async with world.running() as manager:
         order: list[str] = []
@@ -536,7 +542,7 @@ async def test_the_dirtiest_log_comes_first_and_each_once(world: World) -> None:
         assert await manager.log_cleaner.clean_due_logs() == 2
 
 
-async def test_how_far_a_log_is_clean_survives_a_restart(world: World) -> None:
+async def test_cleaner_checkpoint_survives_restart(world: World) -> None:
     async with begun(world) as (manager, log):
         assert manager.log_cleaner is not None
         await manager.log_cleaner.clean_due_logs()
@@ -550,7 +556,7 @@ async def test_how_far_a_log_is_clean_survives_a_restart(world: World) -> None:
         assert await manager.log_cleaner.clean_due_logs() == 0
 
 
-async def test_readers_in_threads_find_whole_batches_all_the_while(
+async def test_concurrent_readers_in_threads_read_whole_batches_during_cleaning(
     world: World, clock: VirtualClock
 ) -> None:
     world.threads = True
@@ -578,8 +584,8 @@ async def test_readers_in_threads_find_whole_batches_all_the_while(
         check_files(world, log)
 
 
-async def test_debris_that_cannot_be_removed_takes_nothing_offline(world: World) -> None:
-    """Before it is a `.swap` it means nothing to anybody, and goes with the next swap."""
+async def test_cleaned_files_that_cannot_be_removed_leave_log_online(world: World) -> None:
+    """A `.cleaned` file has no effect; the next swap removes it."""
     async with begun(world) as (manager, log):
         before = content(log)
 

@@ -1,4 +1,5 @@
-"""Reads, searches and flushes off the loop, while the loop appends, rolls, truncates and deletes."""
+"""Reads, lookups and flushes in threads while the event loop appends, rolls, truncates and
+deletes."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def _threads_that_switch_often() -> Iterator[None]:
 
 @contextmanager
 def beside(*works: Callable[[], None]) -> Iterator[None]:
-    """Each work over and over in a thread of its own; what one raises is raised here."""
+    """Run each function repeatedly in its own thread; their exceptions are raised here."""
     done = threading.Event()
     failures: list[BaseException] = []
 
@@ -117,7 +118,7 @@ def search(log: PartitionLog) -> None:
     log.max_timestamp()
 
 
-def test_readers_find_what_is_there_or_nothing(log: PartitionLog) -> None:
+def test_concurrent_readers_get_consistent_data_or_nothing(log: PartitionLog) -> None:
     rng = random.Random(1)
     reader = lambda: read_somewhere(log)  # noqa: E731
     with beside(reader, reader, lambda: search(log), log.flush):
@@ -136,8 +137,8 @@ def test_readers_find_what_is_there_or_nothing(log: PartitionLog) -> None:
     log.close(True)
 
 
-def test_truncation_off_the_loop(log: PartitionLog) -> None:
-    """As a follower does it: nobody appends meanwhile, everybody reads."""
+def test_truncation_in_thread_with_concurrent_readers(log: PartitionLog) -> None:
+    """As for a follower: no appends, but reads, run at the same time."""
     for _ in range(12):
         for n in range(40):
             log.append_as_leader(batch(2, size=200, timestamps=n), leader_epoch=n, now_ms=0)
@@ -155,10 +156,10 @@ def test_truncation_off_the_loop(log: PartitionLog) -> None:
     assert log.failure is None
 
 
-def test_a_reader_waits_while_files_are_replaced(
+def test_reader_waits_while_files_are_replaced(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It neither spins nor goes astray: it looks once all is in its place."""
+    """It does not spin, and it reads once after the replacement."""
     log.append_as_leader(batch(2, timestamps=0), leader_epoch=0, now_ms=0)
     looks: list[int] = []
     real = partition_log.read_segments
@@ -180,7 +181,7 @@ def test_a_reader_waits_while_files_are_replaced(
 
 
 def a_segment(*, is_open: bool) -> Segment:
-    """With indexes and an aborted transaction; either all its files are open, or none."""
+    """A segment with indexes and an aborted transaction; either all its files are open, or none."""
     files = VirtualFiles(VirtualDisk())
     files.make_directory(Path("/t"))
     written = Segment.create(files, Path("/t"), 0, index_interval_bytes=0, created_ms=0)
@@ -203,7 +204,8 @@ def a_segment(*, is_open: bool) -> Segment:
 
 
 def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> bool:
-    """`use` it, and close it before the log's code runs its `line`th line. False if it has not so many."""
+    """Call `use`, and close the segment before the given line of the log's code. False if there
+    are fewer lines."""
     lines = 0
     closing = threading.Thread(target=segment.close)
 
@@ -243,10 +245,10 @@ def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> 
     ],
     ids=["sync", "locate", "lookup", "aborted"],
 )
-def test_a_segment_that_is_closed_at_any_moment_says_so_as_files_do(
+def test_segment_closed_at_any_moment_raises_value_error(
     use: Callable[[Segment], object], is_open: bool
 ) -> None:
-    """By ValueError: whoever used it looks whether it was truncated or deleted meanwhile."""
+    """The caller then checks whether the log was truncated or deleted."""
     line = 1
     while closed_at(line, a_segment(is_open=is_open), use):
         line += 1
@@ -254,7 +256,7 @@ def test_a_segment_that_is_closed_at_any_moment_says_so_as_files_do(
 
 
 def meanwhile(act: Callable[[], object]) -> threading.Thread:
-    """`act` in another thread; this one goes on once it is done, or seems to wait for us."""
+    """Run `act` in another thread; continue when it has finished or seems to wait for this one."""
     thread = threading.Thread(target=act)
     thread.start()
     thread.join(0.05)
@@ -262,7 +264,7 @@ def meanwhile(act: Callable[[], object]) -> threading.Thread:
 
 
 class Meddled:
-    """Files where something happens in another thread, once, before or after one is opened."""
+    """Files that run an action in another thread, once, before or after a file is opened."""
 
     def __init__(self, files: VirtualFiles, act: Callable[[], object], *, before: bool) -> None:
         self._files, self._act, self._before = files, act, before
@@ -298,11 +300,11 @@ class Meddled:
     [lambda segment: segment.file, lambda segment: segment.offset_index],
     ids=["data", "index"],
 )
-def test_files_that_are_opened_in_a_thread_have_the_names_that_they_get_meanwhile(
+def test_files_opened_in_thread_during_rename_have_new_names(
     use: Callable[[Segment], object], move: Callable[[Segment], None], before: bool
 ) -> None:
-    """Neither a handle of the old name is left, which finds nothing or another's file, nor an open one
-    of a closed segment, nor an index that was made anew in the place of one that went elsewhere."""
+    """No handle has the old path, which may belong to no file or another one; no file of a closed
+    segment is open; and no rebuilt index replaces the index of another segment."""
     segment = a_segment(is_open=False)
     files = segment._files
     assert isinstance(files, VirtualFiles)
@@ -324,17 +326,17 @@ def test_files_that_are_opened_in_a_thread_have_the_names_that_they_get_meanwhil
 
 
 def ends_beside(act: Callable[[], object]) -> bool:
-    """Whether another thread can do that while this one is where it is."""
+    """Whether another thread can complete that action while this one is where it is."""
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     thread.join(5)
     return not thread.is_alive()
 
 
-def test_nobody_waits_while_another_segments_files_are_opened(
+def test_opening_files_of_one_segment_does_not_block_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They may be on a disk that is slow, or whose indexes are being made anew."""
+    """Its disk may be slow, or its indexes may be rebuilt."""
     slow, other = a_segment(is_open=False), a_segment(is_open=True)
     real, ended = slow._files.open, []
 
@@ -347,10 +349,11 @@ def test_nobody_waits_while_another_segments_files_are_opened(
     assert ended == [True] * 3
 
 
-def test_a_segment_is_renamed_while_its_index_is_being_made_anew(
+def test_segment_is_renamed_while_its_index_is_rebuilt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the loop, by retention: it would wait until the headers of a large segment were read."""
+    """Retention renames on the event loop, which must not wait for the headers of a large
+    segment."""
     segment = a_segment(is_open=False)
     segment._files.remove(segment.path(OFFSET_INDEX))
     real, ended = index_builder.headers, []
@@ -375,7 +378,7 @@ def rename_directory(segment: Segment) -> None:
 
 
 def an_index(tmp_path: RealPath) -> OffsetIndex:
-    """Of 400 entries, with room for more."""
+    """An index of 400 entries, with space for more."""
     index = OffsetIndex(RealFiles(max_open=20), Path(str(tmp_path / "0.index")), 0)
     index.create()
     index.reserve(400)
@@ -383,10 +386,10 @@ def an_index(tmp_path: RealPath) -> OffsetIndex:
     return index
 
 
-def test_an_entry_is_looked_up_before_the_file_is_trimmed_or_after(
+def test_index_lookup_and_trim_exclude_each_other(
     tmp_path: RealPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A map made half way is one of bytes that are gone: the disk would seem to fail."""
+    """A map created during the trim would cover removed bytes, like a failing disk."""
     index = an_index(tmp_path)
     found: list[object] = []
     threads: list[threading.Thread] = []
@@ -408,7 +411,7 @@ def test_an_entry_is_looked_up_before_the_file_is_trimmed_or_after(
     assert found == [(77, 77)]
 
 
-def test_a_file_is_trimmed_once_nobody_looks_into_its_map(tmp_path: RealPath) -> None:
+def test_index_file_is_trimmed_after_lookups_in_its_map(tmp_path: RealPath) -> None:
     index = an_index(tmp_path)
     failures: list[Exception] = []
     threads: list[threading.Thread] = []
@@ -429,10 +432,11 @@ def test_a_file_is_trimmed_once_nobody_looks_into_its_map(tmp_path: RealPath) ->
     assert index.file.size == 400 * 8
 
 
-def test_an_open_transaction_is_one_all_the_while_that_a_truncation_takes(
+def test_open_transaction_stays_open_during_truncation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is known of the producers is made anew in its thread: a reader gets nothing undecided."""
+    """The truncation rebuilds the producer state in its thread; a read_committed reader gets no
+    undecided records meanwhile."""
     world = World(FOREVER)
     for number in range(5):
         world.append(idempotent(8, number, transactional=True))

@@ -1,4 +1,4 @@
-"""The leader epoch cache, after Kafka's LeaderEpochFileCacheTest (KIP-101, KIP-279, KIP-320)."""
+"""Leader epoch cache, after Kafka's LeaderEpochFileCacheTest (KIP-101, KIP-279, KIP-320)."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def listed(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
         (-1, UNKNOWN),
     ],
 )
-def test_where_an_epoch_ends(asked: int, response: EpochEnd) -> None:
+def test_end_offset_for_epoch(asked: int, response: EpochEnd) -> None:
     assert cache((3, 11), (5, 21), (7, 50)).end_offset_for(asked) == response
 
 
-def test_an_empty_cache_knows_nothing() -> None:
+def test_empty_cache_returns_undefined_epoch_and_offset() -> None:
     empty = cache()
     assert (empty.latest, empty.earliest, empty.epoch_for(5)) == (None, None, None)
     assert empty.end_offset_for(0) == UNKNOWN
 
 
-def test_the_epoch_of_an_offset() -> None:
+def test_epoch_for_offset() -> None:
     epochs = cache((3, 11), (5, 21))
     assert [epochs.epoch_for(offset) for offset in (10, 11, 20, 21, 999)] == [None, 3, 3, 5, 5]
 
@@ -73,7 +73,7 @@ def test_the_epoch_of_an_offset() -> None:
         ((2, 5), [(2, 5)]),
     ],
 )
-def test_assign_drops_what_contradicts_it(
+def test_assign_removes_conflicting_entries(
     assigned: tuple[int, int], result: list[tuple[int, int]]
 ) -> None:
     epochs = cache((3, 11), (5, 21))
@@ -81,7 +81,7 @@ def test_assign_drops_what_contradicts_it(
     assert listed(epochs) == result
 
 
-def test_negative_epochs_are_a_mistake_of_ours() -> None:
+def test_assign_negative_epoch_raises() -> None:
     with pytest.raises(ValueError):
         cache().assign(-1, 0)
 
@@ -90,7 +90,7 @@ def test_negative_epochs_are_a_mistake_of_ours() -> None:
     ("end", "result"),
     [(50, [(3, 11), (5, 21)]), (21, [(3, 11)]), (22, [(3, 11), (5, 21)]), (0, [])],
 )
-def test_truncation_from_the_end(end: int, result: list[tuple[int, int]]) -> None:
+def test_truncate_from_end(end: int, result: list[tuple[int, int]]) -> None:
     epochs = cache((3, 11), (5, 21), (7, 50))
     epochs.truncate_from_end(end)
     assert listed(epochs) == result
@@ -106,18 +106,18 @@ def test_truncation_from_the_end(end: int, result: list[tuple[int, int]]) -> Non
         (60, [(7, 60)]),
     ],
 )
-def test_truncation_from_the_start(start: int, result: list[tuple[int, int]]) -> None:
+def test_truncate_from_start(start: int, result: list[tuple[int, int]]) -> None:
     epochs = cache((3, 11), (5, 21), (7, 50))
     epochs.truncate_from_start(start)
     assert listed(epochs) == result
 
 
-def test_the_epochs_of_a_range() -> None:
+def test_entries_in_offset_range() -> None:
     epochs = cache((3, 11), (5, 21), (7, 50))
     assert epochs.entries_in(15, 50) == (EpochStart(3, 15), EpochStart(5, 21))
 
 
-def test_the_file_is_kafkas_and_written_only_when_it_lags() -> None:
+def test_checkpoint_has_kafka_format_and_is_written_only_if_outdated() -> None:
     epochs = cache((3, 11))
     files = epochs._files
     epochs.save()
@@ -129,7 +129,7 @@ def test_the_file_is_kafkas_and_written_only_when_it_lags() -> None:
     assert listed(again) == [(3, 11), (5, 21)]
 
 
-def test_a_save_that_fails_is_due_again() -> None:
+def test_failed_save_is_repeated() -> None:
     epochs = cache()
     disk = epochs._files.disk  # type: ignore[attr-defined]
     epochs.assign(1, 0)
@@ -142,12 +142,12 @@ def test_a_save_that_fails_is_due_again() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))))
-def test_checkpoints_round_trip(entries: list[tuple[int, int]]) -> None:
+def test_written_checkpoint_is_parsed_back(entries: list[tuple[int, int]]) -> None:
     starts = [EpochStart(*entry) for entry in entries]
     assert parse_checkpoint(format_checkpoint(starts)) == starts
 
 
 @given(st.binary(max_size=60))
-def test_any_other_file_is_refused(data: bytes) -> None:
+def test_invalid_checkpoint_raises(data: bytes) -> None:
     with suppress(CorruptEpochs):
         parse_checkpoint(data)

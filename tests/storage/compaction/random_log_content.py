@@ -1,4 +1,4 @@
-"""Random lives of a compacted log: keys, tombstones, producers, transactions, all codecs."""
+"""Random content of a compacted log: keys, tombstones, producers, transactions, all codecs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
-from tests.storage.compaction.model import Kept, Producers, kept
+from tests.storage.compaction.compaction_model import Kept, Producers, kept
 from tests.support.partition_logs import marker, read_batches
 
 COMPACTED = LogConfig(
@@ -27,7 +27,7 @@ DELETING = dataclasses.replace(COMPACTED, cleanup_policy=("compact", "delete"))
 
 @dataclass
 class History:
-    """Appends to `log` what its seed says; sequences and open transactions are kept account of."""
+    """Appends to `log` at random from a seed, with consistent sequences and transactions."""
 
     log: PartitionLog
     rng: random.Random
@@ -44,7 +44,7 @@ class History:
         self.log.advance_high_watermark(self.log.end_offset)
 
     def seal(self) -> None:
-        """End all transactions, and begin a new segment: all before may be compacted."""
+        """End all transactions and roll, so that everything before may be compacted."""
         for producer in sorted(self.in_transaction):
             self._end(producer)
         self.log.advance_high_watermark(self.log.end_offset)
@@ -117,7 +117,7 @@ class History:
 
 
 def content(log: PartitionLog) -> list[Kept]:
-    """Every batch, as a reader sees it."""
+    """All batches, as a reader receives them."""
     return [kept(batch) for batch in read_batches(log, log.log_start_offset, log.end_offset)]
 
 
