@@ -14,7 +14,9 @@ TIMEOUT_S = 30.0
 
 
 def on_asyncio(main: Coroutine[Any, Any, T]) -> T:
-    """The result of `main`: the test's own thread is trio's (pytest-trio)."""
+    """Run a coroutine on asyncio in another thread, because the test's thread runs trio (pytest-trio);
+    returns the result.
+    """
     outcome: list[Any] = []
 
     def work() -> None:

@@ -18,8 +18,8 @@ def tool(cluster: Cluster, name: str, *words: str, **options: object) -> ToolRun
 
 
 def until(cluster: Cluster, text: str, name: str, *words: str) -> ToolRun:
-    """The tool's output, once it matches."""
-    with deadline(TIMEOUT_S, f"{name} {' '.join(words)} to tell {text}") as check:
+    """Repeat a tool until its output matches `text`; returns the output."""
+    with deadline(TIMEOUT_S, f"{name} {' '.join(words)} to print {text}") as check:
         while not re.search(text, (found := tool(cluster, name, *words)).stdout):
             check()
     return found

@@ -1,7 +1,7 @@
-"""Which broker the interop tests run against: `ODRADEK_INTEROP_BROKER`.
+"""Selects the broker of the interop tests: `ODRADEK_INTEROP_BROKER`.
 
-`odradek` (the default) or `kafka`, or both with a comma between. Against Apache Kafka the tests
-test themselves: what holds there and fails here is ours to mend.
+It is `odradek` (the default), `kafka`, or both, separated by a comma. A test that fails against Apache Kafka
+is wrong. A test that fails only against Odradek has found a difference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _kafka_can_run() -> None:
-    """Say once, and clearly, what the machine lacks."""
+    """Whether Apache Kafka can run on this machine; warns once with what is missing."""
     try:
         kafka_dist()
     except KafkaUnavailable as unavailable:
@@ -38,11 +38,11 @@ def _kafka_can_run() -> None:
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
-    """One broker for all tests: two log directories, its own process, a real socket."""
+    """One broker process for all tests, with two log directories."""
     config = {
         "log.retention.check.interval.ms": "1000",
         "log.initial.task.delay.ms": "0",
-        # Members of consumer groups are told how often to send heartbeats.
+        # The broker sends its heartbeat interval to members of consumer groups.
         "group.consumer.min.heartbeat.interval.ms": "200",
         "group.consumer.heartbeat.interval.ms": "200",
         "group.consumer.assignment.interval.ms": "0",
@@ -50,7 +50,7 @@ def broker(
     directory = tmp_path_factory.mktemp(f"broker-{request.param}")
     with STARTERS[request.param](directory, config=config, log_dir_count=2) as running:
         yield running
-        gc.collect()  # librdkafka's handles complain while they outlive the broker
+        gc.collect()  # librdkafka's handles log errors while they outlive the broker
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +63,6 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses: for topics, groups, client ids."""
+    """A name that no other test uses, for topics, groups and client ids."""
     test = request.node.name.partition("[")[0].removeprefix("test_").replace("_", "-")
     return f"{test}-{next(_numbers)}"

@@ -13,7 +13,7 @@ from tests.support.real_kafka import start_kafka
 def open_directories(
     kind: str, directory: Path, former: BrokerProcess, config: Mapping[str, str] | None = None
 ) -> BrokerProcess:
-    """Start a broker of the other kind over the directories that `former` has left."""
+    """Start a broker of the other kind on the log directories of `former`."""
     if kind == "odradek":
         return start_odradek(directory, config=config, log_dirs=former.log_dirs)
     return start_kafka(

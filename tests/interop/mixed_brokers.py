@@ -1,4 +1,4 @@
-"""One cluster of two kinds: a broker of ours and one of Apache Kafka's; one of them is the controller."""
+"""A cluster of an Odradek broker and an Apache Kafka broker; one of them is also the controller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.real_kafka import RealKafka, start_kafka
 from tests.support.waiting import deadline
 
 CLUSTER_ID = "MIXEDmixedMIXEDmixedMI"
-OURS, THEIRS = 1, 2
+ODRADEK, KAFKA = 1, 2
 SETTINGS: Mapping[str, str] = {
     "controller.listener.names": "CONTROLLER",
     "offsets.topic.replication.factor": "1",
@@ -32,37 +32,39 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclass
 class MixedBrokers:
-    """Node 1 is ours, node 2 Apache Kafka's; both are registered."""
+    """Node 1 is Odradek, node 2 is Apache Kafka; both are registered."""
 
-    ours: OdradekProcess
-    theirs: RealKafka
-    start_theirs: Callable[[], RealKafka]
+    odradek: OdradekProcess
+    kafka: RealKafka
+    start_kafka_node: Callable[[], RealKafka]
 
-    def kill_theirs(self) -> None:
-        self.theirs.kill()
+    def kill_kafka(self) -> None:
+        self.kafka.kill()
 
-    def restart_theirs(self) -> None:
-        """After `kill_theirs`, on what that left."""
-        self.theirs = self.start_theirs()
+    def restart_kafka(self) -> None:
+        """Restart Apache Kafka on the same directories after `kill_kafka`."""
+        self.kafka = self.start_kafka_node()
 
     def create_topic(self, name: str, leaders: list[int], *, replicas: int = 1) -> None:
-        """A topic whose partitions are led by these nodes, and with 2 replicated to the other."""
-        admin = AdminClient({"bootstrap.servers": self.ours.bootstrap})
-        assignment = [[each, OURS + THEIRS - each][:replicas] for each in leaders]
+        """Create a topic with a partition for each of the given leaders; with 2 replicas, the other node
+        follows.
+        """
+        admin = AdminClient({"bootstrap.servers": self.odradek.bootstrap})
+        assignment = [[each, ODRADEK + KAFKA - each][:replicas] for each in leaders]
         topic = NewTopic(name, num_partitions=len(leaders), replica_assignment=assignment)
         admin.create_topics([topic])[name].result(30)
 
     def leaders(self, topic: str) -> list[int]:
-        """Who leads each partition, as both say; waits until they agree."""
-        with deadline(20, "both brokers to know the same leaders") as check:
+        """Leader of each partition; waits until both brokers report the same leaders."""
+        with deadline(20, "both brokers to report the same leaders") as check:
             while True:
-                told = [
+                metadata = [
                     AdminClient({"bootstrap.servers": each.bootstrap}).list_topics(topic, 10)
-                    for each in (self.ours, self.theirs)
+                    for each in (self.odradek, self.kafka)
                 ]
                 found = [
                     [row.leader for _, row in sorted(each.topics[topic].partitions.items())]
-                    for each in told
+                    for each in metadata
                 ]
                 if found[0] == found[1] != []:
                     return found[0]
@@ -72,22 +74,23 @@ class MixedBrokers:
 @contextmanager
 def mixed_brokers(
     directory: Path,
-    our_config: Mapping[str, str] = {},
-    their_config: Mapping[str, str] = {},
+    odradek_config: Mapping[str, str] = {},
+    kafka_config: Mapping[str, str] = {},
     *,
-    controller: int = OURS,
+    controller: int = ODRADEK,
     directories: int = 1,
 ) -> Iterator[MixedBrokers]:
-    """Both, formatted by `odradek storage`, started, and let in by the controller, ours or theirs. Each
-    has so many log directories."""
+    """Format both nodes with `odradek storage` and start them; waits until both are registered. Each node
+    has `directories` log directories.
+    """
     listener = f"127.0.0.1:{free_port()}"
-    ports = {OURS: free_port(), THEIRS: free_port()}
+    ports = {ODRADEK: free_port(), KAFKA: free_port()}
     log_dirs = {
         node: [directory / f"data-{node}-{number}" for number in range(1, directories + 1)]
         for node in ports
     }
     settings: dict[int, dict[str, str]] = {}
-    for node, more in ((OURS, our_config), (THEIRS, their_config)):
+    for node, more in ((ODRADEK, odradek_config), (KAFKA, kafka_config)):
         own = f"PLAINTEXT://127.0.0.1:{ports[node]}"
         controls = node == controller
         settings[node] = {
@@ -104,32 +107,35 @@ def mixed_brokers(
 
     started: list[BrokerProcess] = []
 
-    def start_ours() -> OdradekProcess:
+    def start_odradek_node() -> OdradekProcess:
         process = start_odradek(
-            directory / "ours", log_dirs=log_dirs[OURS], port=ports[OURS],
-            config=settings[OURS], arguments=("--config", str(directory / f"{OURS}.properties")),
+            directory / "odradek", log_dirs=log_dirs[ODRADEK], port=ports[ODRADEK],
+            config=settings[ODRADEK], arguments=("--config", str(directory / f"{ODRADEK}.properties")),
         )  # fmt: skip
         started.append(process)
         return process
 
-    def start_theirs() -> RealKafka:
+    def start_kafka_node() -> RealKafka:
         process = start_kafka(
-            directory / "theirs", log_dirs=log_dirs[THEIRS], port=ports[THEIRS],
-            config=settings[THEIRS], formatted=True,
+            directory / "kafka", log_dirs=log_dirs[KAFKA], port=ports[KAFKA],
+            config=settings[KAFKA], formatted=True,
         )  # fmt: skip
         started.append(process)
         return process
 
     try:
-        if controller == OURS:
-            ours, theirs = start_ours(), start_theirs()
+        if controller == ODRADEK:
+            odradek, kafka = start_odradek_node(), start_kafka_node()
         else:
-            theirs, ours = start_theirs(), start_ours()
-        company = MixedBrokers(ours, theirs, start_theirs)
-        wait_for_both(company)
-        yield company
-        leaving = [company.ours, company.theirs]  # who is no controller asks for its leave first
-        for each in reversed(leaving) if controller == OURS else leaving:
+            kafka, odradek = start_kafka_node(), start_odradek_node()
+        mixed = MixedBrokers(odradek, kafka, start_kafka_node)
+        wait_for_both(mixed)
+        yield mixed
+        leaving = [
+            mixed.odradek,
+            mixed.kafka,
+        ]  # the controller is stopped last, because the other broker needs it for its controlled shutdown
+        for each in reversed(leaving) if controller == ODRADEK else leaving:
             each.stop()
     except BaseException:
         for each in started:
@@ -145,12 +151,12 @@ def _format(file: Path, settings: Mapping[str, str], *flags: str) -> None:
     )
 
 
-def wait_for_both(company: MixedBrokers) -> None:
-    """Until both are registered and unfenced."""
-    with deadline(60, "both brokers to be known") as check:
+def wait_for_both(mixed: MixedBrokers) -> None:
+    """Wait until both brokers are registered and unfenced."""
+    with deadline(60, "both brokers to be registered") as check:
         while True:
-            admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
-            if set(admin.list_topics(timeout=10).brokers) == {OURS, THEIRS}:
+            admin = AdminClient({"bootstrap.servers": mixed.odradek.bootstrap})
+            if set(admin.list_topics(timeout=10).brokers) == {ODRADEK, KAFKA}:
                 return
             check()
             time.sleep(0.1)

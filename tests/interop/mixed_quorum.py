@@ -1,4 +1,4 @@
-"""Controllers of one quorum, some of them Apache Kafka's and some ours, each a process of its own."""
+"""Controllers of Apache Kafka and of Odradek in one quorum, each in its own process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STOP_SECONDS = 30
 
 
 class Controller:
-    """A controller that is no broker. `kind` is "kafka" or "odradek"."""
+    """A node that is only a controller. `kind` is "kafka" or "odradek"."""
 
     def __init__(self, kind: str, node_id: int, directory: Path) -> None:
         self.kind = kind
@@ -81,7 +81,7 @@ class Controller:
         self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM; who leads hands over. An Apache Kafka that is left alone gives up after 5 s."""
+        """Send SIGTERM; a leader resigns. A single Apache Kafka controller stops after 5 s."""
         if self.runs and self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(STOP_SECONDS)
@@ -90,7 +90,7 @@ class Controller:
         return f"{self.kind} {self.id}\n" + (self.directory / "log").read_text()[-3000:]
 
     def batches(self) -> dict[int, bytes]:
-        """What is in its metadata log, by base offset."""
+        """Batches of its metadata log, by base offset."""
         found = {}
         for path in sorted((self.data / LOG).glob("*.log")):
             data = path.read_bytes()
@@ -101,13 +101,13 @@ class Controller:
         return found
 
     def snapshots(self) -> list[Path]:
-        """Those that were taken or fetched, not the one that it was formatted with."""
+        """Snapshots that were written or fetched, without the one that formatting wrote."""
         found = sorted((self.data / LOG).glob("*.checkpoint"))
         return [path for path in found if not path.name.startswith("0" * 20)]
 
 
 class Quorum:
-    """Controllers with ids from 1 on, in the order of `kinds`."""
+    """Controllers with ids from 1, in the order of `kinds`."""
 
     def __init__(
         self, directory: Path, kinds: Sequence[str], config: Mapping[str, str], *, static: bool
@@ -133,7 +133,7 @@ class Quorum:
         return node
 
     def add(self, kind: str, config: Mapping[str, str]) -> Controller:
-        """One more, which the others have not heard of."""
+        """Add a controller that is not in the quorum yet."""
         node = self._make(kind)
         node.configure({**self._known, **config})
         return node
@@ -142,7 +142,7 @@ class Quorum:
         return self.nodes[node_id - 1]
 
     def describe(self) -> Any:
-        """What the leader says of the quorum; None if nobody leads, or it cannot be reached."""
+        """DescribeQuorum response of the leader; None if there is no leader or it cannot be reached."""
         for node in self.nodes:
             if node.runs:
                 partition = trio.run(_describe, node.address)
@@ -151,7 +151,7 @@ class Quorum:
         return None
 
     def wait_for(self, what: str, condition: Any, seconds: float = 40) -> Any:
-        """Until the quorum is described as `condition` wants it; the description."""
+        """Wait until `condition` is true of the DescribeQuorum response; returns the response."""
         with deadline(seconds, what) as check:
             while True:
                 described = self.describe()
@@ -164,7 +164,7 @@ class Quorum:
                     raise AssertionError(f"{error}; now it is {described}\n{logs}") from None
 
     def tool(self, asked: Controller, *words: str) -> ToolRun:
-        """kafka-metadata-quorum, asking one of the controllers."""
+        """Run kafka-metadata-quorum with one of the controllers as bootstrap controller."""
         return run_tool("metadata-quorum", "--bootstrap-controller", str(asked.address), *words)
 
 
@@ -186,7 +186,7 @@ def quorum(
 
 
 def initial_controllers(nodes: Sequence[Controller]) -> tuple[str, str]:
-    """The words with which all of them are formatted, if they are to be the first voters."""
+    """Format arguments that make all of these nodes initial voters."""
     voters = [f"{node.id}@{node.address}:{_random_id()}" for node in nodes]
     return "--initial-controllers", ",".join(voters)
 

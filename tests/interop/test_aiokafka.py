@@ -1,4 +1,4 @@
-"""aiokafka against a broker process, on asyncio in a thread of its own."""
+"""aiokafka against a broker process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _quiet() -> None:
 async def produce(
     bootstrap: str, topic: str, count: int, *, codec: str | None = None, idempotent: bool = False
 ) -> list[tuple[int, int]]:
-    """Partition and offset of each record."""
+    """Produce `count` records; returns the partition and offset of each."""
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap, compression_type=codec, enable_idempotence=idempotent
     )
@@ -129,7 +129,9 @@ def test_group_shares_partitions_and_commits(bootstrap: str, name: str) -> None:
 
 def test_offsets_for_times(bootstrap: str, name: str) -> None:
     async def main() -> None:
-        await create(bootstrap, name, 1, **{"retention.ms": "-1"})  # the records are of 1970
+        await create(
+            bootstrap, name, 1, **{"retention.ms": "-1"}
+        )  # the records have timestamps of 1970
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
         await producer.start()
         try:

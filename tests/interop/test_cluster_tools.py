@@ -1,4 +1,6 @@
-"""Apache Kafka's tools against three brokers of ours: what they show of a cluster, and what they move."""
+"""Apache Kafka's tools against three Odradek brokers: description of the cluster, elections and
+reassignments.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def test_quorum_is_described(cluster: Cluster) -> None:
     status = tool(cluster, "metadata-quorum", "describe", "--status").stdout
     assert re.search(r"LeaderId:\s+[123]\n", status)
     assert re.search(r"CurrentVoters:.*\"id\": 1.*\"id\": 2.*\"id\": 3", status)
-    with deadline(TIMEOUT_S, "no follower to lag") as check:
+    with deadline(TIMEOUT_S, "followers without lag") as check:
         while True:
             rows = tool(cluster, "metadata-quorum", "describe", "--replication").lines[1:]
             assert [row.split()[-1] for row in rows].count("Leader") == 1
@@ -49,7 +51,9 @@ def test_cluster_lists_nodes(cluster: Cluster) -> None:
 
 
 def test_kafka_topics_filters_show_stopped_broker(cluster: Cluster) -> None:
-    """Under-replicated, at and under min.insync.replicas, unavailable; and none of it afterwards."""
+    """Under-replicated, under and at min.insync.replicas, unavailable; no partition matches after the
+    restart.
+    """
     create(cluster, "filtered", "1:2:3,2:3:1,3:1:2")
     tool(
         cluster, "configs", "--alter", "--entity-type", "topics", "--entity-name", "filtered",
@@ -104,7 +108,7 @@ def test_leaders_are_elected(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_replicas_are_reassigned(cluster: Cluster, tmp_path: Path) -> None:
-    """With their records and under a throttle, which goes with --verify."""
+    """Replicas move with their records under a throttle, which --verify removes."""
     create(cluster, "moving", "1,2")
     lines = "".join(f"record {number}\n" for number in range(500)).encode()
     tool(cluster, "console-producer", "--topic", "moving", stdin=lines)
@@ -136,7 +140,7 @@ def test_replicas_are_reassigned(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_tools_connect_to_controllers(cluster: Cluster) -> None:
-    """KIP-919, with --bootstrap-controller."""
+    """KIP-919: --bootstrap-controller."""
     where = ("--bootstrap-controller", controllers(cluster))
     status = run_tool("metadata-quorum", *where, "describe", "--status").check().stdout
     assert re.search(r"LeaderId:\s+[123]\n", status)
@@ -154,5 +158,5 @@ def test_tools_connect_to_controllers(cluster: Cluster) -> None:
 
 
 def controllers(cluster: Cluster) -> str:
-    doors = [node.quorum for node in cluster.running.plan.nodes if node.quorum is not None]
-    return ",".join(str(door.advertised) for door in doors)
+    endpoints = [node.quorum for node in cluster.running.plan.nodes if node.quorum is not None]
+    return ",".join(str(endpoint.advertised) for endpoint in endpoints)

@@ -1,8 +1,8 @@
-"""What the metadata log says of log directories, beside what Apache Kafka's own says (KIP-858).
+"""Metadata records about log directories, compared with those of Apache Kafka (KIP-858).
 
-Both brokers have two directories; a topic's partitions spread over them; then a file is put where the
-second directory was. The records about replicas and directories are the same, field by field, once
-directory ids are told by what they are.
+Both brokers have two directories and a topic whose partitions are in both; then a file replaces the second
+directory. The records about replicas and directories are equal field by field, after directory ids are
+replaced by names.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PARTITIONS = 4
 PAYLOAD = re.compile(r"payload: (\{.*\})")
 CONFIG = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 KINDS = ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD")
-Story = dict[str, list[dict[str, Any]]]
+DirectoryHistory = dict[str, list[dict[str, Any]]]
 
 
 def records(log_dir: Path) -> list[dict[str, Any]]:
-    """All metadata records, as Kafka's own tool reads them."""
+    """All metadata records, as Kafka's tool decodes them."""
     log = log_dir / "__cluster_metadata-0" / "00000000000000000000.log"
     run = run_tool("dump-log", "--cluster-metadata-decoder", "--files", str(log))
     found = [json.loads(match[1]) for match in PAYLOAD.finditer(run.stdout)]
@@ -47,35 +47,39 @@ def directory_id(path: Path) -> str:
     return uuid_to_text(properties.directory_id)
 
 
-def told(value: Any, names: dict[str, str]) -> Any:
-    """With names for directory ids; without what differs from run to run."""
+def with_names(value: Any, names: dict[str, str]) -> Any:
+    """The value with names for directory ids, and without fields that differ from run to run."""
     if isinstance(value, dict):
         return {
-            key: told(each, names)
+            key: with_names(each, names)
             for key, each in value.items()
             if key not in ("topicId", "brokerEpoch")
         }
     if isinstance(value, list):
-        return [told(each, names) for each in value]
+        return [with_names(each, names) for each in value]
     return names.get(value, value) if isinstance(value, str) else value
 
 
-def story(found: list[dict[str, Any]], names: dict[str, str], topic_id: str) -> Story:
-    """What happens to a partition in each directory, and to the broker, in order."""
+def directory_history(
+    found: list[dict[str, Any]], names: dict[str, str], topic_id: str
+) -> DirectoryHistory:
+    """Records of a partition in each directory, and records of the broker, in order."""
     by_partition: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     broker = []
     for record in found:
         data = record["data"]
         if data.get("topicId") == topic_id:
-            partition = told(data, names)
+            partition = with_names(data, names)
             by_partition[partition.pop("partitionId")].append({record["type"]: partition})
         elif record["type"] == "BROKER_REGISTRATION_CHANGE_RECORD" and data.get("logDirs"):
-            broker.append(told(data, names))
-    told_of: Story = {"broker": broker}
+            broker.append(with_names(data, names))
+    history_by_directory: DirectoryHistory = {"broker": broker}
     for history in by_partition.values():
         where = history[1]["PARTITION_CHANGE_RECORD"]["directories"][0]
-        assert told_of.setdefault(where, history) == history, "one story a directory"
-    return told_of
+        assert history_by_directory.setdefault(where, history) == history, (
+            "partitions of a directory differ"
+        )
+    return history_by_directory
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -85,8 +89,10 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def live(broker: BrokerProcess) -> Story:
-    """Create, wait until all replicas are assigned, lose a directory, wait until that is known."""
+def run_scenario(broker: BrokerProcess) -> DirectoryHistory:
+    """Create a topic, wait until all replicas are assigned, make a directory fail, and wait until the
+    failure is in the metadata log.
+    """
     first, second = broker.log_dirs
     names = {
         directory_id(first): "first",
@@ -109,26 +115,28 @@ def live(broker: BrokerProcess) -> Story:
     second.rename(second.with_name("away"))
     second.write_text("a file where the directory was")
 
-    def known() -> list[dict[str, Any]]:
+    def recorded() -> list[dict[str, Any]]:
         found = records(first)
         lost = [each for each in found if each["data"].get("leader") == -1]
         return found if len(lost) == PARTITIONS // 2 else []
 
-    return story(until(known, "the loss to be known"), names, topic_id)
+    return directory_history(until(recorded, "the failure to be recorded"), names, topic_id)
 
 
 @pytest.fixture(scope="module")
-def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def kafka_history(tmp_path_factory: pytest.TempPathFactory) -> DirectoryHistory:
     with start_kafka(tmp_path_factory.mktemp("kafka"), log_dir_count=2, config=CONFIG) as kafka:
-        return live(kafka)
+        return run_scenario(kafka)
 
 
-def test_directory_records_equal_those_of_kafka(kafkas: Story, tmp_path: Path) -> None:
+def test_directory_records_equal_those_of_kafka(
+    kafka_history: DirectoryHistory, tmp_path: Path
+) -> None:
     with start_odradek(tmp_path, log_dir_count=2, config=CONFIG) as odradek:
-        ours = live(odradek)
+        odradek_history = run_scenario(odradek)
     assert (
-        kafkas["broker"]
+        kafka_history["broker"]
         == [{"brokerId": 1, "fenced": 0, "inControlledShutdown": 0, "logDirs": ["first"]}]
-        or kafkas["broker"]
+        or kafka_history["broker"]
     )
-    assert ours == kafkas
+    assert odradek_history == kafka_history

@@ -1,8 +1,9 @@
-"""One's directories opened by the other: Apache Kafka's by Odradek, and Odradek's by Apache Kafka.
+"""Log directories that one broker wrote and the other one opens: Apache Kafka's in Odradek, and Odradek's in
+Apache Kafka.
 
-A broker writes topics of many kinds and stops cleanly; the other one is started over the same
-directories, metadata log and all, and must serve every record, offset and config that the first one
-did, and then go on writing. `ODRADEK_INTEROP_BROKER=kafka` lets Kafka open its own, to test the tests.
+A broker writes topics of many kinds and stops cleanly. The other broker starts on the same directories,
+including the metadata log. It must serve every record, offset and config, and continue to write. With
+`ODRADEK_INTEROP_BROKER=kafka`, Kafka opens its own directories, which tests the tests.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from tests.support.waiting import deadline
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 GROUP = "readers"
 SMALL_BATCHES = {"batch.size": 8000}
-"""So that a batch fits into a small segment."""
+"""Small enough that a batch fits into a small segment."""
 Row = tuple[int, bytes | None, bytes | None, object, object]
 
 
 @dataclass
 class Seen:
-    """What a broker shows of its topics, from outside."""
+    """Topics, records, offsets and configs that clients read from a broker."""
 
     rows: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
     watermarks: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class Seen:
 
 
 def fill(broker: BrokerProcess, *, transactions: bool) -> None:
-    """Topics of every kind that a broker without a cleaner's patience can write."""
+    """Create topics of every kind that a broker can write without waiting for the log cleaner."""
     bootstrap = broker.bootstrap
     small = {"internal.segment.bytes": "30000", "index.interval.bytes": "1000"}
     create_topic(bootstrap, "segments", partitions=3, config={**small, "retention.ms": "-1"})
@@ -88,7 +89,7 @@ def fill(broker: BrokerProcess, *, transactions: bool) -> None:
 
 
 def commit(bootstrap: str, count: int) -> None:
-    """A group reads `count` records of "segments" and commits."""
+    """Read `count` records of "segments" in a group, and commit."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -119,7 +120,7 @@ def transact(bootstrap: str) -> None:
 
 
 def look(broker: BrokerProcess) -> Seen:
-    """Everything there is, read through librdkafka."""
+    """Read everything through librdkafka."""
     seen = Seen()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     seen.cluster_id = admin.describe_cluster().result(TIMEOUT_S).cluster_id
@@ -146,11 +147,11 @@ def look(broker: BrokerProcess) -> Seen:
 
 
 def watermarks(broker: BrokerProcess, watcher: Consumer, where: TopicPartition) -> tuple[int, int]:
-    """The partition's first and end offset.
+    """First offset and end offset of the partition.
 
-    Kafka shows a partition's leader before that leads (`BrokerMetadataPublisher` sets the metadata
-    cache's image first and tells the replica manager afterwards), so it is asked again. Of ours a
-    client never hears that.
+    Kafka returns the leader in Metadata before it is ready (`BrokerMetadataPublisher` sets the image of the
+    metadata cache first and then notifies the replica manager), so the request is repeated. Clients of
+    Odradek never get this error.
     """
     with deadline(TIMEOUT_S, f"{where} to be led") as check:
         while True:
@@ -166,7 +167,7 @@ def watermarks(broker: BrokerProcess, watcher: Consumer, where: TopicPartition) 
 
 
 def rows(bootstrap: str, topic: str, partition: int, low: int, high: int) -> list[Row]:
-    """The committed records of a partition, to its end."""
+    """Committed records of a partition up to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -201,8 +202,8 @@ def rows(bootstrap: str, topic: str, partition: int, low: int, high: int) -> lis
     return found
 
 
-def go_on(broker: BrokerProcess) -> None:
-    """The second broker writes where the first one stopped, and makes new topics."""
+def write_more(broker: BrokerProcess) -> None:
+    """Append to existing topics on the second broker, and create new ones."""
     (report,) = produce(broker.bootstrap, "segments", [b"more"], partition=0)
     assert report.offset() == 500
     last = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "last"})
@@ -215,7 +216,7 @@ def go_on(broker: BrokerProcess) -> None:
 
 
 def check(seen: Seen, *, transactions: bool) -> None:
-    """What must have been seen of the first broker, so that equality means something."""
+    """Check that the first broker served the expected content, so that a comparison is meaningful."""
     assert len(seen.rows["segments", 2]) == 500
     assert seen.watermarks["trimmed", 0] == (777, 1000)
     assert seen.rows["headers", 0][4][4] == [("a", b"1"), ("null", None)]
@@ -238,8 +239,8 @@ def test_odradek_opens_kafka_directories(tmp_path: Path) -> None:
     opener = BROKERS[0]
     with open_directories(opener, tmp_path / "again", kafka) as broker:
         assert look(broker) == before
-        go_on(broker)
-    if opener == "odradek":  # and back: it was left as Kafka would have left it
+        write_more(broker)
+    if opener == "odradek":  # Kafka opens the directories again
         with open_directories("kafka", tmp_path / "back", kafka) as again:
             after = look(again)
             assert after.rows["made-later", 0][0][2] == b"x"
@@ -251,17 +252,17 @@ def test_odradek_opens_kafka_directories(tmp_path: Path) -> None:
 def test_kafka_opens_odradek_directories(tmp_path: Path) -> None:
     writer = BROKERS[0]
     starter: Start = start_odradek if writer == "odradek" else start_kafka
-    with starter(tmp_path / "ours", log_dir_count=2) as ours:
-        fill(ours, transactions=False)
-        before = look(ours)
+    with starter(tmp_path / "odradek", log_dir_count=2) as odradek:
+        fill(odradek, transactions=False)
+        before = look(odradek)
     check(before, transactions=False)
-    for directory in ours.log_dirs:
-        assert (directory / ".kafka_cleanshutdown").exists(), "not a clean stop"
-    with open_directories("kafka", tmp_path / "kafka", ours) as kafka:
+    for directory in odradek.log_dirs:
+        assert (directory / ".kafka_cleanshutdown").exists(), "not a clean shutdown"
+    with open_directories("kafka", tmp_path / "kafka", odradek) as kafka:
         assert look(kafka) == before
-        go_on(kafka)
-        strays = [path for d in ours.log_dirs for path in d.glob("*-stray")]
+        write_more(kafka)
+        strays = [path for d in odradek.log_dirs for path in d.glob("*-stray")]
         assert strays == []
         log = kafka.log_file.read_text()
-        assert log.count("Skipping recovery of") == 2  # once a directory: the stop was clean
+        assert log.count("Skipping recovery of") == 2  # once per directory, after a clean shutdown
         assert "Recovering" not in log

@@ -1,7 +1,7 @@
-"""Kafka's DumpLogSegments on the files a broker leaves behind, with every decoder.
+"""Kafka's DumpLogSegments with every decoder on the files of a broker.
 
-The files are those of a cleanly stopped broker; what is in them is asserted from the tool's own
-output. Run against Apache Kafka the same assertions hold of its files.
+The broker was stopped cleanly. The assertions check the tool's output; they also hold for the files of Apache
+Kafka.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRANSACTIONS = 12
 
 @dataclass(frozen=True)
 class Left:
-    """What the stopped broker left: its directories, and what went into them."""
+    """Directories of the stopped broker, and what was produced to it."""
 
     broker: BrokerProcess
     directory: Path
@@ -78,7 +78,7 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def decide(bootstrap: str) -> None:
-    """Transactions of two records each, one after the other; every other is aborted."""
+    """Transactions of two records each, one after the other; every second one is aborted."""
     create_topic(bootstrap, DECIDED, config={"internal.segment.bytes": "1000"})
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": DECIDED})
     producer.init_transactions(TIMEOUT_S)
@@ -99,7 +99,7 @@ def dump(files: list[Path], *options: str) -> ToolRun:
 
 
 def batches(run: ToolRun) -> list[dict[str, str]]:
-    """The lines about batches, as dicts."""
+    """Lines about batches, as dictionaries."""
     pattern = re.compile(r"(\w+): (\S+)")
     return [
         dict(pattern.findall(line))
@@ -143,7 +143,7 @@ def test_indexes(left: Left, suffix: str) -> None:
     assert sane.stdout.count("passed sanity check.") == len(indexes)
     entries = dump(indexes).stdout
     pattern = r"offset: \d+ position: \d+" if suffix == ".index" else r"timestamp: \d+ offset: \d+"
-    # one a KB or so of batches, in segments of 20 KB
+    # about one entry per KB of batches, in segments of 20 KB
     assert len(re.findall(pattern, entries)) > 2 * len(indexes)
 
 
@@ -182,7 +182,7 @@ def test_producer_snapshots(left: Left) -> None:
     )
     assert len(states) == len(left.files(".snapshot"))
     names = [int(path.stem) for path in left.files(".snapshot")]
-    assert names[-1] == RECORDS  # taken at the clean stop
+    assert names[-1] == RECORDS  # written by the clean shutdown
     for name, (_, epoch, _, open_transaction, _, _, sequence, offset) in zip(
         names, states, strict=True
     ):
@@ -191,7 +191,7 @@ def test_producer_snapshots(left: Left) -> None:
 
 
 def decoded(left: Left, topic: str, decoder: str) -> list[tuple[Any, Any]]:
-    """Keys and values of an internal topic's records, as Kafka's tool reads them."""
+    """Keys and values of an internal topic's records, as Kafka's tool decodes them."""
     segments = [
         path
         for directory in left.broker.log_dirs
@@ -213,14 +213,17 @@ def test_consumer_offsets(left: Left) -> None:
     }
     assert commits[GROUP, TOPIC, 0]["offset"] == RECORDS
     groups = [value["data"] for key, value in documents if key["type"] == "2"]
-    assert (groups[-1]["protocolType"], groups[-1]["members"]) == ("consumer", [])  # it has left
+    assert (groups[-1]["protocolType"], groups[-1]["members"]) == (
+        "consumer",
+        [],
+    )  # the member has left
     members = [member for group in groups for member in group["members"]]
     assert members
     assert all(member["memberId"] for member in members)
 
 
 def test_transaction_state(left: Left) -> None:
-    """What the coordinator wrote about an id: empty, then ongoing, about to end and ended, each time."""
+    """Records of a transactional id: Empty, then Ongoing, Prepare and Complete for each transaction."""
     documents = decoded(left, "__transaction_state", "--transaction-log-decoder")
     values = [
         value["data"] for key, value in documents if key["data"]["transactionalId"] == DECIDED
@@ -261,7 +264,7 @@ def test_cluster_metadata(left: Left) -> None:
     features = {row["name"]: row["featureLevel"] for row in by_type["FEATURE_LEVEL_RECORD"]}
     assert features["metadata.version"] == 30  # 4.3-IV0
     assert "REGISTER_BROKER_RECORD" in by_type
-    # the control batch with which the leader's epoch begins
+    # the control batch at the start of the leader's epoch
     assert "LeaderChange" in run.stdout
 
 

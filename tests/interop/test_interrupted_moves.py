@@ -1,4 +1,6 @@
-"""A move that a clean stop interrupts is left as Kafka's `-future`: Kafka opens it, and finishes the move."""
+"""A clean shutdown during a move leaves Kafka's `-future` directory; Apache Kafka opens it and completes
+the move.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,20 @@ TIMEOUT_S = 60
 @pytest.mark.slow
 def test_kafka_completes_interrupted_move(tmp_path: Path) -> None:
     config = {"intra.broker.throttled.rate": RATE, "log.initial.task.delay.ms": "600000"}
-    with start_odradek(tmp_path / "ours", config=config, log_dir_count=2) as ours:
+    with start_odradek(tmp_path / "odradek", config=config, log_dir_count=2) as odradek:
         small = {"internal.segment.bytes": "100000", "index.interval.bytes": "1000"}
-        create_topic(ours.bootstrap, "t", config=small)
-        produce(ours.bootstrap, "t", VALUES, config={"batch.size": 8000})
-        (source,) = [path for path in ours.log_dirs if (path / "t-0").exists()]
-        (destination,) = [path for path in ours.log_dirs if path != source]
-        create_topic(ours.bootstrap, "empty")
-        trio.run(begin_move, ours.bootstrap, str(source), "empty")
-        wait_until_there(
-            source
-        )  # before that, the next one would end this move, and be none itself
-        trio.run(begin_move, ours.bootstrap, str(destination), "empty")
+        create_topic(odradek.bootstrap, "t", config=small)
+        produce(odradek.bootstrap, "t", VALUES, config={"batch.size": 8000})
+        (source,) = [path for path in odradek.log_dirs if (path / "t-0").exists()]
+        (destination,) = [path for path in odradek.log_dirs if path != source]
+        create_topic(odradek.bootstrap, "empty")
+        trio.run(begin_move, odradek.bootstrap, str(source), "empty")
+        wait_until_there(source)  # otherwise the next request would cancel this move
+        trio.run(begin_move, odradek.bootstrap, str(destination), "empty")
         wait_until_there(destination)
         assert (source / "empty-0.delete").exists()
-        trio.run(begin_move, ours.bootstrap, str(destination))
-        # Two segments are there with their indexes: they are finished.
+        trio.run(begin_move, odradek.bootstrap, str(destination))
+        # Two segments are copied with their indexes.
         with deadline(TIMEOUT_S, "two copied segments") as check:
             while len(list(destination.glob("t-0.move/*.timeindex"))) < 2:
                 check()
@@ -47,7 +47,7 @@ def test_kafka_completes_interrupted_move(tmp_path: Path) -> None:
     assert not (destination / "t-0.move").exists()
     assert (destination / ".kafka_cleanshutdown").exists()
     with start_kafka(
-        tmp_path / "kafka", log_dirs=ours.log_dirs, formatted=True, static_voter=True
+        tmp_path / "kafka", log_dirs=odradek.log_dirs, formatted=True, static_voter=True
     ) as kafka:
         with deadline(TIMEOUT_S, "the end of the move") as check:
             while not (destination / "t-0").exists():
@@ -59,7 +59,7 @@ def test_kafka_completes_interrupted_move(tmp_path: Path) -> None:
 
 
 def wait_until_there(directory: Path) -> None:
-    with deadline(TIMEOUT_S, "a move that is over") as check:
+    with deadline(TIMEOUT_S, "the end of the move") as check:
         while not (directory / "empty-0").exists():
             check()
 

@@ -1,6 +1,6 @@
 """Kafka's Java client against a broker process: produce, groups, offsets, administration.
 
-The client side is `java/JavaClient.java`, which prints what it saw; here is what must hold.
+The client is `java/JavaClient.java`. It prints results, and the tests check them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_idempotent_producer_and_group_with_every_codec(bootstrap: str, name: st
     columns = ("partition", "offset", "key", "value", "headers")
     consumed = [tuple(record[column] for column in columns) for record in records]
     assert sorted(consumed, key=repr) == sorted(produced, key=repr)
-    # each partition's offsets are gapless: nothing was written twice
+    # the offsets of each partition have no gaps: no record was written twice
     for partition in range(3):
         offsets = sorted(place[1] for place in produced if place[0] == partition)
         assert offsets == list(range(len(offsets)))
@@ -70,7 +70,7 @@ def test_group_rebalances(bootstrap: str, name: str, assignor: str, keeps_its_ow
     assert sorted(map(len, together)) == [2, 2]
     assert set(together[0]) | set(together[1]) == {0, 1, 2, 3}
     assert [set(owned) for owned in other] == [{0, 1, 2, 3}]
-    # eager takes everything away first; cooperative only what goes to the other
+    # the eager protocol revokes all partitions; the cooperative one only those that move
     revoked = set(seen["revoked_from_first"])
     assert revoked == (set(together[1]) if keeps_its_own else {0, 1, 2, 3})
 
@@ -79,7 +79,7 @@ def test_consumer_protocol_members_join_and_leave(bootstrap: str, name: str) -> 
     create_topic(bootstrap, name, partitions=6)
     steps = [[set(owned) for owned in step] for step in java("new-group", bootstrap, name, name)]
     assert [sorted(map(len, step)) for step in steps] == [[6], [3, 3], [2, 2, 2], [3, 3], [6]]
-    for before, after in pairwise(steps[:3]):  # nobody gets what it had not
+    for before, after in pairwise(steps[:3]):  # no member gets a partition that it did not have
         assert all(kept <= had for had, kept in zip(before, after, strict=False))
     two, three = steps[2][0], steps[3][0]
     assert two <= three
@@ -105,7 +105,9 @@ def test_group_is_upgraded_and_downgraded(bootstrap: str, name: str) -> None:
 
 
 def test_list_offsets_with_each_kind_of_timestamp(bootstrap: str, name: str) -> None:
-    create_topic(bootstrap, name, config={"retention.ms": "-1"})  # they are of 1970
+    create_topic(
+        bootstrap, name, config={"retention.ms": "-1"}
+    )  # the records have timestamps of 1970
     produce_with_timestamps(bootstrap, name, [1000, 2000, 4000, 3000])
     assert java("offsets", bootstrap, name) == {
         "earliest": [0, -1],
@@ -138,5 +140,5 @@ def test_administration(broker: BrokerProcess, name: str) -> None:
     }
     assert sum(sizes.values()) > 0
     assert {where.rpartition("-")[2] for where in sizes} == {"0", "1", "2"}
-    # Which of them is for placement to say: by bytes here, by partitions in Kafka.
+    # The directory depends on the placement: by bytes in Odradek, by partitions in Kafka.
     assert {where.rpartition("/")[0] for where in sizes} <= {str(d) for d in broker.log_dirs}

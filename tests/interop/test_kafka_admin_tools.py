@@ -19,7 +19,7 @@ from tests.support.waiting import deadline
 Tool = Callable[..., ToolRun]
 
 WHERE_FIRST = ("features", "metadata-quorum")
-"""These want --bootstrap-server before what is to be done."""
+"""Tools that take --bootstrap-server before the subcommand."""
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -42,7 +42,7 @@ def tool(broker: BrokerProcess) -> Tool:
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
-    """A broker with an authorizer; what no ACL is about is everybody's."""
+    """A broker with an authorizer; resources without an ACL are accessible to everyone."""
     config = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
     directory = tmp_path_factory.mktemp(f"guarded-{request.param}")
     with STARTERS[request.param](directory, config=config) as running:
@@ -50,7 +50,9 @@ def guarded(
 
 
 def eventually(run: Callable[[], ToolRun], expected: str) -> ToolRun:
-    """A tool's output once it has the text: changes reach a broker a moment after the controller."""
+    """Repeat a tool until its output contains the text, because brokers receive changes after the
+    controller.
+    """
     with deadline(TIMEOUT_S, expected) as check:
         while expected not in (done := run()).stdout:
             check()
@@ -79,13 +81,13 @@ def test_acls(guarded: BrokerProcess, name: str) -> None:
         assert expected in listed
     of_bob = tool("acls", "--list", "--principal", "User:bob").stdout
     assert "User:alice" not in of_bob
-    # Now that ACLs are about the topic, whoever they do not name is refused.
+    # The topic has ACLs now, so principals without an ACL are refused.
     refused = tool("get-offsets", "--topic", name, check=False)
     assert refused.code != 0
     assert name not in tool("topics", "--list").lines
     tool("acls", "--remove", "--force", "--topic", name)
     tool("acls", "--remove", "--force", "--topic", name, "--resource-pattern-type", "prefixed")
-    with deadline(TIMEOUT_S, "the topic to be everybody's again") as check:
+    with deadline(TIMEOUT_S, "the topic to be accessible again") as check:
         while name not in tool("topics", "--list").lines:
             check()
 
@@ -104,7 +106,7 @@ def test_scram_credentials(tool: Tool) -> None:
     for credential in (
         "SCRAM-SHA-256=[iterations=8192,password=secret]",
         "SCRAM-SHA-512=[password=secret]",
-    ):  # one at a time: Kafka alters a user once in a request (KAFKA-14084)
+    ):  # one per request: Kafka alters a user once in a request (KAFKA-14084)
         tool("configs", "--alter", *user, "--add-config", credential)
     described = eventually(lambda: tool("configs", "--describe", *user), "SCRAM-SHA-512").stdout
     assert "SCRAM-SHA-256=iterations=8192" in described

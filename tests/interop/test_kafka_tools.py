@@ -37,7 +37,7 @@ def tool(bootstrap: str) -> Tool:
 
 
 def columns(run: ToolRun) -> list[dict[str, str]]:
-    """The rows of a tool's table about groups, by column; none if it printed no table."""
+    """Rows of a tool's table about groups, by column; empty if the tool printed no table."""
     header: list[str] = []
     rows = []
     for line in run.lines:
@@ -50,7 +50,7 @@ def columns(run: ToolRun) -> list[dict[str, str]]:
 
 
 def json_documents(text: str) -> Iterator[Any]:
-    """The JSON documents in a text, which may follow each other without a space."""
+    """JSON documents in a text, which may follow each other without a space."""
     decoder, position = json.JSONDecoder(), 0
     while (position := text.find("{", position)) >= 0:
         document, position = decoder.raw_decode(text, position)
@@ -274,7 +274,7 @@ def test_consumer_groups_reset(
     (dry,) = columns(tool(*reset, "--dry-run"))
     assert dry["NEW-OFFSET"] == expected
     (row,) = columns(tool("consumer-groups", "--describe", "--group", topic))
-    assert row["CURRENT-OFFSET"] == "10"  # nothing has happened yet
+    assert row["CURRENT-OFFSET"] == "10"  # --dry-run changes nothing
     tool(*reset, "--execute")
     (row,) = columns(tool("consumer-groups", "--describe", "--group", topic))
     assert row["CURRENT-OFFSET"] == expected
@@ -292,7 +292,7 @@ def test_consumer_groups_delete(tool: Tool, bootstrap: str, name: str) -> None:
     gone = tool("consumer-groups", "--delete", "--group", name)
     assert f"Deletion of requested consumer groups ('{name}') was successful." in gone.stdout
     assert name not in tool("consumer-groups", "--list").lines
-    # the group begins anew: everything is read again
+    # the group has no committed offsets: all records are read again
     again = consume_as_group(tool, name, name, 6)
     assert again.lines == ["x"] * 6
 
@@ -338,7 +338,7 @@ def test_delete_records(tool: Tool, bootstrap: str, name: str, tmp_path: Path) -
 
 
 def test_log_dirs(tool: Tool, broker: BrokerProcess, name: str) -> None:
-    """J-18, J-19 in Kafka 4's form."""
+    """J-18 and J-19, in the form of Kafka 4."""
     create_topic(broker.bootstrap, name, partitions=2)
     produce(broker.bootstrap, name, [b"x" * 1000], partition=1)
     run = tool("log-dirs", "--describe", "--topic-list", name)
@@ -396,7 +396,7 @@ def test_console_consumer_reads_internal_topics(tool: Tool, bootstrap: str, name
     produce(bootstrap, name, [b"x"] * 5)
     consume_as_group(tool, name, name, 5)
     commits: list[Any] = []
-    for timeout_ms in ("1000", "20000"):  # how long it waits at the end before it stops
+    for timeout_ms in ("1000", "20000"):  # timeout at the end of the partition
         shown = tool(
             "console-consumer", "--topic", "__consumer_offsets", "--from-beginning",
             "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
@@ -458,7 +458,7 @@ def test_perf_test_tools(tool: Tool, bootstrap: str, name: str) -> None:
     assert len(read_all(bootstrap, name, 5000, partitions=[0, 1])) == 5000
 
 
-# what the other tools ask for on their way
+# cluster id and API versions
 
 
 def test_cluster_and_api_versions(tool: Tool, bootstrap: str) -> None:

@@ -50,7 +50,9 @@ def test_produce_and_consume_with_each_codec(bootstrap: str, name: str, codec: s
 
 
 def test_headers_nulls_and_timestamps_are_preserved(bootstrap: str, name: str) -> None:
-    create_topic(bootstrap, name, config={"retention.ms": "-1"})  # the record is of 1970
+    create_topic(
+        bootstrap, name, config={"retention.ms": "-1"}
+    )  # the record has a timestamp of 1970
     producer = Producer({"bootstrap.servers": bootstrap})
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
     producer.produce(name, None, b"tombstone", timestamp=1_234_567, headers=headers)
@@ -81,8 +83,8 @@ def test_too_large_record_is_refused(bootstrap: str, name: str) -> None:
     producer.produce(name, b"small", on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(TIMEOUT_S) == 0
     assert sorted(str(error and error.code()) for error in errors) in (
-        ["10", "None"],  # MSG_SIZE_TOO_LARGE for the large one
-        ["10", "10"],  # for both, where they went in one batch
+        ["10", "None"],  # MSG_SIZE_TOO_LARGE for the large record
+        ["10", "10"],  # for both records if they were in one batch
     )
 
 
@@ -145,14 +147,14 @@ def test_offset_out_of_range_is_reset(bootstrap: str, name: str) -> None:
 
 
 class Group:
-    """Makes members of the test's group, and closes them at its end."""
+    """Creates members of the test's group, and closes them at the end of the test."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self._bootstrap = bootstrap
         self._name = name
         self._open: list[Consumer] = []
         self.rebalances: list[Consumer] = []
-        """Who was told of a new assignment, in order."""
+        """Members that received a new assignment, in order."""
 
     def join(self, **config: object) -> Consumer:
         consumer = Consumer(
@@ -186,8 +188,10 @@ def group(bootstrap: str, name: str) -> Iterator[Group]:
 
 
 def settle(partitions: int, *members: Consumer, evenly: bool = False) -> list[set[int]]:
-    """Poll until each member has something (or as many) and all partitions have one owner; who has what."""
-    with deadline(TIMEOUT_S, "the group to settle") as check:
+    """Poll until each member has a partition (or as many as the others) and each partition has one owner;
+    returns the assignment.
+    """
+    with deadline(TIMEOUT_S, "a stable assignment") as check:
         while True:
             owned = []
             for consumer in members:
@@ -225,7 +229,7 @@ def test_consumer_protocol_members_join_and_leave(bootstrap: str, name: str, gro
     members = []
     for count in (1, 2, 3):
         members.append(group.join(**NEW))
-        owned = settle(6, *members, evenly=True)  # on the way there, a member at a time
+        owned = settle(6, *members, evenly=True)  # members join one at a time
         assert sorted(map(len, owned)) == [6 // count] * count
     group.leave(members.pop())
     assert sorted(map(len, settle(6, *members))) == [3, 3]
@@ -252,7 +256,7 @@ def test_static_member_rejoins_without_rebalance(bootstrap: str, name: str, grou
     first = group.join(group_instance_id="one")
     second = group.join(group_instance_id="two")
     before = settle(4, first, second)
-    group.leave(second)  # which a static member does not say to the coordinator
+    group.leave(second)  # a static member does not send LeaveGroup
     group.rebalances.clear()
     again = group.join(group_instance_id="two")
     assert settle(4, first, again) == before

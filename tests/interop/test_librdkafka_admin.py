@@ -1,4 +1,6 @@
-"""librdkafka's admin client on ACLs, SCRAM credentials and elections (its tests 0081 and 0138 call these)."""
+"""librdkafka's admin client: ACLs, SCRAM credentials and elections (its tests 0081 and 0138 use these
+APIs).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def admin(guarded: BrokerProcess) -> AdminClient:
 
 
 def until(found: Callable[[], Any], wanted: Any) -> None:
-    """Once it is so: a change reaches Kafka's broker a moment after its controller."""
+    """Repeat until the result is as wanted, because Kafka's broker receives changes after its controller."""
     with deadline(TIMEOUT_S, str(wanted)) as check:
         while found() != wanted:
             check()
@@ -65,7 +67,7 @@ def test_acls(admin: AdminClient, name: str) -> None:
     prefixed = binding(ResourcePatternType.PREFIXED, "User:test2", AclOperation.WRITE)
     for future in admin.create_acls([literal, prefixed]).values():
         assert future.result() is None
-    for future in admin.create_acls([literal]).values():  # it is there: no error
+    for future in admin.create_acls([literal]).values():  # the ACL exists: no error
         future.result()
     matching = AclBindingFilter(
         ResourceType.TOPIC,

@@ -1,9 +1,9 @@
 """A broker of each kind, under a controller of each kind.
 
-One topic is replicated both ways: each leads a part of the partitions and follows the other's. Logs are
-passed on as they were written, so in the end both have the same bytes. And what only the active controller can
-do is asked of the other kind of broker: Apache Kafka's puts its clients' requests into envelopes for our
-controller, and ours does so for Kafka's (KIP-590).
+One topic is replicated in both directions: each broker leads some of the partitions and follows the others.
+Batches are replicated unchanged, so at the end both logs are identical. Requests that only the active
+controller can serve are sent to the broker of the other kind: Apache Kafka's broker forwards them in
+envelopes to Odradek's controller, and Odradek's broker forwards them to Kafka's (KIP-590).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from odradek.protocol import apis
-from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
+from tests.interop.mixed_brokers import KAFKA, ODRADEK, MixedBrokers, mixed_brokers
 from tests.support.anomalies import require
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import run_tool
@@ -36,28 +36,30 @@ from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 TIMEOUT_S = 30
-ASSIGNMENT = [[OURS, THEIRS], [THEIRS, OURS], [OURS, THEIRS], [THEIRS, OURS]]
+ASSIGNMENT = [[ODRADEK, KAFKA], [KAFKA, ODRADEK], [ODRADEK, KAFKA], [KAFKA, ODRADEK]]
 
 
-@pytest.fixture(scope="module", params=[OURS, THEIRS], ids=["our controller", "their controller"])
-def company(
+@pytest.fixture(
+    scope="module", params=[ODRADEK, KAFKA], ids=["odradek-controller", "kafka-controller"]
+)
+def mixed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[MixedBrokers, int]]:
-    """With the id of who is the controller."""
+    """The brokers, with the id of the controller."""
     directory = tmp_path_factory.mktemp("mixed")
-    with mixed_brokers(directory, controller=request.param) as company:
-        yield company, request.param
+    with mixed_brokers(directory, controller=request.param) as mixed:
+        yield mixed, request.param
 
 
 # Forwarded
 
 
 @pytest.fixture
-def other(company: tuple[MixedBrokers, int]) -> tuple[AdminClient, int]:
-    """A client of the broker that is not the controller, and that broker's id."""
-    both, controller = company
-    asked = both.theirs if controller == OURS else both.ours
-    return AdminClient({"bootstrap.servers": asked.bootstrap}), OURS + THEIRS - controller
+def other(mixed: tuple[MixedBrokers, int]) -> tuple[AdminClient, int]:
+    """Admin client of the broker that is not the controller, and that broker's id."""
+    both, controller = mixed
+    asked = both.kafka if controller == ODRADEK else both.odradek
+    return AdminClient({"bootstrap.servers": asked.bootstrap}), ODRADEK + KAFKA - controller
 
 
 def done(futures: dict[Any, Any]) -> None:
@@ -74,7 +76,7 @@ def refused(futures: dict[Any, Any]) -> int:
 
 
 def config_of(admin: AdminClient, resource: ConfigResource, name: str) -> str | None:
-    """None while the broker that is asked has not heard of the resource."""
+    """Value of a config; None while the broker does not have the resource."""
     (future,) = admin.describe_configs([resource]).values()
     try:
         value: str = future.result(TIMEOUT_S)[name].value
@@ -125,19 +127,19 @@ def test_configs_are_validated_by_broker_and_changed_by_controller(
     assert refused(admin.incremental_alter_configs([wrong])) == KafkaError.INVALID_CONFIG
 
 
-def test_each_broker_gets_its_own_producer_ids(company: tuple[MixedBrokers, int]) -> None:
-    """A block of a thousand, by the controller (AllocateProducerIds)."""
-    both, _ = company
-    blocks = [producer_id(each.bootstrap) // 1000 for each in (both.ours, both.theirs)]
+def test_each_broker_gets_its_own_producer_ids(mixed: tuple[MixedBrokers, int]) -> None:
+    """The controller allocates blocks of a thousand ids (AllocateProducerIds)."""
+    both, _ = mixed
+    blocks = [producer_id(each.bootstrap) // 1000 for each in (both.odradek, both.kafka)]
     assert blocks[0] != blocks[1]
 
 
 def producer_id(bootstrap: str) -> int:
     plain = {"transactional_id": None, "transaction_timeout": 0}
     with RawClient(bootstrap) as client, deadline(TIMEOUT_S, "a producer id") as check:
-        while (told := client.ask(apis.INIT_PRODUCER_ID, 0, plain)).error_code:
+        while (response := client.ask(apis.INIT_PRODUCER_ID, 0, plain)).error_code:
             check(0.1)
-    return int(told.producer_id)
+    return int(response.producer_id)
 
 
 # Replicated
@@ -145,11 +147,11 @@ def producer_id(bootstrap: str) -> int:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_topic_is_replicated_in_both_directions(
-    company: tuple[MixedBrokers, int], compression: str
+    mixed: tuple[MixedBrokers, int], compression: str
 ) -> None:
-    both, _ = company
+    both, _ = mixed
     name = f"both-ways-{compression}"
-    admin = AdminClient({"bootstrap.servers": both.ours.bootstrap})
+    admin = AdminClient({"bootstrap.servers": both.odradek.bootstrap})
     topic = NewTopic(
         name,
         num_partitions=len(ASSIGNMENT),
@@ -158,48 +160,49 @@ def test_topic_is_replicated_in_both_directions(
     )
     admin.create_topics([topic])[name].result(30)
     assert both.leaders(name) == [each[0] for each in ASSIGNMENT]
-    failed = produce_numbers(both.theirs.bootstrap, name, 4000, compression)
+    failed = produce_numbers(both.kafka.bootstrap, name, 4000, compression)
     assert failed == []
     for partition in range(len(ASSIGNMENT)):
         wait_for_equal_logs(both, name, partition)
 
 
 def test_reassignment_adds_and_removes_replicas(
-    company: tuple[MixedBrokers, int], tmp_path: Path
+    mixed: tuple[MixedBrokers, int], tmp_path: Path
 ) -> None:
-    """By kafka-reassign-partitions: each is led by the other's leader into the in-sync set, which the controller
-    of either kind is asked for (AlterPartition), and then has what it was alone with."""
-    both, _ = company
+    """kafka-reassign-partitions adds a replica, which the leader of the other kind adds to the ISR
+    (AlterPartition), and removes the first one. The new replica then has all records.
+    """
+    both, _ = mixed
     name, alone = "reassigned", [[leader] for leader, _ in ASSIGNMENT]
-    admin = AdminClient({"bootstrap.servers": both.ours.bootstrap})
+    admin = AdminClient({"bootstrap.servers": both.odradek.bootstrap})
     admin.create_topics([NewTopic(name, len(alone), replica_assignment=alone)])[name].result(30)
     assert both.leaders(name) == [leader for leader, _ in ASSIGNMENT]
-    assert produce_numbers(both.theirs.bootstrap, name, 400, "none") == []
+    assert produce_numbers(both.kafka.bootstrap, name, 400, "none") == []
     reassign(both, tmp_path, name, ASSIGNMENT)
-    assert produce_numbers(both.theirs.bootstrap, name, 400, "lz4") == []
+    assert produce_numbers(both.kafka.bootstrap, name, 400, "lz4") == []
     for partition in range(len(ASSIGNMENT)):
         wait_for_equal_logs(both, name, partition)
     reassign(both, tmp_path, name, [[follower] for _, follower in ASSIGNMENT])
     assert both.leaders(name) == [follower for _, follower in ASSIGNMENT]
-    read = read_all(both.ours.bootstrap, name, 800, partitions=range(len(ASSIGNMENT)))
+    read = read_all(both.odradek.bootstrap, name, 800, partitions=range(len(ASSIGNMENT)))
     assert sorted(each.value() or b"" for each in read) == sorted(
         2 * [b"%06d" % n for n in range(400)]
     )
 
 
 def reassign(
-    company: MixedBrokers, directory: Path, topic: str, wanted: Sequence[Sequence[int]]
+    mixed: MixedBrokers, directory: Path, topic: str, wanted: Sequence[Sequence[int]]
 ) -> None:
-    """Have these replicas, and wait until all of them are in sync."""
+    """Reassign to these replicas, and wait until all of them are in sync."""
     rows = [
         {"topic": topic, "partition": index, "replicas": list(replicas)}
         for index, replicas in enumerate(wanted)
     ]
     file = directory / "wanted.json"
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
-    words = ("--bootstrap-server", company.theirs.bootstrap, "--reassignment-json-file", str(file))
+    words = ("--bootstrap-server", mixed.kafka.bootstrap, "--reassignment-json-file", str(file))
     run_tool("reassign-partitions", *words, "--execute")
-    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+    admin = AdminClient({"bootstrap.servers": mixed.odradek.bootstrap})
     with deadline(TIMEOUT_S, f"{topic} to be reassigned") as check:
         while True:
             found = admin.list_topics(topic, 10).topics[topic].partitions
@@ -224,13 +227,16 @@ def produce_numbers(bootstrap: str, topic: str, count: int, compression: str) ->
     return [error for error in errors if error is not None]
 
 
-def wait_for_equal_logs(company: MixedBrokers, topic: str, partition: int) -> None:
-    with deadline(20, f"both to have the same of {topic}-{partition}") as check:
+def wait_for_equal_logs(mixed: MixedBrokers, topic: str, partition: int) -> None:
+    with deadline(20, f"equal logs of {topic}-{partition}") as check:
         while True:
-            ours, theirs = (log(each, topic, partition) for each in (company.ours, company.theirs))
-            if ours and ours == theirs:
+            odradek_log, kafka_log = (
+                log(each, topic, partition) for each in (mixed.odradek, mixed.kafka)
+            )
+            if odradek_log and odradek_log == kafka_log:
                 return
-            require(ours.startswith(theirs) or theirs.startswith(ours), "the logs have parted")
+            equal = odradek_log.startswith(kafka_log) or kafka_log.startswith(odradek_log)
+            require(equal, "the logs diverge")
             check()
 
 

@@ -1,4 +1,6 @@
-"""Coordinators that move between kinds of brokers: what Apache Kafka's wrote ours takes up, and back."""
+"""Groups and transactions whose coordinator moves between Odradek and Apache Kafka: each reads the records
+of the other.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.broker.coordination.coordinator_log import partition_for
-from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers, wait_for_both
+from tests.interop.mixed_brokers import KAFKA, ODRADEK, MixedBrokers, mixed_brokers, wait_for_both
 from tests.interop.transactional_clients import COMMITTED, transactional, values
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import TIMEOUT_S
@@ -28,21 +30,21 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedBrokers]:
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedBrokers]:
     with mixed_brokers(tmp_path_factory.mktemp("mixed"), CONFIG, CONFIG) as it:
         yield it
 
 
-def key_at(company: MixedBrokers, topic: str, node: int, prefix: str) -> str:
-    """A group or transactional id that this node coordinates."""
-    leaders = company.leaders(topic)
+def key_at(mixed: MixedBrokers, topic: str, node: int, prefix: str) -> str:
+    """A group or transactional id whose coordinator is this node."""
+    leaders = mixed.leaders(topic)
     keys = (f"{prefix}-{number}" for number in range(1000))
     return next(key for key in keys if leaders[partition_for(key, len(leaders))] == node)
 
 
-def committed(company: MixedBrokers, group: str, topic: str) -> int:
-    """The group's offset in the first partition; from whoever coordinates it, once somebody does."""
-    consumer = Consumer({"bootstrap.servers": company.ours.bootstrap, "group.id": group})
+def committed(mixed: MixedBrokers, group: str, topic: str) -> int:
+    """Committed offset of the group in the first partition, from the current coordinator."""
+    consumer = Consumer({"bootstrap.servers": mixed.odradek.bootstrap, "group.id": group})
     with deadline(TIMEOUT_S, f"a coordinator of {group}") as check:
         while True:
             try:
@@ -55,58 +57,58 @@ def committed(company: MixedBrokers, group: str, topic: str) -> int:
     return offset
 
 
-def commit(company: MixedBrokers, producer: Producer, group: str, topic: str, offset: int) -> None:
-    consumer = Consumer({"bootstrap.servers": company.ours.bootstrap, "group.id": group})
+def commit(mixed: MixedBrokers, producer: Producer, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": mixed.odradek.bootstrap, "group.id": group})
     wanted = [TopicPartition(topic, 0, offset)]
     producer.send_offsets_to_transaction(wanted, consumer.consumer_group_metadata(), TIMEOUT_S)
     consumer.close()
 
 
 @pytest.mark.slow
-def test_coordinators_move_to_other_broker_and_back(company: MixedBrokers) -> None:
-    bootstrap = f"{company.ours.bootstrap},{company.theirs.bootstrap}"
-    company.create_topic("t", [THEIRS, OURS], replicas=2)
-    transactional(bootstrap, "first")  # the internal topics come into being
-    committed(company, "first", "t")
-    name = key_at(company, "__transaction_state", THEIRS, "id")
-    group = key_at(company, "__consumer_offsets", THEIRS, "group")
+def test_coordinators_move_to_other_broker_and_back(mixed: MixedBrokers) -> None:
+    bootstrap = f"{mixed.odradek.bootstrap},{mixed.kafka.bootstrap}"
+    mixed.create_topic("t", [KAFKA, ODRADEK], replicas=2)
+    transactional(bootstrap, "first")  # creates the internal topics
+    committed(mixed, "first", "t")
+    name = key_at(mixed, "__transaction_state", KAFKA, "id")
+    group = key_at(mixed, "__consumer_offsets", KAFKA, "group")
 
     producer = transactional(bootstrap, name)
     producer.begin_transaction()
-    producer.produce("t", b"theirs", partition=0)
-    producer.produce("t", b"theirs", partition=1)
-    commit(company, producer, group, "t", 1)
+    producer.produce("t", b"kafka", partition=0)
+    producer.produce("t", b"kafka", partition=1)
+    commit(mixed, producer, group, "t", 1)
     producer.commit_transaction(TIMEOUT_S)
-    assert committed(company, group, "t") == 1
+    assert committed(mixed, group, "t") == 1
 
-    # Apache Kafka's broker dies in the middle of the next one; ours ends it.
+    # Apache Kafka's broker is killed during the next transaction; Odradek's broker completes it.
     producer.begin_transaction()
-    producer.produce("t", b"ours", partition=0)
-    producer.produce("t", b"ours", partition=1)
-    commit(company, producer, group, "t", 2)
+    producer.produce("t", b"odradek", partition=0)
+    producer.produce("t", b"odradek", partition=1)
+    commit(mixed, producer, group, "t", 2)
     producer.flush(TIMEOUT_S)
-    company.kill_theirs()
+    mixed.kill_kafka()
     producer.commit_transaction(TIMEOUT_S)
-    assert values(bootstrap, "t", 4, partitions=range(2), config=COMMITTED).count("ours") == 2
-    assert committed(company, group, "t") == 2
+    assert values(bootstrap, "t", 4, partitions=range(2), config=COMMITTED).count("odradek") == 2
+    assert committed(mixed, group, "t") == 2
 
-    # It comes back, and is given what it had: it reads what ours has written.
-    company.restart_theirs()
-    wait_for_both(company)
-    lead_again(company)
-    assert key_at(company, "__transaction_state", THEIRS, "id") == name
-    assert committed(company, group, "t") == 2
+    # Kafka restarts and leads its partitions again: it reads the records of Odradek's coordinator.
+    mixed.restart_kafka()
+    wait_for_both(mixed)
+    lead_again(mixed)
+    assert key_at(mixed, "__transaction_state", KAFKA, "id") == name
+    assert committed(mixed, group, "t") == 2
     producer.begin_transaction()
     producer.produce("t", b"again", partition=0)
-    commit(company, producer, group, "t", 3)
+    commit(mixed, producer, group, "t", 3)
     producer.commit_transaction(TIMEOUT_S)
-    assert committed(company, group, "t") == 3
+    assert committed(mixed, group, "t") == 3
     assert values(bootstrap, "t", 5, partitions=range(2), config=COMMITTED).count("again") == 1
 
 
-def lead_again(company: MixedBrokers) -> None:
-    """Every replica in sync, and each partition led by its first one."""
-    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+def lead_again(mixed: MixedBrokers) -> None:
+    """Wait until every replica is in sync, and elect the preferred leaders."""
+    admin = AdminClient({"bootstrap.servers": mixed.odradek.bootstrap})
     with deadline(60, "every replica to be in sync") as check:
         while any(
             len(row.isrs) < 2
@@ -115,8 +117,8 @@ def lead_again(company: MixedBrokers) -> None:
         ):
             check(0.2)
     run_tool(
-        "leader-election", "--bootstrap-server", company.ours.bootstrap,
+        "leader-election", "--bootstrap-server", mixed.odradek.bootstrap,
         "--election-type", "preferred", "--all-topic-partitions",
     )  # fmt: skip
     for topic in INTERNAL:
-        assert set(company.leaders(topic)) == {OURS, THEIRS}
+        assert set(mixed.leaders(topic)) == {ODRADEK, KAFKA}

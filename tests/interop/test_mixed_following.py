@@ -1,9 +1,10 @@
-"""Two brokers, one of each kind, of which each follows the other; the controller is ours, too.
+"""An Odradek broker and an Apache Kafka broker follow each other; Odradek is the controller.
 
-Of a partition that this broker leads and Apache Kafka follows: who is in sync, what acks=all waits for. A
-follower that dies is fenced and leaves the in-sync set, comes back, cuts nothing that it should keep,
-catches up and joins; one that is stopped (SIGSTOP) lags and leaves. Of one that Kafka leads and this broker
-follows: what is read here is what was written there, whatever happened to either of them meanwhile.
+For partitions that Odradek leads and Kafka follows, the tests check the ISR and the acknowledgements with
+acks=all. A killed follower is fenced and leaves the ISR; after its restart it truncates only uncommitted
+records, catches up and rejoins the ISR. A paused follower (SIGSTOP) lags and leaves the ISR. For partitions
+that Kafka leads and Odradek follows, the records that consumers read from Odradek are those that were
+produced to Kafka.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import pytest
 from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
+from tests.interop.mixed_brokers import KAFKA, ODRADEK, MixedBrokers, mixed_brokers
 from tests.support.librdkafka_clients import TIMEOUT_S, delivery_errors
 from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.interop
 
 LAG_MS = 2000
-NEAR_US = {"client.rack": "here"}
-"""So that a leader sends its consumers to this broker, which follows (KIP-392)."""
+NEAR_ODRADEK = {"client.rack": "here"}
+"""Rack of Odradek's broker: the leader redirects consumers to this follower (KIP-392)."""
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedBrokers]:
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedBrokers]:
     settings = {
         "replica.lag.time.max.ms": str(LAG_MS),
         "replica.selector.class": ("org.apache.kafka.common.replica.RackAwareReplicaSelector"),
@@ -41,16 +42,16 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedBrokers]:
         yield it
 
 
-def create(company: MixedBrokers, name: str, *, leader: int = OURS, **configs: str) -> None:
-    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
-    assignment = [[leader, OURS + THEIRS - leader]]
+def create(mixed: MixedBrokers, name: str, *, leader: int = ODRADEK, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": mixed.odradek.bootstrap})
+    assignment = [[leader, ODRADEK + KAFKA - leader]]
     topic = NewTopic(name, num_partitions=1, replica_assignment=assignment, config=configs)
     admin.create_topics([topic])[name].result(30)
-    assert company.leaders(name) == [leader]
+    assert mixed.leaders(name) == [leader]
 
 
-def wait_in_sync(company: MixedBrokers, topic: str, *brokers: int) -> None:
-    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+def wait_in_sync(mixed: MixedBrokers, topic: str, *brokers: int) -> None:
+    admin = AdminClient({"bootstrap.servers": mixed.odradek.bootstrap})
     with deadline(30, f"{topic}'s in-sync set to be {brokers}") as check:
         while True:
             found = admin.list_topics(topic, 10).topics[topic].partitions
@@ -60,11 +61,11 @@ def wait_in_sync(company: MixedBrokers, topic: str, *brokers: int) -> None:
 
 
 def produce_to_odradek(
-    company: MixedBrokers, topic: str, values: list[bytes], **config: object
+    mixed: MixedBrokers, topic: str, values: list[bytes], **config: object
 ) -> list[KafkaError | None]:
     """Produce with acks=all to Odradek's broker; return the error of each record, or None."""
     config = {"acks": "all", "linger.ms": 0, **config}
-    return delivery_errors(company.ours.bootstrap, topic, values, config=config)
+    return delivery_errors(mixed.odradek.bootstrap, topic, values, config=config)
 
 
 def read(bootstrap: str, topic: str, count: int, **config: object) -> list[bytes]:
@@ -87,101 +88,99 @@ def numbered(count: int, size: int = 100) -> list[bytes]:
     return [b"%06d" % number + b"x" * size for number in range(count)]
 
 
-# This broker leads
+# Odradek leads
 
 
-def test_kafka_follows_odradek(company: MixedBrokers) -> None:
-    create(company, "followed", **{"min.insync.replicas": "2"})
+def test_kafka_follows_odradek(mixed: MixedBrokers) -> None:
+    create(mixed, "followed", **{"min.insync.replicas": "2"})
     values = numbered(2000)
-    assert produce_to_odradek(company, "followed", values) == [None] * len(values)
-    wait_in_sync(company, "followed", OURS, THEIRS)
-    assert read(company.ours.bootstrap, "followed", len(values)) == values
-    near = {"client.rack": "there"}  # so that it is sent to the follower
-    assert read(company.ours.bootstrap, "followed", len(values), **near) == values
+    assert produce_to_odradek(mixed, "followed", values) == [None] * len(values)
+    wait_in_sync(mixed, "followed", ODRADEK, KAFKA)
+    assert read(mixed.odradek.bootstrap, "followed", len(values)) == values
+    near = {"client.rack": "there"}  # so that the leader redirects it to the follower
+    assert read(mixed.odradek.bootstrap, "followed", len(values), **near) == values
 
 
-def test_paused_follower_leaves_isr(company: MixedBrokers) -> None:
-    create(company, "lags", **{"min.insync.replicas": "1"})
-    wait_in_sync(company, "lags", OURS, THEIRS)
-    os.kill(company.theirs.process.pid, signal.SIGSTOP)
+def test_paused_follower_leaves_isr(mixed: MixedBrokers) -> None:
+    create(mixed, "lags", **{"min.insync.replicas": "1"})
+    wait_in_sync(mixed, "lags", ODRADEK, KAFKA)
+    os.kill(mixed.kafka.process.pid, signal.SIGSTOP)
     try:
         values = numbered(10)
-        assert produce_to_odradek(company, "lags", values) == [None] * len(
+        assert produce_to_odradek(mixed, "lags", values) == [None] * len(
             values
-        )  # once it has left
-        wait_in_sync(company, "lags", OURS)
+        )  # after the follower has left the ISR
+        wait_in_sync(mixed, "lags", ODRADEK)
     finally:
-        os.kill(company.theirs.process.pid, signal.SIGCONT)
-    wait_in_sync(company, "lags", OURS, THEIRS)
+        os.kill(mixed.kafka.process.pid, signal.SIGCONT)
+    wait_in_sync(mixed, "lags", ODRADEK, KAFKA)
 
 
-def test_too_few_in_sync_replicas_are_reported(company: MixedBrokers) -> None:
-    create(company, "strict", **{"min.insync.replicas": "2"})
-    wait_in_sync(company, "strict", OURS, THEIRS)
-    os.kill(company.theirs.process.pid, signal.SIGSTOP)
+def test_too_few_in_sync_replicas_are_reported(mixed: MixedBrokers) -> None:
+    create(mixed, "strict", **{"min.insync.replicas": "2"})
+    wait_in_sync(mixed, "strict", ODRADEK, KAFKA)
+    os.kill(mixed.kafka.process.pid, signal.SIGSTOP)
     try:
-        wait_in_sync_under_writes(company)
-        (error,) = produce_to_odradek(
-            company, "strict", [b"refused"], **{"message.timeout.ms": 2000}
-        )
+        wait_in_sync_under_writes(mixed)
+        (error,) = produce_to_odradek(mixed, "strict", [b"refused"], **{"message.timeout.ms": 2000})
         assert isinstance(error, KafkaError)
     finally:
-        os.kill(company.theirs.process.pid, signal.SIGCONT)
-    wait_in_sync(company, "strict", OURS, THEIRS)
-    assert produce_to_odradek(company, "strict", [b"taken"]) == [None]
+        os.kill(mixed.kafka.process.pid, signal.SIGCONT)
+    wait_in_sync(mixed, "strict", ODRADEK, KAFKA)
+    assert produce_to_odradek(mixed, "strict", [b"taken"]) == [None]
 
 
-def wait_in_sync_under_writes(company: MixedBrokers) -> None:
-    """A follower that has everything does not lag: something has to be written."""
-    producer = Producer({"bootstrap.servers": company.ours.bootstrap, "acks": 1})
+def wait_in_sync_under_writes(mixed: MixedBrokers) -> None:
+    """Wait while records are produced, because a follower without missing records does not lag."""
+    producer = Producer({"bootstrap.servers": mixed.odradek.bootstrap, "acks": 1})
     producer.produce("strict", b"unreplicated")
     assert producer.flush(TIMEOUT_S) == 0
-    wait_in_sync(company, "strict", OURS)
+    wait_in_sync(mixed, "strict", ODRADEK)
 
 
 # Kafka leads
 
 
-def test_odradek_follows_kafka(company: MixedBrokers) -> None:
-    create(company, "led", leader=THEIRS, **{"min.insync.replicas": "2"})
+def test_odradek_follows_kafka(mixed: MixedBrokers) -> None:
+    create(mixed, "led", leader=KAFKA, **{"min.insync.replicas": "2"})
     values = numbered(5000)
-    assert produce_to_odradek(company, "led", values) == [None] * len(values)
-    wait_in_sync(company, "led", OURS, THEIRS)
-    assert read(company.ours.bootstrap, "led", len(values), **NEAR_US) == values
+    assert produce_to_odradek(mixed, "led", values) == [None] * len(values)
+    wait_in_sync(mixed, "led", ODRADEK, KAFKA)
+    assert read(mixed.odradek.bootstrap, "led", len(values), **NEAR_ODRADEK) == values
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_large_and_compressed_batches_are_replicated(company: MixedBrokers, codec: str) -> None:
+def test_large_and_compressed_batches_are_replicated(mixed: MixedBrokers, codec: str) -> None:
     name = f"large-{codec}"
-    create(company, name, leader=THEIRS, **{"min.insync.replicas": "2"})
+    create(mixed, name, leader=KAFKA, **{"min.insync.replicas": "2"})
     values = numbered(300, 50_000)
-    told = produce_to_odradek(company, name, values, **{"compression.type": codec, "linger.ms": 20})
-    assert told == [None] * len(values)
-    assert read(company.ours.bootstrap, name, len(values), **NEAR_US) == values
+    errors = produce_to_odradek(mixed, name, values, **{"compression.type": codec, "linger.ms": 20})
+    assert errors == [None] * len(values)
+    assert read(mixed.odradek.bootstrap, name, len(values), **NEAR_ODRADEK) == values
 
 
 @pytest.mark.slow
-def test_killed_leader_is_replaced_and_returns(company: MixedBrokers) -> None:
-    create(company, "killed", leader=THEIRS, **{"min.insync.replicas": "1"})
+def test_killed_leader_is_replaced_and_returns(mixed: MixedBrokers) -> None:
+    create(mixed, "killed", leader=KAFKA, **{"min.insync.replicas": "1"})
     before = numbered(100)
-    assert produce_to_odradek(company, "killed", before) == [None] * len(before)
-    wait_in_sync(company, "killed", OURS, THEIRS)
-    company.kill_theirs()
-    wait_in_sync(company, "killed", OURS)
+    assert produce_to_odradek(mixed, "killed", before) == [None] * len(before)
+    wait_in_sync(mixed, "killed", ODRADEK, KAFKA)
+    mixed.kill_kafka()
+    wait_in_sync(mixed, "killed", ODRADEK)
     after = [b"after " + value for value in before]
-    assert produce_to_odradek(company, "killed", after) == [None] * len(after)
-    company.restart_theirs()
-    wait_in_sync(company, "killed", OURS, THEIRS)
-    prefer(company, "killed")
+    assert produce_to_odradek(mixed, "killed", after) == [None] * len(after)
+    mixed.restart_kafka()
+    wait_in_sync(mixed, "killed", ODRADEK, KAFKA)
+    prefer(mixed, "killed")
     last = [b"last " + value for value in before]
-    assert produce_to_odradek(company, "killed", last) == [None] * len(last)
-    assert read(company.ours.bootstrap, "killed", 300, **NEAR_US) == before + after + last
+    assert produce_to_odradek(mixed, "killed", last) == [None] * len(last)
+    assert read(mixed.odradek.bootstrap, "killed", 300, **NEAR_ODRADEK) == before + after + last
 
 
-def prefer(company: MixedBrokers, topic: str) -> None:
-    """Have the first replica lead again."""
-    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+def prefer(mixed: MixedBrokers, topic: str) -> None:
+    """Elect the preferred leader."""
+    admin = AdminClient({"bootstrap.servers": mixed.odradek.bootstrap})
     where = TopicPartition(topic, 0)
     found = admin.elect_leaders(ElectionType.PREFERRED, [where]).result(30)
     assert found[where] is None
-    assert company.leaders(topic) == [THEIRS]
+    assert mixed.leaders(topic) == [KAFKA]

@@ -1,4 +1,4 @@
-"""One quorum of Apache Kafka's controllers and ours: elections, logs, snapshots, voters that change."""
+"""A quorum of controllers of Apache Kafka and of Odradek: elections, logs, snapshots, changes of voters."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tests.support.kafka_tools import ToolFailed, run_tool
 from tests.support.waiting import deadline
 
 QUICK = {"metadata.max.idle.interval.ms": "100"}
-"""A no-op record ten times a second: there is always something to replicate."""
+"""NoOpRecords ten times per second, so that there is always something to replicate."""
 OFTEN = {**QUICK, "metadata.log.max.record.bytes.between.snapshots": "500"}
 
-KAFKA, OURS = "kafka", "odradek"
+KAFKA, ODRADEK = "kafka", "odradek"
 
 
 def led_by_another(than: int) -> Callable[[Any], bool]:
-    return lambda told: told.leader_id != than
+    return lambda described: described.leader_id != than
 
 
 def later_than(epoch: int) -> Callable[[Any], bool]:
-    return lambda told: told.leader_epoch > epoch
+    return lambda described: described.leader_epoch > epoch
 
 
 def all_level(nodes: list[Controller]) -> Callable[[Any], bool]:
-    """Every voter has fetched to the end, or nearly: records come all the time."""
+    """Condition that every voter has fetched nearly everything; records are written all the time."""
 
-    def level(told: Any) -> bool:
-        ends = {each.replica_id: each.log_end_offset for each in told.current_voters}
+    def level(described: Any) -> bool:
+        ends = {each.replica_id: each.log_end_offset for each in described.current_voters}
         return (
             ends.keys() == {node.id for node in nodes}
-            and min(ends.values()) >= told.high_watermark - 5
-            and told.high_watermark > 0
+            and min(ends.values()) >= described.high_watermark - 5
+            and described.high_watermark > 0
         )
 
     return level
 
 
 def assert_same_logs(nodes: list[Controller]) -> None:
-    """Byte for byte, as far as they go: batches are passed on as the leader wrote them."""
+    """Assert that the common part of the logs is identical byte for byte."""
     logs = [node.batches() for node in nodes]
     shared = set.intersection(*(set(each) for each in logs))
     assert len(shared) > 5
@@ -55,12 +55,14 @@ def assert_same_logs(nodes: list[Controller]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kinds", "static"), [((KAFKA, KAFKA, OURS), True), ((KAFKA, OURS, OURS), False)]
+    ("kinds", "static"), [((KAFKA, KAFKA, ODRADEK), True), ((KAFKA, ODRADEK, ODRADEK), False)]
 )
 def test_leaders_of_both_kinds_are_elected(
     tmp_path: Path, kinds: tuple[str, ...], static: bool
 ) -> None:
-    """SIGKILL and SIGTERM in turn; then who has not led yet, and is followed by both others."""
+    """Leaders are killed and stopped in turn; then each controller that has not led yet becomes the leader
+    of the others.
+    """
     with quorum(tmp_path, kinds, QUICK, static=static) as mixed:
         words = () if static else initial_controllers(mixed.nodes)
         for node in mixed.nodes:
@@ -72,7 +74,7 @@ def test_leaders_of_both_kinds_are_elected(
             leader = mixed.node(_level(mixed).leader_id)
             have_led.add(leader.id)
             (leader.stop if attempt % 2 else leader.kill)()
-            mixed.wait_for("another to lead", led_by_another(leader.id))
+            mixed.wait_for("another leader", led_by_another(leader.id))
             leader.start()
         have_led.add(_level(mixed).leader_id)
         for node in mixed.nodes:
@@ -85,43 +87,50 @@ def test_leaders_of_both_kinds_are_elected(
 
 
 def _level(mixed: Quorum) -> Any:
-    """The description of the quorum, once all are level."""
-    return mixed.wait_for("all to be level", all_level(mixed.nodes))
+    """DescribeQuorum response after all voters have caught up."""
+    return mixed.wait_for("all voters to catch up", all_level(mixed.nodes))
 
 
 def _make_lead(mixed: Quorum, wanted: Controller) -> None:
-    """Of three: nobody else can be elected while the only other one that runs lacks records."""
+    """Make one of three controllers the leader: while it is down, the only other running voter lacks
+    records and cannot be elected.
+    """
     lacking, other = (node for node in mixed.nodes if node is not wanted)
     enough = _level(mixed).high_watermark + 20
     lacking.kill()
-    mixed.wait_for("records that it lacks", lambda told: told.high_watermark >= enough)
+    mixed.wait_for("records that it lacks", lambda described: described.high_watermark >= enough)
     other.kill()
     lacking.start()
-    mixed.wait_for(f"{wanted.kind} {wanted.id} to lead", lambda told: told.leader_id == wanted.id)
+    mixed.wait_for(
+        f"{wanted.kind} {wanted.id} to lead", lambda described: described.leader_id == wanted.id
+    )
     other.start()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [(KAFKA, OURS), (OURS, KAFKA)])
+@pytest.mark.parametrize(("first", "second"), [(KAFKA, ODRADEK), (ODRADEK, KAFKA)])
 def test_added_controller_of_other_kind_becomes_leader(
     tmp_path: Path, first: str, second: str
 ) -> None:
-    """It begins with the leader's snapshot, becomes a voter, leads, and removes who was there first,
-    all by kafka-metadata-quorum."""
+    """The new controller fetches the leader's snapshot, becomes a voter, leads, and removes the first
+    controller, with kafka-metadata-quorum.
+    """
     with quorum(tmp_path, (first, second), OFTEN) as mixed:
         old, new = mixed.nodes
         old.format(mixed.cluster_id, "--standalone")
         new.format(mixed.cluster_id, "--no-initial-controllers")
         old.start()
-        mixed.wait_for("a snapshot", lambda told: old.snapshots())
+        mixed.wait_for("a snapshot", lambda described: old.snapshots())
         new.start()
-        mixed.wait_for("an observer", lambda told: _caught_up(told, new))
-        assert min(new.batches(), default=1) > 0, "what the snapshot covers was not fetched"
+        mixed.wait_for("an observer", lambda described: _caught_up(described, new))
+        assert min(new.batches(), default=1) > 0, "the log before the snapshot was fetched"
         added = mixed.tool(old, "--command-config", str(new.config), "add-controller")
         assert "Added controller 2" in added.stdout
-        told = mixed.wait_for("two voters", all_level(mixed.nodes))
+        described = mixed.wait_for("two voters", all_level(mixed.nodes))
         (directory,) = [
-            each.replica_directory_id for each in told.current_voters if each.replica_id == old.id
+            each.replica_directory_id
+            for each in described.current_voters
+            if each.replica_id == old.id
         ]
         replication = mixed.tool(old, "describe", "--replication").stdout
         assert [line.split()[-1] for line in replication.splitlines()[1:3]] == [
@@ -136,9 +145,9 @@ def test_added_controller_of_other_kind_becomes_leader(
             *("--controller-directory-id", uuid_to_text(directory)),
         )
         assert "Removed" in removed.stdout
-        told = mixed.wait_for("one voter", all_level([new]))
-        assert [each.replica_id for each in told.observers] == [old.id]
-        enough = told.high_watermark + 10
+        described = mixed.wait_for("one voter", all_level([new]))
+        assert [each.replica_id for each in described.observers] == [old.id]
+        enough = described.high_watermark + 10
         mixed.wait_for(
             "records of both",
             lambda now: now.high_watermark >= enough and _caught_up(now, old),
@@ -148,31 +157,32 @@ def test_added_controller_of_other_kind_becomes_leader(
         assert_same_logs(mixed.nodes)
 
 
-def _caught_up(told: Any, node: Controller) -> bool:
+def _caught_up(described: Any, node: Controller) -> bool:
     return any(
-        each.replica_id == node.id and each.log_end_offset >= told.high_watermark - 5
-        for each in told.observers
+        each.replica_id == node.id and each.log_end_offset >= described.high_watermark - 5
+        for each in described.observers
     )
 
 
 def _hand_over(mixed: Quorum, to: Controller) -> None:
-    """Stop who leads, until this one does. Of two voters the other one may lack a record or two, and
-    then who was stopped is elected again when it is back."""
+    """Stop leaders until this one leads. Of two voters, the other one may lack a record, and then the
+    stopped one is elected again after its restart.
+    """
     for _ in range(5):
-        told = _level(mixed)
-        if told.leader_id == to.id:
+        described = _level(mixed)
+        if described.leader_id == to.id:
             return
-        leader = mixed.node(told.leader_id)
+        leader = mixed.node(described.leader_id)
         leader.stop()
         leader.start()
-        mixed.wait_for("a new epoch", later_than(told.leader_epoch))
+        mixed.wait_for("a new epoch", later_than(described.leader_epoch))
     raise AssertionError(f"node {to.id} was never elected")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", [(KAFKA, OURS), (OURS, KAFKA)])
+@pytest.mark.parametrize("kinds", [(KAFKA, ODRADEK), (ODRADEK, KAFKA)])
 def test_static_quorum_is_upgraded_to_dynamic(tmp_path: Path, kinds: tuple[str, str]) -> None:
-    """kafka-features raises kraft.version, once every voter has told its leader of its directory."""
+    """kafka-features upgrades kraft.version after every voter has reported its directory to the leader."""
     with quorum(tmp_path, kinds, QUICK, static=True) as mixed:
         for node in mixed.nodes:
             node.format(mixed.cluster_id)
@@ -180,31 +190,33 @@ def test_static_quorum_is_upgraded_to_dynamic(tmp_path: Path, kinds: tuple[str, 
         first, second = mixed.nodes
         _hand_over(mixed, first)
         asked = ("--bootstrap-controller", str(first.address))
-        with deadline(20, "the voters to tell of themselves") as check:
+        with deadline(20, "the voters to report their directories") as check:
             while True:
                 with suppress(ToolFailed):
                     run_tool("features", *asked, "upgrade", "--feature", "kraft.version=1")
                     break
                 check(0.5)
-        told = mixed.wait_for(
+        described = mixed.wait_for(
             "voters with directories",
-            lambda told: all(each.replica_directory_id for each in told.current_voters),
+            lambda described: all(each.replica_directory_id for each in described.current_voters),
         )
-        ids = {each.replica_id: each.replica_directory_id for each in told.current_voters}
+        ids = {each.replica_id: each.replica_directory_id for each in described.current_voters}
         mixed.tool(
             first,
             "remove-controller",
             *("--controller-id", str(second.id)),
             *("--controller-directory-id", uuid_to_text(ids[second.id])),
         )
-        told = mixed.wait_for("one voter", all_level([first]))
-        assert [each.replica_id for each in told.observers] == [second.id]
+        described = mixed.wait_for("one voter", all_level([first]))
+        assert [each.replica_id for each in described.observers] == [second.id]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [(KAFKA, OURS), (OURS, KAFKA)])
+@pytest.mark.parametrize(("first", "second"), [(KAFKA, ODRADEK), (ODRADEK, KAFKA)])
 def test_controller_joins_automatically(tmp_path: Path, first: str, second: str) -> None:
-    """controller.quorum.auto.join.enable; with a new disk, in place of what it was before."""
+    """controller.quorum.auto.join.enable: a controller joins; with a new disk it replaces its earlier
+    directory id.
+    """
     joins = {**QUICK, "controller.quorum.auto.join.enable": "true"}
     with quorum(tmp_path, (first, second), joins) as mixed:
         old, new = mixed.nodes
@@ -212,10 +224,10 @@ def test_controller_joins_automatically(tmp_path: Path, first: str, second: str)
         new.format(mixed.cluster_id, "--no-initial-controllers")
         old.start()
         new.start()
-        told = mixed.wait_for("two voters", all_level(mixed.nodes))
-        before = {each.replica_id: each.replica_directory_id for each in told.current_voters}
+        described = mixed.wait_for("two voters", all_level(mixed.nodes))
+        before = {each.replica_id: each.replica_directory_id for each in described.current_voters}
         _hand_over(mixed, old)
-        third = mixed.add(second, joins)  # so that two of three are a majority without the other
+        third = mixed.add(second, joins)  # so that two of the three voters are a majority
         third.format(mixed.cluster_id, "--no-initial-controllers")
         third.start()
         mixed.wait_for("three voters", all_level(mixed.nodes))
@@ -223,12 +235,12 @@ def test_controller_joins_automatically(tmp_path: Path, first: str, second: str)
         shutil.rmtree(new.data)
         new.format(mixed.cluster_id, "--no-initial-controllers")
         new.start()
-        told = mixed.wait_for(
+        described = mixed.wait_for(
             "the new directory",
-            lambda told: (
-                all_level(mixed.nodes)(told)
+            lambda described: (
+                all_level(mixed.nodes)(described)
                 and before[new.id]
-                not in [each.replica_directory_id for each in told.current_voters]
+                not in [each.replica_directory_id for each in described.current_voters]
             ),
         )
-        assert len(told.current_voters) == 3
+        assert len(described.current_voters) == 3

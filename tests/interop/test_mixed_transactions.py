@@ -1,8 +1,7 @@
-"""Transactions in mixed company: coordinators and partitions of two kinds of brokers, each with the
-other's (KIP-98, KIP-890).
+"""Transactions with coordinators and partitions on brokers of both kinds (KIP-98, KIP-890).
 
-`__transaction_state` and `__consumer_offsets` have partitions on both brokers, so that of a handful of
-transactional ids and groups each broker coordinates some; every transaction writes to both.
+`__transaction_state` and `__consumer_offsets` have partitions on both brokers, so each broker coordinates
+some of the transactional ids and groups. Every transaction writes to both brokers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.interop.mixed_brokers import OURS, THEIRS, MixedBrokers, mixed_brokers
+from tests.interop.mixed_brokers import KAFKA, ODRADEK, MixedBrokers, mixed_brokers
 from tests.interop.transactional_clients import COMMITTED, java, transactional, values
 from tests.support.kafka_tools import run_tool
 from tests.support.librdkafka_clients import TIMEOUT_S, produce
@@ -24,32 +23,34 @@ IDS = 8
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=[OURS, THEIRS], ids=["our controller", "their controller"])
-def company(
+@pytest.fixture(
+    scope="module", params=[ODRADEK, KAFKA], ids=["odradek-controller", "kafka-controller"]
+)
+def mixed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MixedBrokers]:
     with mixed_brokers(tmp_path_factory.mktemp("mixed"), controller=request.param) as it:
         yield it
 
 
-@pytest.fixture(params=["ours", "theirs"])
-def bootstrap(company: MixedBrokers, request: pytest.FixtureRequest) -> str:
-    broker = company.ours if request.param == "ours" else company.theirs
+@pytest.fixture(params=["odradek", "kafka"])
+def bootstrap(mixed: MixedBrokers, request: pytest.FixtureRequest) -> str:
+    broker = mixed.odradek if request.param == "odradek" else mixed.kafka
     return broker.bootstrap
 
 
 @pytest.fixture
-def topic(company: MixedBrokers) -> str:
+def topic(mixed: MixedBrokers) -> str:
     name = f"mixed-{next(_numbers)}"
-    company.create_topic(name, [OURS, THEIRS])
-    assert company.leaders(name) == [OURS, THEIRS]
+    mixed.create_topic(name, [ODRADEK, KAFKA])
+    assert mixed.leaders(name) == [ODRADEK, KAFKA]
     return name
 
 
 @pytest.mark.slow
-def test_both_brokers_coordinate_transactions(company: MixedBrokers, topic: str) -> None:
-    transactional(company.ours.bootstrap, "first")
-    assert set(company.leaders("__transaction_state")) == {OURS, THEIRS}
+def test_both_brokers_coordinate_transactions(mixed: MixedBrokers, topic: str) -> None:
+    transactional(mixed.odradek.bootstrap, "first")
+    assert set(mixed.leaders("__transaction_state")) == {ODRADEK, KAFKA}
 
 
 def test_librdkafka_commits_and_aborts(bootstrap: str, topic: str) -> None:
@@ -62,8 +63,8 @@ def test_librdkafka_commits_and_aborts(bootstrap: str, topic: str) -> None:
                 value = f"{number}-{partition}-{commits}"
                 producer.produce(topic, value.encode(), partition=partition)
                 committed += [value] * commits
-            # librdkafka, told to abort while its partitions wait to be added (CONCURRENT_TRANSACTIONS: the
-            # markers of the last end are on their way), ends what has not begun, and that is refused.
+            # Without the flush, librdkafka may abort while its partitions are not added yet, because the markers
+            # of the last transaction are being written (CONCURRENT_TRANSACTIONS). EndTxn is then refused.
             producer.flush(TIMEOUT_S)
             if commits:
                 producer.commit_transaction(TIMEOUT_S)
@@ -74,7 +75,7 @@ def test_librdkafka_commits_and_aborts(bootstrap: str, topic: str) -> None:
 
 
 def test_java_commits_and_aborts(bootstrap: str, topic: str) -> None:
-    """Its Produce has the partitions' leaders add them to the transaction (KIP-890)."""
+    """The leaders add the partitions to the transaction when they receive Produce (KIP-890)."""
     committed: list[str] = []
     for number in range(4):
         committed += java("ends", bootstrap, topic, f"{topic}-{number}", 6)
@@ -83,10 +84,10 @@ def test_java_commits_and_aborts(bootstrap: str, topic: str) -> None:
 
 
 def test_offsets_are_committed_in_transactions(
-    company: MixedBrokers, bootstrap: str, topic: str
+    mixed: MixedBrokers, bootstrap: str, topic: str
 ) -> None:
     out = f"{topic}-out"
-    company.create_topic(out, [OURS, THEIRS])
+    mixed.create_topic(out, [ODRADEK, KAFKA])
     produce(bootstrap, topic, [b"%d" % n for n in range(10)])
     for number in range(4):
         group = f"{topic}-{number}"

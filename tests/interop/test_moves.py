@@ -1,4 +1,4 @@
-"""Moves between log directories (KIP-113): Apache Kafka's tools unmodified, real clients, a real process."""
+"""Moves between log directories (KIP-113), with Apache Kafka's tools, real clients and a broker process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import deadline
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 SLOW = 400_000
-"""Bytes a second: slow enough for a move to be looked at."""
+"""Throttle in bytes/s that keeps a move running during the test."""
 RECORD_BYTES = 1000
 RECORDS = 12_000
 
@@ -48,7 +48,7 @@ def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broke
 
 
 def reassignment(directory: Path, topic: str, log_dirs: Sequence[Path | str]) -> tuple[str, str]:
-    """The tool's words for a file that puts the topic's partitions into these directories."""
+    """Arguments for a file that moves the topic's partitions to these directories."""
     rows = [
         {"topic": topic, "partition": number, "replicas": [1], "log_dirs": [str(path)]}
         for number, path in enumerate(log_dirs)
@@ -59,7 +59,7 @@ def reassignment(directory: Path, topic: str, log_dirs: Sequence[Path | str]) ->
 
 
 def places(tool: Tool, topic: str) -> dict[tuple[str, bool], tuple[str, dict[str, Any]]]:
-    """By kafka-log-dirs: (partition, is it the copy) -> its directory and the rest."""
+    """Output of kafka-log-dirs: (partition, is future replica) -> directory and other fields."""
     shown = json.loads(tool("log-dirs", "--describe", "--topic-list", topic).lines[-1])
     return {
         (part["partition"], part["isFuture"]): (directory["logDir"], part)
@@ -69,7 +69,7 @@ def places(tool: Tool, topic: str) -> dict[tuple[str, bool], tuple[str, dict[str
 
 
 def others(tool: Tool, broker: BrokerProcess, topic: str) -> list[Path]:
-    """For each partition, the directory that it is not in."""
+    """For each partition, the directory that does not contain it."""
     found = places(tool, topic)
     return [
         next(path for path in broker.log_dirs if str(path) != found[f"{topic}-{number}", False][0])
@@ -78,7 +78,7 @@ def others(tool: Tool, broker: BrokerProcess, topic: str) -> list[Path]:
 
 
 def verified(tool: Tool, words: Sequence[str]) -> ToolRun:
-    """The first --verify that finds every replica in its new place."""
+    """Output of the first --verify that reports every replica in its target directory."""
     wanted = len(json.loads(Path(words[1]).read_text())["partitions"])
     with deadline(2 * TIMEOUT_S, "the reassignment to be complete") as check:
         while True:
@@ -94,7 +94,7 @@ def verified(tool: Tool, words: Sequence[str]) -> ToolRun:
 def test_kafka_tools_during_running_move(
     tool: Tool, broker: BrokerProcess, name: str, tmp_path: Path
 ) -> None:
-    """J-01, J-04, J-17 to J-19, J-22, J-23: shown, verified and cancelled while it goes on."""
+    """J-01, J-04, J-17 to J-19, J-22, J-23: a running move is described, verified and cancelled."""
     create_topic(broker.bootstrap, name)
     values = [b"%0*d" % (RECORD_BYTES, number) for number in range(RECORDS)]
     produce(broker.bootstrap, name, values)
@@ -144,7 +144,7 @@ def test_kafka_tools_during_running_move(
 def test_executing_again_changes_throttle(
     tool: Tool, broker: BrokerProcess, name: str, tmp_path: Path
 ) -> None:
-    """J-23: and --throttle alone does not slow a move down."""
+    """J-23; --throttle alone does not limit a move."""
     create_topic(broker.bootstrap, name)
     produce(broker.bootstrap, name, [b"x" * RECORD_BYTES] * RECORDS)
     words = reassignment(tmp_path, name, others(tool, broker, name))
@@ -165,7 +165,7 @@ def test_executing_again_changes_throttle(
 def test_move_to_current_directory_succeeds(
     tool: Tool, broker: BrokerProcess, name: str, tmp_path: Path
 ) -> None:
-    """J-01; what kafka-python's test_alter_replica_log_dirs asks for."""
+    """J-01; kafka-python's test_alter_replica_log_dirs requires it."""
     create_topic(broker.bootstrap, name)
     produce(broker.bootstrap, name, [b"x"])
     words = reassignment(tmp_path, name, [broker.partition_directory(name).parent])
@@ -177,13 +177,13 @@ def test_move_to_current_directory_succeeds(
     assert "LogDirNotFoundException" in refused.stdout
 
 
-# Clients beside it
+# Clients during a move
 
 
 class Traffic:
-    """A producer and a consumer of a topic, at work in a thread of their own.
+    """A producer and a consumer of a topic, on a thread of their own.
 
-    acks=all and no retries: what is not acknowledged at the first attempt is an error.
+    acks=all and no retries: a record that is not acknowledged at the first attempt is an error.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -216,7 +216,7 @@ class Traffic:
 
     @property
     def count(self) -> int:
-        """Records acknowledged so far."""
+        """Number of acknowledged records."""
         return sum(map(len, self.acknowledged))
 
     def start(self) -> None:
@@ -224,7 +224,7 @@ class Traffic:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more is sent; waits until everything acknowledged was read, or for an error."""
+        """Stop producing; waits until all acknowledged records were consumed, or for an error."""
         self._stop.set()
         self._thread.join(2 * TIMEOUT_S)
         assert not self._thread.is_alive()
@@ -278,18 +278,18 @@ class Traffic:
 
 @contextmanager
 def traffic(broker: BrokerProcess, topic: str, partitions: int = 1) -> Iterator[Traffic]:
-    """Records go in and out for a `with` block, from when the first have come through."""
+    """Load during a `with` block, which starts after the first records were consumed."""
     running = Traffic(broker.bootstrap, topic, partitions)
     running.start()
     try:
-        more_comes_through(running)
+        wait_for_more_records(running)
         yield running
     finally:
         running.stop()
 
 
-def more_comes_through(running: Traffic, count: int = 500) -> None:
-    """Wait until so many more records were acknowledged."""
+def wait_for_more_records(running: Traffic, count: int = 500) -> None:
+    """Wait until `count` further records were acknowledged."""
     wanted = running.count + count
     with deadline(TIMEOUT_S, f"{count} more records in {running.topic}") as check:
         while running.count < wanted:
@@ -298,12 +298,12 @@ def more_comes_through(running: Traffic, count: int = 500) -> None:
 
 
 def test_kip_113_first_system_test(own_broker: BrokerProcess, name: str, tmp_path: Path) -> None:
-    """J-24 (1), on one broker: each replica to the other directory, and back, under load."""
+    """J-24 (1), on one broker: each replica moves to the other directory, and back, under load."""
     tool = tool_for(own_broker)
     create_topic(own_broker.bootstrap, name, partitions=3)
     with traffic(own_broker, name, partitions=3) as running:
         for _ in range(2):
-            more_comes_through(running)
+            wait_for_more_records(running)
             targets = others(tool, own_broker, name)
             words = reassignment(tmp_path, name, targets)
             tool("reassign-partitions", "--execute", *words)
@@ -311,13 +311,13 @@ def test_kip_113_first_system_test(own_broker: BrokerProcess, name: str, tmp_pat
             for number, target in enumerate(targets):
                 assert f"Reassignment of replica {name}-{number}-1 completed successfully." in done
                 assert places(tool, name)[f"{name}-{number}", False][0] == str(target)
-            more_comes_through(running)
+            wait_for_more_records(running)
     running.check_exactly_once()
     assert running.count > 1500
 
 
 def test_kip_113_second_system_test(own_broker: BrokerProcess, name: str, tmp_path: Path) -> None:
-    """J-24 (2), on one broker: a bad log directory does not concern the topic on the good one."""
+    """J-24 (2), on one broker: a failed log directory does not affect the topic in the other one."""
     tool = tool_for(own_broker)
     first, second = own_broker.log_dirs
     good, bad = f"{name}-good", f"{name}-bad"
@@ -328,19 +328,19 @@ def test_kip_113_second_system_test(own_broker: BrokerProcess, name: str, tmp_pa
         assert "completed successfully" in verified(tool, words).stdout
     with traffic(own_broker, good) as on_good:
         with traffic(own_broker, bad) as on_bad:
-            # Root ignores permissions: the directory goes, and a file is in its place.
+            # Root ignores permissions, so a file replaces the directory.
             second.rename(tmp_path / "gone")
             second.write_bytes(b"")
-            with deadline(TIMEOUT_S, "the directory to be found bad") as check:
+            with deadline(TIMEOUT_S, "the directory to be offline") as check:
                 while not on_bad.errors:
                     check()
-        more_comes_through(on_good)
+        wait_for_more_records(on_good)
         shown = tool("log-dirs", "--describe").lines[-1]
         errors = {
             each["logDir"]: each["error"] for each in json.loads(shown)["brokers"][0]["logDirs"]
         }
         assert errors[str(first)] is None
         assert "KafkaStorageException" in errors[str(second)]
-        more_comes_through(on_good)
+        wait_for_more_records(on_good)
     on_good.check_exactly_once()
     assert own_broker.process.poll() is None

@@ -1,7 +1,8 @@
-"""Apache Kafka's tools against four brokers of ours, three of them controllers: the quorum and what it decides.
+"""Apache Kafka's tools against four Odradek brokers, three of them controllers: the quorum and controller
+operations.
 
-Voters come and go, a broker is forgotten, features change, somebody is elected who may lack records, a
-reassignment is cancelled; and the metadata log is read by kafka-dump-log and kafka-metadata-shell.
+Voters are added and removed, a broker is unregistered, features change, an unclean leader election takes
+place, a reassignment is cancelled, and kafka-dump-log and kafka-metadata-shell read the metadata log.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Stopped in between, brokers are back at the end of each test."""
+    """The brokers; those that a test stopped are running again after it."""
     configs = {"auto.leader.rebalance.enable": "false", "broker.session.timeout.ms": "3000"}
     with Cluster(brokers=4, configs=configs) as cluster:
         yield cluster
 
 
 def quorum(cluster: Cluster) -> list[list[str]]:
-    """kafka-metadata-quorum's rows: node, directory, log end, lag, …, status."""
+    """Rows of kafka-metadata-quorum: node, directory, log end, lag, …, status."""
     shown = tool(cluster, "metadata-quorum", "describe", "--replication").lines[1:]
     return [row.split() for row in shown]
 
 
 def wait_for_roles(cluster: Cluster, voters: Sequence[int]) -> None:
-    """Until these are the voters, and all others observers."""
+    """Wait until exactly these nodes are voters, and all others are observers."""
     with deadline(TIMEOUT_S, f"{voters} to vote") as check:
         while True:
             status = {int(row[0]): row[-1] for row in quorum(cluster)}
@@ -50,7 +51,7 @@ def wait_for_roles(cluster: Cluster, voters: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("role", ["Follower", "Leader"])
 def test_controller_is_removed_and_added(cluster: Cluster, role: str) -> None:
-    """The leader too: another one is elected then."""
+    """The leader can be removed too; another controller is then elected."""
     wait_for_roles(cluster, [1, 2, 3])
     node, directory = next((row[0], row[1]) for row in quorum(cluster) if row[-1] == role)
     removed = tool(
@@ -136,7 +137,7 @@ def test_reassignment_is_listed_and_cancelled(cluster: Cluster, tmp_path: Path) 
 
 
 def test_metadata_log_is_read_by_kafka_tools(cluster: Cluster, tmp_path: Path) -> None:
-    """A follower's, and that of a broker which is no controller."""
+    """The metadata logs of a follower and of a broker that is not a controller."""
     create(cluster, "shown", "1:2:3,4:1:2")
     for node in (2, 4):
         metadata = Path(cluster.running.plan.node(node).log_directory) / "__cluster_metadata-0"
@@ -165,5 +166,7 @@ def test_metadata_log_is_read_by_kafka_tools(cluster: Cluster, tmp_path: Path) -
 
 
 def shell(log: Path, *words: str) -> ToolRun:
-    """Kafka's shell, which reads the file beside itself: it shows as much as it has read by then."""
+    """Output of Kafka's shell, which loads the file in the background and prints what it has loaded so
+    far.
+    """
     return run_tool("metadata-shell", "--snapshot", str(log), *words, check=False)

@@ -1,4 +1,4 @@
-"""Our side of the quorum's wire, asking a real Kafka controller."""
+"""Requests of Odradek's quorum nodes to an Apache Kafka controller."""
 
 from __future__ import annotations
 
@@ -86,15 +86,15 @@ def fetch(epoch: int, offset: int, last_epoch: int, max_wait_ms: int = 0) -> Fet
 
 
 async def leader_of(kafka: BrokerProcess) -> RaftResponse:
-    (told,) = await ask(kafka, fetch(0, 0, 0))
-    assert told.error is ErrorCode.fenced_leader_epoch
-    return told
+    (response,) = await ask(kafka, fetch(0, 0, 0))
+    assert response.error is ErrorCode.fenced_leader_epoch
+    return response
 
 
 async def test_response_to_older_epoch_has_epoch_and_leader(kafka: BrokerProcess) -> None:
-    told = await leader_of(kafka)
+    response = await leader_of(kafka)
     there = controller(kafka)
-    assert (told.leader_id, told.leader_endpoints) == (
+    assert (response.leader_id, response.leader_endpoints) == (
         1,
         (VoterEndpoint(LISTENER, there.host, there.port),),
     )
@@ -184,7 +184,7 @@ async def test_fetch_of_missing_snapshot_fails(kafka: BrokerProcess) -> None:
     for request, response in zip(requests, await ask(kafka, *requests), strict=True):
         assert response == FetchSnapshotResponse(
             error=ErrorCode.snapshot_not_found, epoch=request.epoch
-        ), "Kafka cannot say what is wrong; ours goes back to fetching"
+        ), "Kafka cannot serialize its error; Odradek returns to fetching the log"
 
 
 async def test_invalid_voter_changes_are_refused(kafka: BrokerProcess) -> None:

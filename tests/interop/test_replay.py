@@ -1,4 +1,4 @@
-"""What `odradek pipeline replay` does to a topic and a group of any broker: transactions of our own client."""
+"""`odradek pipeline replay` against any broker: it writes in transactions with Odradek's own client."""
 
 from __future__ import annotations
 

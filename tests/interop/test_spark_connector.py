@@ -53,7 +53,7 @@ def produce(
 
 
 def consumed(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> list[Row]:
-    """By another client than Spark's."""
+    """Values that a client other than Spark consumes."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -144,7 +144,7 @@ def test_stream_has_each_record_once_over_restarts(
     produce(bootstrap, topic, range(300))
     asked = options(bootstrap, topic, maxOffsetsPerTrigger=100)
     batches = connector.stream(asked, tmp_path)
-    assert len(batches) == 4  # a share of a partition is rounded down
+    assert len(batches) == 4  # the number of offsets per partition is rounded down
     assert max(map(len, batches)) <= 100
     produce(bootstrap, topic, range(300, 400), "commit")
     produce(bootstrap, topic, range(400, 500), "abort")

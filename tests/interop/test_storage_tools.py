@@ -1,4 +1,4 @@
-"""kafka-storage and `odradek storage` format the same, and each of the two reads the other's."""
+"""kafka-storage and `odradek storage` write the same files, and each reads those of the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOTERS = "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:9193:MvDxzVmcRsaTz
 SCRAM = 'SCRAM-SHA-256=[name=alice,iterations=8192,salt="N3E=",password=secret]'
 
 
-def ours(*words: str, code: int = 0) -> str:
+def odradek_storage(*words: str, code: int = 0) -> str:
     ran = subprocess.run(
         [sys.executable, "-m", "odradek.cli", "storage", *words],
         capture_output=True,
@@ -48,7 +48,7 @@ def config_of(directory: Path) -> Path:
 
 
 def dumped(directory: Path) -> list[str]:
-    """What is in the files that formatting writes, as Kafka's own tool reads it, without times."""
+    """Content of the files that formatting writes, as Kafka's tool decodes it, without timestamps."""
     files = sorted([*directory.rglob("*.checkpoint")])
     lines = []
     for file in files:
@@ -69,20 +69,20 @@ def dumped(directory: Path) -> list[str]:
     ids=["dynamic", "3.9", "scram"],
 )
 def test_format_writes_same_files_as_kafka(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    theirs_config, ours_config = config_of(tmp_path / "theirs"), config_of(tmp_path / "ours")
-    run_tool("storage", "format", "--cluster-id=some", "-c", str(theirs_config), *flags)
-    ours("format", "--cluster-id=some", "-c", str(ours_config), *flags)
-    theirs, mine = dumped(tmp_path / "theirs"), dumped(tmp_path / "ours")
-    assert len(theirs) > 6
-    assert [line.split() for line in mine] == [line.split() for line in theirs]
-    info = run_tool("storage", "info", "-c", str(ours_config)).stdout
-    assert ours("info", "-c", str(ours_config)) == info
+    kafka_config, odradek_config = config_of(tmp_path / "kafka"), config_of(tmp_path / "odradek")
+    run_tool("storage", "format", "--cluster-id=some", "-c", str(kafka_config), *flags)
+    odradek_storage("format", "--cluster-id=some", "-c", str(odradek_config), *flags)
+    expected, found = dumped(tmp_path / "kafka"), dumped(tmp_path / "odradek")
+    assert len(expected) > 6
+    assert [line.split() for line in found] == [line.split() for line in expected]
+    info = run_tool("storage", "info", "-c", str(odradek_config)).stdout
+    assert odradek_storage("info", "-c", str(odradek_config)) == info
 
 
 @pytest.mark.parametrize("release", ["3.3-IV3", "3.9", "4.0", "4.1-IV0", "4.3.0"])
 def test_version_mapping_equals_that_of_kafka(release: str) -> None:
     words = ("version-mapping", "--release-version", release)
-    assert ours(*words) == run_tool("storage", *words).stdout
+    assert odradek_storage(*words) == run_tool("storage", *words).stdout
 
 
 def test_feature_dependencies_equal_those_of_kafka() -> None:
@@ -91,7 +91,7 @@ def test_feature_dependencies_equal_those_of_kafka() -> None:
         "kraft.version=1", "share.version=1", "streams.version=1", "group.version=0",
     ]  # fmt: skip
     words = ["feature-dependencies", *(w for each in features for w in ("--feature", each))]
-    assert ours(*words) == run_tool("storage", *words).stdout
+    assert odradek_storage(*words) == run_tool("storage", *words).stdout
 
 
 def test_kafka_starts_on_directories_formatted_by_odradek(tmp_path: Path) -> None:
@@ -108,12 +108,14 @@ def test_kafka_starts_on_directories_formatted_by_odradek(tmp_path: Path) -> Non
     }
     file = directory / "formatted.properties"
     file.write_text(properties(settings))
-    ours("format", "--cluster-id=of-ours", "-c", str(file), "--standalone", "-S", SCRAM)
+    odradek_storage(
+        "format", "--cluster-id=of-odradek", "-c", str(file), "--standalone", "-S", SCRAM
+    )
     with start_kafka(
         directory, config=settings, log_dirs=[directory / "data"], port=port, formatted=True
     ) as kafka:
         ran = run_tool("cluster", "cluster-id", "--bootstrap-server", kafka.bootstrap)
-        assert "of-ours" in ran.stdout
+        assert "of-odradek" in ran.stdout
         ran = run_tool(
             "configs", "--bootstrap-server", kafka.bootstrap, "--describe",
             "--entity-type", "users", "--entity-name", "alice",

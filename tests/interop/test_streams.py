@@ -1,10 +1,10 @@
-"""Kafka Streams counts words exactly once while the broker under it is killed again and again.
+"""Kafka Streams counts words exactly once while its broker is killed and restarted repeatedly.
 
-Apache Kafka 4.3 passes, but not every time. A broker that was killed while a transaction was prepared
-takes up the transaction when it is back, then is fenced for a moment, and its partitions have no
-leader: its coordinator takes them for deleted ("Couldn't find leader endpoint for partitions"). If it
-still gets to write that the transaction is complete, the markers are never written, read_committed
-stands still before them, and this test runs out of patience.
+Apache Kafka 4.3 does not always pass. A broker that was killed while a transaction was prepared loads the
+transaction at its restart. It is then fenced for a short time, and its partitions have no leader. Its
+coordinator treats these partitions as deleted ("Couldn't find leader endpoint for partitions"). If it then
+records the transaction as complete, the markers are never written, read_committed consumers stop before them,
+and this test times out.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tests.support.librdkafka_clients import create_topic
 from tests.support.waiting import deadline
 
 TIMEOUT_S = 90.0
-"""A JVM's broker needs twenty seconds to be there again, where others use the machine too."""
+"""A broker in a JVM needs twenty seconds to restart on a busy machine."""
 KILLS = 10
 INPUT, OUTPUT = "lines", "counts"
 PARTITIONS = 2
 WORDS = [f"word{number}" for number in range(40)]
 LONG_S = 4.0
-"""An absence that is too long for the application's `max.block.ms`: a commit times out."""
+"""Downtime that exceeds the application's `max.block.ms`, so that a commit times out."""
 LONG_ABSENCES = (3, 7)
-"""The kills after which the broker is away for that long."""
+"""Kills that are followed by the long downtime."""
 WORDS_AHEAD = 1000
-"""How many words may be written and not yet counted: a slow machine then counts fewer of them."""
+"""Maximum number of words that are written and not counted yet; a slow machine counts fewer words."""
 CONFIG = {
     "transaction.state.log.num.partitions": "2",
     "offsets.topic.num.partitions": "1",
@@ -50,7 +50,7 @@ CONFIG = {
 
 
 class Reader:
-    """Reads what is committed of the output, from its beginning."""
+    """Consumer of the committed output, from its beginning."""
 
     def __init__(self, bootstrap: str) -> None:
         self.counts: dict[str, list[int]] = defaultdict(list)
@@ -70,7 +70,7 @@ class Reader:
         self._consumer.assign([TopicPartition(OUTPUT, index, 0) for index in range(PARTITIONS)])
 
     def read(self, seconds: float) -> set[int]:
-        """Read for about this long; of which partitions the end was seen."""
+        """Read for about this time; returns the partitions whose end was reached."""
         ends: set[int] = set()
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
@@ -83,11 +83,11 @@ class Reader:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ends.add(message.partition() or 0)
                 else:
-                    assert error.retriable() or error.code() < 0, error  # the broker is gone
+                    assert error.retriable() or error.code() < 0, error  # the broker is down
         return ends
 
     def wait_for(self, total: int, seconds: float) -> None:
-        """Read until there are that many records."""
+        """Read until there are `total` records."""
         until = time.monotonic() + seconds
         while self.total < total:
             assert time.monotonic() < until, f"{self.total} of {total} records"
@@ -98,7 +98,7 @@ class Reader:
 
 
 class Writer(threading.Thread):
-    """Writes lines at random until it is told to stop; knows how often each word was in them."""
+    """Writes random lines until it is stopped, and counts each word."""
 
     def __init__(self, bootstrap: str, reader: Reader) -> None:
         super().__init__()
@@ -139,17 +139,17 @@ class Writer(threading.Thread):
         self.join()
 
     def written(self) -> Counter[str]:
-        """How often each word was written, once all of it has been acknowledged."""
+        """Number of occurrences of each word, after all records have been acknowledged."""
         assert self._producer.flush(TIMEOUT_S) == 0
         assert self.failures == []
         return self.words
 
 
 def everything(bootstrap: str) -> dict[str, list[int]]:
-    """Each word's counts, in the order in which they are in the output."""
+    """Counts of each word, in the order of the output."""
     with closing(Reader(bootstrap)) as reader:
         ends: set[int] = set()
-        with deadline(TIMEOUT_S, "the output's ends") as check:
+        with deadline(TIMEOUT_S, "the ends of the output") as check:
             while len(ends) < PARTITIONS:
                 ends |= reader.read(0.2)
                 check(0)
@@ -158,7 +158,7 @@ def everything(bootstrap: str) -> dict[str, list[int]]:
 
 @contextmanager
 def word_count(bootstrap: str, directory: Path) -> Iterator[None]:
-    """The Streams application, running; it must end well after what is done in this context."""
+    """A running Streams application; it must exit successfully at the end of the context."""
     log_file = directory / "streams.log"
     arguments = (bootstrap, INPUT, OUTPUT, str(directory / "state"))
     with log_file.open("wb") as log:
@@ -170,10 +170,10 @@ def word_count(bootstrap: str, directory: Path) -> Iterator[None]:
         )
     try:
         yield
-        process.communicate(timeout=TIMEOUT_S)  # its standard input ends, and with it the program
-        assert process.returncode == 0, "it gave up"
+        process.communicate(timeout=TIMEOUT_S)  # the program stops at the end of its standard input
+        assert process.returncode == 0, "the application failed"
     except BaseException as error:
-        error.add_note(f"the application's last words:\n{log_file.read_text()[-6000:]}")
+        error.add_note(f"end of the application's log:\n{log_file.read_text()[-6000:]}")
         raise
     finally:
         process.kill()
@@ -183,7 +183,7 @@ def word_count(bootstrap: str, directory: Path) -> Iterator[None]:
 
 
 def restarted(broker: BrokerProcess) -> BrokerProcess:
-    """The next broker, in the same place on the same port."""
+    """The next broker, on the same directories and port."""
     more = {"formatted": True} if broker.kind == "kafka" else {}
     port = int(broker.bootstrap.rpartition(":")[2])
     return STARTERS[broker.kind](
@@ -194,9 +194,10 @@ def restarted(broker: BrokerProcess) -> BrokerProcess:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BROKERS)
 def test_word_count_exactly_once(kind: str, tmp_path: Path) -> None:
-    """Ten kills, most in the midst of its work, some while it is still recovering from the last one,
-    some for so long that the application restores its state: every word's counts go 1, 2, 3 … up to
-    how often it was written."""
+    """Ten kills: most during processing, some during the recovery from the last one, and some followed by
+    the long downtime, after which the application restores its state. The counts of every word are 1, 2, 3 … up to the number of
+    occurrences.
+    """
     moments = random.Random(5)
     broker = STARTERS[kind](tmp_path / "broker", config=CONFIG)
     try:

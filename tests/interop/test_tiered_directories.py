@@ -1,8 +1,8 @@
-"""One's remote storage read by the other: the directory that Odradek tiers to is Apache Kafka's
-LocalTieredStorage, and what its remote log metadata says is Kafka's; and the other way round.
+"""Remote storage that one broker wrote and the other one reads: Odradek uses the store and the remote log
+metadata of Apache Kafka's LocalTieredStorage, and the other way round.
 
-A broker tiers a topic and stops cleanly; the other one is started over the same log directories, with its
-remote storage in the same place, serves every record from there, and goes on tiering.
+A broker copies a topic and stops cleanly. The other broker starts on the same log directories and store,
+serves every record, and continues to copy.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def test_other_broker_reads_remote_storage(tmp_path: Path, writer: str, reader: 
         written += transactions(second.bootstrap, range(12, 18))
         wait_until_tiered(second, 30)
         assert consume(second.bootstrap) == written
-    assert copied(store)[: len(segments)] == segments, "what was there was copied again, or went"
+    assert copied(store)[: len(segments)] == segments, "segments were copied again or deleted"
 
 
 def transactions(bootstrap: str, numbers: range) -> list[str]:
-    """One record in each, and a marker; each third is aborted. The values that are committed."""
+    """Transactions of one record each; every third one is aborted. Returns the committed values."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "log_level": 0})
     producer.init_transactions(TIMEOUT_S)
     for number in numbers:
@@ -71,7 +71,7 @@ def transactions(bootstrap: str, numbers: range) -> list[str]:
 
 
 def consume(bootstrap: str) -> list[str]:
-    """The committed values, from the beginning to the end as it is."""
+    """Committed values from the beginning to the current end."""
     messages = read_to_end(
         bootstrap,
         TopicPartition(TOPIC, 0, 0),
@@ -83,14 +83,14 @@ def consume(bootstrap: str) -> list[str]:
 
 
 def wait_until_tiered(broker: BrokerProcess, offset: int) -> None:
-    """Until at least so much is not on the broker's disks any more."""
+    """Wait until the local log start offset is at least `offset`."""
     with deadline(TIMEOUT_S, f"{offset} to be the first local offset") as check:
         while get_offsets(broker.bootstrap, "earliest-local") < offset:
             check(0.2)
 
 
 def get_offsets(bootstrap: str, time: str) -> int:
-    """As the stock tool has it."""
+    """Output of kafka-get-offsets."""
     words = ("--bootstrap-server", bootstrap, "--topic", TOPIC, "--time", time)
     (line,) = run_tool("get-offsets", *words).lines
     return int(line.rpartition(":")[2])

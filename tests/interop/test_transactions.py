@@ -1,4 +1,4 @@
-"""Transactions of others' clients, and Kafka's tool for them, against a broker process."""
+"""Transactions of other clients, and Kafka's tool for transactions, against a broker process."""
 
 from __future__ import annotations
 
@@ -62,25 +62,25 @@ def test_java_sends_offsets_to_its_transaction(bootstrap: str, name: str) -> Non
 
 
 @pytest.fixture(scope="module", params=BROKERS)
-def impatient(
+def short_timeouts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
-    """A broker that looks often for transactions out of time, and writes whatever it is given."""
+    """A broker that checks for timed-out transactions often, and appends batches without verification."""
     config = {
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         "transaction.partition.verification.enable": "false",
     }
-    directory = tmp_path_factory.mktemp(f"impatient-{request.param}")
+    directory = tmp_path_factory.mktemp(f"short_timeouts-{request.param}")
     with STARTERS[request.param](directory, config=config) as running:
         yield running
 
 
-def test_java_transaction_times_out(impatient: BrokerProcess, name: str) -> None:
-    create_topic(impatient.bootstrap, name)
-    seen = java("time-out", impatient.bootstrap, name, name, 2500)
+def test_java_transaction_times_out(short_timeouts: BrokerProcess, name: str) -> None:
+    create_topic(short_timeouts.bootstrap, name)
+    seen = java("time-out", short_timeouts.bootstrap, name, name, 2500)
     assert seen["late"] == "InvalidTxnStateException"
     assert seen["next"] == "committed"
-    assert values(impatient.bootstrap, name, 1, config=COMMITTED) == ["in time"]
+    assert values(short_timeouts.bootstrap, name, 1, config=COMMITTED) == ["in time"]
 
 
 # librdkafka
@@ -149,7 +149,7 @@ def test_librdkafka_sends_offsets_to_its_transaction(bootstrap: str, name: str) 
     consumer.close()
 
 
-# aiokafka, which knows nothing of KIP-890
+# aiokafka, which does not implement KIP-890
 
 
 def test_aiokafka_commits_and_aborts(bootstrap: str, name: str) -> None:
@@ -179,7 +179,7 @@ def tool(bootstrap: str, *args: str, **options: Any) -> ToolRun:
 
 
 def rows(run: ToolRun) -> list[list[str]]:
-    """The tool's table, without its header."""
+    """Rows of the tool's table, without its header."""
     return [re.split(r"\s+", line.strip()) for line in run.lines[1:]]
 
 
@@ -212,7 +212,7 @@ def test_transactions_list_and_describe(bootstrap: str, name: str) -> None:
 
 
 def test_transactions_abort(bootstrap: str, name: str) -> None:
-    """The tool aborts what stands open at an offset, by markers of its own."""
+    """The tool aborts an open transaction at an offset with its own markers."""
     create_topic(bootstrap, name)
     producer = transactional(bootstrap, name)
     producer.begin_transaction()
@@ -226,7 +226,7 @@ def test_transactions_abort(bootstrap: str, name: str) -> None:
 
 
 def hang(bootstrap: str, topic: str, producer_id: int) -> None:
-    """Begin a transaction that no coordinator knows, an hour ago: a bug of long ago (KAFKA-12671)."""
+    """Begin a transaction an hour ago that no coordinator knows, as an old bug did (KAFKA-12671)."""
     written_ms = int(time.time() * 1000) - 3_600_000
     batch = build_batch(
         [Record(0, written_ms, None, b"hangs")],
@@ -251,8 +251,8 @@ def hang(bootstrap: str, topic: str, producer_id: int) -> None:
     assert partition.error_code == 0, partition
 
 
-def test_transactions_find_hanging(impatient: BrokerProcess, name: str) -> None:
-    bootstrap = impatient.bootstrap
+def test_transactions_find_hanging(short_timeouts: BrokerProcess, name: str) -> None:
+    bootstrap = short_timeouts.bootstrap
     create_topic(bootstrap, name)
     hang(bootstrap, name, producer_id=4_000_000)
     found = tool(bootstrap, "find-hanging", "--topic", name, "--max-transaction-timeout", "1")
@@ -267,7 +267,7 @@ def test_transactions_find_hanging(impatient: BrokerProcess, name: str) -> None:
 
 
 class Ledger:
-    """What a producer was told of its transactions: each has four records, over two partitions."""
+    """Results of a producer's transactions: each has four records in two partitions."""
 
     def __init__(self) -> None:
         self.committed: set[int] = set()
@@ -275,23 +275,25 @@ class Ledger:
         self.unsure: set[int] = set()
 
     def check(self, read: list[str]) -> None:
-        """Every record once; of a transaction all or none; what was promised, and nothing else."""
-        require(len(read) == len(set(read)), "a record is there twice")
+        """Check that no record is duplicated, each transaction is complete or absent, and committed
+        transactions are present.
+        """
+        require(len(read) == len(set(read)), "a record is duplicated")
         found: dict[int, int] = {}
         for value in read:
             number = int(value.partition("-")[0])
             found[number] = found.get(number, 0) + 1
-        require(set(found.values()) <= {4}, "a transaction is there in part")
+        require(set(found.values()) <= {4}, "a transaction is incomplete")
         require(self.committed <= set(found), "a commit is lost")
-        require(not self.aborted & set(found), "an abort is read")
-        require(set(found) <= self.committed | self.unsure, "a transaction is there that never was")
+        require(not self.aborted & set(found), "an aborted record is read")
+        require(set(found) <= self.committed | self.unsure, "an unknown transaction is read")
 
 
 QUIET = {"message.timeout.ms": 1000, "log_level": 0}
 
 
 def _transact(broker: BrokerProcess, lives: float, numbers: Iterator[int], ledger: Ledger) -> None:
-    """Transactions, one after the other, until the broker is killed; every fifth is aborted."""
+    """Run transactions one after the other until the broker is killed; every fifth one is aborted."""
     producer = transactional(broker.bootstrap, "id", **QUIET)
     killer = threading.Timer(lives, broker.kill)
     killer.start()
@@ -320,8 +322,9 @@ FEW = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partition
 
 @pytest.mark.slow
 def test_transactions_survive_kills(tmp_path: Path) -> None:
-    """Killed at any moment of a transaction: what was committed is there once, what was aborted is
-    not, and what nobody was told of is there as a whole or not at all."""
+    """The broker is killed at any time during a transaction. Committed transactions are present once,
+    aborted ones are absent, and a transaction without a known result is complete or absent.
+    """
     source, ledger, numbers = random.Random(7), Ledger(), itertools.count(1)
     broker = start_odradek(tmp_path, config=FEW)
     try:
@@ -329,7 +332,7 @@ def test_transactions_survive_kills(tmp_path: Path) -> None:
         for _ in range(5):
             _transact(broker, source.uniform(0.1, 0.5), numbers, ledger)
             broker = start_odradek(tmp_path, config=FEW)
-        transactional(broker.bootstrap, "id")  # whatever is open is over
+        transactional(broker.bootstrap, "id")  # open transactions have ended
         assert len(ledger.committed) > 5
         ledger.check(_read_to_the_end(broker.bootstrap))
     finally:
@@ -337,7 +340,7 @@ def test_transactions_survive_kills(tmp_path: Path) -> None:
 
 
 def _read_to_the_end(bootstrap: str) -> list[str]:
-    """All of topic t that is committed, up to a last transaction."""
+    """All committed records of topic t, up to those of a last transaction."""
     last = transactional(bootstrap, "the-last")
     last.begin_transaction()
     for partition in range(2):
