@@ -69,9 +69,15 @@ class RecordEncoder:
         """Encode these rows, at least one, as the body of a batch."""
         out = np.empty(int(self.sizes[rows].sum()), np.uint8)
         size = encode_records(
-            rows, self._timestamps, *self._keys.arrays, *self._values.arrays,
-            self._header_ends, *self._header_keys.arrays, *self._header_values.arrays, out,
-        )  # fmt: skip
+            rows,
+            self._timestamps,
+            self._keys.arrays,
+            self._values.arrays,
+            self._header_ends,
+            self._header_keys.arrays,
+            self._header_values.arrays,
+            out,
+        )
         times = self._timestamps[rows]
         return EncodedRecords(
             memoryview(out.data)[:size], len(rows), int(times[0]), int(times.max())
@@ -149,15 +155,16 @@ def _put_bytes(out, at, ends, data, row, length):
 
 @njit(cache=True, nogil=True)
 def encode_records(
-    rows, timestamps,
-    key_ends, key_nulls, keys,
-    value_ends, value_nulls, values,
-    header_ends,
-    header_key_ends, header_key_nulls, header_keys,
-    header_value_ends, header_nulls, header_values,
-    out,
+    rows, timestamps, key_arrays, value_arrays, header_ends, header_key_arrays, header_value_arrays, out
 ):  # fmt: skip
-    """Encode these rows, with consecutive offsets, into `out`, which is large enough; return the number of bytes."""
+    """Encode these rows, with consecutive offsets, into `out`, which is large enough; return the number of bytes.
+
+    A binary column is (ends, nulls, bytes); `header_ends` are the ends of the rows' headers.
+    """
+    key_ends, key_nulls, keys = key_arrays
+    value_ends, value_nulls, values = value_arrays
+    header_key_ends, header_key_nulls, header_keys = header_key_arrays
+    header_value_ends, header_nulls, header_values = header_value_arrays
     at = 0
     base = timestamps[rows[0]]
     for number in range(len(rows)):

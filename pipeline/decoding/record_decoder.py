@@ -391,10 +391,15 @@ class RecordDecoder:
         offsets, timestamps = empty_array(np.int64, rows), empty_array(np.int64, rows)
         kinds = empty_array(np.int32, rows)
         kept, header_count, error, which = kernels.decode_records(
-            data, starts, ends, batches.view(np.recarray), wanted.low, wanted.high,
-            wanted.since_ms, wanted.until_ms, has["key"], has["value"], has["headers"],
-            offsets, timestamps, kinds, *keys.arrays, *values.arrays, *headers.arrays,
-        )  # fmt: skip
+            (data, starts, ends),
+            batches.view(np.recarray),
+            (wanted.low, wanted.high, wanted.since_ms, wanted.until_ms),
+            (has["key"], has["value"], has["headers"]),
+            (offsets, timestamps, kinds),
+            keys.arrays,
+            values.arrays,
+            headers.arrays,
+        )
         if error:
             yield from self._columns_before(int(which), error, data, batches, starts, ends)
         columns: dict[str, Any] = {

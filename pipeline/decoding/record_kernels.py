@@ -108,21 +108,25 @@ def _add(data, at, length, column, size):
 
 @njit(cache=True, nogil=True)
 def decode_records(
-    data, starts, ends, batches, low, high, since, until,
-    want_key, want_value, want_headers,
-    offsets, timestamps, kinds,
-    key_ends, key_nulls, keys,
-    value_ends, value_nulls, values,
-    header_counts, header_key_ends, header_keys, header_value_ends, header_nulls, header_values,
-):  # fmt: skip
-    """Decode the records of `batches`, whose bodies are in `data` from `starts` to `ends`.
+    bodies, batches, limits, wanted, numbers, key_arrays, value_arrays, header_arrays
+):
+    """Decode the records of `batches`, whose `bodies` are (data, starts, ends).
 
-    Only records with low <= offset < high and since <= timestamp < until are kept. The output arrays are large
-    enough for all records. For a variable-length column, `*_ends[i]` is the end of item i in the column's bytes,
+    Only records with low <= offset < high and since <= timestamp < until are kept: `limits` are (low, high, since,
+    until). `wanted` are three booleans: keys, values and headers. The output arrays are large enough for all records:
+    `numbers` are (offsets, timestamps, timestamp types). For a variable-length column, `*_ends[i]` is the end of item i in the column's bytes,
     and `*_nulls[i]` is 1 for a null.
 
     Returns (number of kept records, number of headers, error, number of the batch with the error).
     """
+    data, starts, ends = bodies
+    low, high, since, until = limits
+    want_key, want_value, want_headers = wanted
+    offsets, timestamps, kinds = numbers
+    key_ends, key_nulls, keys = key_arrays
+    value_ends, value_nulls, values = value_arrays
+    header_counts, header_key_ends, header_keys = header_arrays[:3]
+    header_value_ends, header_nulls, header_values = header_arrays[3:]
     kept = 0
     key_size = 0
     value_size = 0
