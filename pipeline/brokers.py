@@ -83,7 +83,7 @@ class Brokers:
 
         async def ask() -> dict[TopicPartition, int]:
             found = await list_offsets(self._cluster, wanted, isolation=isolation)
-            return {where: each.offset for where, each in found.items()}
+            return {tp: each.offset for tp, each in found.items()}
 
         return self._request("offsets", ask) if wanted else {}
 
@@ -94,18 +94,18 @@ class Brokers:
 
         async def ask() -> dict[TopicPartition, int]:
             found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
-            return {where: each.leader_epoch for where, each in found.items()}
+            return {tp: each.leader_epoch for tp, each in found.items()}
 
         epochs = self._request("the leader epochs", ask)
-        return {where: epoch for where, epoch in epochs.items() if epoch >= 0}
+        return {tp: epoch for tp, epoch in epochs.items() if epoch >= 0}
 
     def local_log_start_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Return the local log start offsets (KIP-405); earlier offsets are in the remote tier only."""
         return {
-            where: offset
-            for where, offset in self.offsets(dict.fromkeys(partitions, EARLIEST_LOCAL)).items()
+            tp: offset
+            for tp, offset in self.offsets(dict.fromkeys(partitions, EARLIEST_LOCAL)).items()
             if offset >= 0
         }
 
@@ -124,7 +124,7 @@ class Brokers:
                 if error.code is not ErrorCode.unsupported_version:
                     raise
                 return {}
-            return {where: each.offset + 1 for where, each in found.items() if each.offset >= 0}
+            return {tp: each.offset + 1 for tp, each in found.items() if each.offset >= 0}
 
         return self._request("the end of the remote tier", ask)
 
@@ -136,15 +136,13 @@ class Brokers:
         """Read `__remote_log_metadata` to its current end."""
         self._request("the remote log metadata", metadata.read_to_end)
 
-    def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
+    def lineage(self, tp: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
         """Return the start offsets of those epochs of which the leader has records (KIP-101).
 
         An epoch starts where the previous one ends. The last entry applies to all later epochs.
         """
         ordered = sorted(set(epochs))
-        ends = self._request(
-            f"the epochs of {where}", partial(epoch_ends, self._cluster, where, ordered)
-        )
+        ends = self._request(f"the epochs of {tp}", partial(epoch_ends, self._cluster, tp, ordered))
         found: list[EpochStart] = []
         start = 0
         for epoch in ordered:
@@ -156,7 +154,7 @@ class Brokers:
 
     def fetch(
         self,
-        where: TopicPartition,
+        tp: TopicPartition,
         offset: int,
         *,
         topic_id: UUID | None,
@@ -168,15 +166,13 @@ class Brokers:
         """
         reader = BatchReader(
             self._cluster,
-            where,
+            tp,
             topic_id=topic_id,
             isolation=_isolation(read_committed),
             max_bytes=max_bytes,
             unavailable_s=self._cluster.timeout_s,
         )
-        return self._request(
-            f"records of {where} at offset {offset}", partial(reader.fetch, offset)
-        )
+        return self._request(f"records of {tp} at offset {offset}", partial(reader.fetch, offset))
 
     def _request(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -233,9 +229,9 @@ class RemoteMetadata:
                 " the brokers of the cluster that uses this store, or no brokers to use the"
                 " manifests in the store"
             ) from None
-        for where, start in self._topic.begins_late:
+        for tp, start in self._topic.begins_late:
             raise PipelineError(
-                f"{where} begins at offset {start}, so segments of deleted records would be reported"
+                f"{tp} begins at offset {start}, so segments of deleted records would be reported"
                 " as garbage: the topic must keep all records (retention.ms=-1, retention.bytes=-1); without"
                 " --bootstrap the manifests in the store are used"
             )
@@ -246,8 +242,8 @@ class RemoteMetadata:
         try:
             self.known.apply(metadata_records.decode(record.value))
         except RemoteStorageError as error:
-            where = f"{METADATA_TOPIC}-{record.partition} at offset {record.offset}"
-            raise PipelineError(f"{where} cannot be read: {error_text(error)}") from None
+            position = f"{METADATA_TOPIC}-{record.partition} at offset {record.offset}"
+            raise PipelineError(f"{position} cannot be read: {error_text(error)}") from None
 
 
 START_SECONDS = 30.0

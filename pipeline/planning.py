@@ -227,7 +227,7 @@ class AbortedTransactions:
 
     def __init__(self, aborted: Mapping[Partition, Sequence[AbortedTransaction]]) -> None:
         self._partitions = {
-            where: PartitionAbortedTransactions(each) for where, each in aborted.items() if each
+            tp: PartitionAbortedTransactions(each) for tp, each in aborted.items() if each
         }
 
     def of(self, pieces: Iterable[PlannedRange]) -> dict[Partition, list[AbortedTransaction]]:
@@ -235,8 +235,8 @@ class AbortedTransactions:
         read: dict[Partition, list[tuple[int, int]]] = {}
         for piece in pieces if self._partitions else ():
             if isinstance(piece, PackedSlices):
-                where = (piece.partition.topic, piece.partition.partition)
-                if where in self._partitions:
-                    read.setdefault(where, []).append((piece.low, piece.high))
-        found = {where: self._partitions[where].of(ranges) for where, ranges in read.items()}
-        return {where: each for where, each in found.items() if each}
+                tp = (piece.partition.topic, piece.partition.partition)
+                if tp in self._partitions:
+                    read.setdefault(tp, []).append((piece.low, piece.high))
+        found = {tp: self._partitions[tp].of(ranges) for tp, ranges in read.items()}
+        return {tp: each for tp, each in found.items() if each}

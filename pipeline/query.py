@@ -102,26 +102,28 @@ class Query:
             assert self._store is not None
             partitions = self._store.partitions(options.includes_topic, self._is_read)
             for each, first_page in partitions.items():
-                where = TopicPartition(each.topic, each.partition)
-                is_first = found.setdefault(where, each) == each
+                tp = TopicPartition(each.topic, each.partition)
+                is_first = found.setdefault(tp, each) == each
                 if first_page is None:
                     continue
-                self._first_pages[where] = first_page
+                self._first_pages[tp] = first_page
                 if not is_first:
                     raise BadOption(
                         f"the store has two topics called {each.topic}, and one of them was deleted:"
                         " set kafka.bootstrap.servers to select it"
                     )
-        missing = {*options.subscribe, *options.assign} - {where.topic for where in found}
+        missing = {*options.subscribe, *options.assign} - {tp.topic for tp in found}
         if missing:
             raise BadOption(f"there is no topic {', '.join(sorted(missing))} {self._location_text}")
         if options.assign:
-            asked = {TopicPartition(name, n) for name, all in options.assign.items() for n in all}
-            if asked - found.keys():
+            requested = {
+                TopicPartition(name, n) for name, all in options.assign.items() for n in all
+            }
+            if requested - found.keys():
                 raise BadOption(
-                    f"there is no partition {_listed(asked - found.keys())} {self._location_text}"
+                    f"there is no partition {_listed(requested - found.keys())} {self._location_text}"
                 )
-            found = {where: found[where] for where in asked}
+            found = {tp: found[tp] for tp in requested}
         return dict(sorted(found.items()))
 
     @property
@@ -136,14 +138,14 @@ class Query:
         )
 
     def _is_read(self, partition: TopicIdPartition) -> bool:
-        where = (partition.topic, partition.partition)
-        return self._options.includes_partition(*where) and self._filtered.has_partition(*where)
+        tp = (partition.topic, partition.partition)
+        return self._options.includes_partition(*tp) and self._filtered.has_partition(*tp)
 
     @cached_property
     def partitions(self) -> dict[TopicPartition, TopicIdPartition | None]:
         """Return the named partitions that pass the filters."""
         passes = self._filtered.has_partition
-        return {where: id for where, id in self._named.items() if passes(*where)}
+        return {tp: id for tp, id in self._named.items() if passes(*tp)}
 
     @property
     def topic_ids(self) -> dict[str, UUID]:
@@ -160,8 +162,8 @@ class Query:
         ends = self.resolve(partitions, options.ending, is_end=True)
         starts = self.resolve(partitions, options.starting or OffsetSpec(everywhere=EARLIEST))
         self._check_named_starts(starts, ends)
-        asked = {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
-        return self.left(self._below_last_stable(asked))
+        requested = {tp: (starts[tp], max(starts[tp], ends[tp])) for tp in partitions}
+        return self.left(self._below_last_stable(requested))
 
     def _check_named_starts(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -171,11 +173,11 @@ class Query:
         """
         if self._options.starting is None or self._options.starting.offsets is None:
             return
-        behind = [where for where, start in starts.items() if start > ends[where]]
-        for where, end in self._log_ends(behind).items():
-            if starts[where] <= end:  # beyond a named end or the last stable offset only
+        beyond_end = [tp for tp, start in starts.items() if start > ends[tp]]
+        for tp, end in self._log_ends(beyond_end).items():
+            if starts[tp] <= end:  # beyond a named end or the last stable offset only
                 continue
-            text = f"{_ends_at(where, end, False)}, and the query starts at {starts[where]}"
+            text = f"{_ends_at(tp, end, False)}, and the query starts at {starts[tp]}"
             if self._options.fail_on_data_loss:
                 raise DataLoss(f"{text} (failOnDataLoss=false reads nothing)")
             log.error("%s: the partition is not read", text)
@@ -186,38 +188,38 @@ class Query:
             return self._stored.limits(partitions, LATEST, committed=False)
         return self._brokers.offsets(dict.fromkeys(partitions, LATEST))
 
-    def left(self, asked: Ranges) -> dict[TopicPartition, tuple[int, int]]:
+    def left(self, requested: Ranges) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offsets that still exist; earlier ones are recorded as lost. Raises DataLoss."""
-        earliest = self._limits(list(asked), EARLIEST)
+        earliest = self._limits(list(requested), EARLIEST)
         found = {}
-        for where, (low, high) in asked.items():
-            first = min(earliest[where], high)
+        for tp, (low, high) in requested.items():
+            first = min(earliest[tp], high)
             if low < first:
-                begins = f"{where} now starts at offset {earliest[where]}"
-                self.record_loss(where, low, first, f"{begins}, and the query starts at {low}")
-            found[where] = (max(low, first), high)
+                begins = f"{tp} now starts at offset {earliest[tp]}"
+                self.record_loss(tp, low, first, f"{begins}, and the query starts at {low}")
+            found[tp] = (max(low, first), high)
         return found
 
-    def record_loss(self, where: TopicPartition, low: int, high: int, text: str) -> None:
+    def record_loss(self, tp: TopicPartition, low: int, high: int, text: str) -> None:
         """Record offsets as lost. Raises DataLoss unless `failOnDataLoss` is false."""
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text} (failOnDataLoss=false reads what is available)")
-        self._lost.setdefault(where, []).append(LostOffsets(*where, low, high, text))
+        self._lost.setdefault(tp, []).append(LostOffsets(*tp, low, high, text))
 
-    def _below_last_stable(self, asked: Ranges) -> Ranges:
+    def _below_last_stable(self, requested: Ranges) -> Ranges:
         """Limit the ranges to the last readable offset. Raises DataLoss if the end was named."""
         options = self._options
         is_named = options.ending.offsets is not None
         if not (options.read_committed if self._brokers is None else is_named):
-            return asked
-        limits = self._limits(list(asked), LATEST)
+            return requested
+        limits = self._limits(list(requested), LATEST)
         found = {}
-        for where, (low, high) in asked.items():
-            end = min(high, max(low, limits[where]))
+        for tp, (low, high) in requested.items():
+            end = min(high, max(low, limits[tp]))
             if end < high and is_named:
-                text = _ends_at(where, limits[where], options.read_committed)
-                self.record_loss(where, end, high, f"{text}, and the query ends at {high}")
-            found[where] = (low, end)
+                text = _ends_at(tp, limits[tp], options.read_committed)
+                self.record_loss(tp, end, high, f"{text}, and the query ends at {high}")
+            found[tp] = (low, end)
         return found
 
     def resolve(
@@ -233,31 +235,31 @@ class Query:
             return self._named_offsets(partitions, position.offsets)
         times = position.timestamps_ms
         wanted = {
-            where: position.timestamp_ms if times is None else _given(times, where, "a timestamp")
-            for where in partitions
+            tp: position.timestamp_ms if times is None else _given(times, tp, "a timestamp")
+            for tp in partitions
         }
-        asked = {where: at for where, at in wanted.items() if at is not None}
-        found = self._at_times(asked, is_end=is_end)
+        requested = {tp: at for tp, at in wanted.items() if at is not None}
+        found = self._at_times(requested, is_end=is_end)
         latest = self._limits(partitions, LATEST)
-        for where, offset in found.items():
+        for tp, offset in found.items():
             if offset >= 0:
                 continue
             if not is_end and not self._options.missing_timestamp_is_latest:
                 raise BadOption(
-                    f"{where} has no record with timestamp {wanted[where]} or later"
+                    f"{tp} has no record with timestamp {wanted[tp]} or later"
                     " (startingOffsetsByTimestampStrategy=latest starts at its end)"
                 )
-            found[where] = latest[where]
+            found[tp] = latest[tp]
         return found
 
     def _named_offsets(
         self, partitions: Sequence[TopicPartition], offsets: Mapping[str, Mapping[int, int]]
     ) -> dict[TopicPartition, int]:
-        named = {where: _given(offsets, where, "an offset") for where in partitions}
+        named = {tp: _given(offsets, tp, "an offset") for tp in partitions}
         found = dict(named)
         for special in (EARLIEST, LATEST):
-            asked = [where for where, offset in named.items() if offset == special]
-            found.update(self._limits(asked, special))
+            requested = [tp for tp, offset in named.items() if offset == special]
+            found.update(self._limits(requested, special))
         return found
 
     def _limits(
@@ -282,40 +284,42 @@ class Query:
         """Plan the ranges, as far as they pass the filters."""
         plan = QueryPlan()
         filtered = filtered or self._filtered
-        left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
-        left = {where: (low, high) for where, (low, high) in left.items() if low < high}
+        left = {tp: filtered.offsets(*tp, *ends) for tp, ends in sorted(ranges.items())}
+        left = {tp: (low, high) for tp, (low, high) in left.items() if low < high}
         if self._store is None:
             left = self._between_times(left, filtered)
         tiered = self._possibly_tiered(left)
         self._stored.look_up(list(tiered))
         planned = self._plan_stored(tiered, filtered)
-        for where in sorted({*left, *self._lost}):
-            low, high = left.get(where, ranges.get(where, (0, 0)))
-            self._plan_lost(plan, where, filtered, 0, high)
-            if where in tiered:
+        for tp in sorted({*left, *self._lost}):
+            low, high = left.get(tp, ranges.get(tp, (0, 0)))
+            self._plan_lost(plan, tp, filtered, 0, high)
+            if tp in tiered:
                 of_it = next(planned)
                 plan.pieces += of_it.pieces
                 plan.aborted |= of_it.aborted
-            elif where in left:
-                plan.pieces.append(self._at_brokers(where, low, high))
-            self._plan_lost(plan, where, filtered, high, INT64_MAX)
+            elif tp in left:
+                plan.pieces.append(self._at_brokers(tp, low, high))
+            self._plan_lost(plan, tp, filtered, high, INT64_MAX)
         if self._store is not None:
             plan.pieces = self._narrowed(self._store, plan.pieces, filtered)
         plan.pieces = self._with_epochs(plan.pieces)
         return plan
 
-    def _at_brokers(self, where: TopicPartition, low: int, high: int) -> BrokerRange:
-        id = self.partitions.get(where)
-        return BrokerRange(*where, low, high, None if id is None else id.topic_id)
+    def _at_brokers(self, tp: TopicPartition, low: int, high: int) -> BrokerRange:
+        id = self.partitions.get(tp)
+        return BrokerRange(*tp, low, high, None if id is None else id.topic_id)
 
     def _with_epochs(self, pieces: list[PlannedRange]) -> list[PlannedRange]:
         """Add the leader epochs, which are requested last: everything that is read was written in these or earlier
         epochs.
         """
-        asked = {TopicPartition(e.topic, e.partition) for e in pieces if isinstance(e, BrokerRange)}
-        if self._brokers is None or not asked:
+        requested = {
+            TopicPartition(e.topic, e.partition) for e in pieces if isinstance(e, BrokerRange)
+        }
+        if self._brokers is None or not requested:
             return pieces
-        epochs = self._brokers.leader_epochs(sorted(asked))
+        epochs = self._brokers.leader_epochs(sorted(requested))
 
         def with_epoch(piece: PlannedRange) -> PlannedRange:
             if not isinstance(piece, BrokerRange):
@@ -331,13 +335,13 @@ class Query:
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Narrow the ranges by time, by offsets for times from the leaders."""
         found = dict(ranges)
-        for where, first in self._offsets_at_time(ranges, filtered.since_ms).items():
-            low, high = found[where]
-            found[where] = max(low, first if first >= 0 else high), high
-        for where, first in self._offsets_at_time(ranges, self._too_late_ms(filtered)).items():
-            low, high = found[where]
-            found[where] = low, min(high, first if first >= 0 else high)
-        return {where: (low, high) for where, (low, high) in found.items() if low < high}
+        for tp, first in self._offsets_at_time(ranges, filtered.since_ms).items():
+            low, high = found[tp]
+            found[tp] = max(low, first if first >= 0 else high), high
+        for tp, first in self._offsets_at_time(ranges, self._too_late_ms(filtered)).items():
+            low, high = found[tp]
+            found[tp] = low, min(high, first if first >= 0 else high)
+        return {tp: (low, high) for tp, (low, high) in found.items() if low < high}
 
     def _offsets_at_time(self, ranges: Ranges, at_ms: int) -> dict[TopicPartition, int]:
         """Return the offset for a filter's time; nothing for an unbounded one, or before 1970, which has a special
@@ -390,31 +394,29 @@ class Query:
         if self._brokers is None or self._store is None or not ranges:
             return ranges
         ends = self._brokers.remote_log_end_offsets(ranges)
-        return {
-            where: each for where, each in ranges.items() if each[0] < ends.get(where, INT64_MAX)
-        }
+        return {tp: each for tp, each in ranges.items() if each[0] < ends.get(tp, INT64_MAX)}
 
     def _plan_lost(
         self,
         plan: QueryPlan,
-        where: TopicPartition,
+        tp: TopicPartition,
         filtered: PushedFilters,
         since: int,
         until: int,
     ) -> None:
         """Add the lost offsets that start in `since` <= offset < `until`."""
-        for lost in self._lost.get(where, ()):
-            low, high = filtered.offsets(*where, lost.low, lost.high)
+        for lost in self._lost.get(tp, ()):
+            low, high = filtered.offsets(*tp, lost.low, lost.high)
             if low < high and since <= low < until:
                 plan.pieces.append(replace(lost, low=low, high=high))
 
     def _plan_stored(self, ranges: Ranges, filtered: PushedFilters) -> Iterator[QueryPlan]:
         """Plan partitions in order; concurrently if transaction indexes are read."""
 
-        def planned(where: TopicPartition) -> QueryPlan:
+        def planned(tp: TopicPartition) -> QueryPlan:
             plan = QueryPlan()
-            self._plan_partition(plan, where, *ranges[where], filtered)
-            self._stored.forget(where)  # frees memory
+            self._plan_partition(plan, tp, *ranges[tp], filtered)
+            self._stored.forget(tp)  # frees memory
             return plan
 
         if self._store is not None and self._options.leaves_out_aborted:
@@ -422,25 +424,25 @@ class Query:
         return map(planned, sorted(ranges))
 
     def _plan_partition(
-        self, plan: QueryPlan, where: TopicPartition, low: int, high: int, filtered: PushedFilters
+        self, plan: QueryPlan, tp: TopicPartition, low: int, high: int, filtered: PushedFilters
     ) -> None:
-        slices = self._stored.below_last_stable(where, low, high)
+        slices = self._stored.below_last_stable(tp, low, high)
         late = self._first_too_late(slices, filtered)
         if late is not None:
             slices = slices[: late + 1]
             high = slices.high
-        unresolved = self._stored.unresolved(where)
+        unresolved = self._stored.unresolved(tp)
         read = slices[slices.may_have_record_at_or_after(filtered.since_ms)]
         if self._options.leaves_out_aborted and len(read):
-            aborted = self._stored.aborted(where, read.low, read.high, unresolved)
-            plan.aborted[where.topic, where.partition] = aborted
+            aborted = self._stored.aborted(tp, read.low, read.high, unresolved)
+            plan.aborted[tp.topic, tp.partition] = aborted
         unresolved = overlapping(unresolved, low, high)
         if unresolved and self._options.corrupt_segments == "fail":
             raise with_skip_hint(unresolved[0].error)
         for unresolved_range in unresolved:
             slices = slices.without(unresolved_range.low, unresolved_range.high)
         gaps = slices.gaps(low, high)
-        lacking = [self._lacking(where, begin, end, unresolved) for begin, end, _ in gaps]
+        lacking = [self._lacking(tp, begin, end, unresolved) for begin, end, _ in gaps]
         lost = [e for each in lacking for e in each if isinstance(e, LostOffsets) and e.key is None]
         if lost and self._options.fail_on_data_loss:
             reasons = "; ".join(each.reason for each in lost)
@@ -458,7 +460,7 @@ class Query:
             cursor = at
 
     def _lacking(
-        self, where: TopicPartition, low: int, high: int, unresolved: Sequence[UnresolvedOffsets]
+        self, tp: TopicPartition, low: int, high: int, unresolved: Sequence[UnresolvedOffsets]
     ) -> list[BrokerRange | LostOffsets]:
         """Return ranges for offsets that no slice has."""
         found: list[BrokerRange | LostOffsets] = []
@@ -467,34 +469,34 @@ class Query:
             if begin >= end:
                 continue
             if low < begin:
-                found.append(self._gap(where, low, begin))
+                found.append(self._gap(tp, low, begin))
             found.append(
                 LostOffsets(
-                    *where, begin, end, str(unresolved_range.error), unresolved_range.error.key
+                    *tp, begin, end, str(unresolved_range.error), unresolved_range.error.key
                 )
             )
             low = end
-        return [*found, self._gap(where, low, high)] if low < high else found
+        return [*found, self._gap(tp, low, high)] if low < high else found
 
-    def _gap(self, where: TopicPartition, low: int, high: int) -> BrokerRange | LostOffsets:
+    def _gap(self, tp: TopicPartition, low: int, high: int) -> BrokerRange | LostOffsets:
         """Return the range for offsets that are not in the store."""
         if self._brokers is not None:
-            return self._at_brokers(where, low, high)
+            return self._at_brokers(tp, low, high)
         covered = self._stored.covered
-        for start, error in self._stored.unreadable(where):
-            if start < high and (start >= low or not len(covered(where, start, low))):
-                return LostOffsets(*where, low, high, str(error), error.key)
-        text = f"the store has no segment with offsets {low} to {high - 1} of {where}"
+        for start, error in self._stored.unreadable(tp):
+            if start < high and (start >= low or not len(covered(tp, start, low))):
+                return LostOffsets(*tp, low, high, str(error), error.key)
+        text = f"the store has no segment with offsets {low} to {high - 1} of {tp}"
         if self._options.read_committed:
             text += ", or the outcome of their transactions"
-        return LostOffsets(*where, low, high, text)
+        return LostOffsets(*tp, low, high, text)
 
 
-def _ends_at(where: TopicPartition, limit: int, committed: bool) -> str:
+def _ends_at(tp: TopicPartition, limit: int, committed: bool) -> str:
     """Describe the last readable offset."""
     if not committed:
-        return f"{where} now ends at offset {limit}"
-    return f"the last stable offset of {where} is {limit}"
+        return f"{tp} now ends at offset {limit}"
+    return f"the last stable offset of {tp} is {limit}"
 
 
 def _check_position(position: OffsetSpec, partitions: Collection[TopicPartition]) -> None:
@@ -513,10 +515,10 @@ def _listed(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(str(each) for each in sorted(partitions))
 
 
-def _given(values: Mapping[str, Mapping[int, int]], where: TopicPartition, what: str) -> int:
+def _given(values: Mapping[str, Mapping[int, int]], tp: TopicPartition, what: str) -> int:
     try:
-        return values[where.topic][where.partition]
+        return values[tp.topic][tp.partition]
     except KeyError:
         raise BadOption(
-            f"{what} is missing for {where}: add it, or exclude the partition (assign)"
+            f"{what} is missing for {tp}: add it, or exclude the partition (assign)"
         ) from None

@@ -159,16 +159,16 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(piece, LostOffsets):
         raise _lost(piece)
-    where = _where(piece)
+    tp = _where(piece)
     wanted = RecordSelection(
-        *where,
+        *tp,
         reading.columns,
         piece.low,
         piece.high,
         reading.since_ms,
         reading.until_ms,
         reading.too_late_ms,
-        aborted.get(where, ()),
+        aborted.get(tp, ()),
         reading.rows,
     )
     if isinstance(piece, BrokerRange):
@@ -206,13 +206,13 @@ def _is_gone(reading: ReadSettings, piece: SegmentSlice) -> bool:
         return False
     from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
 
-    where = TopicPartition(*_where(piece))
+    tp = TopicPartition(*_where(piece))
     try:
         brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
-        topic = brokers.topics().get(where.topic)
+        topic = brokers.topics().get(tp.topic)
         if topic is None or topic.topic_id not in (None, piece.segment.partition.topic_id):
             return True
-        return brokers.offsets({where: EARLIEST})[where] >= piece.high
+        return brokers.offsets({tp: EARLIEST})[tp] >= piece.high
     except BrokersUnavailable:
         return False
 
@@ -263,12 +263,12 @@ def _read_broker(
 
     assert reading.bootstrap is not None
     brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
-    where = TopicPartition(piece.topic, piece.partition)
+    tp = TopicPartition(piece.topic, piece.partition)
     offset, idle = piece.low, 0
     while offset < piece.high:
         try:
             fetched = brokers.fetch(
-                where,
+                tp,
                 offset,
                 topic_id=piece.topic_id,
                 read_committed=reading.read_committed,
@@ -277,13 +277,13 @@ def _read_broker(
         except KafkaError as error:
             if error.code is ErrorCode.inconsistent_topic_id:
                 raise _gone(piece, offset, error.message) from None
-            first = brokers.offsets({where: EARLIEST})[where]
+            first = brokers.offsets({tp: EARLIEST})[tp]
             raise _lost_before(piece, offset, first) from None
         gone = [
             AbortedTransaction(producer, first, INT64_MAX) for producer, first in fetched.aborted
         ]
         decoder = decoder_of(
-            replace(wanted, low=offset, aborted=gone), f"{where}, fetched at {offset}"
+            replace(wanted, low=offset, aborted=gone), f"{tp}, fetched at {offset}"
         )
         records, epoch = _of_its_epochs(piece, offset, memoryview(fetched.records))
         try:
@@ -299,11 +299,11 @@ def _read_broker(
             raise _gone(piece, decoder.next_offset, text)
         idle = idle + 1 if decoder.next_offset == offset else 0
         if idle > IDLE_FETCHES_MAX:
-            end = brokers.offsets({where: LATEST})[where]
+            end = brokers.offsets({tp: LATEST})[tp]
             if end <= offset:
                 raise _gone(piece, offset, f"the log now ends at offset {end}")
             raise BrokersUnavailable(
-                f"{reading.bootstrap} returned no records of {where} from offset {offset} on"
+                f"{reading.bootstrap} returned no records of {tp} from offset {offset} on"
                 f" in {idle} fetches: {RETRY_HINT}"
             )
         offset = decoder.next_offset

@@ -274,10 +274,10 @@ class SegmentSlices:
 
     def without(self, low: int, high: int) -> SegmentSlices:
         """Return the slices without the offsets low <= offset < high."""
-        before, behind = self.rows.copy(), self.rows.copy()
+        before, after = self.rows.copy(), self.rows.copy()
         before["high"] = np.minimum(before["high"], low)
-        behind["low"] = np.maximum(behind["low"], high)
-        rows = np.concatenate([before, behind])
+        after["low"] = np.maximum(after["low"], high)
+        rows = np.concatenate([before, after])
         rows = rows[rows["low"] < rows["high"]]
         order = np.argsort(rows["low"], kind="stable")
         return SegmentSlices(self.partition, rows[order], self.customs)

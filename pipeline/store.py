@@ -108,10 +108,10 @@ class Store:
         found = [
             each for name in names if (each := parse_directory(name)) and includes_topic(each.topic)
         ]
-        asked = [each for each in found if is_read(each)]
-        prefixes = dict(zip(asked, self._at_once(self.first_page, asked), strict=True))
-        empty = {where for where, first_page in prefixes.items() if not first_page.manifests}
-        return {where: prefixes.get(where) for where in found if where not in empty}
+        wanted = [each for each in found if is_read(each)]
+        prefixes = dict(zip(wanted, self._at_once(self.first_page, wanted), strict=True))
+        empty = {tp for tp, first_page in prefixes.items() if not first_page.manifests}
+        return {tp: prefixes.get(tp) for tp in found if tp not in empty}
 
     def first_page(self, partition: TopicIdPartition) -> FirstPage:
         summary, last = None, ""

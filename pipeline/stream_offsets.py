@@ -76,7 +76,7 @@ class StreamOffsets:
 
     def excluding(self, topics: Mapping[str, object]) -> Offsets:
         """Return the offsets of all topics but these."""
-        return {where: at for where, at in self.offsets.items() if where.topic not in topics}
+        return {tp: at for tp, at in self.offsets.items() if tp.topic not in topics}
 
 
 def _by_partition(given: Mapping[str, Mapping[str, Any]]) -> Offsets:

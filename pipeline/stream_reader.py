@@ -83,9 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = (self._target or _at(query, ENDS)).offsets
         latest = {**begin, **ends, **self._truncated_ends(query, begin, ends)}
         begin = {**self._new_partition_starts(query, begin, latest), **begin}
-        if self._is_below_min_offsets(
-            sum(max(0, latest[where] - begin[where]) for where in latest)
-        ):
+        if self._is_below_min_offsets(sum(max(0, latest[tp] - begin[tp]) for tp in latest)):
             end = replace(begun, begin=None)
         else:
             if isinstance(limit, ReadMaxRows):
@@ -100,29 +98,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, until = StreamOffsets.parse(start), StreamOffsets.parse(end)
         begin = self._begin(start, begun, until)
         query = Query(self._options)
-        gone = self._recreated_topics(until, query.topic_ids)
-        for where, offset in until.offsets.items():
-            self._check_forward(where, begin.get(where, 0), offset)
+        recreated = self._recreated_topics(until, query.topic_ids)
+        for tp, offset in until.offsets.items():
+            self._check_forward(tp, begin.get(tp, 0), offset)
         ranges = {}
-        for where, offset in until.offsets.items():
-            low = begin.get(where, 0)
-            if where.topic in gone:
-                query.record_loss(where, low, offset, gone[where.topic])
-            elif where in query.partitions:
-                ranges[where] = (low, offset)
+        for tp, offset in until.offsets.items():
+            low = begin.get(tp, 0)
+            if tp.topic in recreated:
+                query.record_loss(tp, low, offset, recreated[tp.topic])
+            elif tp in query.partitions:
+                ranges[tp] = (low, offset)
             else:
-                query.record_loss(where, low, offset, self._removal_reason(where))
+                query.record_loss(tp, low, offset, self._removal_reason(tp))
         return self._table.tasks(query.plan(query.left(ranges)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._table.read(partition, PushedFilters())
 
-    def _removal_reason(self, where: TopicPartition) -> str:
+    def _removal_reason(self, tp: TopicPartition) -> str:
         """Explain why a partition that the stream has read is no longer part of the query."""
-        if self._options.includes_partition(*where):
-            return f"{where} was deleted while it was read"
+        if self._options.includes_partition(*tp):
+            return f"{tp} was deleted while it was read"
         return (
-            f"the stream has read {where}, which is no longer part of its options (subscribe,"
+            f"the stream has read {tp}, which is no longer part of its options (subscribe,"
             " assign): add it again, or use a new checkpoint"
         )
 
@@ -134,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start != self._initial or not self._options.starts_at_latest:
             return begin
         # An empty batch of an earlier version, which ends where it began.
-        return {where: min(at, until.offsets.get(where, at)) for where, at in begin.items()}
+        return {tp: min(at, until.offsets.get(tp, at)) for tp, at in begin.items()}
 
     def _recreated_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> dict[str, str]:
         """Return the topics that were recreated since the `known` offsets. They are read from their start, and
@@ -156,25 +154,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the starts of partitions that were added since the query began: 0, so that offsets deleted by
         retention are reported as lost (`partitions`), or the log start offset with failOnDataLoss=false.
         """
-        new = [where for where in seen if where not in begin]
+        new = [tp for tp in seen if tp not in begin]
         if self._options.fail_on_data_loss or not new:
             return dict.fromkeys(new, 0)
         return query.resolve(new, OffsetSpec(everywhere=EARLIEST))
 
     def _truncated_ends(self, query: Query, begin: Offsets, latest: Offsets) -> Offsets:
         """Return the ends of partitions that were recreated or truncated. Raises DataLoss."""
-        before = [where for where, offset in latest.items() if offset < begin.get(where, 0)]
+        before = [tp for tp, offset in latest.items() if offset < begin.get(tp, 0)]
         # A query with Trigger.AvailableNow may begin after the end offsets that it determined earlier.
         now = query.resolve(before, OffsetSpec(everywhere=LATEST))
-        for where in before:
-            self._check_forward(where, begin[where], now[where])
-        return {where: min(begin[where], now[where]) for where in before}
+        for tp in before:
+            self._check_forward(tp, begin[tp], now[tp])
+        return {tp: min(begin[tp], now[tp]) for tp in before}
 
-    def _check_forward(self, where: TopicPartition, begin: int, end: int) -> None:
+    def _check_forward(self, tp: TopicPartition, begin: int, end: int) -> None:
         if end >= begin:
             return
         text = (
-            f"{where} ends at offset {end}, and the stream was at {begin}: it was recreated or"
+            f"{tp} ends at offset {end}, and the stream was at {begin}: it was recreated or"
             " truncated"
         )
         if self._options.fail_on_data_loss:
@@ -195,16 +193,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def limit_offsets(begin: Offsets, latest: Offsets, limit: int) -> Offsets:
     """Return the ends of a batch of about `limit` offsets, divided in proportion to each partition's lag, at least
-    one for each that has any; partitions that were truncated go back at once.
+    one for each partition with a lag. The end of a truncated partition is its new log end offset.
     """
-    behind = {where: latest[where] - begin[where] for where in latest}
-    total = sum(count for count in behind.values() if count > 0)
+    lags = {tp: latest[tp] - begin[tp] for tp in latest}
+    total = sum(count for count in lags.values() if count > 0)
     if total <= limit:
         return latest
     found = {}
-    for where, count in behind.items():
+    for tp, count in lags.items():
         share = max(1, int(limit * count / total))
-        found[where] = begin[where] + min(count, share)
+        found[tp] = begin[tp] + min(count, share)
     return found
 
 

@@ -1,6 +1,6 @@
 """Progress output of jobs: one line that is overwritten on a terminal, or JSON rows on request.
 
-Progress goes to stderr and results to stdout; with `--json` both go to stdout, one object a line.
+Progress goes to stderr and results to stdout; with `--json` both go to stdout, one object per line.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_price(price: float | None, rules: Sequence[RetentionRule]) -> None:
-    """Check that a price is valid and goes with a what-if rule. Raises BadOption."""
+    """Check that a price is valid and that a what-if rule is given. Raises BadOption."""
     from odradek.pipeline.errors import BadOption
 
     if price is not None and not rules:

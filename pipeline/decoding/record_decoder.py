@@ -141,12 +141,12 @@ class RecordDecoder:
                 self._rest, view = joined, view[taken:]
                 continue
             # bytes of this piece that belong to later batches
-            behind = min(len(joined) - whole, taken)
+            carried = min(len(joined) - whole, taken)
             yield from self._feed(memoryview(joined))
             if self.is_done:
                 return
-            self._rest = self._rest[: len(self._rest) - behind]
-            view = view[taken - behind :]
+            self._rest = self._rest[: len(self._rest) - carried]
+            view = view[taken - carried :]
         if len(view):
             yield from self._feed(view)
 
@@ -187,8 +187,8 @@ class RecordDecoder:
                 self._begins_by = None
             good = self._in_order(found, following) if count else 0
             if good:
-                behind = following if good == count else INT64_MAX
-                yield from self._decode(data, found[:good], behind)
+                next_offset = following if good == count else INT64_MAX
+                yield from self._decode(data, found[:good], next_offset)
                 self._have_seen(found[:good])
             if good < count and not (self.is_done and self._is_within(found[good])):
                 raise self._corrupt(_WRONG_OFFSETS, int(found["position"][good]))

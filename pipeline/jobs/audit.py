@@ -314,7 +314,7 @@ class _ClusterView:
 
     def deleted(self) -> list[DeletedPartition]:
         """Return deleted partitions that still have segments."""
-        gone = [each for each in self.known.partitions() if not self.is_there(each)]
+        deleted = [each for each in self.known.partitions() if not self.is_there(each)]
         found = [
             DeletedPartition(
                 each,
@@ -322,7 +322,7 @@ class _ClusterView:
                 self.known.is_deleted(each),
                 self._ids.get(each.topic),
             )
-            for each in sorted(gone, key=_order)
+            for each in sorted(deleted, key=_order)
         ]
         return [each for each in found if each.segments]
 

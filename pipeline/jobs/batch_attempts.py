@@ -134,17 +134,17 @@ class BatchAttempts:
         prefix = staging_prefix(batch.export)
         former = [name for name in self._files.names(self._out) if name.startswith(prefix)]
         self._confirm()
-        self._of_each(self._files.remove, [f"{self._out}/{name}" for name in former])
+        self._run_for_each(self._files.remove, [f"{self._out}/{name}" for name in former])
 
     def _place(self, staged: Iterable[StagedFile], former: Iterable[str]) -> None:
         staged, former = list(staged), list(former)
-        self._of_each(self._files.sync, [each.file for each in staged])
+        self._run_for_each(self._files.sync, [each.file for each in staged])
         self._confirm()
-        self._of_each(self._files.remove, former)
+        self._run_for_each(self._files.remove, former)
         directories = [f"{self._out}/{each}" for each in dict.fromkeys(e.directory for e in staged)]
-        self._of_each(self._files.make, directories)
-        self._of_each(self._move, staged)
-        self._of_each(self._files.sync, self._above([*directories, *map(_parent, former)]))
+        self._run_for_each(self._files.make, directories)
+        self._run_for_each(self._move, staged)
+        self._run_for_each(self._files.sync, self._above([*directories, *map(_parent, former)]))
 
     def _above(self, directories: Iterable[str]) -> list[str]:
         """Return these directories and their parents up to the table's directory."""
@@ -169,14 +169,14 @@ class BatchAttempts:
         return self._within([f"{each}/{batch_directory(batch)}" for each in above])
 
     def _within(self, directories: Sequence[str]) -> list[str]:
-        names = self._of_each(self._files.names, directories)
+        names = self._run_for_each(self._files.names, directories)
         return [
             f"{each}/{name}"
             for each, found in zip(directories, names, strict=True)
             for name in found
         ]
 
-    def _of_each(self, act: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    def _run_for_each(self, act: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         """Call `act` concurrently. After an error no more calls are started; it is raised when none is in progress."""
         with ThreadPoolExecutor(self._at_once, thread_name_prefix="odradek-files") as pool:
             return list(pool.map(act, items))

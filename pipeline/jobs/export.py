@@ -250,7 +250,7 @@ def _check_begins(
     _starts(query, options)
     if not table.exists():
         return
-    topics = {where.topic for where in query.partitions}
+    topics = {tp.topic for tp in query.partitions}
     has_some = table.read().where(f.col("topic").isin(topics)).limit(1).count()
     if has_some and not checkpoint.exists:  # another run of this export may have started meanwhile
         raise BadOption(
@@ -287,7 +287,7 @@ class _ExportProgress:
         self._check_topics(checkpoint.ends(checkpoint.last_started()), self._query.topic_ids)
         begin = self._begin()
         target = self._query.resolve(list(self._query.partitions), OffsetSpec(everywhere=LATEST))
-        self._total = sum(max(0, target[where] - begin.get(where, 0)) for where in target)
+        self._total = sum(max(0, target[tp] - begin.get(tp, 0)) for tp in target)
         self._done = 0
         self._since = RealClock().monotonic()
 
@@ -296,7 +296,7 @@ class _ExportProgress:
         before, ends = self._checkpoint.ends(batch - 1), self._checkpoint.ends(batch)
         self._check_topics(before, ends.topic_ids)
         begin = before.offsets if batch > 0 else self._first(ends)
-        return {where: (begin.get(where, 0), end) for where, end in ends.offsets.items()}
+        return {tp: (begin.get(tp, 0), end) for tp, end in ends.offsets.items()}
 
     def _check_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> None:
         """Check that no topic was recreated: its offsets would repeat those of the old topic in the same table, so
@@ -318,8 +318,8 @@ class _ExportProgress:
         if begin is None:
             return dict(given)
         offsets: dict[str, dict[int, int]] = {}
-        for where in self._query.partitions:
-            offsets.setdefault(where.topic, {})[where.partition] = begin.get(where, 0)
+        for tp in self._query.partitions:
+            offsets.setdefault(tp.topic, {})[tp.partition] = begin.get(tp, 0)
         return {**without_prefixes(given, "starting"), "startingoffsets": json.dumps(offsets)}
 
     def has(self, batch: ExportBatch) -> None:

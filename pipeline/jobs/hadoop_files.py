@@ -35,7 +35,7 @@ class HadoopFiles:
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
 
     def exists(self, path: str) -> bool:
-        with _translate_hadoop_errors(path, "looked at"):
+        with _translate_hadoop_errors(path, "checked"):
             files, at = self._at(path)
             return bool(files.exists(at))
 
@@ -176,7 +176,7 @@ class HadoopFiles:
 
     def local(self, path: str) -> str | None:
         """Return the path on the local file system; None for other file systems."""
-        with _translate_hadoop_errors(path, "looked at"):
+        with _translate_hadoop_errors(path, "checked"):
             files, at = self._at(path)
             is_local = str(files.getScheme()) == "file"
             return str(files.makeQualified(at).toUri().getPath()) if is_local else None

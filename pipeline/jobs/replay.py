@@ -211,10 +211,9 @@ def _begun(
 ) -> dict[int, PartitionProgress]:
     """Return the progress of each source partition, after fixing the range on the first run."""
     ids = {
-        where: "" if id is None else uuid_to_text(id.topic_id)
-        for where, id in query.partitions.items()
+        tp: "" if id is None else uuid_to_text(id.topic_id) for tp, id in query.partitions.items()
     }
-    topics = {where.topic for where in ids}
+    topics = {tp.topic for tp in ids}
     if len(topics) != 1:
         raise BadOption(
             "exactly one topic can be replayed at a time, not"
@@ -222,7 +221,7 @@ def _begun(
         )
 
     def fix() -> dict[int, PartitionProgress]:
-        last = max(where.partition for where in ids)
+        last = max(tp.partition for tp in ids)
         if keeps_partitions and last >= state.partitions:
             raise BadOption(
                 f"{state.topic} has {state.partitions} partitions, but partition {last} is"
@@ -234,10 +233,10 @@ def _begun(
             for each, (low, high) in query.ranges().items()
         }
 
-    found = target.begin(state, [where.partition for where in ids], fix)
-    for where, id in ids.items():
-        if where.partition in found:
-            _check_known(found[where.partition], where.topic, id, state, what)
+    found = target.begin(state, [tp.partition for tp in ids], fix)
+    for tp, id in ids.items():
+        if tp.partition in found:
+            _check_known(found[tp.partition], tp.topic, id, state, what)
     if not is_complete(found):
         raise progress_expired(state)
     into = next(iter(found.values())).into

@@ -142,13 +142,13 @@ class ReplayTarget:
         transactions are not waited for, and the progress may be about to advance.
         """
         places = {source: state.place(source) for source in sources}
-        wanted = {group: [where] for group, where in places.values()}
-        asked = partial(committed_by_group, self._cluster, wanted, stable=stable)
-        committed = self._ask(f"the committed offsets of groups {PREFIX}{state.job}.*", asked)
+        wanted = {group: [tp] for group, tp in places.values()}
+        request = partial(committed_by_group, self._cluster, wanted, stable=stable)
+        committed = self._ask(f"the committed offsets of groups {PREFIX}{state.job}.*", request)
         return {
-            source: _parsed(group, source, committed[group][where])
-            for source, (group, where) in places.items()
-            if committed[group][where].offset >= 0
+            source: _parsed(group, source, committed[group][tp])
+            for source, (group, tp) in places.items()
+            if committed[group][tp].offset >= 0
         }
 
     def begin(
@@ -174,8 +174,8 @@ class ReplayTarget:
 
             async def commit() -> None:
                 for source, each in fixed.items():
-                    group, where = state.place(source)
-                    await producer.send_offsets(group, {where: each.render()})
+                    group, tp = state.place(source)
+                    await producer.send_offsets(group, {tp: each.render()})
                 await producer.commit()
 
             self._ask(f"the commit of the start of job {state.job}", commit)
@@ -242,10 +242,10 @@ class ReplayWriter:
 
     def commit(self, progress: PartitionProgress) -> None:
         """Commit the records and the progress in one transaction."""
-        group, where = self._state.place(self._source)
+        group, tp = self._state.place(self._source)
 
         async def both() -> None:
-            await self._producer.send_offsets(group, {where: progress.render()})
+            await self._producer.send_offsets(group, {tp: progress.render()})
             await self._producer.commit()
 
         self._ask(f"the end of a transaction on {self._state.topic}", both)

@@ -171,12 +171,12 @@ def _oldest(
     """
     sizes = held.sizes[first:]
     oldest_ms = now_ms - limit_ms if limit_ms >= 0 else -1
-    goes = np.where(held.newest_ms >= 0, held.newest_ms, held.copied_ms)[first:] < oldest_ms
+    is_deleted = np.where(held.newest_ms >= 0, held.newest_ms, held.copied_ms)[first:] < oldest_ms
     if limit_bytes >= 0:
         excess = int(sizes.sum()) + held.local_bytes - limit_bytes
         deleted = np.cumsum(sizes)
-        goes |= (deleted <= excess) & (deleted - sizes + least_excess <= excess)
-    return len(goes) if goes.all() else int(np.argmin(goes))
+        is_deleted |= (deleted <= excess) & (deleted - sizes + least_excess <= excess)
+    return len(is_deleted) if is_deleted.all() else int(np.argmin(is_deleted))
 
 
 def retention(
@@ -219,23 +219,19 @@ def read_partition_logs(
     options = parse_options(source, streaming=False)
     query = Query(options)
     ranges = query.ranges()
-    tiered: dict[TopicPartition, list[SegmentSlices]] = {where: [] for where in ranges}
+    tiered: dict[TopicPartition, list[SegmentSlices]] = {tp: [] for tp in ranges}
     for piece in query.plan(ranges).pieces:
         if isinstance(piece, PackedSlices):
-            where = TopicPartition(piece.partition.topic, piece.partition.partition)
-            tiered[where].append(piece.unpacked())
-    tiered_to = {
-        where: runs[-1].high if runs else ranges[where][0] for where, runs in tiered.items()
-    }
+            tp = TopicPartition(piece.partition.topic, piece.partition.partition)
+            tiered[tp].append(piece.unpacked())
+    tiered_to = {tp: runs[-1].high if runs else ranges[tp][0] for tp, runs in tiered.items()}
     local = local_bytes(tiered_to) if tiered_to and options.bootstrap is not None else {}
-    for where, runs in tiered.items():
+    for tp, runs in tiered.items():
         ends, sizes, newest, copied = (
             np.concatenate([_NONE, *(run.rows[name].astype(np.int64) for run in runs)])
             for name in ("high", "size", "newest", "copied")
         )
-        yield PartitionLog(
-            *where, ranges[where][0], ends, sizes, newest, copied, local.get(where, 0)
-        )
+        yield PartitionLog(*tp, ranges[tp][0], ends, sizes, newest, copied, local.get(tp, 0))
 
 
 _NONE = np.zeros(0, np.int64)
@@ -272,7 +268,7 @@ def _local_bytes(spark: SparkSession, source: Mapping[str, str], ends: Ends) -> 
     columns = ", ".join(f"{name} {BATCH_SPARK_TYPES[name]}" for name in names)
     rows = (
         spark.read.format(NAME)
-        .options(**behind(source, ends))
+        .options(**untiered_options(source, ends))
         .schema(columns)
         .load()
         .groupBy("topic", "partition")
@@ -282,7 +278,7 @@ def _local_bytes(spark: SparkSession, source: Mapping[str, str], ends: Ends) -> 
     return {TopicPartition(row["topic"], row["partition"]): row["bytes"] for row in rows}
 
 
-def behind(source: Mapping[str, str], ends: Ends) -> dict[str, str]:
+def untiered_options(source: Mapping[str, str], ends: Ends) -> dict[str, str]:
     """Return the options for batches that only brokers have, of exactly these partitions from these offsets on;
     what retention deletes meanwhile is ignored.
     """

@@ -200,7 +200,7 @@ def _of_records(
     placed = records.withColumn("block", _block()).join(
         before, ["topic", "partition", "block"], "left"
     )
-    behind = f.unix_millis("reached") - f.unix_millis("timestamp")
+    lateness_ms = f.unix_millis("reached") - f.unix_millis("timestamp")
     most = f.expr(f"approx_top_k(hex(key), {int(job.top_keys)}) filter (where key is not null)")
     return (
         placed.withColumn("hour", _hour())
@@ -215,7 +215,7 @@ def _of_records(
                     each.getField("count").alias("records"),
                 ),
             ).alias("topKeys"),
-            f.count_if(behind > job.late_after_ms).alias("late"),
+            f.count_if(lateness_ms > job.late_after_ms).alias("late"),
         )
     )
 

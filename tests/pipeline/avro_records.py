@@ -1,4 +1,4 @@
-"""An Avro schema and records written with it."""
+"""Avro schema and records that were written with it."""
 
 from __future__ import annotations
 

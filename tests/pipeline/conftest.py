@@ -1,4 +1,4 @@
-"""One Spark for all tests of this folder: its start takes longer than most of them."""
+"""One Spark session for all tests of this folder, because its start takes longer than most tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on two threads of this machine that knows the source."""
+    """Session with two local threads and the registered source."""
     from pyspark.sql import SparkSession
 
     from odradek.pipeline import register
@@ -24,7 +24,7 @@ def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
-        # Nothing here runs for long enough to repay what is compiled well.
+        # The tests are too short for the JVM's second compiler to be worth its cost.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -39,8 +39,8 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def denied_object_reset() -> Iterator[None]:
-    """Let a test deny reads of one object with `Denying.denied`; the next test denies none."""
-    from tests.pipeline.tiered_queries import Denying
+    """Let a test deny reads of one object with `DenyingStore.denied`; the next test denies none."""
+    from tests.pipeline.tiered_queries import DenyingStore
 
     yield
-    Denying.denied = ""
+    DenyingStore.denied = ""

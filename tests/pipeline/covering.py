@@ -1,4 +1,4 @@
-"""What is read of segments, decided one by one: the model that `pipeline/leader_epoch_lineage.py` is held against."""
+"""Reference model of `pipeline/leader_epoch_lineage.py`, which selects one segment after the other."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def select_slices(
     low: int,
     high: int,
 ) -> list[SegmentSlice]:
-    """What is read of `segments` for the offsets from `low` on, before `high`, in their order.
+    """Return the slices of `segments` to read for the offsets low <= offset < high, in offset order.
 
-    `segments` are finished ones. `lineage` is the partition's leader epochs, ascending. Offsets that
-    no segment has are left out: between two stretches, before the first or after the last.
+    `segments` are finished segments. `lineage` is the partition's leader epochs, ascending. Offsets that no segment
+    has are skipped.
     """
     pieces = sorted(
         (
@@ -42,7 +42,7 @@ def select_slices(
             continue
         end, _, segment = heappop(reaching)
         if -end <= cursor:
-            reaching.clear()  # nor do the others reach further
+            reaching.clear()  # the remaining segments end no later
             continue
         found.append(SegmentSlice(segment, cursor, -end))
         cursor = -end
@@ -50,7 +50,7 @@ def select_slices(
 
 
 def _joined(slices: Iterable[SegmentSlice]) -> list[SegmentSlice]:
-    """Neighbours in one segment, which are of different epochs, as one."""
+    """Join adjacent slices of one segment that have different epochs."""
     found: list[SegmentSlice] = []
     for each in slices:
         last = found[-1] if found else None
@@ -64,7 +64,7 @@ def _joined(slices: Iterable[SegmentSlice]) -> list[SegmentSlice]:
 def _valid(
     segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochStart]
 ) -> Iterable[tuple[int, int]]:
-    """The offsets (from, before) that the lineage gives to the epochs the segment has them in."""
+    """Return the offset ranges of the segment that the lineage assigns to the segment's epochs."""
     limits = {
         each.epoch: (each.start_offset, after)
         for each, after in zip(

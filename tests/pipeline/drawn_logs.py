@@ -17,7 +17,7 @@ bytes_or_none = st.none() | st.binary(max_size=40)
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[bytes]:
-    """Batches of one log, with gaps as compaction leaves them, of every codec."""
+    """Batches of one log with gaps as after compaction, with every codec."""
     found = []
     offset = draw(st.integers(0, 2**40))
     end = 0

@@ -1,8 +1,8 @@
-"""What `test_export_to_delta` does on the Spark that Delta is for: exports, and breaks them.
+"""Exports to Delta for `test_export_to_delta`, on the Spark version of Delta, with failures.
 
     python -m tests.pipeline.exported_delta BOOTSTRAP DIRECTORY JARS
 
-Tells in JSON how many records each run of the export wrote, and what is in the tables after.
+Prints JSON with the number of records that each run of the export wrote, and the contents of the tables.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.pipeline.spark_session import open_session
 from tests.pipeline.replaced_batches import (
-    comes_back,
     dead_letters,
-    dead_letters_come_back,
     records,
+    resumed_driver,
+    resumed_driver_dead_letters,
     widened,
 )
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Broken(Exception):
-    """Between a batch's commit in the table and Spark's in the checkpoint."""
+class CommitFailure(Exception):
+    """Raised between the commit of a batch in the table and Spark's commit in the checkpoint."""
 
 
-def _break(batch: ExportBatch) -> None:
-    raise Broken
+def _fail(batch: ExportBatch) -> None:
+    raise CommitFailure
 
 
 def _export(spark: SparkSession, job: ExportJob) -> dict[str, Any]:
     runs: list[list[int]] = []
-    for _ in range(2):  # the first batch is written once more each time, and is there already
+    for _ in range(2):  # each run repeats the first batch, which the table already has
         try:
-            export(spark, job, _break)
+            export(spark, job, _fail)
         except PipelineError:
             runs.append([])
     runs.append([batch.records for batch in export(spark, job)])
@@ -79,13 +79,13 @@ def main(bootstrap: str, directory: str, jars: str) -> None:
         "source": source, "values": ExportValues("json", "n int"), "offsets_a_batch": 40,
     }  # fmt: skip
     with open_session("delta", "local[1]", conf) as spark:
-        told = _export(spark, ExportJob(out=f"{directory}/delta", format="delta", **common))
-        told["replaced"] = records(spark, "delta", f"{directory}/replaced")
-        told["cameBack"] = comes_back(spark, f"{directory}/cameBack")
-        told["deadCameBack"] = dead_letters_come_back(spark, f"{directory}/deadCameBack")
-        told["widened"] = widened(spark, "delta", f"{directory}/widened")
-        told["replacedDead"] = dead_letters(spark, "delta", f"{directory}/dead")
-    sys.stdout.write(json.dumps(told) + "\n")
+        results = _export(spark, ExportJob(out=f"{directory}/delta", format="delta", **common))
+        results["replaced"] = records(spark, "delta", f"{directory}/replaced")
+        results["cameBack"] = resumed_driver(spark, f"{directory}/cameBack")
+        results["deadCameBack"] = resumed_driver_dead_letters(spark, f"{directory}/deadCameBack")
+        results["widened"] = widened(spark, "delta", f"{directory}/widened")
+        results["replacedDead"] = dead_letters(spark, "delta", f"{directory}/dead")
+    sys.stdout.write(json.dumps(results) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The driver of one read, one stream and all jobs but `export`, on any Spark: says what they have found.
+"""Driver program with one read, one stream and all jobs but `export`, on any Spark master.
 
     python -m tests.pipeline.jobs_on_spark MASTER CONF BOOTSTRAP TIER DIRECTORY
 
-CONF are settings of Spark's, as JSON. The topic is "events", and "again" is there for the replay; DIRECTORY is for the
-stream. It says one JSON object.
+CONF is a JSON object of Spark properties. The topic is "events"; "again" is the target topic of the replay. DIRECTORY
+is for the stream. Prints one JSON object with the results.
 """
 
 from __future__ import annotations

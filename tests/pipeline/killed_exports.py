@@ -1,12 +1,11 @@
-"""Exports whose driver, executors and Python workers are killed at random: every offset exactly once all the same.
+"""Exports whose driver, executors and Python workers are killed at random must write every offset exactly once.
 
     python -m tests.pipeline.killed_exports --kills 50 --seed 1 [--by-spark]
 
-A standalone Spark of two workers exports a tiered topic in small batches, over and over. At moments that
-the seed draws, something of it dies by SIGKILL: the driver, with its JVM, and the next run goes on; or an
-executor, or the Python that reads in one, and Spark does. Whenever an export has come to the end there is
-more to export. In the end nothing is killed any more, and the output is held against what was produced.
-With `--by-spark` it is Spark that writes the Parquet, and not the tasks themselves.
+A standalone Spark cluster with two workers exports a tiered topic in small batches, repeatedly. At times that depend on
+the seed, a process is killed with SIGKILL: the driver with its JVM, and the next run continues; or an executor or one of
+its Python workers, and Spark retries. When an export has reached the end, more records are produced. At the end the
+output is compared with the produced records. With `--by-spark`, Spark writes the Parquet files, not the tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ TIERED = {
 RECORDS_AT_ONCE = 20_000
 OFFSETS_A_BATCH = 4_000
 BY_SPARK = ("--conf", "spark.sql.files.maxRecordsPerFile=1000000")
-"""A setting that our own tasks do not heed."""
+"""A Spark setting that the tasks' own Parquet writer does not support, so that Spark writes the files."""
 VICTIMS = ("driver", "driver", "executor", "executor", "python worker")
 BATCHES_BETWEEN = (0, 0, 1, 1, 2)
 START_SECONDS, END_SECONDS = 300.0, 900.0
@@ -57,7 +56,7 @@ log = logging.getLogger("odradek.tests")
 
 
 class Export:
-    """One run of `odradek pipeline export`: its process, and what it has told."""
+    """One run of `odradek pipeline export`: its process and its output lines."""
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._log = log.open("ab")
@@ -70,7 +69,7 @@ class Export:
             start_new_session=True,
         )
         self.batches_done = 0
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self._has_begun = False
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -79,20 +78,20 @@ class Export:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with suppress(ValueError):  # a line that its death cut short
+            with suppress(ValueError):  # an incomplete line of a killed process
                 is_batch = "batch" in json.loads(line)
-                with self._told:
+                with self._changed:
                     self._has_begun = True
                     self.batches_done += is_batch
-                    self._told.notify_all()
-        with self._told:
+                    self._changed.notify_all()
+        with self._changed:
             self._ended = True
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def await_batches(self, count: int) -> None:
-        """Until so many are done, and the first is under way; or it has ended."""
-        with self._told:
-            done = self._told.wait_for(
+        """Wait until `count` batches are done and the next one has started, or the run has ended."""
+        with self._changed:
+            done = self._changed.wait_for(
                 lambda: self._ended or (self._has_begun and self.batches_done >= count),
                 START_SECONDS,
             )
@@ -105,8 +104,8 @@ class Export:
         return self.process.returncode
 
 
-class Killing:
-    """See the module. `killed` counts who was, `given_up` the runs that Spark ended for it."""
+class ExportKiller:
+    """Kills processes of exports. `killed` counts kills by kind, `given_up` the runs that Spark ended because of one."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class Killing:
     ) -> None:
         """`more` are arguments of every run."""
         self._cluster = cluster
-        # Numbers say which offsets they have; and no batch is larger than a segment may be.
+        # The values are the offsets, and no batch is larger than segment.bytes.
         config = {"enable.idempotence": True, "batch.size": 50_000, "linger.ms": 5}
         self._producer = Producer({"bootstrap.servers": broker.bootstrap, **config})
         self._random = random.Random(seed)
@@ -135,7 +134,7 @@ class Killing:
         ]  # fmt: skip
 
     def run(self, victims: Iterable[str]) -> None:
-        """Kill these, one after the other, and then nobody."""
+        """Kill these processes one after the other, then run exports without kills."""
         self.produce()
         export = self.start()
         try:
@@ -163,7 +162,7 @@ class Killing:
             export.end()
 
     def _next(self, ended: Export) -> Export:
-        """With more to export; or, where Spark gave up after a kill, with the same again."""
+        """Start an export with more records; after a failure that a kill caused, with the same records."""
         if ended.process.wait() == 0:
             self.produce()
         else:
@@ -183,7 +182,7 @@ class Killing:
         self._produced += RECORDS_AT_ONCE
 
     def check(self) -> int:
-        """That all that was produced is in the output, once; how much that is."""
+        """Check that the output has every produced record once; return the number of records."""
         table = ds.dataset(self.out, format="parquet", partitioning="hive").to_table(
             columns=["partition", "offset", "value"]
         )
@@ -205,9 +204,9 @@ class Killing:
         return Export(self._arguments, self._directory / "exports.log")
 
     def _kill(self, victim: str, export: Export) -> bool:
-        """At some moment of the run; False if it ended before, or there is none just then."""
+        """Kill a process at a random time of the run; False if the run ended before, or there is no such process."""
         if victim == "driver" and self._random.random() < 0.2:
-            time.sleep(self._random.uniform(0.0, 8.0))  # while it comes up
+            time.sleep(self._random.uniform(0.0, 8.0))  # while it starts
         else:
             export.await_batches(export.batches_done + self._random.choice(BATCHES_BETWEEN))
             time.sleep(self._random.uniform(0.0, 5.0))
@@ -228,7 +227,7 @@ class Killing:
 
     @property
     def commits(self) -> dict[str, int]:
-        """Of the export's checkpoint: which batches are done, and since when."""
+        """Return the committed batches in the export's checkpoint, with the times of their commits."""
         found = (self.out / "_checkpoint" / "commits").glob("[0-9]*")
         return {path.name: path.stat().st_mtime_ns for path in found}
 
@@ -247,18 +246,18 @@ def value(number: int) -> bytes:
 @contextmanager
 def exporting(
     cluster: SparkCluster, directory: Path, seed: int, more: Sequence[str] = ()
-) -> Iterator[Killing]:
-    """A broker with a tiered topic, and nothing exported yet."""
+) -> Iterator[ExportKiller]:
+    """Broker with a tiered topic that was not exported yet."""
     with Broker(configs=QUICK, tiered=directory / "tier") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, config=TIERED)]).values():
             made.result(30)
-        yield Killing(cluster, broker, directory, seed, more)
+        yield ExportKiller(cluster, broker, directory, seed, more)
 
 
 @contextmanager
-def killing(directory: Path, seed: int, more: Sequence[str] = ()) -> Iterator[Killing]:
-    """The same, with a cluster of two workers."""
+def killing(directory: Path, seed: int, more: Sequence[str] = ()) -> Iterator[ExportKiller]:
+    """The same with a Spark cluster of two workers."""
     with (
         spark_cluster(directory / "spark") as cluster,
         exporting(cluster, directory, seed, more) as run,

@@ -1,4 +1,4 @@
-"""Topics that are deleted and made again under their names."""
+"""Deletes and recreates topics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.testing import Broker
 
 
 def recreate_topic(broker: Broker, topic: str, partitions: int) -> tuple[str, str]:
-    """The ids of the old one and the new one, as Kafka writes them."""
+    """Recreate the topic; return the old and the new topic id in Kafka's format."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     old = topic_id(admin, topic)
     (deleted,) = admin.delete_topics([topic]).values()
@@ -28,4 +28,6 @@ def recreate_topic(broker: Broker, topic: str, partitions: int) -> tuple[str, st
 def topic_id(admin: AdminClient, topic: str) -> str:
     (described,) = admin.describe_topics(TopicCollection([topic])).values()
     text = str(described.result(30).topic_id)
-    return text.replace("+", "-").replace("/", "_")  # librdkafka's alphabet is another than Kafka's
+    return text.replace("+", "-").replace(
+        "/", "_"
+    )  # librdkafka's base64 alphabet differs from Kafka's

@@ -1,4 +1,4 @@
-"""What a table has to do with batches that are made again, whatever its format."""
+"""Expected results of repeated batches, for any table format."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Row = tuple[str, int]
-"""Topic and offset, of partition 0; the offset is the day, too."""
+"""Topic and offset of a record in partition 0. The offset also determines the day of its timestamp."""
 
 
-def has_the_turn() -> None:
-    """The driver, all the time."""
+def has_the_lease() -> None:
+    """Confirm the lease at any time."""
 
 
 def batch_of(export: str, topic: str, number: int) -> BatchKey:
-    """Of ten offsets each."""
+    """Return the key of a batch with ten offsets."""
     offsets = {TopicPartition(topic, 0): (10 * number, 10 * number + 10)}
     return BatchKey(export, number, offsets)
 
@@ -34,8 +34,8 @@ def frame_of(spark: SparkSession, topic: str, *offsets: int) -> DataFrame:
 
 
 def records(spark: SparkSession, format: str, out: str) -> list[Row]:
-    """After batches of two exports into one table, of which one was made again from other records."""
-    table = open_table(spark, format, out, "date", has_the_turn)
+    """Return the table's records after batches of two exports, one of which was repeated with other records."""
+    table = open_table(spark, format, out, "date", has_the_lease)
     table.write(frame_of(spark, "a", 1, 2), batch_of("one", "a", 0))
     table.write(frame_of(spark, "b", 1, 3), batch_of("two", "b", 0))
     table.replace(frame_of(spark, "a", 2, 4), batch_of("one", "a", 0))
@@ -48,8 +48,8 @@ RECORDS = [("a", 2), ("a", 5), ("a", 11), ("b", 1), ("b", 3)]
 
 
 def dead_letters(spark: SparkSession, format: str, out: str) -> list[Row]:
-    """Of two exports of one topic into one place; one of the batches turns out to have none."""
-    table = open_table(spark, format, out, None, has_the_turn)
+    """Return the dead letters of two exports in one location; one of the batches turned out to have none."""
+    table = open_table(spark, format, out, None, has_the_lease)
     table.replace(frame_of(spark, "a"), batch_of("one", "a", 0))
     table.replace(frame_of(spark, "a", 1), batch_of("one", "a", 0))
     table.write(frame_of(spark, "a", 2, 3), batch_of("two", "a", 0))
@@ -62,9 +62,11 @@ def dead_letters(spark: SparkSession, format: str, out: str) -> list[Row]:
 DEAD_LETTERS = [("a", 3), ("a", 4), ("a", 11)]
 
 
-def comes_back(spark: SparkSession, out: str) -> list[Row]:
-    """Of Delta, after a driver wrote a batch that it had begun, and another one made again meanwhile; and the next one."""
-    table = open_table(spark, "delta", out, "date", has_the_turn)
+def resumed_driver(spark: SparkSession, out: str) -> list[Row]:
+    """Return the records of a Delta table after a driver resumed and wrote a batch that another driver had repeated,
+    and the next batch.
+    """
+    table = open_table(spark, "delta", out, "date", has_the_lease)
     table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
     table.replace(frame_of(spark, "a", 12, 13), batch_of("one", "a", 1))
     table.write(frame_of(spark, "a", 11, 12), batch_of("one", "a", 1))
@@ -75,16 +77,16 @@ def comes_back(spark: SparkSession, out: str) -> list[Row]:
 ONCE = [("a", 1), ("a", 12), ("a", 13), ("a", 21)]
 
 
-def dead_letters_come_back(spark: SparkSession, out: str) -> list[Row]:
-    """The same of dead letters, the first ones of their table, of a batch that has none any more."""
-    table = open_table(spark, "delta", out, None, has_the_turn)
+def resumed_driver_dead_letters(spark: SparkSession, out: str) -> list[Row]:
+    """Return the dead letters after the same, where the repeated batch has none."""
+    table = open_table(spark, "delta", out, None, has_the_lease)
     table.replace(frame_of(spark, "a"), batch_of("one", "a", 0))
     table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
     return sorted(map(tuple, table.read().select("topic", "offset").collect()))
 
 
 def widened(spark: SparkSession, format: str, out: str) -> list[tuple[Any, ...]]:
-    """Offsets, and what two columns have that came later, the one with a field that came later still."""
+    """Return the offsets with two columns that were added later, one of which got a field later still."""
     from pyspark.sql import functions as f
 
     def more(offset: int, **columns: Any) -> DataFrame:
@@ -96,7 +98,7 @@ def widened(spark: SparkSession, format: str, out: str) -> list[tuple[Any, ...]]
         values = f.struct(*(f.lit(offset).alias(name) for name in fields))
         return more(offset, added="x").withColumn("value", values)
 
-    table = open_table(spark, format, out, "date", has_the_turn)
+    table = open_table(spark, format, out, "date", has_the_lease)
     table.write(more(1), batch_of("one", "a", 0))
     table.write(more(11, added="x"), batch_of("one", "a", 1))
     table.write(with_fields(21, "m"), batch_of("one", "a", 2))

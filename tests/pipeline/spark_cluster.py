@@ -1,4 +1,4 @@
-"""A Spark of several processes on this machine: a standalone master, and workers with directories of their own."""
+"""Standalone Spark cluster on this machine: a master, and workers with their own directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXECUTOR, PYTHON_WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"
 
 
 class SparkCluster:
-    """A running one."""
+    """Running cluster."""
 
     def __init__(self, master: str, workers: list[int]) -> None:
         self.master = master
@@ -39,12 +39,12 @@ class SparkCluster:
 
     @property
     def arguments(self) -> list[str]:
-        """Of `odradek pipeline`."""
+        """Return the arguments of `odradek pipeline` for this cluster."""
         conf = [word for pair in self.conf.items() for word in ("--conf", "=".join(pair))]
         return ["--master", self.master, *conf]
 
     def executors(self) -> list[int]:
-        """The processes of the applications' executors."""
+        """Return the ids of the executor processes."""
         return [pid for pid in _below(self._workers) if EXECUTOR in _command(pid)]
 
     def python_workers(self) -> list[int]:
@@ -52,7 +52,7 @@ class SparkCluster:
 
 
 def environment() -> dict[str, str]:
-    """Of all its processes, and of drivers."""
+    """Return the environment of all its processes and of drivers."""
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
         "SPARK_HOME": str(SPARK_HOME),
@@ -65,23 +65,23 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def spark_cluster(directory: Path, workers: int = 2) -> Iterator[SparkCluster]:
-    """It ends with the context, with all that runs on it. `directory` has a log of each process."""
+    """Start a cluster; it stops with the context. `directory` has one log per process."""
     with ExitStack() as stack:
         master = stack.enter_context(_daemon(directory / "master", "master.Master", []))
-        url = _said(master, directory / "master", MASTER)[1]
+        url = _await_log(master, directory / "master", MASTER)[1]
         started = []
         for number in range(workers):
             home = directory / f"worker-{number}"
             words = ["--cores", "1", "--memory", "1g", "--work-dir", str(home / "work"), url]
             started.append((stack.enter_context(_daemon(home, "worker.Worker", words)), home))
         for worker, home in started:
-            _said(worker, home, REGISTERED)
+            _await_log(worker, home, REGISTERED)
         yield SparkCluster(url, [worker.pid for worker, _ in started])
 
 
 @contextmanager
 def _daemon(home: Path, name: str, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a group of its own, which ends as a whole: executors are in their worker's."""
+    """Start a process with its own process group; a worker's group includes its executors."""
     home.mkdir(parents=True)
     command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
     command += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *words]
@@ -102,14 +102,16 @@ def _daemon(home: Path, name: str, words: list[str]) -> Iterator[subprocess.Pope
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a group, and all that are in it."""
+    """Kill the process group of a process."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _said(process: subprocess.Popen[bytes], home: Path, what: re.Pattern[str]) -> re.Match[str]:
-    """Wait until its log has it."""
+def _await_log(
+    process: subprocess.Popen[bytes], home: Path, what: re.Pattern[str]
+) -> re.Match[str]:
+    """Wait until the process's log matches `what`."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         text = (home / "log").read_text(errors="replace")
@@ -121,7 +123,7 @@ def _said(process: subprocess.Popen[bytes], home: Path, what: re.Pattern[str]) -
 
 
 def _below(parents: list[int]) -> list[int]:
-    """The processes that these have started, and those that they have, and so on."""
+    """Return the descendants of processes."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

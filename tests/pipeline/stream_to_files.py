@@ -1,9 +1,9 @@
-"""The driver of a stream into Spark's own Parquet sink, to be killed: it ends by itself only when told to.
+"""Driver program of a stream to Spark's Parquet sink, which tests kill.
 
     python -m tests.pipeline.stream_to_files BOOTSTRAP TIER DIRECTORY [once]
 
-DIRECTORY gets the stream's checkpoint, and `out`. With `once` it ends when all there is was read, and says
-what is in the output then, a line of JSON for each record: partition, offset and value.
+DIRECTORY gets the stream's checkpoint and its output, `out`. With `once` it ends when all records were read, and prints
+the output, one line of JSON per record: partition, offset and value.
 """
 
 from __future__ import annotations

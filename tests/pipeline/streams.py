@@ -19,23 +19,23 @@ def stream(**options: Any) -> StreamReader:
     return StreamReader(parse_options(named, streaming=True), FULL)
 
 
-def stock(*offsets: int) -> OffsetsJson:
-    """As Spark's own source has them, and checkpoints had before topics' ids were in them."""
+def spark_offsets(*offsets: int) -> OffsetsJson:
+    """Return offsets as in Spark's own source, and as in earlier checkpoints without topic ids."""
     return {"t": {str(number): offset for number, offset in enumerate(offsets)}}
 
 
 def at(*offsets: int, id: UUID = TOPIC_ID) -> OffsetsJson:
-    return {"t": {**stock(*offsets)["t"], "topicId": uuid_to_text(id)}}
+    return {"t": {**spark_offsets(*offsets)["t"], "topicId": uuid_to_text(id)}}
 
 
 def first_end(begin: list[int], *offsets: int, id: UUID = TOPIC_ID) -> OffsetsJson:
-    """Where a stream's first batch ends."""
+    """Return the end of a stream's first batch."""
     began = {str(number): offset for number, offset in enumerate(begin)}
     return {"t": {**at(*offsets, id=id)["t"], "begin": began}}
 
 
 def offsets(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
-    """What a batch has: partition and offset."""
+    """Return the partitions and offsets of a batch."""
     rows: list[tuple[int, int]] = []
     for task in reader.partitions(start, end):
         for table in reader.read(task):

@@ -1,4 +1,4 @@
-"""Which transactions a query asks for: as far as what is read may be of one that was aborted, and no further."""
+"""Transactions of a query: it requests all aborted transactions that can affect the offsets to read, and no others."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from tests.pipeline.tiered_queries import (
     COMMITTED,
     HOW,
     ONLY,
-    listing_transactions,
     query,
     snapshot,
     unreadable,
+    with_transaction_indexes,
 )
 from tests.pipeline.virtual_leader import VirtualLeader
-from tests.pipeline.virtual_store import WHERE, World, segment
+from tests.pipeline.virtual_store import WHERE, SegmentStore, segment
 
 pytestmark = pytest.mark.usefixtures("denied_object_reset")
 
 
 @HOW
-def test_batches_as_rows_need_no_transaction_index(how: str, kind: type[PipelineError]) -> None:
-    """Aborted ones are among them."""
-    cluster_view, segments = listing_transactions(3)
-    unreadable(cluster_view, segments[1], IndexType.TRANSACTION, how)
-    asked = query(cluster_view, rows="batches", **COMMITTED)
+def test_rows_of_batches_need_no_transaction_index(how: str, kind: type[PipelineError]) -> None:
+    """They include aborted batches."""
+    remote, segments = with_transaction_indexes(3)
+    unreadable(remote, segments[1], IndexType.TRANSACTION, how)
+    asked = query(remote, rows="batches", **COMMITTED)
     ranges = asked.ranges()
-    cluster_view.asked()
+    remote.asked()
     plan = asked.plan(ranges)
     assert ([(each.low, each.high) for each in plan.pieces], plan.aborted) == ([(0, 30)], {})
     suffix = IndexType.TRANSACTION.value
-    assert not [key for _, key in cluster_view.objects.bucket.requests if key.endswith(suffix)]
+    assert not [key for _, key in remote.objects.bucket.requests if key.endswith(suffix)]
 
 
-class Asked(VirtualLeader):
-    """It says what it was asked for."""
+class RecordingStore(VirtualLeader):
+    """Store that records its requests."""
 
     def __init__(self, *partitions: tuple[int, int]) -> None:
         super().__init__(*partitions)
@@ -65,10 +65,10 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
 
 @given(SPANS, SPANS)
-def test_a_task_has_the_transactions_that_reach_into_it(
+def test_task_gets_each_overlapping_transaction_once(
     aborted: list[tuple[int, int]], read: list[tuple[int, int]]
 ) -> None:
-    """And each once, however many of its pieces they reach into."""
+    """Also if a transaction overlaps several ranges of the task."""
     all = [AbortedTransaction(n, min(each), max(each)) for n, each in enumerate(aborted)]
     ranges = [(min(each), max(each)) for each in read]
     expected = {each for each in all for low, high in ranges if each.reaches_into(low, high)}
@@ -78,10 +78,10 @@ def test_a_task_has_the_transactions_that_reach_into_it(
 
 
 @pytest.mark.parametrize("is_one_long", [False, True])
-def test_twenty_thousand_tasks_of_a_hundred_thousand_transactions_are_planned_in_seconds(
+def test_20000_tasks_with_100000_transactions_are_planned_within_seconds(
     is_one_long: bool,
 ) -> None:
-    """One by one it would be 2e9 comparisons in Python, which is a quarter of an hour."""
+    """2e9 comparisons in Python would take a quarter of an hour."""
     all = [AbortedTransaction(7, first, first + 5) for first in range(0, 1_000_000, 10)]
     if is_one_long:
         all.insert(0, AbortedTransaction(8, 0, 1_000_000))
@@ -91,8 +91,8 @@ def test_twenty_thousand_tasks_of_a_hundred_thousand_transactions_are_planned_in
     assert time.process_time() - began < 60
 
 
-class Together(VirtualObjectStore):
-    """Nobody is given one of two transaction indexes before both were asked for."""
+class ConcurrentStore(VirtualObjectStore):
+    """Store that returns transaction indexes only after two were requested."""
 
     def __init__(self) -> None:
         super().__init__(page_objects=10)
@@ -104,35 +104,35 @@ class Together(VirtualObjectStore):
         return super().get(key)
 
 
-def test_transaction_indexes_of_several_partitions_are_read_at_once() -> None:
-    cluster_view = World(objects=Together())
+def test_transaction_indexes_of_partitions_are_read_concurrently() -> None:
+    remote = SegmentStore(objects=ConcurrentStore())
     for number in (0, 1):
         id = RemoteLogSegmentId(replace(WHERE, partition=number), UUID(int=number))
         found = replace(segment(number, 0, 9), id=id, txn_index_empty=False)
-        cluster_view.has(found)
-        snapshot(cluster_view, found)
+        remote.has(found)
+        snapshot(remote, found)
         entry = ENTRY.pack(VERSION, number, number, 9, 9)
-        cluster_view.objects.put(segment_key(found, IndexType.TRANSACTION.value), [entry])
-    asked = query(cluster_view, **COMMITTED)
+        remote.objects.put(segment_key(found, IndexType.TRANSACTION.value), [entry])
+    asked = query(remote, **COMMITTED)
     assert asked.plan(asked.ranges()).aborted == {
         ("t", number): [AbortedTransaction(number, number, 9)] for number in (0, 1)
     }
 
 
-def test_leaders_are_asked_how_transactions_ended_as_far_as_that_matters() -> None:
-    """The store lacks 10 to 19 and 30 to 39; an index says that nothing was open at offset 26."""
-    cluster_view, leader = World(), Asked((0, 60))
+def test_transaction_outcomes_are_requested_for_relevant_offsets_only() -> None:
+    """The store has no segment with 10 to 19 and 30 to 39. No transaction was open at offset 26 by an index."""
+    remote, leader = SegmentStore(), RecordingStore((0, 60))
     segments = [
         replace(segment(number, first, first + 9), txn_index_empty=False)
         for number, first in enumerate((0, 20, 40))
     ]
-    cluster_view.has(*segments)
+    remote.has(*segments)
     for each in segments:
-        cluster_view.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
+        remote.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
     entry = ENTRY.pack(VERSION, 7, 22, 25, 26)
-    cluster_view.objects.put(segment_key(segments[1], IndexType.TRANSACTION.value), [entry])
+    remote.objects.put(segment_key(segments[1], IndexType.TRANSACTION.value), [entry])
     with leader.reachable():
         for high, offsets in ((5, [10]), (26, [10]), (27, [10, 30, 50])):
             leader.fetched.clear()
-            query(cluster_view, leader, **COMMITTED).plan({ONLY: (0, high)})
+            query(remote, leader, **COMMITTED).plan({ONLY: (0, high)})
             assert leader.fetched == offsets

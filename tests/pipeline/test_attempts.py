@@ -1,4 +1,4 @@
-"""A batch is in a table as it was made last, wherever the drivers that tried it died, or stood still and came back."""
+"""Batch attempts: the table has the last attempt's output, at whatever step earlier drivers died or were suspended."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ BATCH, NEXT = BatchKey("e", 0, {}), BatchKey("e", 1, {})
 DAYS = ("topic=t/date=1", "topic=t/date=2")
 
 
-class Local:
-    """Files of this machine; `before` is called with a number before each step, of which there is one for each file
-    that is removed on the way."""
+class LocalFiles:
+    """Files of this machine. `before` is called with a number before each step, including each file that is removed."""
 
     def __init__(self, before: Callable[[int], None] = lambda step: None) -> None:
         self._before = before
@@ -59,27 +58,27 @@ class Local:
         while at.is_dir():
             for each in sorted(at.iterdir()):
                 self.remove(str(each))
-            with suppress(OSError):  # where something new has come
+            with suppress(OSError):  # a new file appeared meanwhile
                 at.rmdir()
         at.unlink(missing_ok=True)
 
     def sync(self, path: str) -> None:
-        """No step: no driver sees anything of it."""
+        """Not a step, because other drivers cannot observe it."""
 
 
-class ExportTable:
-    """One that drivers write to, one after the other: `holder` is the last that has taken its turn."""
+class DriverTable:
+    """Table to which drivers write one after the other; `holder` is the driver with the lease."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.holder = ""
         self.written = 0
 
-    def drives(
+    def write_batch(
         self, name: str, batch: BatchKey, before: Callable[[int], None], *, again: bool
     ) -> None:
-        """All that the driver does for a batch that it begins with its turn, of a file for each day."""
-        files = Local(before)
+        """Do what the driver does for a batch after it has taken the lease, with one file per day."""
+        files = LocalFiles(before)
         self.holder = name
 
         def confirm() -> None:
@@ -102,9 +101,9 @@ class ExportTable:
                 attempts.place(staged)
 
     def _write(
-        self, files: Local, directory: str, name: str, day: str, batch: BatchKey
+        self, files: LocalFiles, directory: str, name: str, day: str, batch: BatchKey
     ) -> StagedFile:
-        """As Spark's tasks do, which make their directory where it is gone."""
+        """Write as Spark's tasks do, which create their directory if it does not exist."""
         files.step()
         Path(directory).mkdir(parents=True, exist_ok=True)
         self.written += 1
@@ -113,8 +112,8 @@ class ExportTable:
         files.step()
         return StagedFile(str(path), f"{day}/{batch_directory(batch)}")
 
-    def found(self, batch: BatchKey) -> list[tuple[str, str]]:
-        """Who has written what is in the table, by day."""
+    def contents(self, batch: BatchKey) -> list[tuple[str, str]]:
+        """Return the writer of each day's file in the table."""
         return sorted(
             (day, path.read_text())
             for day in DAYS
@@ -130,7 +129,7 @@ def whole(name: str) -> list[tuple[str, str]]:
     return [(day, name) for day in DAYS]
 
 
-class Died(Exception):
+class DriverDied(Exception):
     pass
 
 
@@ -146,86 +145,86 @@ def at(step: int, act: Callable[[], None]) -> Before:
 
 
 def die() -> None:
-    raise Died
+    raise DriverDied
 
 
-def tries(table: ExportTable, name: str, before: Before, *, again: bool) -> None:
-    """At BATCH, and may fail; or not, where all that counts was done before."""
-    with suppress(PipelineError, Died):
-        table.drives(name, BATCH, before, again=again)
+def run_attempt(table: DriverTable, name: str, before: Before, *, again: bool) -> None:
+    """Attempt BATCH; False if the driver died, unless everything that counts was done before."""
+    with suppress(PipelineError, DriverDied):
+        table.write_batch(name, BATCH, before, again=again)
 
 
 def steps(tmp_path: Path, *, again: bool) -> range:
-    """That a driver takes at most."""
+    """Return the maximum number of steps of a driver."""
     taken: list[int] = []
-    table = ExportTable(tmp_path / "counted")
-    table.drives("killed", BATCH, nothing, again=False)
-    table.drives("A", BATCH, taken.append, again=again)
+    table = DriverTable(tmp_path / "counted")
+    table.write_batch("killed", BATCH, nothing, again=False)
+    table.write_batch("A", BATCH, taken.append, again=again)
     assert taken == list(range(len(taken)))
     return range(len(taken))
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_driver_that_stood_still_at_any_step_changes_nothing(tmp_path: Path, again: bool) -> None:
-    """Another one makes the batch again meanwhile, and the next one, and is done."""
+def test_driver_suspended_at_any_step_changes_nothing(tmp_path: Path, again: bool) -> None:
+    """Another driver repeats the batch meanwhile, and writes the next one."""
 
-    def others_turn(table: ExportTable) -> None:
-        table.drives("B", BATCH, nothing, again=True)
-        table.drives("B", NEXT, nothing, again=False)
+    def others_batches(table: DriverTable) -> None:
+        table.write_batch("B", BATCH, nothing, again=True)
+        table.write_batch("B", NEXT, nothing, again=False)
 
     for step in steps(tmp_path, again=again):
-        table = ExportTable(tmp_path / str(step))
+        table = DriverTable(tmp_path / str(step))
         if again:
-            table.drives("killed", BATCH, nothing, again=False)
-        tries(table, "A", at(step, partial(others_turn, table)), again=again)
-        assert table.found(BATCH) == whole("B"), f"stood at {step}"
-        assert table.found(NEXT) == whole("B")
+            table.write_batch("killed", BATCH, nothing, again=False)
+        run_attempt(table, "A", at(step, partial(others_batches, table)), again=again)
+        assert table.contents(BATCH) == whole("B"), f"stood at {step}"
+        assert table.contents(NEXT) == whole("B")
         assert not table.staged
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_whoever_dies_at_any_step_leaves_nothing_that_counts(tmp_path: Path, again: bool) -> None:
+def test_driver_killed_at_any_step_leaves_no_visible_output(tmp_path: Path, again: bool) -> None:
     for step in steps(tmp_path, again=again):
-        table = ExportTable(tmp_path / str(step))
-        tries(table, "A", at(step, die), again=again)
-        table.drives("B", BATCH, nothing, again=True)
-        assert table.found(BATCH) == whole("B"), f"died at {step}"
+        table = DriverTable(tmp_path / str(step))
+        run_attempt(table, "A", at(step, die), again=again)
+        table.write_batch("B", BATCH, nothing, again=True)
+        assert table.contents(BATCH) == whole("B"), f"died at {step}"
         assert not table.staged
 
 
-def test_who_comes_back_in_the_midst_of_anothers_turn_does_not_disturb_it(tmp_path: Path) -> None:
-    """From any step, at any of the other's."""
+def test_driver_resuming_at_any_step_of_another_changes_nothing(tmp_path: Path) -> None:
+    """For each step of the one and each step of the other."""
     many = steps(tmp_path, again=True)
     for stood, came in product(many, many):
-        table = ExportTable(tmp_path / f"{stood}-{came}")
-        table.drives("killed", BATCH, nothing, again=False)
-        with Still(table, stood) as still:
-            table.drives("B", BATCH, at(came, still.come_back), again=True)
-        assert table.found(BATCH) == whole("B"), f"stood at {stood}, came back at {came}"
+        table = DriverTable(tmp_path / f"{stood}-{came}")
+        table.write_batch("killed", BATCH, nothing, again=False)
+        with SuspendedDriver(table, stood) as still:
+            table.write_batch("B", BATCH, at(came, still.resume), again=True)
+        assert table.contents(BATCH) == whole("B"), f"stood at {stood}, came back at {came}"
         assert not table.staged
 
 
-class Still:
-    """A driver that stands still at a step, until it comes back, or the context ends, and then goes on to its end."""
+class SuspendedDriver:
+    """Driver that is suspended at a step until `resume`, or the end of the context, and then finishes."""
 
-    def __init__(self, table: ExportTable, step: int) -> None:
+    def __init__(self, table: DriverTable, step: int) -> None:
         self._stands, self._comes = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._drive, args=(table, at(step, self._stand)))
 
-    def __enter__(self) -> Still:
+    def __enter__(self) -> SuspendedDriver:
         self._thread.start()
         assert self._stands.wait(10)
         return self
 
     def __exit__(self, *rest: object) -> None:
-        self.come_back()
+        self.resume()
 
-    def come_back(self) -> None:
+    def resume(self) -> None:
         self._comes.set()
         self._thread.join(10)
 
-    def _drive(self, table: ExportTable, before: Before) -> None:
-        tries(table, "A", before, again=True)
+    def _drive(self, table: DriverTable, before: Before) -> None:
+        run_attempt(table, "A", before, again=True)
         self._stands.set()
 
     def _stand(self) -> None:
@@ -233,23 +232,26 @@ class Still:
         assert self._comes.wait(10)
 
 
-def test_of_two_that_stood_still_neither_changes_anything(tmp_path: Path) -> None:
-    """At any two steps."""
+def test_two_suspended_drivers_change_nothing(tmp_path: Path) -> None:
+    """For each pair of steps."""
 
-    def others_turn(table: ExportTable, step: int) -> None:
-        tries(
-            table, "B", at(step, partial(table.drives, "C", BATCH, nothing, again=True)), again=True
+    def others_batches(table: DriverTable, step: int) -> None:
+        run_attempt(
+            table,
+            "B",
+            at(step, partial(table.write_batch, "C", BATCH, nothing, again=True)),
+            again=True,
         )
 
     many = steps(tmp_path, again=True)
     for first, second in product(many, many):
-        table = ExportTable(tmp_path / f"{first}-{second}")
-        tries(table, "A", at(first, partial(others_turn, table, second)), again=True)
-        assert table.found(BATCH) == whole(table.holder), f"stood at {first} and {second}"
+        table = DriverTable(tmp_path / f"{first}-{second}")
+        run_attempt(table, "A", at(first, partial(others_batches, table, second)), again=True)
+        assert table.contents(BATCH) == whole(table.holder), f"stood at {first} and {second}"
 
 
-class Together(Local):
-    """As many moves as there are files are under way at the same time; the first fails while the others go on."""
+class ConcurrentMoves(LocalFiles):
+    """Files whose moves wait until all are in progress. The first move fails while the others continue."""
 
     def __init__(self, many: int) -> None:
         super().__init__()
@@ -263,8 +265,8 @@ class Together(Local):
         return False
 
 
-class Syncing(Local):
-    """Knows what a power cut would undo, or leave without its bytes."""
+class SyncTracking(LocalFiles):
+    """Files that record what a power failure would undo, and which files would lose their bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -290,9 +292,9 @@ class Syncing(Local):
         self.changed.discard(Path(path))
 
 
-def test_what_counts_stays_when_the_power_is_cut(tmp_path: Path) -> None:
-    """The second time the other day has nothing any more."""
-    files, out = Syncing(), tmp_path / "out"
+def test_visible_output_survives_power_failure(tmp_path: Path) -> None:
+    """The second attempt has no file of the other day."""
+    files, out = SyncTracking(), tmp_path / "out"
     out.mkdir()
     attempts = BatchAttempts(files, str(out), ("topic", "date"), lambda: None)
     for number, days in enumerate((DAYS, DAYS[1:])):
@@ -302,14 +304,14 @@ def test_what_counts_stays_when_the_power_is_cut(tmp_path: Path) -> None:
                 path = Path(directory) / f"part-{number}-{day[-1]}"
                 path.write_text("")
                 staged.append(StagedFile(str(path), f"{day}/{batch_directory(BATCH)}"))
-            files.changed.clear()  # where nobody reads
+            files.changed.clear()  # readers ignore this directory
             attempts.replace(staged, BATCH)
             assert not files.changed
     assert [path.name for path in out.rglob("part-*")] == ["part-1-2"]
 
 
-def test_files_are_moved_together_and_none_is_any_more_when_one_has_failed(tmp_path: Path) -> None:
-    files = Together(4)
+def test_moves_run_concurrently_and_none_is_in_progress_after_error(tmp_path: Path) -> None:
+    files = ConcurrentMoves(4)
     attempts = BatchAttempts(files, str(tmp_path), (), lambda: None, run_concurrently=4)
     with ThreadPoolExecutor(1) as pool:
         placed = pool.submit(attempts.place, [StagedFile(f"file-{n}", "") for n in range(4)])

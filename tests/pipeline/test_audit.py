@@ -1,4 +1,4 @@
-"""`audit`: what is right is well, and of what is wrong each thing is found and named."""
+"""`audit` reports no problem in a correct store, and every problem of a damaged one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(tier: Path) -> Iterator[Broker]:
-    """All but the last segments of its topic are in the store, and there alone."""
+    """Broker whose topic is tiered except for the active segments; tiered segments exist only in the store."""
     with Broker(configs=QUICK, tiered=tier) as broker:
         broker.create_topic("events", 2, FOR_EVER)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 3000})
@@ -83,14 +83,14 @@ def broker(tier: Path) -> Iterator[Broker]:
 
 
 def _is_tiered(broker: Broker, partition: int) -> bool:
-    """Whether the disk has the last segment alone: nothing is left to be copied."""
+    """Whether only the active segment is local, so that all others have been copied."""
     found = broker.node.partitions.opened("events", partition)
     return found is not None and len(found.log.segments) == 1
 
 
 @pytest.fixture
 def copy(broker: Broker, tier: Path, tmp_path: Path) -> Path:
-    """Of the store, to be broken."""
+    """Copy of the store that a test may damage."""
     return Path(shutil.copytree(tier, tmp_path / "copy"))
 
 
@@ -108,7 +108,7 @@ def logs(store: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("with_brokers", [True, False])
-def test_what_is_right_is_well(broker: Broker, copy: Path, with_brokers: bool) -> None:
+def test_intact_store_has_no_problems(broker: Broker, copy: Path, with_brokers: bool) -> None:
     report = audited(copy, broker if with_brokers else None)
     assert report.is_well, list(as_text(report))
     assert [each.partition.partition for each in report.partitions] == [0, 1]
@@ -123,8 +123,8 @@ def test_what_is_right_is_well(broker: Broker, copy: Path, with_brokers: bool) -
 
 
 @pytest.mark.parametrize("with_brokers", [True, False])
-def test_what_is_not_there_is_not_well(broker: Broker, copy: Path, with_brokers: bool) -> None:
-    """A topic that is misspelt, another directory than the store's."""
+def test_audit_without_segments_fails(broker: Broker, copy: Path, with_brokers: bool) -> None:
+    """A misspelled topic, or another directory than the store's."""
     brokers = broker if with_brokers else None
     assert audited(copy, brokers, topics=["events"]).is_well
     with pytest.raises(BadOption, match="has no objects of topic evnets"):
@@ -137,14 +137,14 @@ def test_what_is_not_there_is_not_well(broker: Broker, copy: Path, with_brokers:
             audited(copy.parent)
 
 
-def test_brokers_by_an_address_that_is_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_bootstrap_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="'nowhere' is not HOST:PORT"):
         run_audit(AuditJob(str(tmp_path), "nowhere"), here, 1)
     with pytest.raises(BadOption, match="'h:x' is not HOST:PORT"):
         replay_target_at("h:x", 1000)
 
 
-def test_a_wrong_bit_is_named_with_its_batch(broker: Broker, copy: Path) -> None:
+def test_flipped_bit_is_reported_with_its_batch(broker: Broker, copy: Path) -> None:
     victim = logs(copy)[1]
     data = bytearray(victim.read_bytes())
     data[5000] ^= 1
@@ -152,12 +152,12 @@ def test_a_wrong_bit_is_named_with_its_batch(broker: Broker, copy: Path) -> None
     report = audited(copy, broker)
     assert not report.is_well
     assert all(victim.name in text for text in report.problems)
-    said = "\n".join(report.problems)
-    assert "its CRC-32C is wrong" in said
-    assert "the batch's CRC does not match its bytes" in said
+    message = "\n".join(report.problems)
+    assert "its CRC-32C is wrong" in message
+    assert "the batch's CRC does not match its bytes" in message
 
 
-def test_what_is_cut_short_missing_or_nobodys(broker: Broker, copy: Path) -> None:
+def test_truncated_missing_and_orphaned_objects_are_reported(broker: Broker, copy: Path) -> None:
     first, second, third = logs(copy)[:3]
     first.write_bytes(first.read_bytes()[:-1])
     second.with_suffix(".index").unlink()
@@ -179,10 +179,10 @@ def test_what_is_cut_short_missing_or_nobodys(broker: Broker, copy: Path) -> Non
 
 
 @pytest.mark.parametrize("with_brokers", [True, False])
-def test_a_summary_is_held_against_the_segments(
+def test_summary_is_checked_against_the_manifests(
     broker: Broker, copy: Path, with_brokers: bool
 ) -> None:
-    """The source believes it: what it lacks would be in no table, without a word."""
+    """The source uses the summary: records of segments that it lacks would silently be missing."""
     brokers = broker if with_brokers else None
     directory = logs(copy)[0].parent
     partition = parse_directory(directory.name)
@@ -209,8 +209,8 @@ def test_a_summary_is_held_against_the_segments(
     assert summary.name in text
 
 
-def test_offsets_that_nobody_has_are_a_gap(broker: Broker, copy: Path) -> None:
-    """By the manifests alone: what they do not name is not missing, but its offsets are."""
+def test_offsets_without_a_segment_are_a_gap(broker: Broker, copy: Path) -> None:
+    """With manifests as metadata, a deleted segment is not reported as missing, but its offsets are."""
     names = [log.name for log in logs(copy)]
     victim = logs(copy)[1]
     for each in victim.parent.glob(f"{victim.stem}.*"):
@@ -225,7 +225,9 @@ def test_offsets_that_nobody_has_are_a_gap(broker: Broker, copy: Path) -> None:
     )
 
 
-def test_a_second_copy_is_dead_and_told_but_not_wrong(broker: Broker, copy: Path) -> None:
+def test_duplicate_segment_is_reported_as_dead_and_is_not_a_problem(
+    broker: Broker, copy: Path
+) -> None:
     victim = logs(copy)[1]
     id, other = victim.stem[21:], "BBBBBBBBBBBBBBBBBBBBBQ"
     for each in victim.parent.glob(f"{victim.stem}.*"):
@@ -242,8 +244,8 @@ def test_a_second_copy_is_dead_and_told_but_not_wrong(broker: Broker, copy: Path
     assert "DEAD: no offset of" in "\n".join(as_text(report))
 
 
-class Keeping(VirtualObjectStore):
-    """A store that keeps indexes to itself: of those it gives away pieces alone."""
+class DenyingIndexes(VirtualObjectStore):
+    """Store that denies indexes; it returns only ranges of logs."""
 
     def get(self, key: str) -> Buffer:
         if key.endswith("index"):
@@ -269,17 +271,17 @@ class Keeping(VirtualObjectStore):
             [StoreFault(StoreFaultKind.FAILS, "*.leader_epoch*", ("get",))],
             StoreUnavailable,
         ),
-        (Keeping, [], DeniedSegment),
+        (DenyingIndexes, [], DeniedSegment),
     ],
 )
-def test_a_store_that_is_away_is_not_called_broken(
+def test_unavailable_store_is_not_reported_as_corrupt(
     copy: Path,
     kind: type[VirtualObjectStore],
     faults: list[StoreFault],
     error: type[PipelineError],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor are its objects, when it goes between two reads of a segment."""
+    """Also if it becomes unavailable between two reads of a segment."""
     bucket = VirtualBucket()
     for file in copy.rglob("*events-*/*"):
         bucket.store(f"{file.parent.name}/{file.name}", file.read_bytes())
@@ -293,7 +295,9 @@ def test_a_store_that_is_away_is_not_called_broken(
 
 
 def _audit_until_killed(job: AuditJob, tasks: int) -> None:
-    """By SIGKILL, with a segment a round; the one that is being read then is not noted."""
+    """Run an audit with one segment per round and kill it with SIGKILL; the segment that is being read has no result
+    in the file.
+    """
     audit_job.SEGMENTS_A_TASK = audit_job.TASKS_A_ROUND = 1
     left = [tasks]
 
@@ -307,7 +311,7 @@ def _audit_until_killed(job: AuditJob, tasks: int) -> None:
 
 
 @pytest.mark.parametrize("with_brokers", [True, False])
-def test_an_audit_that_was_killed_goes_on_and_ends_with_the_same_report(
+def test_killed_audit_resumes_and_has_the_same_report(
     broker: Broker, copy: Path, tmp_path: Path, with_brokers: bool
 ) -> None:
     victims = logs(copy)
@@ -326,7 +330,7 @@ def test_an_audit_that_was_killed_goes_on_and_ends_with_the_same_report(
         process.join(TIMEOUT_SECONDS)
         assert process.exitcode == -signal.SIGKILL
         with notes.open("ab") as file:
-            file.write(b"0123")  # of a line that was being written
+            file.write(b"0123")  # an incomplete line
         assert _noted(notes) == noted
     read: list[Any] = []
 
@@ -334,10 +338,10 @@ def test_an_audit_that_was_killed_goes_on_and_ends_with_the_same_report(
         read.extend(items if act is audit_job._check_segments else ())
         return here(act, items)
 
-    told: list[JobProgress] = []
-    assert as_json(run_audit(job, counted, 2, told.append)) == as_json(expected)
+    reported: list[JobProgress] = []
+    assert as_json(run_audit(job, counted, 2, reported.append)) == as_json(expected)
     assert read == []
-    assert (told[-1].done, told[-1].done_before) == (total, total)
+    assert (reported[-1].done, reported[-1].done_before) == (total, total)
     assert not notes.exists()
 
 
@@ -345,8 +349,8 @@ def _noted(notes: Path) -> int:
     return notes.read_bytes().count(b"\n") - 1 if notes.exists() else 0
 
 
-def test_what_was_put_since_it_was_noted_is_read_again(copy: Path, tmp_path: Path) -> None:
-    """Also where the notes of it, or all, make no sense any more."""
+def test_objects_changed_since_their_result_are_read_again(copy: Path, tmp_path: Path) -> None:
+    """Also if lines of the file, or all of them, are invalid."""
     notes = tmp_path / "notes"
     job = AuditJob(str(copy), resume=str(notes))
 
@@ -366,7 +370,7 @@ def test_what_was_put_since_it_was_noted_is_read_again(copy: Path, tmp_path: Pat
     assert sum(report.records.values()) > 0
 
 
-def test_notes_are_of_one_audit(copy: Path, tmp_path: Path) -> None:
+def test_results_file_belongs_to_one_audit(copy: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     with open_audit_results(str(notes), "a", has_brokers=True):
         with pytest.raises(BadOption, match="is in use by another audit"):
@@ -382,13 +386,13 @@ def test_notes_are_of_one_audit(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="cannot be written"):
         run_audit(AuditJob(str(copy), resume=str(tmp_path / "none" / "notes")), here, 1)
     head = b'{"audit": 1, "store": "a", "brokers": true}\n'
-    notes.write_bytes(head[:9])  # all that a run has left that was killed at once
+    notes.write_bytes(head[:9])  # the file of a run that was killed immediately
     with open_audit_results(str(notes), "a", has_brokers=True):
         pass
     assert notes.read_bytes() == head
 
 
-def test_a_cluster_without_tiered_topics_is_told(tmp_path: Path) -> None:
+def test_cluster_without_tiered_topics_is_reported(tmp_path: Path) -> None:
     with (
         Broker(topics={"plain": 1}) as broker,
         pytest.raises(PipelineError, match="it has no tiered topics"),
@@ -396,7 +400,7 @@ def test_a_cluster_without_tiered_topics_is_told(tmp_path: Path) -> None:
         audited(tmp_path, broker)
 
 
-# A log against its metadata
+# Check of a segment's log against its metadata
 
 BATCHES = [
     build_batch([Record(-1, 1000 + n, b"k", b"v" * 50) for n in range(10)], base_offset=10 * at,
@@ -420,7 +424,7 @@ def right(**changed: Any) -> RemoteLogSegmentMetadata:
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, len(LOG)])
-def test_a_log_that_is_what_is_said_of_it(pieces: int) -> None:
+def test_log_that_matches_its_metadata_has_no_problems(pieces: int) -> None:
     walk = walked(right(), LOG, pieces)
     assert walk.problems == []
     assert (walk.batches, walk.records) == (4, 40)
@@ -432,15 +436,15 @@ def test_a_log_that_is_what_is_said_of_it(pieces: int) -> None:
 
 
 @pytest.mark.parametrize("left", [(), (0,), (3,), (1, 2)])
-def test_a_log_of_which_compaction_has_left_some_batches_or_none(left: tuple[int, ...]) -> None:
-    """The topic was compacted before it was tiered: a segment ends where the next one begins, as in Kafka."""
+def test_log_with_batches_removed_by_compaction_has_no_problems(left: tuple[int, ...]) -> None:
+    """The topic was compacted before it was tiered. As in Kafka, a segment ends where the next one begins."""
     log = b"".join(bytes(BATCHES[number]) for number in left)
     walk = walked(right(size_bytes=len(log), end_offset=49), log)
     assert (walk.problems, walk.records) == ([], 10 * len(left))
 
 
 @pytest.mark.parametrize(
-    ("known", "log", "said"),
+    ("known", "log", "message"),
     [
         (right(end_offset=29), LOG, "ends at offset 39, not 29"),
         (
@@ -461,18 +465,20 @@ def test_a_log_of_which_compaction_has_left_some_batches_or_none(left: tuple[int
         (right(), LOG[:200] + b"?" + LOG[201:], "byte 0: the batch's CRC does not match"),
     ],
 )
-def test_a_log_that_is_not(known: RemoteLogSegmentMetadata, log: bytes, said: str) -> None:
-    assert any(said in text for text in walked(known, log).problems), walked(known, log).problems
+def test_log_that_differs_from_its_metadata_is_reported(
+    known: RemoteLogSegmentMetadata, log: bytes, message: str
+) -> None:
+    assert any(message in text for text in walked(known, log).problems), walked(known, log).problems
 
 
 @pytest.mark.slow
-def test_spark_audits(spark: SparkSession, broker: Broker, copy: Path) -> None:
-    told: list[Any] = []
-    report = audit(spark, AuditJob(str(copy), broker.bootstrap), told.append)
+def test_audit_on_spark(spark: SparkSession, broker: Broker, copy: Path) -> None:
+    reported: list[Any] = []
+    report = audit(spark, AuditJob(str(copy), broker.bootstrap), reported.append)
     assert report.is_well, list(as_text(report))
     assert sum(report.records.values()) == sum(
         each.offsets[1] for each in report.partitions if each.offsets
     )
-    assert told[-1].done == sum(each.segments for each in report.partitions)
+    assert reported[-1].done == sum(each.segments for each in report.partitions)
     logs(copy)[1].write_bytes(b"")
     assert not audit(spark, AuditJob(str(copy), broker.bootstrap)).is_well

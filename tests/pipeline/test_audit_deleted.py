@@ -1,4 +1,4 @@
-"""`audit` where topics are deleted, before it looks and while it does: that is told, and ends nothing."""
+"""`audit` while topics are deleted, before or during the audit: they are reported, and the audit continues."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ OLD, NEW, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 TIMEOUT_SECONDS = 60.0
 
 
-class Deleting(Brokers):
-    """Brokers that know no topic but these, with one partition each; `then` are those of later answers, one after the
-    other."""
+class DeletingBrokers(Brokers):
+    """Brokers with only these topics, of one partition each; `then` are the topics of later responses, in order."""
 
     def __init__(self, known: KnownSegments, *ids: dict[str, UUID]) -> None:
         self._known = known
@@ -64,11 +63,11 @@ class Deleting(Brokers):
     ) -> dict[TopicPartition, int]:
         self.asked = list(partitions)
         if any(where.topic == "dying" for where in self.asked):
-            raise BrokersUnavailable("did not say offsets")
+            raise BrokersUnavailable("did not return offsets")
         return dict.fromkeys(self.asked, 0)
 
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> Any:
-        raise BrokersUnavailable("did not say the epochs")
+        raise BrokersUnavailable("did not return the epochs")
 
 
 def known_of(*partitions: TopicIdPartition, marked: Sequence[TopicIdPartition] = ()) -> Any:
@@ -88,7 +87,7 @@ def here(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def audited(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, brokers: Deleting, *topics: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, brokers: DeletingBrokers, *topics: str
 ) -> AuditReport:
     for module in (audit_job, auditing):
         monkeypatch.setattr(module, "brokers_at", lambda *where: brokers)
@@ -96,7 +95,7 @@ def audited(
     return run_audit(AuditJob(str(tmp_path), "unused:9092", topics=topics), here, 1)
 
 
-def test_what_is_left_of_deleted_topics_is_told(
+def test_segments_of_deleted_topics_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gone, again, marked = (
@@ -105,8 +104,8 @@ def test_what_is_left_of_deleted_topics_is_told(
     )
     over = TopicIdPartition(NEW, "over", 0)
     known = known_of(gone, again, marked, marked=[marked, over])
-    report = audited(monkeypatch, tmp_path, Deleting(known, {"again": NEW}))
-    assert report.is_well, "their objects are gone, and nobody misses them"
+    report = audited(monkeypatch, tmp_path, DeletingBrokers(known, {"again": NEW}))
+    assert report.is_well, "their objects are deleted, and are not reported as missing"
     assert report.partitions == []
     assert report.findings == []
     text = "\n".join(as_text(report))
@@ -126,38 +125,40 @@ def test_what_is_left_of_deleted_topics_is_told(
     ]
 
 
-def test_only_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_requested_topics_are_audited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     known = known_of(TopicIdPartition(OLD, "a", 0), TopicIdPartition(OLD, "b", 0))
-    report = audited(monkeypatch, tmp_path, Deleting(known, {}), "a")
+    report = audited(monkeypatch, tmp_path, DeletingBrokers(known, {}), "a")
     assert [each.partition.topic for each in report.deleted] == ["a"]
     with pytest.raises(BadOption, match="has no objects of topic c"):
-        audited(monkeypatch, tmp_path, Deleting(known, {}), "c")
+        audited(monkeypatch, tmp_path, DeletingBrokers(known, {}), "c")
 
 
-def test_a_topic_that_is_deleted_before_its_offsets_are_asked_for(
+def test_topic_deleted_before_its_offsets_are_requested(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     known = known_of(TopicIdPartition(OLD, "dying", 0))
-    brokers = Deleting(known, {"dying": OLD, "plain": NEW}, {"plain": NEW})
+    brokers = DeletingBrokers(known, {"dying": OLD, "plain": NEW}, {"plain": NEW})
     report = audited(monkeypatch, tmp_path, brokers)
     assert [each.partition.topic for each in report.deleted] == ["dying"]
-    assert brokers.asked == [], "nor are those of topics that are not tiered"
+    assert brokers.asked == [], "topics that are not tiered are not requested"
 
 
-def test_a_topic_that_is_there_has_to_answer(
+def test_existing_topic_without_response_fails_the_audit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("dying", "silent"):
         known = known_of(TopicIdPartition(OLD, name, 0))
         with pytest.raises(BrokersUnavailable):
-            audited(monkeypatch, tmp_path, Deleting(known, {name: OLD}))
+            audited(monkeypatch, tmp_path, DeletingBrokers(known, {name: OLD}))
 
 
 @pytest.mark.parametrize("now", [{}, {"t": NEW}])
-def test_a_topic_that_is_deleted_before_its_epochs_are_asked_for(
+def test_topic_deleted_before_its_epochs_are_requested(
     monkeypatch: pytest.MonkeyPatch, now: dict[str, UUID]
 ) -> None:
-    monkeypatch.setattr(auditing, "brokers_at", lambda *where: Deleting(KnownSegments(), now))
+    monkeypatch.setattr(
+        auditing, "brokers_at", lambda *where: DeletingBrokers(KnownSegments(), now)
+    )
     partition = TopicIdPartition(OLD, "t", 0)
     source = AuditSource("unused", {}, "unused:9092", 1000)
     assert check_partition(source, partition, [segment(1, 0, 9, partition=partition)], 0) is None
@@ -165,7 +166,7 @@ def test_a_topic_that_is_deleted_before_its_epochs_are_asked_for(
 
 @pytest.mark.interop
 @pytest.mark.parametrize("is_made_again", [False, True])
-def test_topics_that_are_deleted_while_it_looks(tmp_path: Path, is_made_again: bool) -> None:
+def test_topics_deleted_during_the_audit(tmp_path: Path, is_made_again: bool) -> None:
     with Broker(configs=QUICK, tiered=tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 3000})

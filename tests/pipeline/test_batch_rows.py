@@ -1,4 +1,6 @@
-"""Batches as rows: each once at any cut, and what `protocol.records` says of it."""
+"""`rows=batches`: each batch once for any split of the log into pieces, with the columns that `protocol.records`
+decodes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def expected(data: bytes) -> list[dict[str, Any]]:
 
 @small
 @given(logs(), st.lists(st.integers(0, 10_000), max_size=3), st.data())
-def test_each_batch_once_at_any_split(
+def test_each_batch_is_returned_once_for_any_split(
     log: list[bytes], places: list[int], data: st.DataObject
 ) -> None:
     whole = b"".join(log)
@@ -74,7 +76,7 @@ def test_each_batch_once_at_any_split(
 
 @small
 @given(logs(), st.data())
-def test_a_changed_byte_is_noticed(log: list[bytes], data: st.DataObject) -> None:
+def test_changed_byte_is_detected(log: list[bytes], data: st.DataObject) -> None:
     batch = bytearray(log[-1])
     batch[data.draw(st.integers(21, len(batch) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(CorruptSegment, match="a segment, byte"):

@@ -1,4 +1,4 @@
-"""A checkpoint goes on with the export that it is of, and with no other."""
+"""An export's checkpoint is used only by the export that created it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def registry(url: str, **more: Any) -> ExportValues:
         ({"values": ExportValues("json", "a long")}, "schema"),
     ],
 )
-def test_what_may_not_change(changed: dict[str, Any], name: str) -> None:
+def test_options_that_belong_to_the_identity(changed: dict[str, Any], name: str) -> None:
     begun, other = JOB_BEGUN.identity(), replace(JOB_BEGUN, **changed).identity()
     assert {each for each in begun if begun[each] != other[each]} == {name}
 
 
-def test_which_partitions_may_not_change() -> None:
+def test_assigned_partitions_belong_to_the_identity() -> None:
     begun, other = (
         replace(
             JOB_BEGUN, source={"kafka.bootstrap.servers": "h:9092", "assign": f'{{"a": {each}}}'}
@@ -64,8 +64,8 @@ def test_which_partitions_may_not_change() -> None:
     assert JOB_BEGUN.identity()["assign"] == ""
 
 
-def test_what_may_move() -> None:
-    """And no password is in it."""
+def test_addresses_do_not_belong_to_the_identity() -> None:
+    """Passwords are not stored."""
     begun = replace(JOB_BEGUN, values=registry("http://me:secret@r", subjects=("a-value",)))
     moved = replace(
         begun,
@@ -79,13 +79,13 @@ def test_what_may_move() -> None:
 
 
 @pytest.mark.parametrize("option", ["onCorruptSegment", "oncorruptsegment"])
-def test_an_export_leaves_nothing_out_without_a_word(option: str) -> None:
+def test_on_corrupt_segment_is_refused_for_exports(option: str) -> None:
     with pytest.raises(BadOption, match="--unreadable fail or dead-letters"):
         replace(JOB_BEGUN, source={**SOURCE, option: "skip"}).check()
 
 
-class Kept(HadoopFiles):
-    """Files by path."""
+class MemoryFiles(HadoopFiles):
+    """Files in memory, by path."""
 
     def __init__(self, **texts: str) -> None:
         self.texts = {path.replace("_", "/"): text for path, text in texts.items()}
@@ -106,17 +106,17 @@ class Kept(HadoopFiles):
         del self.texts[path]
 
     def sync(self, path: str) -> None:
-        """There is no disk."""
+        """Does nothing, because the files are in memory."""
 
 
-def test_what_was_begun_after_a_batch_that_is_not_done_is_taken_back_first() -> None:
-    """Spark goes on from the last that was begun. Whoever dies on the way has taken back nothing that the next one
-    needs to see."""
+def test_offsets_after_an_incomplete_batch_are_removed_first() -> None:
+    """Spark continues from the last batch with offsets. A driver that dies during the removal leaves what the next driver
+    needs."""
     texts = {f"c_{each}": "" for each in ("offsets_0", "commits_0", "offsets_1", "offsets_10")}
-    whole = Kept(**texts, **{"c_odradek-again-0-x": ""})
+    whole = MemoryFiles(**texts, **{"c_odradek-again-0-x": ""})
     removed: list[str] = []
 
-    class Dying(Kept):
+    class FailingRemovals(MemoryFiles):
         def __init__(self, removals: int) -> None:
             self.texts = dict(whole.texts)
             self._removals = removals
@@ -129,10 +129,10 @@ def test_what_was_begun_after_a_batch_that_is_not_done_is_taken_back_first() -> 
 
     for removals in range(4):
         removed.clear()
-        files = Dying(removals)
+        files = FailingRemovals(removals)
         with suppress(OSError):
             Checkpoint(files, "c").undo_incomplete_commit()
-        again = Kept()
+        again = MemoryFiles()
         again.texts = files.texts
         checkpoint = Checkpoint(again, "c")
         checkpoint.undo_incomplete_commit()
@@ -145,67 +145,71 @@ def test_what_was_begun_after_a_batch_that_is_not_done_is_taken_back_first() -> 
     assert removed == ["c/offsets/10", "c/offsets/1", "c/commits/0"]
 
 
-def test_a_batch_that_spark_passes_over_ends_the_run() -> None:
-    """Who came back after it was looked what is to be made again, and before Spark did."""
-    files = Kept(**{f"c_{each}": "" for each in ("offsets_0", "offsets_1", "commits_0")})
+def test_batch_skipped_by_spark_ends_the_run() -> None:
+    """A suspended driver commits the batch after this run has determined that it must be repeated, and before Spark
+    starts.
+    """
+    files = MemoryFiles(**{f"c_{each}": "" for each in ("offsets_0", "offsets_1", "commits_0")})
     nothing: Any = None
     writer = BatchWriter(nothing, ExportValues(), nothing, nothing, Checkpoint(files, "c"))
     with pytest.raises(PipelineError, match=r"batch 1 was committed by .* run the export again"):
         writer.write(nothing, 2, {})
 
 
-def test_a_batch_that_is_done_is_not_taken_back() -> None:
-    files = Kept(**{f"c_{each}": "" for each in ("offsets_0", "commits_0", "offsets_1")})
+def test_complete_batch_is_not_removed() -> None:
+    files = MemoryFiles(**{f"c_{each}": "" for each in ("offsets_0", "commits_0", "offsets_1")})
     checkpoint = Checkpoint(files, "c")
     checkpoint.undo_incomplete_commit()
     assert checkpoint.unfinished() == {1}
     files.put("c/commits/1", "")
-    files.put("c/odradek-again-0-x", "")  # of a driver that came back long after
+    files.put("c/odradek-again-0-x", "")  # by a driver that was suspended for long
     assert checkpoint.unfinished() == set()
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_the_first_batch_of_an_export_begins_where_its_end_says(says: bool) -> None:
-    """What retention has taken since is of it, too; an earlier version said nothing."""
+@pytest.mark.parametrize("has_start", [True, False])
+def test_first_batch_starts_at_the_offsets_in_its_end(has_start: bool) -> None:
+    """It includes offsets that retention has deleted since. Checkpoints of earlier versions have no start."""
     leader = VirtualLeader((5, 20))
-    first = first_end([0], 12) if says else at(12)
-    checkpoint = Checkpoint(Kept(c_offsets_0=f"v1\n{{}}\n{json.dumps(first)}"), "c")
+    first = first_end([0], 12) if has_start else at(12)
+    checkpoint = Checkpoint(MemoryFiles(c_offsets_0=f"v1\n{{}}\n{json.dumps(first)}"), "c")
     options = parse_options(
         {**SOURCE, "subscribe": "t", "startingoffsets": "earliest"}, streaming=True
     )
     with leader.reachable():
         course = _ExportProgress(options, checkpoint)
-    assert course.offsets_of(0) == {TopicPartition("t", 0): (0 if says else 5, 12)}
+    assert course.offsets_of(0) == {TopicPartition("t", 0): (0 if has_start else 5, 12)}
 
 
 @pytest.mark.parametrize(
-    ("begins", "said"),
+    ("begins", "message"),
     [
         ({"startingTimestamp": "5000"}, "t-0 has no record with timestamp 5000 or later"),
         ({"startingOffsets": '{"t":{"0":5}}'}, "t-1"),
     ],
 )
-def test_where_an_export_has_begun_is_not_asked_again(begins: dict[str, str], said: str) -> None:
-    """What the options say of it may mean nothing any more: retention has taken the last record as late as that, the
-    topic has another partition."""
+def test_start_of_a_started_export_is_not_resolved_again(
+    begins: dict[str, str], message: str
+) -> None:
+    """Its options may be invalid now: retention has deleted the last record with this timestamp, or the topic has
+    another partition."""
     leader = VirtualLeader((5, 20), (0, 3))
     options = parse_options({**SOURCE, "subscribe": "t", **begins}, streaming=True)
     done = {f"c_{each}": f"v1\n{{}}\n{json.dumps(at(12))}" for each in ("offsets_0", "commits_0")}
     with leader.reachable():
-        with pytest.raises(BadOption, match=said):
-            _ExportProgress(options, Checkpoint(Kept(), "c"))
-        course = _ExportProgress(options, Checkpoint(Kept(**done), "c"))
+        with pytest.raises(BadOption, match=message):
+            _ExportProgress(options, Checkpoint(MemoryFiles(), "c"))
+        course = _ExportProgress(options, Checkpoint(MemoryFiles(**done), "c"))
     assert course.progress(0.0, 100).total == 20 - 12 + 3
 
 
 @pytest.mark.parametrize(
     "begins", [{"startingTimestamp": "5000"}, {"startingOffsets": '{"t":{"0":5}}'}]
 )
-def test_a_first_batch_that_was_begun_begins_where_it_did(begins: dict[str, str]) -> None:
-    """Spark asks once more, until it is done."""
+def test_repeated_first_batch_starts_at_the_same_offsets(begins: dict[str, str]) -> None:
+    """Spark requests the initial offsets until the batch is committed."""
     leader = VirtualLeader((5, 20), (0, 3))
     given = {**SOURCE, "subscribe": "t", **begins}
-    begun = Checkpoint(Kept(c_offsets_0=f"v1\n{{}}\n{json.dumps(first_end([7], 12))}"), "c")
+    begun = Checkpoint(MemoryFiles(c_offsets_0=f"v1\n{{}}\n{json.dumps(first_end([7], 12))}"), "c")
     with leader.reachable():
         course = _ExportProgress(parse_options(given, streaming=True), begun)
         options = parse_options(course.options(given), streaming=True)
@@ -213,9 +217,9 @@ def test_a_first_batch_that_was_begun_begins_where_it_did(begins: dict[str, str]
     assert course.progress(0.0, 100).total == 20 - 7 + 3
 
 
-def test_dead_letters_stay_where_they_are_until_a_batch_is_done() -> None:
+def test_dead_letters_cannot_move_during_an_unfinished_batch() -> None:
     texts = {f"c_{each}": "" for each in ("offsets_0", "commits_0")}
-    checkpoint = Checkpoint(files := Kept(**texts), "c")
+    checkpoint = Checkpoint(files := MemoryFiles(**texts), "c")
     checkpoint.check_dead_letters_path("A")
     files.put("c/offsets/1", "")
     checkpoint.check_dead_letters_path("A")
@@ -226,15 +230,15 @@ def test_dead_letters_stay_where_they_are_until_a_batch_is_done() -> None:
     assert files.read("c/odradek-dead-letters") == "B"
 
 
-def test_the_dead_letters_of_an_earlier_version_may_be_anywhere() -> None:
-    """It has not said where they are."""
-    checkpoint = Checkpoint(Kept(c_offsets_0=""), "c")
+def test_dead_letters_of_an_earlier_version_may_move() -> None:
+    """Earlier versions did not store the location."""
+    checkpoint = Checkpoint(MemoryFiles(c_offsets_0=""), "c")
     checkpoint.check_dead_letters_path("A")
 
 
 @pytest.mark.interop
 @pytest.mark.slow
-def test_what_it_is_of_is_there_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_incomplete_identity_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = Checkpoint(HadoopFiles(spark), str(tmp_path))
     (tmp_path / JOB).write_text("")
     with pytest.raises(BadOption, match=f"{JOB} is incomplete: remove it"):
@@ -243,7 +247,7 @@ def test_what_it_is_of_is_there_as_a_whole(spark: SparkSession, tmp_path: Path) 
     checkpoint.check_identity({"by": "date", "assign": ""})
     checkpoint.check_identity({"by": "date", "assign": ""})
     assert {each.name for each in tmp_path.glob("[!.]*")} == {JOB}
-    with pytest.raises(BadOption, match="with by date, not none: go on as it began"):
+    with pytest.raises(BadOption, match="with by date, not none: use the same by"):
         checkpoint.check_identity({"by": "none"})
     with pytest.raises(BadOption, match="with assign unset, not a"):
         checkpoint.check_identity({"by": "date", "assign": "a"})

@@ -1,4 +1,4 @@
-"""What the jobs' arguments are to the source, and which may not be said twice."""
+"""Arguments of the jobs as options of the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parsed(*given: str) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def test_options_go_to_the_source() -> None:
+def test_arguments_become_source_options() -> None:
     args = parsed("--bootstrap", "h:9092", "--tiered", "/tier", "--option", "tiered.prefix=a=b")
     assert source_of(args) == {
         "kafka.bootstrap.servers": "h:9092",
@@ -36,7 +36,7 @@ def test_options_go_to_the_source() -> None:
         ("tiered.URL=/tier", "--tiered"),
     ],
 )
-def test_what_has_an_argument_of_its_own_is_no_option(option: str, argument: str) -> None:
+def test_option_with_its_own_argument_is_refused(option: str, argument: str) -> None:
     name = option.partition("=")[0]
     with pytest.raises(BadOption, match=f"^--option {name} is not allowed: use {argument}$"):
         source_of(parsed("--topic", "events", "--option", option))

@@ -1,4 +1,4 @@
-"""Rows as text and JSON: the same in any zone, and of any time that a record may have."""
+"""Rows as text and JSON, independent of the time zone, for any timestamp that a record may have."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MICROS = pa.timestamp("us", "UTC")
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine that is not in Greenwich."""
+def other_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set a time zone other than UTC."""
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     yield
@@ -26,9 +26,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("other_time_zone")
 @pytest.mark.parametrize(
-    ("us", "said"),
+    ("us", "message"),
     [
         (0, "1970-01-01T00:00:00Z"),
         (-1000, "1969-12-31T23:59:59.999000Z"),
@@ -38,17 +38,17 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (-(1 << 63), "-290308-12-21T19:59:05.224192Z"),
     ],
 )
-def test_times_of_any_year_in_any_zone(us: int, said: str) -> None:
-    assert time_text(us) == said
-    assert plain_rows(pa.table({"at": pa.array([us], MICROS)})) == [{"at": said}]
+def test_timestamps_of_any_year_in_any_zone(us: int, message: str) -> None:
+    assert time_text(us) == message
+    assert plain_rows(pa.table({"at": pa.array([us], MICROS)})) == [{"at": message}]
 
 
-def test_times_for_people() -> None:
+def test_short_timestamps() -> None:
     assert short_time("2026-01-02T03:04:05.678000Z", "seconds") == "2026-01-02 03:04:05"
     assert short_time("+55840-11-08T22:13:20Z", "minutes") == "+55840-11-08 22:13"
 
 
-def test_values_of_all_kinds_are_json() -> None:
+def test_values_of_all_types_are_valid_json() -> None:
     leg = pa.struct(
         [("days", pa.list_(pa.date32())), ("at", pa.map_(pa.bool_(), pa.timestamp("us")))]
     )

@@ -1,4 +1,4 @@
-"""What `stats`, `decode` and others are given, and what they show."""
+"""Arguments and output of `stats`, `decode` and other jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from odradek.pipeline.jobs.retention import GIB, RetentionOutcome, RetentionRule
         ("local.retention.ms=1m,local.retention.bytes=-1", RetentionRule(-1, -1, 60_000, -1)),
     ],
 )
-def test_rules_by_the_names_of_configs(text: str, rule: RetentionRule) -> None:
+def test_retention_rules_are_parsed_by_config_name(text: str, rule: RetentionRule) -> None:
     assert parsed_rule(text) == rule
 
 
@@ -48,12 +48,12 @@ def test_rules_by_the_names_of_configs(text: str, rule: RetentionRule) -> None:
         "retention.ms=1,retention.ms=2",
     ],
 )
-def test_rules_that_are_none(text: str) -> None:
+def test_invalid_retention_rules_are_refused(text: str) -> None:
     with pytest.raises(BadOption, match=text.partition("=")[0]):
         parsed_rule(text)
 
 
-def test_a_table_of_statistics() -> None:
+def test_statistics_as_text() -> None:
     row = {
         "topic": "t",
         "partition": 0,
@@ -91,7 +91,7 @@ def test_a_table_of_statistics() -> None:
     assert line.split() == expected.split()
 
 
-def test_a_table_for_each_rule() -> None:
+def test_each_retention_rule_has_a_table() -> None:
     outcomes = [
         RetentionOutcome("t", number, RetentionRule(5), 1, GIB, 10, 2 * GIB, 10 + number)
         for number in (0, 1)
@@ -102,7 +102,7 @@ def test_a_table_for_each_rule() -> None:
     assert rows[-1].split() == ["all", "-", "2.0", "GiB", "2", "20", "4.0", "GiB", "-", "2.00"]
 
 
-def test_a_table_of_leaders_disks() -> None:
+def test_table_of_local_retention() -> None:
     rule = RetentionRule(local_retention_bytes=5)
     outcomes = [
         RetentionOutcome("t", number, rule, 0, 0, 0, 9, 3, 4, kept, 7)
@@ -116,23 +116,23 @@ def test_a_table_of_leaders_disks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--price", "0.02"], "--price requires --what-if"),
         (["--price", "nan", "--what-if", "retention.ms=1"], "--price nan: must be a price"),
         (["--price", "-1", "--what-if", "retention.ms=1"], "--price -1.0: must be a price"),
     ],
 )
-def test_prices_that_are_none(words: list[str], said: str) -> None:
+def test_invalid_prices_are_refused(words: list[str], message: str) -> None:
     parser = argparse.ArgumentParser()
     stats.add_arguments(parser)
-    with pytest.raises(BadOption, match=said):
+    with pytest.raises(BadOption, match=message):
         stats.run(parser.parse_args(["-t", "a", *words]))
 
 
 @pytest.mark.parametrize("name", list(JOBS))
-def test_each_job_is_the_one_that_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever options it has: replay has a --job of its own."""
+def test_each_subcommand_runs_its_job(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its arguments: replay also has an argument --job."""
     words = {
         "export": ["-t", "a", "--out", "o", "--bootstrap", "b"],
         "replay": ["-t", "a", "--to", "b"],
@@ -152,14 +152,14 @@ def test_each_job_is_the_one_that_is_run(name: str, monkeypatch: pytest.MonkeyPa
         assert ran[1].job == "again"
 
 
-def test_what_spark_raises_is_told_in_a_line(
+def test_spark_error_is_printed_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(args: argparse.Namespace) -> int:
-        said = (
+        message = (
             "Traceback\n  File a.py\nodradek.pipeline.errors.MissingSegment: x.log is not there\n"
         )
-        raise PySparkException(said)
+        raise PySparkException(message)
 
     monkeypatch.setattr(JOBS["stats"], "run", run)
     assert main(["pipeline", "stats", "-t", "a"]) == 1
@@ -167,10 +167,10 @@ def test_what_spark_raises_is_told_in_a_line(
 
 
 @pytest.mark.parametrize(("kind", "code"), [("BadOption", 2), ("DataLoss", 1)])
-def test_arguments_that_spark_finds_wrong_are_wrong_usage(
+def test_arguments_refused_in_spark_are_a_usage_error(
     kind: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What there is of a topic is looked up by a process of Spark's where the job is one query."""
+    """The topic is looked up in a process of Spark if the job is a single query."""
 
     def run(args: argparse.Namespace) -> int:
         raise PySparkException(
@@ -183,7 +183,7 @@ def test_arguments_that_spark_finds_wrong_are_wrong_usage(
 
 
 @pytest.mark.parametrize("job", [audit, decode, export, stats])
-def test_jobs_run_on_any_spark(job: ModuleType) -> None:
+def test_jobs_run_on_any_spark_master(job: ModuleType) -> None:
     parser = argparse.ArgumentParser()
     job.add_arguments(parser)
     needed = {"export": ["--out", "o", "--bootstrap", "b"], "audit": ["--tiered", "s"]}
@@ -192,7 +192,7 @@ def test_jobs_run_on_any_spark(job: ModuleType) -> None:
     assert (args.master, args.conf, args.json) == ("spark://h:7077", ["spark.cores.max=1"], True)
 
 
-def test_subjects_are_the_topics_own_unless_they_are_named() -> None:
+def test_default_subject_is_topic_value() -> None:
     parser = argparse.ArgumentParser()
     decode.add_arguments(parser)
     made = decode.decoding_of(parser.parse_args(["-t", "a", "--registry", "http://r", "--id", "3"]))
@@ -208,7 +208,7 @@ def test_subjects_are_the_topics_own_unless_they_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "words", "said"),
+    ("job", "words", "message"),
     [
         (audit, ["--tiered", "s", "--older-than", "nan"], "--older-than nan: must be a number"),
         (audit, ["--tiered", "s", "--older-than", "-1"], "--older-than -1.0: must be a number"),
@@ -217,8 +217,8 @@ def test_subjects_are_the_topics_own_unless_they_are_named() -> None:
         (decode, ["-t", "a", "--limit", str(1 << 31)], "at most 2147483647"),
     ],
 )
-def test_numbers_that_are_none(job: ModuleType, words: list[str], said: str) -> None:
+def test_invalid_numbers_are_refused(job: ModuleType, words: list[str], message: str) -> None:
     parser = argparse.ArgumentParser()
     job.add_arguments(parser)
-    with pytest.raises(BadOption, match=said):
+    with pytest.raises(BadOption, match=message):
         job.run(parser.parse_args(words))

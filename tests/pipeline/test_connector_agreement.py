@@ -1,8 +1,7 @@
-"""Both sources agree: a query of Spark's own Kafka connector and the same query of ours, with the one word
-changed, have the same rows. The connector runs on the Spark it was released with, in a process of its own.
+"""Spark's Kafka connector and this source return the same rows for the same query, except for the name of the format.
 
-`ODRADEK_INTEROP_BROKER` says which broker both read, as for tests/interop: where they part, it says whose
-it is.
+The connector runs on its own Spark version, in a separate process. `ODRADEK_INTEROP_BROKER` selects the broker that
+both read, as for tests/interop.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ def broker(
 def tiered(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[BrokerProcess, dict[str, str]]]:
-    """A broker with the same, most of which is in a store alone by now; and what says where that is."""
+    """Broker with the same records, most of them only in the store; returns it with the source options."""
     if "odradek" not in BROKERS:
-        pytest.skip("a store of ours is filled by a broker of ours")
+        pytest.skip("a store of odradek_rows is filled by a broker of odradek_rows")
     directory, tier = tmp_path_factory.mktemp("agreement-tiered"), tmp_path_factory.mktemp("tier")
     arguments = ("--tiered", str(tier))
     with start_odradek(directory, config=QUICK, arguments=arguments) as broker:
@@ -86,7 +85,7 @@ def _fill(broker: BrokerProcess, config: dict[str, str] | None = None) -> None:
     random = Random(11)
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         _produce(broker, random, 150, {"compression.type": codec})
-        time.sleep(0.05)  # so that timestamps tell them apart
+        time.sleep(0.05)  # so that their timestamps differ
     for ends in ("commit", "abort", "commit", "abort"):
         _produce(broker, random, 60, {"transactional.id": ends}, ends)
 
@@ -111,7 +110,7 @@ def _produce(
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
-    """As the connector's process makes them."""
+    """Return rows in the format of the connector's process."""
     headers = "headers" if "headers" in frame.columns else "null headers"
     found = frame.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) ms", "timestampType",
@@ -192,7 +191,7 @@ def asked(query: dict[str, Any], broker: BrokerProcess, times: dict[str, str]) -
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_the_same_rows(
+def test_rows_agree(
     spark: SparkSession,
     connector: SparkConnector,
     broker: BrokerProcess,
@@ -200,9 +199,9 @@ def test_the_same_rows(
     query: str,
 ) -> None:
     options = asked(QUERIES[query], broker, times)
-    theirs = connector.read(options)
-    assert rows_of(spark.read.format("odradek").options(**options).load()) == theirs
-    assert bool(theirs) == (query != "from a time that never came")
+    connector_rows = connector.read(options)
+    assert rows_of(spark.read.format("odradek").options(**options).load()) == connector_rows
+    assert bool(connector_rows) == (query != "from a time that never came")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def test_the_same_rows(
     ],
 )
 @pytest.mark.parametrize("pushed", ["true", "false"])
-def test_the_same_rows_pass_a_filter(
+def test_filtered_rows_agree(
     spark: SparkSession,
     connector: SparkConnector,
     broker: BrokerProcess,
@@ -224,33 +223,35 @@ def test_the_same_rows_pass_a_filter(
 ) -> None:
     options = asked(QUERIES["all"], broker, times)
     condition = condition.replace("MIDDLE", times["MIDDLE"])
-    theirs = connector.read(options, where=condition)
-    ours = spark.read.format("odradek").options(**options, pushFilters=pushed).load()
-    ours = ours.where(condition)
-    assert rows_of(ours) == theirs
-    assert theirs
+    connector_rows = connector.read(options, where=condition)
+    odradek_rows = spark.read.format("odradek").options(**options, pushFilters=pushed).load()
+    odradek_rows = odradek_rows.where(condition)
+    assert rows_of(odradek_rows) == connector_rows
+    assert connector_rows
 
 
 @pytest.mark.parametrize("query", ["all", "committed", "from and to offsets"])
-def test_the_same_rows_of_what_is_tiered(
+def test_rows_of_tiered_records_agree(
     spark: SparkSession,
     connector: SparkConnector,
     tiered: tuple[BrokerProcess, dict[str, str]],
     query: str,
 ) -> None:
-    """The connector has them through the broker, and ours from the store."""
+    """The connector reads them through the broker, this source from the store."""
     broker, store = tiered
     options = asked(QUERIES[query], broker, {})
     plan = Query(parse_options({**options, **store}, streaming=False))
     pieces = plan.plan(plan.ranges()).pieces
     assert sum(isinstance(each, PackedSlices) for each in pieces) >= 3
-    theirs = connector.read(options)
-    assert rows_of(spark.read.format("odradek").options(**options, **store).load()) == theirs
-    assert theirs
+    connector_rows = connector.read(options)
+    assert (
+        rows_of(spark.read.format("odradek").options(**options, **store).load()) == connector_rows
+    )
+    assert connector_rows
 
 
 @pytest.mark.parametrize("query", REFUSED)
-def test_what_one_refuses_the_other_does(
+def test_refused_options_agree(
     spark: SparkSession, connector: SparkConnector, broker: BrokerProcess, query: str
 ) -> None:
     options = asked(REFUSED[query], broker, {})
@@ -260,7 +261,7 @@ def test_what_one_refuses_the_other_does(
         rows_of(spark.read.format("odradek").options(**options).load())
 
 
-def test_streams_have_the_same_rows_in_the_same_batches(
+def test_micro_batches_of_streams_agree(
     spark: SparkSession, connector: SparkConnector, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     options = {
@@ -282,15 +283,15 @@ def test_streams_have_the_same_rows_in_the_same_batches(
         .options(**options)
         .load()
         .writeStream.foreachBatch(take)
-        .option("checkpointLocation", str(tmp_path / "ours"))
+        .option("checkpointLocation", str(tmp_path / "odradek_rows"))
         .trigger(availableNow=True)
         .start()
     )
     assert query.awaitTermination(120)
-    assert batches == connector.stream(options, tmp_path / "theirs")
+    assert batches == connector.stream(options, tmp_path / "connector_rows")
 
 
-def test_what_the_connector_writes_we_read(
+def test_records_written_by_the_connector_are_read(
     spark: SparkSession, connector: SparkConnector, broker: BrokerProcess
 ) -> None:
     sent = [

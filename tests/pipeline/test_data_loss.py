@@ -1,4 +1,4 @@
-"""What is gone is told of once, and no more is left out than that: at planning and while it is read."""
+"""Data loss is reported once and excludes only the lost offsets, during planning and reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from odradek.pipeline.segment_columns import SegmentSlice
 from tests.pipeline.streams import at, stream
 from tests.pipeline.tiered_queries import ONLY, query
 from tests.pipeline.virtual_leader import PartitionLog, VirtualLeader
-from tests.pipeline.virtual_store import World, segment
+from tests.pipeline.virtual_store import SegmentStore, segment
 
 REPORTING = ReadSettings(
     ("partition", "offset"), "unused:9092", None, {}, False, 1000, 1000, False, "report"
@@ -26,7 +26,7 @@ REPORTING = ReadSettings(
 
 
 def read(reading: ReadSettings, pieces: Any) -> tuple[list[int], list[tuple[int, int, str | None]]]:
-    """The offsets that came, and those that did not: from, to, and whose fault it is."""
+    """Return the offsets that were read, and the gaps: first offset, end offset, object."""
     tables = read_pieces(reading, pieces, {})
     rows = [row for table in tables for row in with_gap_column(table).to_pylist()]
     gaps = [
@@ -37,8 +37,8 @@ def read(reading: ReadSettings, pieces: Any) -> tuple[list[int], list[tuple[int,
     return [row["offset"] for row in rows if row["gap"] is None], gaps
 
 
-class Moving(VirtualLeader):
-    """Its log's start moves at the second fetch."""
+class MovingLogStart(VirtualLeader):
+    """Leader whose log start offset increases at the second fetch."""
 
     fetches = 0
 
@@ -50,43 +50,43 @@ class Moving(VirtualLeader):
 
 
 @pytest.mark.parametrize("kind", ["report", "skip", "fail"])
-def test_reading_goes_on_where_the_log_begins_now(kind: str) -> None:
-    leader, piece = Moving((0, 20)), BrokerRange("t", 0, 0, 20)
+def test_reading_continues_at_the_new_log_start_offset(kind: str) -> None:
+    leader, piece = MovingLogStart((0, 20)), BrokerRange("t", 0, 0, 20)
     with leader.reachable():
         found, gaps = read(replace(REPORTING, unreadable=kind), [piece])
     assert found == [*range(5), *range(12, 20)]
     assert gaps == ([(5, 11, None)] if kind == "report" else [])
 
 
-def test_data_loss_ends_a_query_that_does_not_allow_it() -> None:
-    leader = Moving((0, 20))
+def test_data_loss_fails_the_query_by_default() -> None:
+    leader = MovingLogStart((0, 20))
     with leader.reachable(), pytest.raises(DataLoss, match="offsets 5 to 11 of t-0 were lost"):
         read(replace(REPORTING, fail_on_data_loss=True), [BrokerRange("t", 0, 0, 20)])
 
 
 def after_planning(leader: VirtualLeader, piece: BrokerRange) -> None:
-    """Planned offsets are told as lost once, and what other records have them now is not read."""
+    """Planned offsets are reported as lost once, and other records at these offsets are not returned."""
     with leader.reachable():
         with pytest.raises(DataLoss, match=f"offsets {piece.low} to .* were lost: "):
             read(replace(REPORTING, fail_on_data_loss=True), [piece])
         assert read(REPORTING, [piece]) == ([], [(piece.low, piece.high - 1, None)])
 
 
-def test_a_topic_that_was_made_again_before_it_is_read_is_data_loss() -> None:
+def test_topic_recreated_after_planning_is_data_loss() -> None:
     leader = VirtualLeader((0, 20))
     with leader.reachable():
-        asked = query(World(), leader)
+        asked = query(SegmentStore(), leader)
         (piece,) = asked.plan(asked.ranges()).pieces
     leader.topic_id = UUID(int=2)
     assert isinstance(piece, BrokerRange)
     after_planning(leader, piece)
 
 
-def test_a_log_that_was_cut_off_and_grew_again_before_it_is_read_is_data_loss() -> None:
-    """Another leader has written from offset 7 on: what is behind the piece is no matter."""
+def test_log_truncated_and_appended_after_planning_is_data_loss() -> None:
+    """Another leader has written from offset 7 on. Offsets after the range do not matter."""
     leader = VirtualLeader((0, 20))
     with leader.reachable():
-        asked = query(World(), leader)
+        asked = query(SegmentStore(), leader)
         (piece,) = asked.plan(asked.ranges()).pieces
         assert isinstance(piece, BrokerRange)
         leader.logs[ONLY] = PartitionLog(0, 20, epoch=1, written_from=7)
@@ -95,7 +95,7 @@ def test_a_log_that_was_cut_off_and_grew_again_before_it_is_read_is_data_loss() 
     after_planning(leader, replace(piece, low=7))
 
 
-def test_a_log_that_was_cut_off_where_reading_goes_on_is_data_loss() -> None:
+def test_log_truncated_at_the_next_offset_is_data_loss() -> None:
     leader = VirtualLeader((0, 5))
     piece = BrokerRange("t", 0, 0, 20)
     with leader.reachable():
@@ -104,16 +104,16 @@ def test_a_log_that_was_cut_off_where_reading_goes_on_is_data_loss() -> None:
             read(replace(REPORTING, fail_on_data_loss=True), [piece])
 
 
-def test_a_leader_that_gives_nothing_is_named() -> None:
-    """Offsets were promised that are not decided."""
+def test_leader_that_returns_no_records_is_named() -> None:
+    """The planned offsets are above its high watermark."""
     leader = VirtualLeader((0, 20))
     leader.logs[ONLY].undecided = 5
-    said = "unused:9092 returned no records of t-0 from offset 5 on in 21 fetches: run it again when all"
-    with leader.reachable(), pytest.raises(BrokersUnavailable, match=said):
+    message = "unused:9092 returned no records of t-0 from offset 5 on in 21 fetches: run it again when all"
+    with leader.reachable(), pytest.raises(BrokersUnavailable, match=message):
         read(replace(REPORTING, read_committed=True), [BrokerRange("t", 0, 0, 20)])
 
 
-def test_what_is_gone_when_a_query_is_planned_is_a_row() -> None:
+def test_offsets_lost_before_planning_are_a_gap_row() -> None:
     leader = VirtualLeader((10, 20), (0, 3))
     options = {
         "kafka.bootstrap.servers": "unused:9092",
@@ -131,18 +131,18 @@ def test_what_is_gone_when_a_query_is_planned_is_a_row() -> None:
             Query(parse_options(options, streaming=False)).ranges()
 
 
-def test_what_the_store_alone_lacks_is_a_row() -> None:
-    cluster_view = World()
-    cluster_view.has(segment(1, 0, 9), segment(2, 20, 29))
+def test_offsets_missing_in_the_store_are_a_gap_row() -> None:
+    remote = SegmentStore()
+    remote.has(segment(1, 0, 9), segment(2, 20, 29))
     with pytest.raises(DataLoss, match=r"offsets 10 to 19 of t-0 \(failOnDataLoss=false reads"):
-        query(cluster_view).plan({ONLY: (0, 30)})
-    pieces = query(cluster_view, failOnDataLoss=False).plan({ONLY: (0, 30)}).pieces
+        query(remote).plan({ONLY: (0, 30)})
+    pieces = query(remote, failOnDataLoss=False).plan({ONLY: (0, 30)}).pieces
     (lost,) = [each for each in pieces if isinstance(each, LostOffsets)]
     assert (lost.low, lost.high) == (10, 20)
     assert [piece.low for piece in pieces] == [0, 10, 20]
 
 
-def test_what_a_deleted_partition_had_is_a_row() -> None:
+def test_offsets_of_a_deleted_partition_are_a_gap_row() -> None:
     leader = VirtualLeader((0, 3))
     with leader.reachable():
         with pytest.raises(DataLoss, match="t-1 was deleted"):
@@ -152,14 +152,14 @@ def test_what_a_deleted_partition_had_is_a_row() -> None:
         assert read(REPORTING, pieces) == ([0, 1, 2], [(2, 6, None)])
 
 
-def test_what_is_lost_costs_no_task_anything() -> None:
+def test_lost_offsets_do_not_count_for_the_size_of_tasks() -> None:
     lost = LostOffsets("t", 0, 0, 10**9, "gone")
     pieces: list[PlannedRange] = [lost, BrokerRange("t", 0, 10**9, 10**9 + 5)]
     (task,) = tasks_of(list(pieces), task_bytes=1 << 30, max_records=10)
     assert task == tuple(pieces)
 
 
-def test_a_segment_that_retention_takes_before_it_is_read_is_data_loss(tmp_path: Path) -> None:
+def test_segment_deleted_by_retention_before_reading_is_data_loss(tmp_path: Path) -> None:
     leader = VirtualLeader((30, 40))
     gone = SegmentSlice(segment(1, 20, 29), 20, 30)
     reading = replace(REPORTING, tiered_url=f"file://{tmp_path}", unreadable="fail")
@@ -171,4 +171,4 @@ def test_a_segment_that_retention_takes_before_it_is_read_is_data_loss(tmp_path:
         with pytest.raises(MissingSegment):
             read(reading, [gone])
         leader.topic_id = UUID(int=2)
-        assert read(reading, [gone]) == ([], []), "what another topic has does not count"
+        assert read(reading, [gone]) == ([], []), "segments of another topic do not count"

@@ -1,4 +1,4 @@
-"""`decode` on a broker's topic: typed columns of the good values, and what is said of the others."""
+"""`decode` on a broker's topic: typed columns of valid values, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 broker = broker_fixture(scope="function", topics={"flights": 1})
 
 
-def test_values_by_their_schemas(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_values_are_decoded_with_their_schemas(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
     (tmp_path / "7.avsc").write_text(json.dumps(FLIGHT))
     flight: dict[str, Any] = {
         "carrier": "AA",
@@ -65,10 +67,12 @@ def test_values_by_their_schemas(spark: SparkSession, broker: Broker, tmp_path: 
         decoded(frame, Decoding(str(tmp_path)), fail=True).collect()
 
 
-def test_a_filter_behind_the_decoding_is_the_sources(
+def test_filter_after_decoding_is_pushed_to_the_source(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """One on what is not decoded: less is read, and `decode --where` is as quick as a filter before it."""
+    """A filter on other columns than the value reduces what is read, so `decode --where` is as fast as a filter
+    before it.
+    """
     (tmp_path / "7.avsc").write_text(json.dumps(FLIGHT))
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(5):

@@ -1,4 +1,4 @@
-"""The compiled decoder and `protocol.records` see the same records, and refuse the same bytes."""
+"""The compiled decoder and `protocol.records` return the same records and refuse the same bytes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def expected(log: bytes) -> list[dict[str, Any]]:
 
 @small
 @given(logs(), st.lists(st.integers(0, 10_000), max_size=4), st.booleans())
-def test_all_columns_of_all_records_however_the_bytes_are_cut(
+def test_all_columns_are_decoded_for_any_split(
     log: list[bytes], places: list[int], in_segment: bool
 ) -> None:
     data = b"".join(log)
@@ -73,15 +73,15 @@ def test_all_columns_of_all_records_however_the_bytes_are_cut(
 
 
 def read_into_one_memory(
-    pieces: Sequence[bytes], wanted: RecordSelection, *, room: int
+    pieces: Sequence[bytes], wanted: RecordSelection, *, headroom: int
 ) -> list[dict[str, Any]]:
-    """All of them with the same memory, of which nothing is left once a piece was fed."""
-    memory = bytearray(room + max(map(len, pieces)))
+    """Feed all pieces in the same memory, which is overwritten after each piece."""
+    memory = bytearray(headroom + max(map(len, pieces)))
     decoder, tables = decoder_of(wanted, "a segment"), []
     decoder.within(0, 2**62)
     for piece in pieces:
-        memory[room : room + len(piece)] = piece
-        tables += decoder.feed(memoryview(memory)[: room + len(piece)], room)
+        memory[headroom : headroom + len(piece)] = piece
+        tables += decoder.feed(memoryview(memory)[: headroom + len(piece)], headroom)
         memory[:] = b"\xff" * len(memory)
     return [row for table in [*tables, *decoder.end()] for row in table.to_pylist()]
 
@@ -93,19 +93,19 @@ def read_into_one_memory(
     st.integers(0, 300),
     st.sampled_from([("records", ALL), ("records", ("partition", "offset")), ("batches", BATCH)]),
 )
-def test_nothing_is_left_in_the_memory_of_a_piece(
-    log: list[bytes], places: list[int], room: int, columns: tuple[str, tuple[str, ...]]
+def test_decoder_does_not_refer_to_the_memory_of_a_piece(
+    log: list[bytes], places: list[int], headroom: int, columns: tuple[str, tuple[str, ...]]
 ) -> None:
     data = b"".join(log)
     wanted = RecordSelection("t", 3, columns[1], rows=columns[0])
     decoder = decoder_of(wanted, "a segment")
     whole = [row for table in decoder.feed(data) for row in table.to_pylist()]
     assert whole
-    assert read_into_one_memory(cut(data, places), wanted, room=room) == whole
+    assert read_into_one_memory(cut(data, places), wanted, headroom=headroom) == whole
 
 
 @given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 2000))
-def test_groups_are_about_as_large_as_they_may_be(sizes: list[int], limit: int) -> None:
+def test_groups_are_about_as_large_as_the_limit(sizes: list[int], limit: int) -> None:
     found = list(decoding._groups(np.array(sizes, np.int64), limit))
     assert [size for group in found for size in sizes[group]] == sizes
     sums = [sum(sizes[group]) for group in found]
@@ -114,7 +114,7 @@ def test_groups_are_about_as_large_as_they_may_be(sizes: list[int], limit: int) 
         assert min(sums) > 0.5 * min(limit, sum(sizes))
 
 
-def test_what_a_cut_batch_has_left_goes_into_one_table_with_the_next_piece() -> None:
+def test_rest_of_an_incomplete_batch_is_decoded_with_the_next_piece() -> None:
     log = b"".join(build_batch([Record(n, 0, None, b"x" * 50)], base_offset=n) for n in range(10))
     decoder = RecordDecoder(RecordSelection("t", 3, ("offset",)), "a segment")
     first = [table.num_rows for table in decoder.feed(memoryview(log)[:250])]
@@ -124,7 +124,7 @@ def test_what_a_cut_batch_has_left_goes_into_one_table_with_the_next_piece() -> 
 
 @small
 @given(logs(), st.sets(st.sampled_from(ALL), min_size=1), st.data())
-def test_fewer_columns_offsets_and_times_leave_out_the_rest(
+def test_unwanted_columns_offsets_and_timestamps_are_excluded(
     log: list[bytes], names: set[str], data: st.DataObject
 ) -> None:
     whole = b"".join(log)
@@ -161,8 +161,8 @@ def test_fewer_columns_offsets_and_times_leave_out_the_rest(
 
 @small
 @given(logs(), st.data())
-def test_a_changed_byte_is_noticed_and_named(log: list[bytes], data: st.DataObject) -> None:
-    """Offsets and leader epochs are not under the CRC: brokers write them."""
+def test_changed_byte_is_detected_and_located(log: list[bytes], data: st.DataObject) -> None:
+    """Offsets and leader epochs are not covered by the CRC, because brokers set them."""
     number = data.draw(st.integers(0, len(log) - 1))
     batch = bytearray(log[number])
     at = data.draw(st.integers(16, len(batch) - 1))
@@ -174,7 +174,7 @@ def test_a_changed_byte_is_noticed_and_named(log: list[bytes], data: st.DataObje
 
 @small
 @given(logs(), st.integers(1, 10_000))
-def test_a_batch_cut_short_at_the_end_is_no_silent_gap(log: list[bytes], missing: int) -> None:
+def test_incomplete_last_batch_is_an_error(log: list[bytes], missing: int) -> None:
     data = b"".join(log)
     missing = (missing - 1) % (len(log[-1]) - 1) + 1
     with pytest.raises(CorruptSegment, match="the last batch is incomplete"):
@@ -182,19 +182,21 @@ def test_a_batch_cut_short_at_the_end_is_no_silent_gap(log: list[bytes], missing
 
 
 @pytest.mark.parametrize(("byte", "bit"), [(22, 0x20), (23, 0x80), (35, 0x80)])
-def test_a_wrong_bit_does_not_hide_a_batch(byte: int, bit: int) -> None:
-    """It would make the batch a marker, or end before it begins, or be too old for what is wanted."""
+def test_flipped_bit_does_not_hide_a_batch(byte: int, bit: int) -> None:
+    """It would make the batch a control batch, move its end before its start, or make it older than the wanted
+    timestamps.
+    """
     batch = bytearray(build_batch([Record(-1, 5_000, b"k", b"v")], base_offset=7))
     batch[byte] ^= bit
     with pytest.raises(CorruptSegment):
         decoded([bytes(batch)], RecordSelection("t", 3, ALL, low=7, since_ms=1))
 
 
-def test_a_batch_whose_records_are_all_too_late_is_not_looked_into() -> None:
-    """As LogAppendTime has it; of CreateTime the header says only how late they are at most."""
+def test_batch_with_only_later_records_is_not_decoded() -> None:
+    """With LogAppendTime. With CreateTime the header has only the maximum timestamp."""
     for kind, is_looked_into in ((1, False), (0, True)):
         batch = build_batch([Record(-1, 5_000, b"k", b"v")], timestamp_type=kind)
-        batch[61] = 0x7F  # no length of a record
+        batch[61] = 0x7F  # not a valid record length
         batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
         assert decoded([bytes(batch)], RecordSelection("t", 3, ALL, since_ms=5_001)) == []
         if is_looked_into:
@@ -206,9 +208,7 @@ def test_a_batch_whose_records_are_all_too_late_is_not_looked_into() -> None:
 
 @small
 @given(st.binary(min_size=7, max_size=200), st.integers(0, 20))
-def test_garbage_with_a_good_crc_is_refused_as_the_protocol_refuses_it(
-    body: bytes, count: int
-) -> None:
+def test_invalid_records_with_a_valid_crc_are_refused(body: bytes, count: int) -> None:
     batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), body, count)
     view = Batch(memoryview(batch))
     try:
@@ -222,8 +222,8 @@ def test_garbage_with_a_good_crc_is_refused_as_the_protocol_refuses_it(
 
 
 @pytest.mark.parametrize("before", [0, 1, 20])
-def test_a_batch_of_less_than_no_records_takes_no_room_from_others(before: int) -> None:
-    """Brokers refuse it; its CRC does not."""
+def test_negative_record_count_does_not_reduce_the_memory_of_other_batches(before: int) -> None:
+    """Brokers refuse such a batch, but its CRC is valid."""
     records = [Record(-1, 5_000, b"k", b"v")] * 5
     log = [bytes(build_batch(records, base_offset=5 * number)) for number in range(before)]
     broken = bytearray(build_batch(records, base_offset=5 * before))
@@ -243,8 +243,8 @@ def _wrong_count(batch: bytearray) -> bytes:
 
 @pytest.mark.parametrize("codec", [0, 3])
 @pytest.mark.parametrize("how", ["count", "records"])
-def test_what_lies_before_a_batch_that_makes_no_sense_is_decoded(how: str, codec: int) -> None:
-    """Though its CRC is right. It is that batch that is told, and not the first that was decoded with it."""
+def test_batches_before_an_invalid_batch_are_decoded(how: str, codec: int) -> None:
+    """Its CRC is valid. The error names this batch, not the first one that was decoded with it."""
     records = [Record(-1, 5_000, b"k", b"v")] * 5
     log = [
         bytes(build_batch(records, base_offset=5 * number, compression=codec))
@@ -272,7 +272,7 @@ def _with_body(batch: bytearray, body: bytes, count: int) -> bytearray:
     return made
 
 
-def test_control_batches_and_aborted_transactions_are_left_out() -> None:
+def test_control_batches_and_aborted_transactions_are_excluded() -> None:
     def batch(offset: int, producer_id: int, *, transactional: bool = True) -> bytes:
         records = [Record(offset, 1, None, b"%d" % offset)]
         return bytes(
@@ -306,7 +306,7 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
     aborted = (AbortedTransaction(1, 0, 4),)
     rows = decoded([data], RecordSelection("t", 0, ("offset",), aborted=aborted))
     assert [row["offset"] for row in rows] == [1, 2, 5]
-    aborted = (AbortedTransaction(1, 0),)  # up to its producer's marker
+    aborted = (AbortedTransaction(1, 0),)  # until the marker of its producer
     for pieces in ([data], cut(data, range(0, len(data), 50))):
         rows = decoded(pieces, RecordSelection("t", 0, ("offset",), aborted=aborted))
         assert [row["offset"] for row in rows] == [1, 2, 5]
@@ -315,14 +315,14 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("columns", [["offset"], ["topic"], ALL])
-def test_of_no_offsets_within_a_batch_there_are_no_rows(columns: list[str]) -> None:
+def test_empty_range_within_a_batch_has_no_rows(columns: list[str]) -> None:
     records = [Record(-1, 0, b"k", b"v")] * 5
     log = bytes(build_batch(records)) + bytes(build_batch(records, base_offset=5))
     assert decoded([log], RecordSelection("t", 3, columns, 2, 2)) == []
 
 
-def test_no_record_is_looked_at_for_offsets_alone() -> None:
-    """The records are no records at all here; but there is one for each offset, says the header."""
+def test_offsets_only_query_does_not_decode_records() -> None:
+    """The records are invalid, but by the header there is one for each offset."""
     batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), b"nonsense", 51)
     rows = decoded(
         [bytes(batch)], RecordSelection("t", 3, ("partition", "offset"), low=40, high=45)
@@ -331,10 +331,11 @@ def test_no_record_is_looked_at_for_offsets_alone() -> None:
 
 
 @pytest.mark.parametrize("columns", [("topic", "offset"), ALL])
-def test_the_topics_name_is_never_more_than_a_column_has_room_for(
+def test_topic_column_stays_within_its_32_bit_limit(
     columns: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a record it may be far more than the batch was; Arrow counts these bytes in 32 bits."""
+    """The topic name is repeated for each record and may exceed the batch's size many times; Arrow counts its bytes in
+    32 bits."""
     assert decoding.TOPIC_BYTES_MAX < 2**31
     monkeypatch.setattr(decoding, "TOPIC_BYTES_MAX", 20)
     records = [Record(-1, each, b"k%d" % each, None, (("h", b"%d" % each),)) for each in range(8)]
@@ -350,8 +351,8 @@ def test_the_topics_name_is_never_more_than_a_column_has_room_for(
 
 
 @pytest.mark.parametrize("rows", ["records", "batches"])
-def test_a_time_that_no_column_holds_is_the_latest_that_one_does(rows: str) -> None:
-    """Nanoseconds that were taken for milliseconds, by whoever produced them: not another time."""
+def test_timestamp_beyond_the_maximum_is_set_to_the_maximum(rows: str) -> None:
+    """A producer may have used nanoseconds as milliseconds."""
     latest = (2**63 - 1) // 1000
     times = [5, 1_700_000_000_000_000_000, latest, -1]
     found = []
@@ -364,7 +365,7 @@ def test_a_time_that_no_column_holds_is_the_latest_that_one_does(rows: str) -> N
     assert found == [5_000, latest * 1000, latest * 1000, -1_000]
 
 
-def test_a_headers_key_that_is_no_text_is_read_as_clients_in_java_read_it() -> None:
+def test_header_key_that_is_not_utf8_is_decoded_as_in_java_clients() -> None:
     record = Record(0, 1000, None, b"v", (("a", b"1"), ("b????", None), ("ä", b"")))
     batch = bytearray(build_batch([record, Record(1, 1000, None, b"w", (("ö", b""),))]))
     at = batch.index(b"b????")

@@ -1,4 +1,4 @@
-"""Bodies decompressed side by side are what `protocol.records.compression` makes of each."""
+"""Bodies that are decompressed together equal those that `protocol.records.compression` decompresses one by one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODECS = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
 MUCH = b"the same words again and again " * (3 * BLOCK_BYTES // 31)
 NOISE = random.Random(1).randbytes(
     2 * BLOCK_BYTES + 5
-)  # kept as it is: nothing of it can be compressed
+)  # stored uncompressed, because it is not compressible
 TEXTS = st.one_of(st.binary(max_size=300), st.sampled_from((b"", MUCH, NOISE, MUCH + NOISE)))
 
 
@@ -28,7 +28,7 @@ ENOUGH = 1 << 20
 
 
 def together(bodies: list[tuple[int, bytes]]) -> list[bytes]:
-    """What the bodies decompress to, each behind another's bytes that it must not touch."""
+    """Return the decompressed bodies; each follows bytes of another body that it must not overwrite."""
     made, found = DecompressionBuffer(ENOUGH), []
     data, codecs, starts, ends = laid_out(bodies)
     number = first = 0
@@ -47,7 +47,7 @@ def together(bodies: list[tuple[int, bytes]]) -> list[bytes]:
 
 
 def laid_out(bodies: list[tuple[int, bytes]]) -> tuple[Any, Any, Any, Any]:
-    """As they lie in a log: bytes, codecs, where each begins and ends."""
+    """Return the bodies as in a log: bytes, codecs, starts and ends."""
     data = np.frombuffer(b"".join(b"header" + body for _, body in bodies), np.uint8)
     ends = np.cumsum([6 + len(body) for _, body in bodies], dtype=np.int64)
     starts = ends - [len(body) for _, body in bodies]
@@ -59,12 +59,12 @@ def frames_added(frames: list[bytes], enough: int = ENOUGH) -> int:
 
 
 @given(st.lists(st.tuples(st.sampled_from(CODECS), TEXTS), max_size=6))
-def test_each_is_there_in_their_order(made: list[tuple[int, bytes]]) -> None:
+def test_bodies_are_decompressed_in_order(made: list[tuple[int, bytes]]) -> None:
     bodies = [(codec, compress(codec, text)) for codec, text in made]
     assert together(bodies) == [text for _, text in made]
 
 
-def test_the_memory_is_used_again() -> None:
+def test_memory_is_reused() -> None:
     made = DecompressionBuffer(ENOUGH)
     for text in (MUCH, NOISE, b"short"):
         assert made.add_frames(*laid_out([(LZ4, compress(LZ4, text))])) == 1
@@ -74,15 +74,15 @@ def test_the_memory_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("text", [MUCH, NOISE, b""])
-def test_frames_of_kafkas_clients_are_decompressed_together(text: bytes) -> None:
+def test_lz4_frames_of_kafka_clients_are_decompressed_together(text: bytes) -> None:
     assert frames_added([compress(LZ4, text)] * 3) == 3
 
 
-def test_no_more_are_decompressed_than_are_enough() -> None:
+def test_decompression_stops_at_the_limit() -> None:
     assert frames_added([compress(LZ4, MUCH)] * 3, enough=2 * len(MUCH) - 1) == 2
 
 
-def test_what_there_is_no_room_for_goes_the_long_way() -> None:
+def test_frame_larger_than_the_memory_is_decompressed_separately() -> None:
     frames = [compress(LZ4, b"short"), compress(LZ4, MUCH)]
     assert frames_added(frames, enough=BLOCK_BYTES) == 1
     assert together([(LZ4, compress(LZ4, MUCH * 20))]) == [MUCH * 20]
@@ -91,20 +91,20 @@ def test_what_there_is_no_room_for_goes_the_long_way() -> None:
 @pytest.mark.parametrize(
     "words", [{"block_linked": True}, {"content_checksum": True}, {"store_size": True}]
 )
-def test_other_frames_go_the_long_way(words: dict[str, bool]) -> None:
+def test_other_lz4_frames_are_decompressed_separately(words: dict[str, bool]) -> None:
     settings = {"block_linked": False, "store_size": False} | words
     frame = lz4.frame.compress(MUCH, **settings)
     assert frames_added([frame]) == 0
     assert together([(LZ4, frame)]) == [MUCH]
 
 
-def test_another_codec_is_never_taken_for_lz4() -> None:
+def test_other_codec_is_never_decompressed_as_lz4() -> None:
     made = DecompressionBuffer(ENOUGH)
     assert made.add_frames(*laid_out([(NONE, compress(LZ4, MUCH))])) == 0
 
 
 @given(st.data())
-def test_what_is_broken_is_refused_as_everywhere(data: st.DataObject) -> None:
+def test_corrupt_body_is_refused(data: st.DataObject) -> None:
     frame = bytearray(compress(LZ4, data.draw(st.sampled_from((MUCH[:5000], NOISE[:400])))))
     at = data.draw(st.integers(0, len(frame) - 1))
     change = data.draw(st.sampled_from(("cut", "bit", "more")))

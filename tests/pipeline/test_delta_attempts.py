@@ -1,4 +1,4 @@
-"""A batch is in a Delta table as it was made last, also when a driver that tried it stood still and came back."""
+"""The Delta table has the last attempt's output of a batch, also if an earlier driver was suspended and resumes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def batch(number: int) -> BatchKey:
     )
 
 
-class Log:
-    """Delta's: what each commit has appended, or put in place of the rows that it names, and the last version of each
-    application, of which earlier ones, and the same once more, are passed over."""
+class DeltaLog:
+    """Delta log: the rows that each commit appends or replaces, and the last version of each application. Commits with
+    the same or an earlier version are ignored."""
 
     def __init__(self, *, exists: bool) -> None:
         self.is_there = exists
@@ -47,41 +47,43 @@ class Log:
             self.rows[number] = [*kept, *names]
 
 
-class Frame:
-    """As Spark's, and as its writer, of one batch."""
+class BatchFrame:
+    """BatchFrame and writer of one batch, as in Spark."""
 
-    def __init__(self, log: Log, number: int, names: list[str], step: Callable[[], None]) -> None:
+    def __init__(
+        self, log: DeltaLog, number: int, names: list[str], step: Callable[[], None]
+    ) -> None:
         self._log, self._number, self._names, self._step = log, number, names, step
         self._mode, self._options = "", dict[str, str]()
 
     @property
-    def write(self) -> Frame:
+    def write(self) -> BatchFrame:
         return self
 
     def withColumns(  # noqa: N802 - Spark's name
         self, columns: dict[str, Any]
-    ) -> Frame:
+    ) -> BatchFrame:
         return self
 
-    def limit(self, most: int) -> Frame:
-        return Frame(self._log, self._number, self._names[:most], self._step)
+    def limit(self, most: int) -> BatchFrame:
+        return BatchFrame(self._log, self._number, self._names[:most], self._step)
 
-    def format(self, name: str) -> Frame:
+    def format(self, name: str) -> BatchFrame:
         return self
 
     def partitionBy(  # noqa: N802 - Spark's name
         self, *names: str
-    ) -> Frame:
+    ) -> BatchFrame:
         return self
 
-    def mode(self, name: str) -> Frame:
+    def mode(self, name: str) -> BatchFrame:
         self._mode = name
         return self
 
-    def option(self, name: str, value: str) -> Frame:
+    def option(self, name: str, value: str) -> BatchFrame:
         return self.options(**{name: value})
 
-    def options(self, **given: str) -> Frame:
+    def options(self, **given: str) -> BatchFrame:
         self._options |= given
         return self
 
@@ -90,10 +92,10 @@ class Frame:
         self._log.commit({self._number: self._names}, self._mode, self._options)
 
 
-class Files:
-    """Where the table is, if it is; or where it was not yet when that was looked for, with no `log`."""
+class TableFiles:
+    """Existence of the table; without `log`, it did not exist yet when it was checked."""
 
-    def __init__(self, log: Log | None, step: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, log: DeltaLog | None, step: Callable[[], None] = lambda: None) -> None:
         self._log = log
         self._step = step
 
@@ -102,16 +104,18 @@ class Files:
         return self._log is not None and self._log.is_there
 
 
-class World:
-    """Drivers of one table, of whom the last that began has the turn, on clocks that agree."""
+class DriverWorld:
+    """Drivers of one table on synchronous clocks; the last one that started has the lease."""
 
     def __init__(self, *, exists: bool) -> None:
-        self.log = Log(exists=exists)
+        self.log = DeltaLog(exists=exists)
         self.holder = ""
         self._time = count(1)
 
-    def drives(self, name: str, number: int, before: Callable[[int], None], *, again: bool) -> None:
-        """`before` is called with a number before each step."""
+    def write_batch(
+        self, name: str, number: int, before: Callable[[int], None], *, again: bool
+    ) -> None:
+        """Write a batch; `before` is called with a number before each step."""
         self.holder = name
         numbers = count()
 
@@ -128,9 +132,9 @@ class World:
             step()
             return next(self._time)
 
-        files = Files(self.log, step)
+        files = TableFiles(self.log, step)
         table = DeltaTable(cast(Any, None), files, "out", "none", confirm, wall_ms)
-        frame: Any = Frame(self.log, number, [name], step)
+        frame: Any = BatchFrame(self.log, number, [name], step)
         (table.replace if again else table.write)(frame, batch(number))
 
 
@@ -140,42 +144,42 @@ def nothing(step: int) -> None:
 
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("again", [True, False])
-def test_a_driver_that_stood_still_at_any_step_changes_nothing(again: bool, exists: bool) -> None:
-    """Another one makes the batch again meanwhile, and may have got on to the next."""
+def test_driver_suspended_at_any_step_changes_nothing(again: bool, exists: bool) -> None:
+    """Another driver repeats the batch meanwhile, and may have started the next one."""
     steps: list[int] = []
-    World(exists=exists).drives("A", 0, steps.append, again=again)
+    DriverWorld(exists=exists).write_batch("A", 0, steps.append, again=again)
     for stood, gets_on in product(steps, (False, True)):
-        cluster_view = World(exists=exists)
+        drivers = DriverWorld(exists=exists)
 
-        def others_turn(
+        def others_batches(
             step: int,
-            cluster_view: World = cluster_view,
+            drivers: DriverWorld = drivers,
             stood: int = stood,
             gets_on: bool = gets_on,
         ) -> None:
             if step == stood:
-                cluster_view.drives("B", 0, nothing, again=True)
+                drivers.write_batch("B", 0, nothing, again=True)
                 if gets_on:
-                    cluster_view.drives("B", 1, nothing, again=False)
+                    drivers.write_batch("B", 1, nothing, again=False)
 
         with suppress(PipelineError):
-            cluster_view.drives("A", 0, others_turn, again=again)
-        assert cluster_view.log.rows.pop(0) == ["B"], f"stood at {stood}"
-        assert cluster_view.log.rows == ({1: ["B"]} if gets_on else {})
+            drivers.write_batch("A", 0, others_batches, again=again)
+        assert drivers.log.rows.pop(0) == ["B"], f"stood at {stood}"
+        assert drivers.log.rows == ({1: ["B"]} if gets_on else {})
 
 
-def test_one_that_stood_still_does_not_write_first_what_another_makes_again() -> None:
-    """A table that is not there yet may be made by either: at any step of the other's."""
+def test_suspended_driver_does_not_write_a_batch_that_another_repeats() -> None:
+    """If the table does not exist, either driver may create it, at any step of the other."""
     steps: list[int] = []
-    World(exists=False).drives("B", 0, steps.append, again=True)
+    DriverWorld(exists=False).write_batch("B", 0, steps.append, again=True)
     for came in steps:
-        cluster_view = World(exists=False)
+        drivers = DriverWorld(exists=False)
 
-        def late(step: int, cluster_view: World = cluster_view, came: int = came) -> None:
+        def late(step: int, drivers: DriverWorld = drivers, came: int = came) -> None:
             if step == came:
-                table = DeltaTable(cast(Any, None), Files(None), "out", "none", lambda: None)
-                frame: Any = Frame(cluster_view.log, 0, ["A"], lambda: None)
+                table = DeltaTable(cast(Any, None), TableFiles(None), "out", "none", lambda: None)
+                frame: Any = BatchFrame(drivers.log, 0, ["A"], lambda: None)
                 table.write(frame, batch(0))
 
-        cluster_view.drives("B", 0, late, again=True)
-        assert cluster_view.log.rows == {0: ["B"]}, f"came back at {came}"
+        drivers.write_batch("B", 0, late, again=True)
+        assert drivers.log.rows == {0: ["B"]}, f"came back at {came}"

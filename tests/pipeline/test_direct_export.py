@@ -1,4 +1,4 @@
-"""Exports whose tasks write the files, and those whose Spark does: one table, once, wherever the driver dies."""
+"""Exports written by tasks and by Spark have the same table, with each record once, at whatever step the driver dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.options import parse_options
 from odradek.testing import Broker
-from tests.pipeline.replaced_batches import has_the_turn
+from tests.pipeline.replaced_batches import has_the_lease
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 DAY_MS = 86_400_000
 BEGIN_MS = 20_000 * DAY_MS
 BY_SPARK = {"spark.sql.files.maxRecordsPerFile": "1000000"}
-"""A setting that tasks do not heed."""
+"""A Spark setting that the tasks' Parquet writer does not support."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
 
 @pytest.fixture
 def directly(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records were written by tasks, of each batch."""
+    """Return the number of records per batch that tasks have written."""
     found: list[int] = []
     write = DirectExport.write
 
@@ -86,7 +86,7 @@ def directly(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def rows(spark: SparkSession, out: Path) -> list[tuple[object, ...]]:
-    """In order, without what differs from export to export."""
+    """Return the rows in order, without the columns that differ between exports."""
     frame = spark.read.parquet(str(out)).drop("export", "batch").orderBy("partition", "offset")
     return [tuple(row) for row in frame.collect()]
 
@@ -101,20 +101,20 @@ def directories(out: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("by", ["none", "date", "hour"])
-def test_the_table_is_what_spark_makes(
+def test_tasks_write_the_same_table_as_spark(
     spark: SparkSession, broker: Broker, tmp_path: Path, directly: list[int], by: str
 ) -> None:
     with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
-        ours = export(spark, job(broker, tmp_path / "ours", by=by))
+        by_tasks = export(spark, job(broker, tmp_path / "by_tasks", by=by))
         assert directly == [100, 100, 100]
         with settings(spark, BY_SPARK):
-            theirs = export(spark, job(broker, tmp_path / "theirs", by=by))
+            by_spark = export(spark, job(broker, tmp_path / "by_spark", by=by))
         assert len(directly) == 3
-        assert ours == theirs
-        tables = [spark.read.parquet(str(tmp_path / name)) for name in ("ours", "theirs")]
+        assert by_tasks == by_spark
+        tables = [spark.read.parquet(str(tmp_path / name)) for name in ("by_tasks", "by_spark")]
         assert tables[0].schema == tables[1].schema
-        assert rows(spark, tmp_path / "ours") == rows(spark, tmp_path / "theirs")
-    assert directories(tmp_path / "ours") == directories(tmp_path / "theirs")
+        assert rows(spark, tmp_path / "by_tasks") == rows(spark, tmp_path / "by_spark")
+    assert directories(tmp_path / "by_tasks") == directories(tmp_path / "by_spark")
 
 
 @pytest.mark.parametrize(
@@ -127,20 +127,20 @@ def test_the_table_is_what_spark_makes(
     ],
     ids=str,
 )
-def test_what_tasks_do_not_heed_is_left_to_spark(
+def test_unsupported_settings_are_left_to_spark(
     spark: SparkSession, tmp_path: Path, given: dict[str, str]
 ) -> None:
     options = parse_options(
         {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t"}, streaming=True
     )
     with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
-        assert direct_export(spark, options, str(tmp_path), "date", has_the_turn) is not None
+        assert direct_export(spark, options, str(tmp_path), "date", has_the_lease) is not None
         with settings(spark, given):
-            assert direct_export(spark, options, str(tmp_path), "date", has_the_turn) is None
+            assert direct_export(spark, options, str(tmp_path), "date", has_the_lease) is None
 
 
 @pytest.mark.parametrize("given", [{}, BY_SPARK], ids=["tasks write", "spark writes"])
-def test_where_the_driver_dies_before_all_files_are_moved(
+def test_driver_killed_before_all_files_are_moved(
     spark: SparkSession,
     broker: Broker,
     tmp_path: Path,
@@ -164,7 +164,7 @@ def test_where_the_driver_dies_before_all_files_are_moved(
                 export(spark, job(broker, tmp_path))
         assert list(tmp_path.rglob("topic=*/**/batch=1/*.parquet"))
         assert left
-        for file, data in left:  # which the kernel would not have let it remove
+        for file, data in left:  # the kernel would have refused its removal
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         assert [each.number for each in export(spark, job(broker, tmp_path))] == [1, 2]
@@ -173,7 +173,7 @@ def test_where_the_driver_dies_before_all_files_are_moved(
     assert not list(tmp_path.glob("_staged-*"))
 
 
-def test_a_move_finds_its_file_or_says_that_it_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+def test_move_of_a_missing_file_returns_false(spark: SparkSession, tmp_path: Path) -> None:
     files, to = HadoopFiles(spark), tmp_path / "a" / "b"
     files.make(str(to))
     files.make(str(to))
@@ -188,17 +188,17 @@ def test_a_move_finds_its_file_or_says_that_it_is_gone(spark: SparkSession, tmp_
 
 
 @pytest.mark.parametrize("given", [{}, BY_SPARK], ids=["tasks write", "spark writes"])
-def test_a_driver_that_comes_back_adds_nothing(
+def test_resumed_driver_adds_nothing(
     spark: SparkSession,
     broker: Broker,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     given: dict[str, str],
 ) -> None:
-    """It stood still before it moved the first file, and another has made the batch again meanwhile."""
+    """It was suspended before it moved the first file, and another driver has repeated the batch."""
     move, batches = HadoopFiles.move, []
 
-    def after_others_turn(self: HadoopFiles, file: str, directory: str) -> bool:
+    def after_other_driver(self: HadoopFiles, file: str, directory: str) -> bool:
         export, number = directory.rpartition("/export=")[2].split("/batch=")
         batches.append(int(number))
         other = BatchAttempts(self, str(tmp_path), ("topic", "date"), lambda: None)
@@ -206,7 +206,7 @@ def test_a_driver_that_comes_back_adds_nothing(
         other.replace((), batch)
         return move(self, file, directory)
 
-    monkeypatch.setattr(HadoopFiles, "move", after_others_turn)
+    monkeypatch.setattr(HadoopFiles, "move", after_other_driver)
     with settings(spark, given), pytest.raises(PipelineError, match="only one run may write to it"):
         export(spark, job(broker, tmp_path))
     assert set(batches) == {0}

@@ -1,4 +1,4 @@
-"""Columns written back as batches: the records come out as they went in, and go where clients send them."""
+"""Encoded batches have the same records as the columns, in the partitions that clients choose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def columns(records: list[Record]) -> RecordEncoder:
 @pytest.mark.slow
 @small
 @given(records=some_records, data=st.data())
-def test_records_come_out_as_they_went_in(records: list[Record], data: st.DataObject) -> None:
+def test_encoded_records_equal_their_columns(records: list[Record], data: st.DataObject) -> None:
     rows = sorted(data.draw(st.sets(st.sampled_from(range(len(records))), min_size=1)))
     encoded = columns(records).encode(np.array(rows, np.int64))
     framed = frame_batch(
@@ -52,7 +52,9 @@ def test_records_come_out_as_they_went_in(records: list[Record], data: st.DataOb
 
 @small
 @given(records=some_records, count=st.integers(1, 20))
-def test_a_key_goes_where_clients_send_it(records: list[Record], count: int) -> None:
+def test_key_is_assigned_to_the_partition_that_clients_choose(
+    records: list[Record], count: int
+) -> None:
     expected = [99 if each.key is None else partition_for_key(each.key, count) for each in records]
     found = columns(records)
     assert found.by_key(count, 99, 0, len(records)).tolist() == expected
@@ -61,7 +63,7 @@ def test_a_key_goes_where_clients_send_it(records: list[Record], count: int) -> 
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 100), st.integers(1, 10))
-def test_cuts_are_within_their_limits(sizes: list[int], limit: int, count: int) -> None:
+def test_batches_are_within_their_limits(sizes: list[int], limit: int, count: int) -> None:
     found = list(cut(np.array(sizes), limit, count))
     assert [n for low, high in found for n in range(low, high)] == list(range(len(sizes)))
     for low, high in found:

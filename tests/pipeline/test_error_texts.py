@@ -1,4 +1,4 @@
-"""What users are told: what happened to what, and what to do; no names of codes."""
+"""Error messages name the object, the problem and a remedy, without error code names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (ObjectMissing("k"), "k is missing in the store"),
         (RemoteResourceNotFound("there is no k"), "k is missing in the store"),
@@ -68,12 +68,12 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
         (ValueError("no JSON"), "k is corrupt: no JSON"),
     ],
 )
-def test_of_an_object(error: Exception, said: str) -> None:
-    assert str(object_error("k", error)) == said
+def test_object_errors(error: Exception, message: str) -> None:
+    assert str(object_error("k", error)) == message
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (KafkaError(ErrorCode.topic_authorization_failed), f"topic authorization failed; {ACLS}"),
         (KafkaError(ErrorCode.invalid_request, "t: no"), "t: no"),
@@ -82,12 +82,12 @@ def test_of_an_object(error: Exception, said: str) -> None:
         (TimedOut("b: 30 s"), f"b: 30 s; {ONCE_THERE_ARE_LEADERS}"),
     ],
 )  # fmt: skip
-def test_of_a_broker(error: KafkaError | ClientError, said: str) -> None:
-    assert str(broker_error("b did not say x", error)) == f"b did not say x: {said}"
+def test_broker_errors(error: KafkaError | ClientError, message: str) -> None:
+    assert str(broker_error("b did not return x", error)) == f"b did not return x: {message}"
 
 
-class CutOff:
-    """A metadata topic whose first records are gone."""
+class TruncatedMetadataTopic:
+    """Metadata topic without its first records."""
 
     begins_late = ((TopicPartition("m", 3), 7),)
 
@@ -95,24 +95,24 @@ class CutOff:
         pass
 
 
-def test_of_metadata_that_is_not_all_there() -> None:
+def test_incomplete_metadata_topic_is_an_error() -> None:
     metadata = RemoteMetadata(cast(Any, None))
-    metadata._topic = cast(Any, CutOff())
-    said = r"m-3 begins at offset 7, .* keep all records \(retention.ms=-1, .* the manifests .* are used"
-    with pytest.raises(PipelineError, match=said):
+    metadata._topic = cast(Any, TruncatedMetadataTopic())
+    message = r"m-3 begins at offset 7, .* keep all records \(retention.ms=-1, .* the manifests .* are used"
+    with pytest.raises(PipelineError, match=message):
         trio.run(metadata.read_to_end)
 
 
-def test_a_full_disk_is_told_in_a_line() -> None:
+def test_full_disk_is_reported_in_one_line() -> None:
     assert spark_error_message(RuntimeError(OF_A_TASK)) == "IOException: No space left on device"
 
 
-def test_an_error_of_ours_is_told_without_what_spark_put_around_it() -> None:
-    told = spark_error_message(RuntimeError(OF_A_WORKER))
-    assert told == "flights-0/7.log is not in the store"
+def test_pipeline_error_is_extracted_from_spark_error() -> None:
+    error = spark_error_message(RuntimeError(OF_A_WORKER))
+    assert error == "flights-0/7.log is not in the store"
 
 
-def test_what_spark_says_without_a_cause_is_told_as_it_is() -> None:
+def test_spark_error_without_cause_is_unchanged() -> None:
     assert (
         spark_error_message(RuntimeError("no such column: x\nin a plan"))
         == "no such column: x\nin a plan"

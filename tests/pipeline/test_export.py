@@ -1,4 +1,4 @@
-"""`export`: every offset once in the output, over runs, restarts and what broke on the way."""
+"""`export` writes each offset once, over runs, restarts and failures."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def exported(spark: SparkSession, out: Path) -> list[tuple[int, int, bytes]]:
     return sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
 
 
-def test_each_record_once_over_runs_that_break(
+def test_each_record_is_exported_once_over_failing_runs(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     _produce(broker, [b"%d" % number for number in range(100)])
     given = job(broker, tmp_path, offsets_a_batch=30)
 
-    class Broken(Exception):
+    class CommitFailure(Exception):
         pass
 
-    def break_down(batch: object) -> None:
-        """After it is written, and before Spark has noted that."""
-        raise Broken
+    def fail(batch: object) -> None:
+        """Fail after the batch is written and before Spark commits it."""
+        raise CommitFailure
 
     with pytest.raises(PipelineError):
-        export(spark, given, break_down)
+        export(spark, given, fail)
     assert [batch.records for batch in export(spark, given)] == [30, 30, 30, 10]
     assert export(spark, given) == []
     _produce(broker, [b"%d" % number for number in range(100, 120)])
@@ -74,18 +74,20 @@ def test_each_record_once_over_runs_that_break(
         export(spark, given)
 
 
-def test_a_second_run_on_one_checkpoint_is_refused(
+def test_concurrent_run_with_the_same_checkpoint_is_refused(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """As when a run takes longer than until the next one is due."""
+    """As when a run takes longer than its schedule's interval."""
     _produce(broker, [b"%d" % number for number in range(20)])
     given, broker_error = job(broker, tmp_path), []
 
     def again(batch: object) -> None:
-        with pytest.raises(JobRunning, match=r"another run of the export .* \(process") as said:
+        with pytest.raises(JobRunning, match=r"another run of the export .* \(process") as message:
             export(spark, given)
-        assert not isinstance(said.value, BadOption)  # its arguments are right: the exit code is 1
-        broker_error.append(said)
+        assert not isinstance(
+            message.value, BadOption
+        )  # its arguments are valid, so the exit code is 1
+        broker_error.append(message)
 
     assert [batch.records for batch in export(spark, given, again)] == [20]
     assert len(broker_error) == 1
@@ -93,7 +95,7 @@ def test_a_second_run_on_one_checkpoint_is_refused(
     assert len(exported(spark, tmp_path)) == 20
 
 
-def test_what_is_no_json_goes_to_the_dead_letters(
+def test_values_that_are_not_json_are_dead_letters(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     _produce(broker, [b'{"a": 1, "b": "x"}', b"nonsense", b'{"a": 2}', b'{"a": "no number"}'])
@@ -106,10 +108,11 @@ def test_what_is_no_json_goes_to_the_dead_letters(
     assert all(row.offset == row.lastOffset and "not a JSON object" in row.reason for row in dead)
 
 
-def test_a_topic_that_was_made_again_is_not_exported_into_the_same_table(
+def test_recreated_topic_is_not_exported_to_the_same_table(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """Between two runs, with more records than the old one had; whatever is allowed to be lost."""
+    """It was recreated between two runs, and has more records than before. This is an error also with
+    failOnDataLoss=false."""
     _produce(broker, [b"%d" % number for number in range(20)])
     given = job(broker, tmp_path)
     lenient = replace(given, source={**given.source, "failOnDataLoss": "false"})
@@ -123,10 +126,10 @@ def test_a_topic_that_was_made_again_is_not_exported_into_the_same_table(
     assert [batch.records for batch in export(spark, job(broker, tmp_path / "new"))] == [60]
 
 
-def test_a_run_that_has_lost_its_turn_commits_nothing(
+def test_run_without_the_lease_commits_nothing(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """What it wrote in that time is the other's to write again."""
+    """The run with the lease repeats what this run has written."""
     _produce(broker, [b"%d" % number for number in range(20)])
     given, taken = job(broker, tmp_path), tmp_path / "_checkpoint" / "odradek-run-2"
 
@@ -141,15 +144,15 @@ def test_a_run_that_has_lost_its_turn_commits_nothing(
     assert len(exported(spark, tmp_path)) == 20
 
 
-def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
+def test_batch_being_repeated_is_incomplete_even_if_committed(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One driver stood still before Spark noted the batch; it comes back when another, which was making it again, was
-    killed between what it removed and what it moved; and begins the next one, in which it finds that it has lost its turn."""
+    """A driver is suspended before Spark's commit of the batch. It resumes after another driver, which repeated the batch,
+    was killed between removing and moving files. It starts the next batch, and finds that it has lost the lease."""
     _produce(broker, [b"%d" % number for number in range(40)])
     given, replace = job(broker, tmp_path, offsets_a_batch=20), BatchAttempts.replace
 
-    def stands_still(batch: ExportBatch) -> None:
+    def suspend(batch: ExportBatch) -> None:
         raise OSError
 
     def is_killed(self: BatchAttempts, staged: Iterable[StagedFile], batch: BatchKey) -> None:
@@ -158,7 +161,7 @@ def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
             raise OSError
 
     with pytest.raises(PipelineError):
-        export(spark, given, stands_still)
+        export(spark, given, suspend)
     assert len(exported(spark, tmp_path)) == 20
     with monkeypatch.context() as patch:
         patch.setattr(BatchAttempts, "replace", is_killed)
@@ -179,7 +182,7 @@ def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
     assert not list((tmp_path / "_checkpoint").glob("odradek-again-*"))
 
 
-def test_where_nothing_can_be_written_is_said(
+def test_location_that_cannot_be_written_is_named(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -191,7 +194,7 @@ def test_where_nothing_can_be_written_is_said(
         export(spark, job(broker, Path("nowhere:/x")))
 
 
-def test_two_exports_have_one_lake(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_two_exports_share_one_table(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     _produce(broker, [b'{"a": 1}', b"nonsense"])
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for value in (b'{"a": 3}', b"no sense"):
@@ -212,7 +215,7 @@ def test_two_exports_have_one_lake(spark: SparkSession, broker: Broker, tmp_path
     assert {bytes(row.value) for row in dead} == {b"nonsense", b"no sense"}
 
 
-def test_values_of_a_registry_are_columns_also_when_they_change(
+def test_values_of_a_registry_are_columns_after_schema_changes(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     schemas, out = tmp_path / "schemas", tmp_path / "out"
@@ -234,7 +237,7 @@ def test_values_of_a_registry_are_columns_also_when_they_change(
     assert bytes(dead.value) == b"nonsense"
 
 
-def test_what_means_nothing_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="by none, date, hour, not by year"):
         export(spark, job(broker, tmp_path, by="year"))
     with pytest.raises(BadOption, match="tables are parquet, delta, not hudi"):

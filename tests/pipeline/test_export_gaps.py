@@ -1,4 +1,4 @@
-"""`export` of a topic whose store has lost something: an error that names it, or dead letters; no silent gap."""
+"""`export` of a topic with segments missing in the store: an error that names them, or dead letters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tier(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(tier: Path) -> Iterator[Broker]:
-    """With a topic of several segments, of which all but the last are tiered."""
+    """Broker with a topic of several segments, all of which but the active one are tiered."""
     with Broker(configs=QUICK, tiered=tier) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic("events", 1, config=TIERED)]).values():
@@ -68,7 +68,7 @@ def _job(broker: Broker, tier: Path, out: Path, unreadable: str) -> ExportJob:
     )
 
 
-def test_what_is_lost_ends_the_job_or_is_a_dead_letter(
+def test_missing_segment_fails_the_export_or_is_a_dead_letter(
     spark: SparkSession, broker: Broker, tier: Path, tmp_path: Path
 ) -> None:
     lost, broken = sorted(tier.rglob("*.log"))[:2]
@@ -77,10 +77,10 @@ def test_what_is_lost_ends_the_job_or_is_a_dead_letter(
     log[len(log) // 2] ^= 1
     broken.write_bytes(log)
     out, fresh = tmp_path / "out", tmp_path / "fresh"
-    said = f"({lost.name}|{broken.name}).* \\(--unreadable dead-letters "
-    with pytest.raises(PipelineError, match=said):
+    message = f"({lost.name}|{broken.name}).* \\(--unreadable dead-letters "
+    with pytest.raises(PipelineError, match=message):
         export(spark, _job(broker, tier, out, "fail"))
-    for where in (out, fresh):  # the one goes on with a batch that was begun
+    for where in (out, fresh):  # the first one repeats a batch that was started
         batches = export(spark, _job(broker, tier, where, "dead-letters"))
         assert [batch.offsets for batch in batches] == [700, 500]
         assert sum(batch.gaps for batch in batches) >= 2

@@ -1,4 +1,4 @@
-"""One run of an export at a time has its checkpoint, whatever became of the one before."""
+"""Only one run of an export uses its checkpoint at a time, however the previous run ended."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 CHECKPOINT = "c"
 
 
-class Kept:
-    """Files by path; `before` is called before one is made, `before_put` before one is written again, `after_put`
-    after that."""
+class MemoryFiles:
+    """Files by path. `before` is called before a file is created, `before_put` before a file is replaced, and `after_put`
+    afterwards."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -59,11 +59,11 @@ class Kept:
         self.texts.pop(path, None)
 
 
-class Machine:
-    """Runs on one clock, of which some have been killed, and some say while others wait that they go on."""
+class LeaseMachine:
+    """Runs on one clock, some of which were killed, and some of which renew their lease while others wait."""
 
     def __init__(self) -> None:
-        self.files = Kept()
+        self.files = MemoryFiles()
         self.at = 0.0
         self.runs = 0
         self.killed: set[int] = set()
@@ -91,8 +91,8 @@ class Machine:
             each.keep()
 
 
-def test_a_second_run_is_told_to_wait() -> None:
-    machine = Machine()
+def test_second_run_is_refused_while_the_first_has_the_lease() -> None:
+    machine = LeaseMachine()
     first = machine.run(7)
     first.take()
     machine.beating.append(first)
@@ -106,8 +106,8 @@ def test_a_second_run_is_told_to_wait() -> None:
     assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
 
 
-def test_after_a_kill_nothing_is_in_the_way() -> None:
-    machine = Machine()
+def test_lease_of_a_killed_process_is_taken_immediately() -> None:
+    machine = LeaseMachine()
     machine.run(7).take()
     machine.killed.add(7)
     machine.run(8).take()
@@ -116,9 +116,9 @@ def test_after_a_kill_nothing_is_in_the_way() -> None:
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_a_run_of_another_machine_is_over_when_nothing_is_heard_of_it(text: str | None) -> None:
-    """Or of one that was killed while it said something."""
-    machine = Machine()
+def test_lease_of_another_machine_expires_without_renewals(text: str | None) -> None:
+    """Also if the run was killed while it renewed its lease."""
+    machine = LeaseMachine()
     silent = machine.run(7, "elsewhere")
     silent.take()
     if text is not None:
@@ -138,9 +138,9 @@ def test_a_run_of_another_machine_is_over_when_nothing_is_heard_of_it(text: str 
 
 
 @pytest.mark.parametrize("came_after", [0, 1, 2])
-def test_a_run_that_stood_still_confirms_nothing_once_another_has_its_turn(came_after: int) -> None:
-    """Also when that one has ended, and others have come after it; no number comes again."""
-    machine = Machine()
+def test_suspended_run_confirms_nothing_after_takeover(came_after: int) -> None:
+    """Also if the other run has ended and others have followed; lease numbers are not reused."""
+    machine = LeaseMachine()
     still = machine.run(7, "elsewhere")
     still.take()
     still.confirm()
@@ -161,9 +161,10 @@ def test_a_run_that_stood_still_confirms_nothing_once_another_has_its_turn(came_
     now.confirm()
 
 
-def test_a_run_that_says_too_late_that_it_goes_on_has_lost_its_turn_all_the_same() -> None:
-    """It stood still after it had looked, and says so once another has come; and again once that one has ended."""
-    machine = Machine()
+def test_late_renewal_does_not_restore_the_lease() -> None:
+    """The run was suspended after its check, and renews the lease after another run has taken it, and again after that run
+    has ended."""
+    machine = LeaseMachine()
     still = machine.run(7, "elsewhere")
     still.take()
     now = machine.run(8)
@@ -177,9 +178,9 @@ def test_a_run_that_says_too_late_that_it_goes_on_has_lost_its_turn_all_the_same
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_what_a_killed_run_did_not_remove_is_never_a_turn_again(steps: int) -> None:
-    """It was killed in the midst of taking its turn, from one that stood still."""
-    machine = Machine()
+def test_file_left_by_a_killed_run_is_never_the_lease_again(steps: int) -> None:
+    """The run was killed while it took the lease from a suspended run."""
+    machine = LeaseMachine()
     still = machine.run(7, "elsewhere")
     still.take()
     old = dict(machine.files.texts)
@@ -196,8 +197,8 @@ def test_what_a_killed_run_did_not_remove_is_never_a_turn_again(steps: int) -> N
         still.confirm()
 
 
-def test_of_two_that_come_at_once_one_goes_on() -> None:
-    machine = Machine()
+def test_one_of_two_concurrent_runs_takes_the_lease() -> None:
+    machine = LeaseMachine()
     machine.run(7).take()
     machine.killed.add(7)
     first, second = machine.run(8), machine.run(9)
@@ -208,8 +209,8 @@ def test_of_two_that_come_at_once_one_goes_on() -> None:
     first.keep()
 
 
-def test_who_waits_while_a_run_ends_is_next() -> None:
-    machine = Machine()
+def test_waiting_run_takes_the_lease_when_the_other_ends() -> None:
+    machine = LeaseMachine()
     first = machine.run(7)
     first.take()
 
@@ -222,27 +223,27 @@ def test_who_waits_while_a_run_ends_is_next() -> None:
     assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
 
 
-def test_a_run_says_that_it_goes_on_whatever_it_waits_for() -> None:
-    """As for the files of a table to be listed: another one doesn't take it for dead meanwhile."""
-    machine, said = Machine(), threading.Event()
+def test_lease_is_renewed_during_long_operations() -> None:
+    """Such as listing the files of a table: another run must not take the lease meanwhile."""
+    machine, message = LeaseMachine(), threading.Event()
     first = machine.run(7, "elsewhere")
     with first.held(every_s=0.001):
         (file,) = machine.files.texts
         for _ in range(3):
             before = machine.files.texts[file]
-            said.clear()
-            machine.files.after_put = said.set
-            first.confirm()  # what it said before is done
+            message.clear()
+            machine.files.after_put = message.set
+            first.confirm()  # the previous renewal is complete
             machine.at += RENEW_SECONDS
-            assert said.wait(30)
+            assert message.wait(30)
             assert machine.files.texts[file] != before
     assert '"over": true' in machine.files.texts[file]
 
 
 @pytest.mark.parametrize("why", ["taken over", "full"])
-def test_a_run_that_could_not_say_so_ends(why: str) -> None:
-    """It is told wherever it looks, each time by an error of its own."""
-    machine = Machine()
+def test_failed_renewal_ends_the_run(why: str) -> None:
+    """Each check raises its own error."""
+    machine = LeaseMachine()
     first = machine.run(7, "elsewhere")
     with first.held(every_s=0.001):
         first.check()
@@ -254,13 +255,13 @@ def test_a_run_that_could_not_say_so_ends(why: str) -> None:
         machine.at += RENEW_SECONDS
         thread.join(30)
         machine.files.after_put = lambda: None
-        told = []
+        errors = []
         for act in (first.check, first.confirm):
             with pytest.raises(PipelineError, match=why) as raised:
                 act()
-            told.append(raised.value)
-    assert told[0] is not told[1]
-    assert told[0].__cause__ is told[1].__cause__ is not None
+            errors.append(raised.value)
+    assert errors[0] is not errors[1]
+    assert errors[0].__cause__ is errors[1].__cause__ is not None
 
 
 def fail() -> None:
@@ -269,7 +270,7 @@ def fail() -> None:
 
 @pytest.mark.interop
 @pytest.mark.slow
-def test_sparks_driver_is_known_to_be_there(spark: SparkSession, tmp_path: Path) -> None:
+def test_process_of_sparks_driver_is_found(spark: SparkSession, tmp_path: Path) -> None:
     from odradek.pipeline.jobs.export_lease import _Processes
     from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 

@@ -1,4 +1,4 @@
-"""`export` to Delta: each record once, by its own commits."""
+"""`export` to Delta writes each record once, by means of Delta's commits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = tmp_path_factory.mktemp("delta")
     with Broker(topics={"events": 2}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -43,22 +43,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_each_record_once_over_runs_that_break(told: dict[str, Any]) -> None:
-    assert told["runs"] == [[], [], [39, 40, 20], []]
-    assert told["rows"] == sorted([n % 2, n // 2, n] for n in range(100) if n != 7)
-    assert told["dead"] == [[1, 3, "nonsense", NO_JSON]]
-    assert "already has records of these topics" in told["refused"]
+def test_each_record_is_exported_once_over_failing_runs(report: dict[str, Any]) -> None:
+    assert report["runs"] == [[], [], [39, 40, 20], []]
+    assert report["rows"] == sorted([n % 2, n // 2, n] for n in range(100) if n != 7)
+    assert report["dead"] == [[1, 3, "nonsense", NO_JSON]]
+    assert "already has records of these topics" in report["refused"]
 
 
-def test_nothing_is_left_of_a_batch_that_was_made_again(told: dict[str, Any]) -> None:
-    assert [tuple(row) for row in told["replaced"]] == RECORDS
-    assert [tuple(row) for row in told["replacedDead"]] == DEAD_LETTERS
+def test_repeated_batch_replaces_its_earlier_rows(report: dict[str, Any]) -> None:
+    assert [tuple(row) for row in report["replaced"]] == RECORDS
+    assert [tuple(row) for row in report["replacedDead"]] == DEAD_LETTERS
 
 
-def test_a_driver_that_comes_back_adds_nothing(told: dict[str, Any]) -> None:
-    assert [tuple(row) for row in told["cameBack"]] == ONCE
-    assert told["deadCameBack"] == []
+def test_resumed_driver_adds_nothing(report: dict[str, Any]) -> None:
+    assert [tuple(row) for row in report["cameBack"]] == ONCE
+    assert report["deadCameBack"] == []
 
 
-def test_columns_and_fields_are_added_to_the_table(told: dict[str, Any]) -> None:
-    assert [tuple(row) for row in told["widened"]] == WIDENED
+def test_new_columns_and_fields_are_added_to_the_table(report: dict[str, Any]) -> None:
+    assert [tuple(row) for row in report["widened"]] == WIDENED

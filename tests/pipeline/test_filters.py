@@ -1,5 +1,4 @@
-"""What filters let through: those that are taken and those that are left to Spark let through, together,
-the rows that SQL does."""
+"""Pushed filters and the filters that Spark evaluates together return the same rows as the SQL condition."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def passes(row: Row, filtered: PushedFilters) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(filters(), max_size=6))
-def test_taken_or_left_each_filter_holds_once(given_: Sequence[Any]) -> None:
+def test_each_filter_is_applied_once_by_source_or_spark(given_: Sequence[Any]) -> None:
     filtered, left = push_down(given_)
     taken = [each for each in given_ if not any(each is other for other in left)]
     for row in ROWS:
@@ -103,7 +102,7 @@ def test_taken_or_left_each_filter_holds_once(given_: Sequence[Any]) -> None:
         spark.IsNotNull(("offset",)),
     ],
 )
-def test_what_is_understood_is_taken(each: Any) -> None:
+def test_supported_filters_are_pushed(each: Any) -> None:
     _, left = push_down([each])
     assert left == []
 
@@ -112,8 +111,8 @@ TIMED = spark.GreaterThan(("timestamp",), EPOCH)
 HAS_TIME = spark.IsNotNull(("timestamp",))
 
 
-def test_a_comparison_of_times_lets_gaps_through_and_whether_there_is_one_does_not() -> None:
-    """Spark says with each comparison that what it compares is not null: a gap's time is."""
+def test_timestamp_comparison_returns_gaps_and_is_not_null_excludes_them() -> None:
+    """Spark adds an is-not-null filter to each comparison; a gap has no timestamp."""
     for asked, left in (
         ([HAS_TIME, TIMED], []),
         ([TIMED, HAS_TIME], []),
@@ -128,10 +127,8 @@ def test_a_comparison_of_times_lets_gaps_through_and_whether_there_is_one_does_n
 
 @pytest.mark.parametrize("since_ms", [None, 1015])
 @pytest.mark.parametrize("from_offset", [None, 3])
-def test_a_gap_is_one_row_whatever_is_asked_for(
-    since_ms: int | None, from_offset: int | None
-) -> None:
-    """Offsets 0 to 9 of 20 are gone; the record of offset N is of 1000 + N ms."""
+def test_gap_is_one_row_with_any_filter(since_ms: int | None, from_offset: int | None) -> None:
+    """Offsets 0 to 9 of 20 are lost. Timestamps are 1000 ms + offset."""
     options = parse_options(
         {
             "kafka.bootstrap.servers": "unused:9092",
@@ -177,7 +174,7 @@ def test_a_gap_is_one_row_whatever_is_asked_for(
         spark.EqualTo(("headers", "key"), "x"),
     ],
 )
-def test_what_is_not_understood_whole_is_left_to_spark(each: Any) -> None:
-    """Null is equal to nothing; a time without a zone is one of the session's."""
+def test_filters_that_are_not_fully_supported_are_left_to_spark(each: Any) -> None:
+    """Comparisons with null are never true. A timestamp without a zone is in the session's time zone."""
     filtered, left = push_down([each])
     assert (filtered, left) == (PushedFilters(), [each])

@@ -1,4 +1,4 @@
-"""The page of flights: its Python runs as it is printed, and what it prints is what it says."""
+"""The page of flights: its Python code runs as printed, and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ left alone
 """
 
 
-def test_a_page_is_run_from_top_to_bottom() -> None:
+def test_code_of_a_page_runs_in_order() -> None:
     page = run(NOTEBOOK, {"seven": 7})
     assert page == NOTEBOOK.replace("what it printed before", "42\nand more")
     assert run(page, {"seven": 7}) == page
     with pytest.raises(NameError) as caught:
         run(NOTEBOOK, {})
-    assert caught.traceback[-1].lineno == 3, "it says which line of the page it was"
+    assert caught.traceback[-1].lineno == 3, "the error has the line of the page"
 
 
-def test_what_a_flight_is_as_an_event() -> None:
+def test_flight_becomes_an_event() -> None:
     found = list(events(flights(2000)))
     assert len(found) == 2000
     assert [ms for ms, _, _ in found] == sorted(ms for ms, _, _ in found)
     assert found[0][0] == 1_357_035_300_000, "2013-01-01, 5:15 in New York"
     assert b'"dep_delay": 2' in found[0][2]
-    assert any(b"dep_delay" not in event for _, _, event in found), "some did not leave"
+    assert any(b"dep_delay" not in event for _, _, event in found), "some flights were cancelled"
     assert not any(b"NaN" in event for _, _, event in found)
 
 
-def test_the_page_shows_what_its_code_printed_and_its_plots_are_there() -> None:
+def test_page_has_the_output_of_its_code_and_its_plots() -> None:
     page = (Path(__file__).parents[2] / PAGE).read_text()
     assert "336,776 flights" in page
     for name in re.findall(r"!\[.*?\]\((.*?)\)", page):
@@ -72,7 +72,7 @@ def test_the_page_shows_what_its_code_printed_and_its_plots_are_there() -> None:
 
 @pytest.mark.interop
 @pytest.mark.slow
-def test_the_page_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_page_is_generated(spark: SparkSession, tmp_path: Path) -> None:
     committed = Path(__file__).parents[2] / PAGE
     (tmp_path / "images").mkdir()
     page = Path(shutil.copy(committed, tmp_path))

@@ -1,4 +1,4 @@
-"""A batch of an export of which more is gone each time it is read: each offset is in the table or in the dead letters."""
+"""Export of a batch with more unreadable offsets at each read: each offset is in the table or in the dead letters."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ END = 10
 OFFSETS = {TopicPartition("t", 0): (0, END)}
 
 
-class Pending(Checkpoint):
-    """Of an export that ended within its batch 0."""
+class PendingBatch(Checkpoint):
+    """Checkpoint of an export that ended within its batch 0."""
 
     query_id = "e"
 
@@ -44,8 +44,8 @@ class Pending(Checkpoint):
 
 
 @dataclass
-class Kept:
-    """A table in memory; `after` is called whenever it was written."""
+class MemoryTable:
+    """Table in memory; `after` is called after each write."""
 
     after: Callable[[], None] = lambda: None
     rows: list[Row] = field(default_factory=list)
@@ -64,8 +64,8 @@ class Kept:
         raise NotImplementedError
 
 
-class Going:
-    """Offsets 0 to 9, of which the first ones are gaps, whenever they are read, as a file says at that moment."""
+class GrowingGaps:
+    """Offsets 0 to 9. A file determines at each read how many of the first ones are gaps."""
 
     def __init__(self, spark: SparkSession, file: Path, *gaps: int) -> None:
         self._spark = spark
@@ -74,7 +74,7 @@ class Going:
         self.record_loss(*gaps)
 
     def record_loss(self, *gaps: int) -> None:
-        """Where each gap ends, the first of which begins at 0 and each other one behind the one before it."""
+        """Set the end of each gap. The first gap starts at 0, each other one after the previous one."""
         Path(self._file).write_text(" ".join(map(str, gaps)))
 
     def frame(self) -> DataFrame:
@@ -101,42 +101,40 @@ class Going:
         return self._spark.range(1, numPartitions=1).mapInArrow(rows, SCHEMA)
 
 
-def write(spark: SparkSession, going: Going, table: Kept, dead: Kept) -> int:
-    """How many gaps it says that there are."""
-    checkpoint = Pending(HadoopFiles(spark), going.checkpoint)
+def write(spark: SparkSession, going: GrowingGaps, table: MemoryTable, dead: MemoryTable) -> int:
+    """Set the number of gaps in the file."""
+    checkpoint = PendingBatch(HadoopFiles(spark), going.checkpoint)
     writer = BatchWriter(spark, ExportValues(), table, dead, checkpoint)
     return writer.write(going.frame(), 0, OFFSETS).gaps
 
 
-def accounted(table: Kept, dead: Kept) -> list[int]:
+def accounted_offsets(table: MemoryTable, dead: MemoryTable) -> list[int]:
     lost = [each for row in dead.rows for each in range(row["offset"], row["lastOffset"] + 1)]
     return sorted([row["offset"] for row in table.rows] + lost)
 
 
-def test_what_goes_between_two_looks_is_in_the_dead_letters(
+def test_offsets_lost_between_two_reads_are_dead_letters(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    going = Going(spark, tmp_path / "gaps", 2)
-    table, dead = Kept(), Kept(lambda: going.record_loss(6))
+    going = GrowingGaps(spark, tmp_path / "gaps", 2)
+    table, dead = MemoryTable(), MemoryTable(lambda: going.record_loss(6))
     assert write(spark, going, table, dead) == 1
     assert [row["offset"] for row in table.rows] == [7, 8, 9]
-    assert accounted(table, dead) == [*range(END)]
+    assert accounted_offsets(table, dead) == [*range(END)]
 
 
-def test_what_was_two_gaps_may_be_one_or_none_when_it_is_read_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    going = Going(spark, tmp_path / "gaps", 2, 6)
+def test_two_gaps_may_be_one_or_none_in_the_next_read(spark: SparkSession, tmp_path: Path) -> None:
+    going = GrowingGaps(spark, tmp_path / "gaps", 2, 6)
     for then in ((6,), (4, 6), (4,), ()):
         going.record_loss(2, 6)
-        table, dead = Kept(), Kept(lambda then=then: going.record_loss(*then))  # type: ignore[misc]
+        table, dead = MemoryTable(), MemoryTable(lambda then=then: going.record_loss(*then))  # type: ignore[misc]
         assert write(spark, going, table, dead) == 2
-        assert accounted(table, dead) == [*range(END)]
+        assert accounted_offsets(table, dead) == [*range(END)]
 
 
-def test_what_goes_on_to_go_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
-    going, looks = Going(spark, tmp_path / "gaps", 0), iter(range(1, END))
-    table, dead = Kept(), Kept(lambda: going.record_loss(next(looks)))
+def test_gaps_that_keep_growing_end_the_export(spark: SparkSession, tmp_path: Path) -> None:
+    going, looks = GrowingGaps(spark, tmp_path / "gaps", 0), iter(range(1, END))
+    table, dead = MemoryTable(), MemoryTable(lambda: going.record_loss(next(looks)))
     with pytest.raises(Exception, match=GAP_FOUND):
         write(spark, going, table, dead)
     assert next(looks) == ATTEMPTS_MAX + 1

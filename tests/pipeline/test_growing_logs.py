@@ -1,4 +1,4 @@
-"""What a query reads of a log that grows while its ends are asked for."""
+"""Queries of logs that grow during planning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from odradek.pipeline.brokers import TopicPartition
 from tests.pipeline.tiered_queries import ONLY, query
 from tests.pipeline.virtual_leader import VirtualLeader
-from tests.pipeline.virtual_store import World
+from tests.pipeline.virtual_store import SegmentStore
 
 
 @pytest.mark.parametrize(
@@ -21,17 +21,17 @@ from tests.pipeline.virtual_store import World
     ],
     ids=["a time behind the end", "the end"],
 )
-def test_what_comes_while_start_and_end_are_asked_for_is_not_read(start: dict[str, Any]) -> None:
-    """The log grows between any two questions."""
+def test_records_appended_during_planning_are_not_read(start: dict[str, Any]) -> None:
+    """The log grows between any two requests."""
 
-    class Growing(VirtualLeader):
+    class GrowingLeader(VirtualLeader):
         def offsets(
             self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
         ) -> dict[TopicPartition, int]:
             self.logs[ONLY].end += 1
             return super().offsets(wanted, read_committed=read_committed)
 
-    leader = Growing((0, 10))
+    leader = GrowingLeader((0, 10))
     with leader.reachable():
-        ((low, high),) = query(World(), leader, **start).ranges().values()
+        ((low, high),) = query(SegmentStore(), leader, **start).ranges().values()
     assert low == high

@@ -1,4 +1,4 @@
-"""What Hadoop's files are asked to do is done, also where somebody else has files there at the same time."""
+"""HadoopFiles with concurrent changes by other processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from odradek.pipeline.errors import FilesUnavailable
 from odradek.pipeline.jobs.hadoop_files import REMOVALS_MAX, HadoopFiles
 
 
-class Told(Py4JJavaError):
-    """By the JVM."""
+class JavaException(Py4JJavaError):
+    """Exception of the JVM."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
@@ -26,25 +26,25 @@ class Told(Py4JJavaError):
         return str(self.args[0])
 
 
-class Directory:
-    """One that is there until it has been removed `asked` times; each time before, Hadoop says that it was not, or
-    raises. It may be somebody else who has removed it in the end."""
+class SharedDirectory:
+    """SharedDirectory that exists until it was removed `asked` times. Each time before, Hadoop returns False or raises, also if
+    another process has removed it."""
 
-    def __init__(self, asked: int, *, raises: bool, ours: bool) -> None:
-        self.left, self.raises, self.ours = asked, raises, ours
+    def __init__(self, asked: int, *, raises: bool, own: bool) -> None:
+        self.left, self.raises, self.own = asked, raises, own
 
     def delete(self, at: object, recursive: bool) -> bool:
         self.left -= 1
-        if self.left == 0 and self.ours:
+        if self.left == 0 and self.own:
             return True
         if self.raises:
-            raise Told("FileNotFoundException: x")
+            raise JavaException("FileNotFoundException: x")
         return False
 
     def exists(self, at: object) -> bool:
         return self.left > 0
 
-    def getFileSystem(self, conf: object) -> Directory:  # noqa: N802 - Hadoop's name
+    def getFileSystem(self, conf: object) -> SharedDirectory:  # noqa: N802 - Hadoop's name
         return self
 
     def files(self) -> HadoopFiles:
@@ -56,18 +56,16 @@ class Directory:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("asked", [1, 2, REMOVALS_MAX])
-def test_what_somebody_else_removes_at_the_same_time_is_gone(
-    asked: int, ours: bool, raises: bool
-) -> None:
-    directory = Directory(asked, raises=raises, ours=ours)
+def test_directory_removed_concurrently_is_no_error(asked: int, own: bool, raises: bool) -> None:
+    directory = SharedDirectory(asked, raises=raises, own=own)
     directory.files().remove("d")
     assert directory.left == 0
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_what_is_there_still_is_an_error(raises: bool) -> None:
-    directory = Directory(REMOVALS_MAX + 1, raises=raises, ours=True)
+def test_directory_that_still_exists_is_an_error(raises: bool) -> None:
+    directory = SharedDirectory(REMOVALS_MAX + 1, raises=raises, own=True)
     with pytest.raises(FilesUnavailable, match="d could not be removed: Spark's driver needs"):
         directory.files().remove("d")

@@ -1,4 +1,4 @@
-"""What a Spark worker waits for before its first rows: it is started anew, time and again."""
+"""Modules that Spark's Python processes import before the first rows; Spark starts such processes repeatedly."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ print([each for each in ("trio", "numba", "lz4", "pandas") if each in sys.module
 
 
 @pytest.mark.parametrize("program", [MADE, PLANNED], ids=["made", "planned"])
-def test_a_table_is_made_without_arrow_and_planned_without_a_client(program: str) -> None:
+def test_schema_imports_no_arrow_and_planning_no_client(program: str) -> None:
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout.strip() == "[]", found.stderr
 
 
-def test_a_count_imports_no_client_no_compiler_and_no_codec() -> None:
-    """Nor pandas, which pyarrow imports for some of what it is asked."""
+def test_count_imports_no_client_compiler_or_codec() -> None:
+    """Also not pandas, which pyarrow imports for some functions."""
     found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True)
     assert found.stdout.strip() == "3 []", found.stderr

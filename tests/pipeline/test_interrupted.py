@@ -1,4 +1,4 @@
-"""Ctrl-C while Spark works: the job ends, and nothing is said."""
+"""Ctrl-C while a job runs: the job ends and prints nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ try:
         threading.Thread(target=interrupt, args=[spark], daemon=True).start()
         try:
             spark.range(10**15).selectExpr("sum(id % 7)").collect()
-        finally:  # each call has its own answer
+        finally:  # each call has its own response
             counts = []
             while len(counts) < 5:
                 try:
@@ -63,8 +63,8 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("script", [JOB, START], ids=["job", "start"])
-def test_an_interrupted_job_says_nothing(script: str) -> None:
-    """Py4J logged two tracebacks of its own. PySpark warned of Pandas while it began."""
+def test_interrupted_job_prints_nothing(script: str) -> None:
+    """Py4J would log two tracebacks, and PySpark warns of pandas during its start."""
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
     )
@@ -89,11 +89,11 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.5, 1.5])
-def test_who_interrupts_the_start_leaves_nothing_behind(after_s: float) -> None:
-    """As a terminal does it: everyone hears of Ctrl-C, Spark's launcher too."""
+def test_interrupted_start_leaves_no_process(after_s: float) -> None:
+    """A terminal sends Ctrl-C to the whole process group, including Spark's launcher."""
     job = subprocess.Popen([sys.executable, "-c", SLOWLY], start_new_session=True)
     try:
-        while len(_of_session(job.pid)) == 1:  # Spark's launcher is not there yet
+        while len(_of_session(job.pid)) == 1:  # before Spark's launcher has started
             time.sleep(0.01)
         time.sleep(after_s)
         os.killpg(job.pid, signal.SIGINT)
@@ -109,7 +109,7 @@ def test_who_interrupts_the_start_leaves_nothing_behind(after_s: float) -> None:
 
 
 def _of_session(leader: int) -> list[int]:
-    """The processes that are left of it, zombies aside."""
+    """Return the remaining processes of the session, except for zombies."""
     listed = subprocess.run(
         ["ps", "-o", "pid=,stat=", "-s", str(leader)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What ends a batch that Spark interrupts is told in words that Spark takes for that."""
+"""Errors of a batch that Spark interrupted are reported in the form that Spark recognises."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ TRACE = "\n\tat java.base/sun.nio.ch.FileChannelImpl.position(FileChannelImpl.ja
 
 
 @pytest.mark.parametrize("name", INTERRUPTIONS)
-def test_an_interruption_is_told_in_short(name: str) -> None:
-    said = f"{name}: s3a://history/part-1 was not read in 60 s"
-    of_java = OSError(f"An error occurred while calling o1.read.\n: {said}{TRACE}")
+def test_interruption_is_reported_in_sparks_form(name: str) -> None:
+    message = f"{name}: s3a://history/part-1 was not read in 60 s"
+    of_java = OSError(f"An error occurred while calling o1.read.\n: {message}{TRACE}")
     with pytest.raises(Interrupted) as caught, shorten_interruption_errors():
         raise FilesUnavailable("a file could not be read") from of_java
     assert AS_SPARK_KNOWS_IT.search(str(caught.value))
-    assert f"{said} (a file could not be read)" in str(caught.value)
+    assert f"{message} (a file could not be read)" in str(caught.value)
     assert len(str(caught.value)) < 500
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_are_unchanged() -> None:
     with (
         pytest.raises(FilesUnavailable, match=r"^the disk is full$"),
         shorten_interruption_errors(),

@@ -1,4 +1,4 @@
-"""A Ctrl-C cancels what Spark does, and is raised between two of its answers."""
+"""Ctrl-C cancels FakeSpark's jobs and is raised between two Py4J calls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from odradek.pipeline import interrupts
 from odradek.pipeline.interrupts import cancel_jobs_on_interrupt, delay_interrupts
 
 
-class Spark:
-    """As much of a session as is cancelled."""
+class FakeSpark:
+    """The part of a session that is needed for cancellation."""
 
     def __init__(self) -> None:
         self.sparkContext = self.streams = self
         self.cancelled = 0
         self.active: list[Any] = []
 
-    def setLogLevel(self, level: str) -> None:  # noqa: N802 - Spark's name
+    def setLogLevel(self, level: str) -> None:  # noqa: N802 - FakeSpark's name
         raise ValueError("all steps are taken, whatever the others do")
 
     def cancelAllJobs(self) -> None:  # noqa: N802
@@ -29,11 +29,11 @@ class Spark:
 
 
 @pytest.mark.usefixtures("own_ctrl_c")
-def test_what_begins_after_a_ctrl_c_is_cancelled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, spark = [True], Spark()
+def test_jobs_started_after_ctrl_c_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, spark = [True], FakeSpark()
     monkeypatch.setattr(interrupts, "_waits_for_spark", lambda frame: waits[0])
     deadline = time.monotonic() + 20
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - of a call that Spark answers in the end
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the call of Spark returns at the end
         with cancel_jobs_on_interrupt(spark):  # type: ignore[arg-type]
             signal.raise_signal(signal.SIGINT)
             while spark.cancelled < 3:
@@ -46,8 +46,8 @@ def test_what_begins_after_a_ctrl_c_is_cancelled_too(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("own_ctrl_c")
-def test_a_second_ctrl_c_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the first one met no call of Spark, and the second one the clean-up after it, too."""
+def test_second_ctrl_c_is_raised_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the first one was not during a FakeSpark call, and the second one is during the clean-up."""
     waits, cleaned_up = [False], []
     monkeypatch.setattr(interrupts, "_waits_for_spark", lambda frame: waits[0])
 
@@ -59,14 +59,14 @@ def test_a_second_ctrl_c_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> N
             signal.raise_signal(signal.SIGINT)
             cleaned_up.append(True)
 
-    with pytest.raises(KeyboardInterrupt), cancel_jobs_on_interrupt(Spark()):  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), cancel_jobs_on_interrupt(FakeSpark()):  # type: ignore[arg-type]
         work()
     assert cleaned_up == []
 
 
 @pytest.mark.usefixtures("own_ctrl_c")
 @pytest.mark.parametrize("waits", [False, True])
-def test_what_fails_after_a_ctrl_c_was_interrupted(
+def test_error_after_ctrl_c_is_replaced_by_keyboard_interrupt(
     monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     monkeypatch.setattr(interrupts, "_waits_for_spark", lambda frame: waits)
@@ -78,15 +78,15 @@ def test_what_fails_after_a_ctrl_c_was_interrupted(
 
     with pytest.raises(KeyboardInterrupt), delay_interrupts():
         work()
-    with pytest.raises(KeyboardInterrupt), cancel_jobs_on_interrupt(Spark()):  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), cancel_jobs_on_interrupt(FakeSpark()):  # type: ignore[arg-type]
         work()
 
 
 @pytest.mark.usefixtures("own_ctrl_c")
-def test_who_ignores_it_is_not_interrupted() -> None:
+def test_ignored_sigint_does_not_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with delay_interrupts():
         signal.raise_signal(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as PySpark does with its own
-    with cancel_jobs_on_interrupt(Spark()):  # type: ignore[arg-type]
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as PySpark's handler does
+    with cancel_jobs_on_interrupt(FakeSpark()):  # type: ignore[arg-type]
         signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""JSON values as columns: held against Spark's `from_json`, and against what Python makes of the same text."""
+"""JSON values as columns, compared with Spark's `from_json` and with Python's parser."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ AS_FROM_JSON = (
     b"\xff\xfe",
     b"",
 )
-"""What Spark's parser makes of them is what is made of them here. (It has -128 for 128 as a tinyint, and
--1500.0 for -1.50e3 as a string.)"""
+"""Values for which Spark's parser returns the same result. (It returns -128 for 128 as a tinyint, and -1500.0 for
+-1.50e3 as a string.)"""
 
 
 def binary(*values: bytes | None) -> pa.Array:
@@ -99,8 +99,8 @@ def broker() -> Iterator[Broker]:
 
 @pytest.mark.slow
 @pytest.mark.interop
-def test_what_from_json_makes_of_them(spark: SparkSession, broker: Broker) -> None:
-    """But that it has a struct of nulls where there is no JSON object."""
+def test_values_equal_those_of_from_json(spark: SparkSession, broker: Broker) -> None:
+    """Except that `from_json` returns a struct of nulls for a value that is not a JSON object."""
     source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
     expected = (
         table(spark, source)
@@ -118,16 +118,16 @@ def test_what_from_json_makes_of_them(spark: SparkSession, broker: Broker) -> No
     )
     assert len(found) == len(expected) == len(AS_FROM_JSON) + 1
     nothing = dict.fromkeys(each.name for each in KIND)
-    for value, ours, theirs in zip((*AS_FROM_JSON, None), found, expected, strict=True):
+    for value, row, theirs in zip((*AS_FROM_JSON, None), found, expected, strict=True):
         made = theirs.v and theirs.v.asDict(recursive=True)
-        if made == nothing and ours.value is None:
-            assert value == b"null" or ours.valueError is not None
+        if made == nothing and row.value is None:
+            assert value == b"null" or row.valueError is not None
         else:
-            assert (ours.value and ours.value.asDict(recursive=True)) == made, value
+            assert (row.value and row.value.asDict(recursive=True)) == made, value
 
 
 @pytest.mark.interop
-def test_a_stream_has_the_same_columns(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_stream_has_the_same_columns(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
     frame = (
         spark.readStream.format("odradek")
@@ -173,7 +173,7 @@ def test_a_stream_has_the_same_columns(spark: SparkSession, broker: Broker, tmp_
         (b'{"d":1e400,"i":1}', {"i": 1}, "Number out of range - at `$.d`"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_invalid_value_has_an_error(
     value: bytes | None, found: dict[str, Any] | None, error: str | None
 ) -> None:
     good = b'{"s":"before"}'
@@ -183,11 +183,11 @@ def test_what_is_wrong_is_said(
     assert before == after == {**nothing, "s": "before"}
     assert made == (None if found is None else {**nothing, **found})
     assert errors.to_pylist()[::2] == [None, None]
-    said = errors[1].as_py()
-    assert said is None if error is None else error in said
+    message = errors[1].as_py()
+    assert message is None if error is None else error in message
 
 
-def test_a_part_of_an_array_is_read() -> None:
+def test_slice_of_an_array_is_decoded() -> None:
     values = binary(b'{"i":1}', None, b'{"i":3}', b"[]").slice(1)
     columns, errors = JsonColumns(KIND).of(values)
     assert [each and each["i"] for each in columns.to_pylist()] == [None, 3, None]
@@ -195,7 +195,7 @@ def test_a_part_of_an_array_is_read() -> None:
     assert [len(each) for each in JsonColumns(KIND).of(binary())] == [0, 0]
 
 
-def test_many_rows_are_columns_by_and_by() -> None:
+def test_many_rows_are_decoded_in_several_batches() -> None:
     count = ROWS_AT_ONCE + 5
     values = binary(*(b'{"i":%d}' % n if n % 3 else b"x" for n in range(count)))
     given = pa.record_batch([pa.array(range(count)), values], ["offset", "value"])
@@ -209,8 +209,8 @@ def test_many_rows_are_columns_by_and_by() -> None:
     )
 
 
-def test_a_gap_has_no_value() -> None:
-    """Its row comes before the columns are made."""
+def test_gap_has_no_value() -> None:
+    """Gap rows are decoded before the columns exist."""
     gap = with_gap_column(pa.record_batch([pa.array([1]), binary(None)], ["offset", "value"]))
     (made,) = JsonColumns(KIND).in_place_of_values(gap)
     assert made.to_pylist() == [{"offset": 1, "value": None, "gap": None, "valueError": None}]
@@ -227,7 +227,7 @@ OBJECTS = st.dictionaries(st.sampled_from([*(each.name for each in KIND), "x"]),
 
 
 @given(values=st.lists(OBJECTS | ANYTHING, max_size=5), indent=st.sampled_from([None, 1]))
-def test_what_python_makes_of_them(values: list[Any], indent: int | None) -> None:
+def test_values_equal_those_of_python(values: list[Any], indent: int | None) -> None:
     texts = [json.dumps(each, indent=indent) for each in values]
     columns, errors = JsonColumns(KIND).of(binary(*(each.encode() for each in texts)))
     for value, made, error in zip(values, columns.to_pylist(), errors.to_pylist(), strict=True):
@@ -237,7 +237,7 @@ def test_what_python_makes_of_them(values: list[Any], indent: int | None) -> Non
 
 
 def fitted(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
-    """What a column of that type has of it, and whether that is all."""
+    """Return the value as a column of this type, and whether it is completely valid."""
     if value is None:
         return None, True
     if pa.types.is_struct(kind):
@@ -270,7 +270,7 @@ def fitted(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
 
 
 class SameJson:
-    """Equal to any text of that JSON."""
+    """Equals any text of the same JSON value."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -283,7 +283,7 @@ class SameJson:
 
 @pytest.mark.interop
 @pytest.mark.parametrize(
-    ("schema", "more", "said"),
+    ("schema", "more", "message"),
     [
         ("value string", {}, "column value is struct<…> with valueFormat=json, not string"),
         ("offset bigint", {}, "the schema needs a column value with the fields to read"),
@@ -308,8 +308,8 @@ class SameJson:
         ("valueError string", {"valueFormat": "binary"}, "it exists only with valueFormat=json"),
     ],
 )
-def test_a_schema_says_what_is_in_them(
-    spark: SparkSession, schema: str, more: dict[str, str], said: str
+def test_invalid_schema_is_refused(
+    spark: SparkSession, schema: str, more: dict[str, str], message: str
 ) -> None:
     """The session parses the DDL."""
     asked = {"subscribe": "t", "tiered.url": "/nowhere", "valueFormat": "json", **more}
@@ -318,10 +318,10 @@ def test_a_schema_says_what_is_in_them(
     assert isinstance(kind, StructType)
     with pytest.raises(BadOption) as caught:
         BatchReader(options, kind)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_an_array_may_have_nulls() -> None:
+def test_array_without_nulls_is_refused() -> None:
     options = parse_options(
         {"subscribe": "t", "tiered.url": "/nowhere", "valueFormat": "json"}, streaming=False
     )
@@ -330,12 +330,12 @@ def test_an_array_may_have_nulls() -> None:
         BatchReader(options, StructType().add("value", fields))
 
 
-def test_batches_have_no_values() -> None:
+def test_json_values_of_batches_are_refused() -> None:
     given = {"subscribe": "t", "tiered.url": "/nowhere", "valueFormat": "json", "rows": "batches"}
     with pytest.raises(BadOption, match="is not allowed with rows=batches"):
         parse_options(given, streaming=False)
 
 
-def test_without_a_schema_it_says_so() -> None:
+def test_json_values_without_a_schema_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"valueFormat=json requires .schema"):
         OdradekDataSource({"subscribe": "t", "valueFormat": "json"}).schema()

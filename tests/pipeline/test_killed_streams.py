@@ -1,4 +1,4 @@
-"""Streams whose driver is killed, in whatever it is doing: the next one goes on, and each record is there once."""
+"""Streams whose driver is killed at any time: the next driver continues, and each record is in the output once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 300.0
 
 @contextmanager
 def _driver(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """It is killed at the context's end, with its JVM and its Python workers."""
+    """Run a driver and kill it at the end of the context, with its JVM and its Python workers."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.pipeline.stream_to_files", *words],
         cwd=Path(__file__).parents[2],
@@ -57,17 +57,17 @@ def _produce(broker: Broker, run: int) -> None:
         "events",
         [_value(number) for number in numbers],
         partition=[number % 2 for number in numbers],
-        config={"batch.size": 1000, "enable.idempotence": True},  # offsets are those of the numbers
+        config={"batch.size": 1000, "enable.idempotence": True},  # the numbers are the offsets
     )
 
 
 def _await_a_batch(commits: Path, driver: subprocess.Popen[str]) -> None:
-    """One more than there are."""
+    """Wait for one more committed batch."""
     done = _count(commits)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while _count(commits) == done:
         assert driver.poll() is None, "the stream ended"
-        assert time.monotonic() < deadline, "no batch is done"
+        assert time.monotonic() < deadline, "no batch was committed"
         time.sleep(0.05)
 
 
@@ -75,7 +75,7 @@ def _count(commits: Path) -> int:
     return sum(path.name.isdigit() for path in commits.glob("*"))
 
 
-def test_each_record_once_whenever_the_driver_is_killed(tmp_path: Path) -> None:
+def test_each_record_is_written_once_when_the_driver_is_killed(tmp_path: Path) -> None:
     random = Random(4)
     tier = tmp_path / "tier"
     with Broker(configs=QUICK, tiered=tier) as broker:
@@ -91,9 +91,9 @@ def test_each_record_once_whenever_the_driver_is_killed(tmp_path: Path) -> None:
                 assert driver.poll() is None
         _produce(broker, KILLS)
         with _driver(*words, "once") as driver:
-            told, _ = driver.communicate(timeout=TIMEOUT_SECONDS)
+            output, _ = driver.communicate(timeout=TIMEOUT_SECONDS)
             assert driver.returncode == 0
-    assert list(tier.rglob("*.manifest")), "nothing was read from the store"
-    found = sorted(json.loads(line) for line in told.splitlines())
+    assert list(tier.rglob("*.manifest")), "no segment was read from the store"
+    found = sorted(json.loads(line) for line in output.splitlines())
     numbers = range((KILLS + 1) * RECORDS_A_RUN)
     assert found == sorted([number % 2, number // 2, _value(number)] for number in numbers)

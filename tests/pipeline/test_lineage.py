@@ -1,4 +1,4 @@
-"""Each offset once, from the copy that the partition's leader epochs say is the log's."""
+"""Segments of a lineage: each offset is read once, from the copy with the records of the partition's leader epochs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WHERE = TopicIdPartition(UUID(int=1), "t", 0)
 def segment(
     number: int, start: int, end: int, *epochs: tuple[int, int]
 ) -> RemoteLogSegmentMetadata:
-    """Of the offsets from `start` to `end`, both included."""
+    """Return a segment with offsets from `start` to `end`, both inclusive."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(WHERE, UUID(int=number)),
         start,
@@ -60,43 +60,46 @@ def segment_slice(segment: RemoteLogSegmentMetadata, low: int, high: int) -> Seg
     return columns(segment).slices(np.array([0]), np.array([low]), np.array([high]))
 
 
-def told(slices: Iterable[SegmentSlice]) -> list[tuple[int, int, int]]:
+def selected(slices: Iterable[SegmentSlice]) -> list[tuple[int, int, int]]:
     return [(each.segment.id.id.int, each.low, each.high) for each in slices]
 
 
 ONE_EPOCH = (EpochStart(0, 0),)
 
 
-def test_the_segment_that_reaches_furthest_is_read_and_none_twice() -> None:
+def test_segment_with_the_highest_end_is_read_and_no_offset_twice() -> None:
     segments = [segment(1, 0, 9), segment(2, 5, 29), segment(3, 10, 19), segment(4, 30, 39)]
-    assert told(select_slices(columns(*segments), ONE_EPOCH, 3, 35)) == [
+    assert selected(select_slices(columns(*segments), ONE_EPOCH, 3, 35)) == [
         (1, 3, 10),
         (2, 10, 30),
         (4, 30, 35),
     ]
 
 
-def test_a_plan_knows_when_segments_without_timestamps_were_copied() -> None:
+def test_slices_have_the_copy_time_of_segments_without_timestamps() -> None:
     old = replace(segment(1, 0, 9), event_timestamp_ms=55)
     new = replace(segment(2, 10, 19), max_timestamp_ms=70, event_timestamp_ms=77)
     rows = select_slices(columns(old, new), ONE_EPOCH, 0, 20).packed().unpacked().rows
     assert [(row["newest"], row["copied"]) for row in rows] == [(-1, 55), (70, 0)]
 
 
-def test_a_gap_is_left_out() -> None:
+def test_gap_is_skipped() -> None:
     segments = [segment(1, 0, 9), segment(2, 20, 29)]
-    assert told(select_slices(columns(*segments), ONE_EPOCH, 0, 40)) == [(1, 0, 10), (2, 20, 30)]
+    assert selected(select_slices(columns(*segments), ONE_EPOCH, 0, 40)) == [
+        (1, 0, 10),
+        (2, 20, 30),
+    ]
 
 
-def test_records_of_a_deposed_leader_are_not_the_logs() -> None:
-    """KIP-405's unclean election: 0-3 was copied by a leader of epoch 0 and by one of epoch 1."""
+def test_records_of_a_deposed_leader_are_excluded() -> None:
+    """Unclean election in KIP-405: leaders of epochs 0 and 1 have both copied offsets 0-3."""
     lineage = (EpochStart(0, 0), EpochStart(2, 2))
     segments = [
         segment(1, 0, 3, (0, 0)),
         segment(2, 0, 3, (0, 0), (1, 2)),
         segment(3, 2, 5, (2, 2)),
     ]
-    assert told(select_slices(columns(*segments), lineage, 0, 10)) == [(1, 0, 2), (3, 2, 6)]
+    assert selected(select_slices(columns(*segments), lineage, 0, 10)) == [(1, 0, 2), (3, 2, 6)]
 
 
 @st.composite
@@ -128,7 +131,7 @@ def epoch_at(epochs: Sequence[EpochStart], offset: int) -> int:
 
 @settings(deadline=None)
 @given(histories())
-def test_every_offset_that_some_segment_has_rightly_is_read_once(
+def test_every_offset_of_the_lineage_is_read_once(
     history: tuple[list[RemoteLogSegmentMetadata], tuple[EpochStart, ...], int, int],
 ) -> None:
     segments, lineage, low, high = history
@@ -151,26 +154,26 @@ def test_every_offset_that_some_segment_has_rightly_is_read_once(
 
 @settings(deadline=None)
 @given(histories())
-def test_columns_are_covered_as_segments_are_one_by_one(
+def test_columnar_selection_equals_the_model(
     history: tuple[list[RemoteLogSegmentMetadata], tuple[EpochStart, ...], int, int],
 ) -> None:
     segments, lineage, low, high = history
     found = columns(*segments)
     expected = covering.select_slices(list(found), lineage, low, high)
     slices = select_slices(found, lineage, low, high)
-    assert told(slices) == told(expected)
+    assert selected(slices) == selected(expected)
     assert slices.sizes().tolist() == [each.size_bytes for each in expected]
     assert [each.size_bytes for each in slices] == [each.size_bytes for each in expected]
 
 
 @settings(deadline=None)
 @given(histories(), st.lists(st.booleans(), max_size=8), st.integers(0, 40))
-def test_columns_are_their_segments(
+def test_columns_equal_their_segments(
     history: tuple[list[RemoteLogSegmentMetadata], tuple[EpochStart, ...], int, int],
     split: list[bool],
     start: int,
 ) -> None:
-    """Put together from a summary and from manifests, and without what went since."""
+    """Built from a summary and manifests, without segments that were deleted since."""
     customs = (None, b"one", b"other")
     segments = [
         replace(each, state=FINISHED, custom_metadata=customs[each.id.id.int * 7 % 5 % 3])
@@ -199,7 +202,7 @@ def test_columns_are_their_segments(
     st.none() | st.integers(1, 40),
     st.none() | st.integers(1, 60),
 )
-def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
+def test_tasks_have_each_offset_once_in_order_within_their_limit(
     sizes: list[list[int] | int], task_bytes: int, min_tasks: int | None, max_records: int | None
 ) -> None:
     pieces: list[PlannedRange] = []
@@ -216,7 +219,7 @@ def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
             offset += each
         pieces.append(select_slices(columns(*segments), ONE_EPOCH, begin, offset).packed())
     tasks = tasks_of(pieces, task_bytes=task_bytes, min_tasks=min_tasks, max_records=max_records)
-    assert not pieces, "they are taken out"
+    assert not pieces, "removed from the packer"
     read = [each for task in tasks for piece in flatten_ranges(task) for each in offsets_of(piece)]
     assert read == list(range(offset))
     assert all(tasks)
@@ -234,10 +237,8 @@ DENSE = custom_metadata(DENSE_FLAG)
 
 
 @pytest.mark.parametrize(("skips_dense", "count"), [(False, 40), (True, 13)])
-def test_dense_segments_are_less_work_for_who_does_not_read_them(
-    skips_dense: bool, count: int
-) -> None:
-    """A task has as many segments as keep it busy as long; those that it reads are as large as ever."""
+def test_dense_segments_count_less_if_they_are_not_read(skips_dense: bool, count: int) -> None:
+    """A task has as many segments as take a given time. Segments that are read count with their size."""
     every = [segment(at, 100 * at, 100 * at + 99) for at in range(40)]
     segments = [replace(each, custom_metadata=DENSE) for each in every[:30]] + every[30:]
     pieces: list[PlannedRange] = [select_slices(columns(*segments), ONE_EPOCH, 0, 4000).packed()]
@@ -252,15 +253,15 @@ def test_dense_segments_are_less_work_for_who_does_not_read_them(
 
 
 def offsets_of(piece: SegmentSlice | BrokerRange) -> range:
-    if isinstance(piece, SegmentSlice):  # within its segment, which is another one each time
+    if isinstance(piece, SegmentSlice):  # within its segment, which differs each time
         start = piece.segment.start_offset
         assert piece.segment.id.id.int == start
         assert start <= piece.low < piece.high <= piece.segment.end_offset + 1
     return range(piece.low, piece.high)
 
 
-def test_a_task_has_a_segment_in_few_bytes() -> None:
-    """Ten million of them are the driver's to hand out."""
+def test_segment_takes_few_bytes_in_a_task() -> None:
+    """The driver may have to send ten million of them."""
     ids = [UUID(bytes=Random(number).randbytes(16)) for number in range(500)]
     segments = [
         replace(
@@ -279,8 +280,8 @@ def test_a_task_has_a_segment_in_few_bytes() -> None:
     assert list(packed) == list(whole)
 
 
-def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
-    """T-60: its segment goes on where the log parted from it, and so does its index of transactions."""
+def test_markers_of_a_deposed_leader_are_excluded(tmp_path: Path) -> None:
+    """T-60: its segment continues after the logs diverged, and so does its transaction index."""
     store = open_store(f"file://{tmp_path}", {})
     theirs = replace(segment(1, 0, 19), txn_index_empty=False)
     aborted = [(7, 2, 5, 6), (8, 6, 15, 16)]
@@ -292,7 +293,7 @@ def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
     assert store.aborted(segment_slice(theirs, 0, 20), 20) == (both, None)
 
 
-def test_markers_are_read_up_to_where_they_say_that_nothing_later_matters(tmp_path: Path) -> None:
+def test_transaction_indexes_are_read_until_no_later_one_matters(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}", {})
     segments = []
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Directories of a store are listed at once, each as a listing alone would have it."""
+"""Directories of a store are listed concurrently, each with the result of a separate listing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from odradek.seams.objects import ObjectInfo, ObjectsUnavailable
 from odradek.testing.virtual_object_store import StoreFault, StoreFaultKind, VirtualObjectStore
 
 
-class Together(VirtualObjectStore):
-    """Answers nobody until so many ask."""
+class ConcurrentListings(VirtualObjectStore):
+    """Store that responds only when `count` requests are in progress."""
 
     def __init__(self, count: int) -> None:
         super().__init__(page_objects=3)
@@ -34,7 +34,7 @@ def filled(objects: VirtualObjectStore, directories: int) -> list[str]:
 
 
 @pytest.mark.parametrize("directories", [0, 1, AT_ONCE, 3 * AT_ONCE])
-def test_each_directory_is_listed_in_order_and_ends_once(directories: int) -> None:
+def test_each_directory_is_listed_in_order_and_completed_once(directories: int) -> None:
     objects = VirtualObjectStore(page_objects=3)
     names = filled(objects, directories)
     found: dict[str, list[str]] = defaultdict(list)
@@ -50,13 +50,13 @@ def test_each_directory_is_listed_in_order_and_ends_once(directories: int) -> No
         assert found[name] == [each.key for each in objects.list(name)]
 
 
-def test_many_are_asked_for_at_once() -> None:
-    objects = Together(AT_ONCE)
+def test_directories_are_listed_concurrently() -> None:
+    objects = ConcurrentListings(AT_ONCE)
     names = filled(objects, AT_ONCE)
     assert sum(page is None for _, page in list_directories(objects, names)) == AT_ONCE
 
 
-def test_what_cannot_be_listed_is_no_end() -> None:
+def test_failed_listing_is_an_error_not_an_end() -> None:
     objects = VirtualObjectStore(page_objects=3)
     names = filled(objects, 50)
     objects.bucket.inject(StoreFault(StoreFaultKind.FAILS, after=60))

@@ -1,4 +1,4 @@
-"""The source and its jobs on a Spark of several processes, of a master and two workers: what they find is the same."""
+"""The source and its jobs on a Spark cluster with a master and two workers return the same results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS, END_SECONDS = 60.0, 600.0
 
 
 def _produce(broker: Broker) -> None:
-    """So that some is in the store alone, and some on the disk alone."""
+    """Produce records so that some are only in the store, and some only on the local disk."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 3000})
     for number in range(COUNT):
         producer.produce(
@@ -43,7 +43,7 @@ def _is_tiered(broker: Broker, partition: int) -> bool:
     return found is not None and len(found.log.segments) == 1
 
 
-def test_a_cluster_finds_what_a_consumer_does(tmp_path: Path) -> None:
+def test_spark_cluster_reads_what_a_consumer_reads(tmp_path: Path) -> None:
     tier = tmp_path / "tier"
     with Broker(configs=QUICK, tiered=tier) as broker:
         broker.create_topic("events", len(PARTITIONS), {**TIERED, "retention.ms": "-1"})

@@ -1,4 +1,4 @@
-"""What a query says that means nothing is refused, by a line that tells what it was."""
+"""Invalid options are refused with a message that names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"kafka.bootstrap.servers": "h"}, "kafka.bootstrap.servers=h: 'h' is not HOST:PORT"),
         ({"kafka.bootstrap.servers": ""}, "is not HOST:PORT"),
@@ -58,25 +58,25 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"kafka.request.timeout.ms": "99999999999"}, "99999999999 does not fit into 32 bits"),
     ],
 )  # fmt: skip
-def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, str | None], message: str) -> None:
     named = {name: text for name, text in {**GIVEN, **given}.items() if text is not None}
     with pytest.raises(BadOption) as caught:
         parse_options(named, streaming=False)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"]
 )
-def test_a_stream_has_no_end_and_no_filters(name: str) -> None:
+def test_batch_only_options_are_refused_for_streams(name: str) -> None:
     with pytest.raises(
         BadOption, match=f"^{name} is only allowed in batch queries, not in a stream$"
     ):
         parse_options({**GIVEN, name: "latest"}, streaming=True)
 
 
-def test_what_changes_nothing_of_what_is_read_is_passed_over() -> None:
-    """So that a query of Spark's own source moves by one word."""
+def test_options_that_do_not_change_the_records_are_ignored() -> None:
+    """So a query of Spark's own source works after its format was changed."""
     given = {
         "groupIdPrefix": "reports",
         "kafka.group.id": "reports",
@@ -106,12 +106,12 @@ KAFKAS = """
     socket.connection.setup.timeout.ms value.deserializer
     sasl.jaas.config sasl.mechanism ssl.truststore.location ssl.engine.factory.class
 """
-"""All that its consumer may be told (`ConsumerConfig.configNames()` of 4.3.0), but for most of sasl.… and ssl.…"""
+"""All configs of Kafka's consumer (`ConsumerConfig.configNames()` of 4.3.0), except for most of sasl.… and ssl.…"""
 SERVED = {"bootstrap.servers", "fetch.max.bytes", "isolation.level", "request.timeout.ms"}
 
 
 @pytest.mark.parametrize("name", sorted({*KAFKAS.split()} - SERVED))
-def test_what_kafkas_consumer_may_be_told_is_passed_over_or_refused_with_a_reason(
+def test_kafka_consumer_configs_are_ignored_or_refused_with_a_reason(
     name: str,
 ) -> None:
     given = {**GIVEN, f"kafka.{name}": "1"}
@@ -125,7 +125,7 @@ def test_what_kafkas_consumer_may_be_told_is_passed_over_or_refused_with_a_reaso
         parse_options(given, streaming=False)
 
 
-def test_what_is_passed_over_is_kafkas() -> None:
+def test_ignored_configs_are_kafkas() -> None:
     assert {*IGNORED, *REFUSED, *SERVED} == {
         each for each in KAFKAS.split() if not each.startswith(("sasl.", "ssl."))
     }
@@ -134,7 +134,7 @@ def test_what_is_passed_over_is_kafkas() -> None:
             parse_options({**GIVEN, name: "1"}, streaming=False)
 
 
-def test_a_directory_is_called_as_tasks_find_it(
+def test_directory_is_converted_to_an_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -148,11 +148,11 @@ def test_a_directory_is_called_as_tasks_find_it(
     [
         ("{}/tiers", {}),
         ("file://{}/tiers", {}),
-        ("{}", {}),  # there, and nobody's store
+        ("{}", {}),  # exists, but is not a store
         ("file://{}", {"prefix": "history"}),
     ],
 )
-def test_a_store_that_is_not_there_is_not_made(
+def test_missing_directory_is_not_created(
     tmp_path: Path, form: str, options: dict[str, str]
 ) -> None:
     target = form.format(tmp_path)

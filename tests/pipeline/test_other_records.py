@@ -1,4 +1,4 @@
-"""A query is planned, and then other records have the offsets that it means: none of these is read."""
+"""Records that have replaced others at planned offsets are not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.librdkafka_clients import produce
 from tests.support.virtual_reading import FULL, VirtualSource, rows_of
 
 
-def test_of_a_topic_that_was_made_again_nothing_is_read() -> None:
+def test_recreated_topic_is_not_read() -> None:
     with Broker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         (made,) = admin.create_topics([NewTopic("events", 1)]).values()
@@ -44,19 +44,19 @@ def _produce(broker: Broker, value: bytes, count: int) -> None:
     produce(broker.bootstrap, "events", [value] * count, partition=0)
 
 
-def test_what_an_unclean_leader_has_written_is_not_what_was_planned() -> None:
-    """Records were cut off, and there are others at their offsets before the tasks run."""
+def test_records_after_unclean_election_are_not_read_as_planned() -> None:
+    """The log is truncated, and other records are written at these offsets before the tasks run."""
     others: list[tuple[int, int]] = []
 
     async def look(history: History) -> None:
-        source = VirtualSource(history.cluster_view, history.cluster, TOPIC)
+        source = VirtualSource(history.virtual_world, history.cluster, TOPIC)
         given = source.options(failOnDataLoss=False, **{"tiered.url": None})
         reader = BatchReader(parse_options(given, streaming=False), FULL)
         before: Rows = {}
         tasks: list[Any] = []
 
         async def plan(history: History) -> None:
-            tasks.extend(await source.aside(reader.partitions))
+            tasks.extend(await source.run_synchronously(reader.partitions))
             before.update(await consume(history, committed=False))
 
         await history._elect_uncleanly(plan)

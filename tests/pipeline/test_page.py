@@ -1,4 +1,4 @@
-"""The pipeline's page: what it has a reader type from nothing runs as it is printed, and prints what it says."""
+"""The quick start of the pipeline's page: its code runs as printed, and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def shell(script: str, broker: OdradekProcess, directory: Path) -> str:
 
 
 def printed(program: str, names: dict[str, Any]) -> str:
-    said = StringIO()
-    with redirect_stdout(said):
+    message = StringIO()
+    with redirect_stdout(message):
         exec(compile(program, "the page", "exec"), names)
-    return said.getvalue()
+    return message.getvalue()
 
 
 @pytest.mark.interop
 @pytest.mark.slow
-def test_from_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """`spark` is the session that the program finds, where it would make one."""
+def test_quick_start(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark` is the session that the program would otherwise create."""
 
     def here(text: str) -> str:
         return text.replace("/tmp/", f"{tmp_path}/")
@@ -73,10 +73,10 @@ def test_from_nothing(spark: SparkSession, tmp_path: Path) -> None:
 
         program = here(PROGRAM).replace("127.0.0.1:9092", broker.bootstrap)
         names: dict[str, Any] = {}
-        said = printed(program, names)
-        assert said.startswith(f"{CLICKS} clicks\n")
-        assert "|  /0|28572|" in said
-        assert said.endswith(f"\n{CLICKS} clicks in the Parquet table\n")
+        message = printed(program, names)
+        assert message.startswith(f"{CLICKS} clicks\n")
+        assert "|  /0|28572|" in message
+        assert message.endswith(f"\n{CLICKS} clicks in the Parquet table\n")
         assert "|  /0|28572|" in printed(JSON_VALUES, names)
 
         shell("echo '{}' | odradek produce -t clicks", broker, tmp_path)

@@ -1,4 +1,4 @@
-"""What a task of `export` makes of columns: which files in which directories, and what is in them."""
+"""Parquet files that a task of `export` writes: their directories and contents."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def offsets(placed: list[WrittenFile]) -> dict[str, list[int]]:
         ),
     ],
 )
-def test_records_lie_where_their_time_is(
+def test_records_are_in_the_directory_of_their_timestamp(
     partitioning: tuple[str, ...], expected: dict[str, list[int]], tmp_path: Path
 ) -> None:
     times = (MIDNIGHT - 1, MIDNIGHT, MIDNIGHT + 12 * HOUR)
@@ -88,7 +88,7 @@ def test_records_lie_where_their_time_is(
     assert offsets(placed) == {f"topic=events{name}": rows for name, rows in expected.items()}
 
 
-def test_all_columns_are_what_they_were(tmp_path: Path) -> None:
+def test_all_columns_are_unchanged(tmp_path: Path) -> None:
     given = table(*range(10))
     (placed,) = written(tmp_path, given, codec="zstd")
     file = pq.ParquetFile(placed.file)
@@ -105,11 +105,13 @@ def test_all_columns_are_what_they_were(tmp_path: Path) -> None:
         (-62_167_219_200_001, "/date=-0001-12-31"),
     ],
 )
-def test_dates_are_called_as_spark_calls_them(time_ms: int, directory: str, tmp_path: Path) -> None:
+def test_date_directories_are_named_as_by_spark(
+    time_ms: int, directory: str, tmp_path: Path
+) -> None:
     assert offsets(written(tmp_path, table(time_ms))) == {f"topic=events{directory}": [0]}
 
 
-def test_what_waits_in_all_directories_is_bounded(
+def test_buffered_bytes_of_all_directories_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 20_000)
@@ -126,10 +128,10 @@ def test_what_waits_in_all_directories_is_bounded(
 
 
 @pytest.mark.parametrize("partitioning", [(), ("date",)])
-def test_what_waits_keeps_no_more_than_itself(
+def test_buffered_rows_do_not_keep_larger_tables(
     tmp_path: Path, partitioning: tuple[str, ...]
 ) -> None:
-    """Of tables that are large a few records are of another day, or a few are all that a decoder has kept."""
+    """Few rows of a large table are of another day, or the decoder has returned few rows of its memory."""
     staging = StagingSettings(str(tmp_path), partitioning, "snappy")
     with StagedFiles(staging) as files:
         before = pa.total_allocated_bytes()
@@ -149,16 +151,14 @@ def test_what_waits_keeps_no_more_than_itself(
 
 
 def _few_of_many(number: int) -> Any:
-    """As they are decoded: two records of a log of a hundred."""
+    """Return a decoded table with two records of a log of a hundred."""
     records = [Record(-1, MIDNIGHT, b"k", b"v" * 1000) for _ in range(100)]
     log = bytes(build_batch(records, base_offset=100 * number))
     low = 100 * number + 50
     return decoder_of(RecordSelection("events", 7, COLUMNS, low, low + 2), "it").feed(log)
 
 
-def test_not_more_files_are_open_than_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_open_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records may be of any number of days, in any order."""
     monkeypatch.setattr(parquet_writer, "FILES_AT_ONCE", 3)
     files = StagedFiles(StagingSettings(str(tmp_path), ("date",), "snappy"))
@@ -177,8 +177,8 @@ def test_not_more_files_are_open_than_a_number(
     }
 
 
-class Tasks:
-    """In place of a reader: its one task has these tables."""
+class FakeReader:
+    """Reader whose only task has these tables."""
 
     def __init__(self, *tables: Any) -> None:
         self._tables = tables
@@ -187,26 +187,26 @@ class Tasks:
         return iter(self._tables)
 
 
-def test_a_gap_ends_the_attempt(tmp_path: Path) -> None:
+def test_gap_fails_the_attempt(tmp_path: Path) -> None:
     good = table(1, 2).append_column(GAP, pa.nulls(2, GAPS))
     gap = [{"lastOffset": 9, "object": "x.log", "reason": "x.log is gone"}]
     bad = table(3).append_column(GAP, pa.array(gap, GAPS))
     staging = StagingSettings(str(tmp_path), ("date",), "snappy")
-    placed = write_task(Tasks(good), None, staging)  # type: ignore[arg-type]
+    placed = write_task(FakeReader(good), None, staging)  # type: ignore[arg-type]
     assert list(offsets(placed).values()) == [[0, 1]]
     left = set(tmp_path.iterdir())
     with pytest.raises(PipelineError, match=f"{GAP_FOUND} x.log is gone"):
-        write_task(Tasks(good, bad), None, staging)  # type: ignore[arg-type]
+        write_task(FakeReader(good, bad), None, staging)  # type: ignore[arg-type]
     assert set(tmp_path.iterdir()) == left
 
 
-def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
-    """Nobody but the driver makes the directory."""
+def test_missing_directory_is_named(tmp_path: Path) -> None:
+    """Only the driver creates the directory."""
     staging = StagingSettings(str(tmp_path / "gone"), ("date",), "snappy")
     with pytest.raises(FilesUnavailable, match="gone could not be written"):
-        write_task(Tasks(table(1)), None, staging)  # type: ignore[arg-type]
+        write_task(FakeReader(table(1)), None, staging)  # type: ignore[arg-type]
 
 
-def test_nothing_is_written_of_nothing(tmp_path: Path) -> None:
+def test_no_file_is_written_without_records(tmp_path: Path) -> None:
     assert written(tmp_path / "none", table()) == []
     assert not (tmp_path / "none").exists()

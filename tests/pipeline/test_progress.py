@@ -1,4 +1,4 @@
-"""What is told of a job that is under way."""
+"""Progress output of a running job."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Terminal(io.StringIO):
+class FakeTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_rate_and_rest_are_of_this_run() -> None:
+def test_rate_and_remaining_time_are_of_this_run() -> None:
     progress = JobProgress(done=600, total=1000, seconds=4.0, done_before=200)
     assert (progress.percent, progress.per_second, progress.seconds_left) == (60.0, 100.0, 4.0)
     assert progress.text("offsets") == " 60.0% 600 of 1,000 offsets, 100 offsets/s, 0:04 left"
@@ -30,8 +30,8 @@ def test_rate_and_rest_are_of_this_run() -> None:
     assert "1:02:03 left" in JobProgress(1, 3724, 1.0).text("offsets")
 
 
-def test_a_terminal_has_one_line_and_a_file_none() -> None:
-    terminal, file, out = Terminal(), io.StringIO(), io.StringIO()
+def test_progress_is_one_line_on_a_terminal_and_none_in_a_file() -> None:
+    terminal, file, out = FakeTerminal(), io.StringIO(), io.StringIO()
     for err in (terminal, file):
         reporter = ProgressReporter("offsets", as_json=False, out=out, err=err)
         reporter.progress(JobProgress(1, 4, 1.0))
@@ -42,8 +42,8 @@ def test_a_terminal_has_one_line_and_a_file_none() -> None:
     assert file.getvalue() == "batch 0\n"
 
 
-def test_an_error_finds_no_line_before_it() -> None:
-    terminal = Terminal()
+def test_progress_line_is_cleared_before_an_error() -> None:
+    terminal = FakeTerminal()
     with (
         suppress(KeyboardInterrupt),
         ProgressReporter("tasks", as_json=False, err=terminal) as reporter,
@@ -53,8 +53,8 @@ def test_an_error_finds_no_line_before_it() -> None:
     assert terminal.getvalue().endswith(CLEAR)
 
 
-def test_rows_are_all_there_is_with_json() -> None:
-    out, err = io.StringIO(), Terminal()
+def test_json_output_has_only_rows() -> None:
+    out, err = io.StringIO(), FakeTerminal()
     reporter = ProgressReporter("offsets", as_json=True, out=out, err=err)
     reporter.progress(JobProgress(1, 4, 2.0))
     reporter.line("batch 0")
@@ -70,19 +70,19 @@ def test_rows_are_all_there_is_with_json() -> None:
 
 @pytest.mark.slow
 @pytest.mark.interop
-def test_a_query_that_is_waited_for_tells_of_its_tasks(spark: SparkSession) -> None:
-    """And of none that were before it."""
+def test_progress_counts_the_tasks_of_the_query(spark: SparkSession) -> None:
+    """Without tasks of earlier queries."""
     numbers = spark.range(0, 4, 1, 4)
     numbers.collect()
-    told: list[int] = []
+    reported: list[int] = []
     are_done = Event()
 
-    def tell(progress: JobProgress) -> None:
-        told.append(progress.done)
+    def report(progress: JobProgress) -> None:
+        reported.append(progress.done)
         if progress.done >= 4:
             are_done.set()
 
-    with report_spark_tasks(spark, tell, every_s=0.01):
+    with report_spark_tasks(spark, report, every_s=0.01):
         numbers.collect()
         assert are_done.wait(30)
-    assert told[-1] == 4
+    assert reported[-1] == 4

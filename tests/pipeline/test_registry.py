@@ -1,4 +1,4 @@
-"""A schema registry's REST API, and a directory in its place."""
+"""Schemas from a schema registry's REST API or a directory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ RESPONSES: dict[str, Any] = {
 
 @contextmanager
 def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> Iterator[str]:
-    """Its address; it asks for a password. `asked` gets the paths, and `fails` are statuses of the first answers."""
+    """Registry with a password; returns its URL. `asked` gets the requested paths; `fails` are the statuses of the first
+    responses."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -76,7 +77,7 @@ def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> 
             self.wfile.write(json.dumps(response).encode())
 
         def log_message(self, *args: object) -> None:
-            """Nothing: it is a test's."""
+            """Suppress the server's log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, args=(0.01,))
@@ -89,7 +90,7 @@ def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> 
         server.server_close()
 
 
-def test_all_versions_of_a_subject_with_what_they_refer_to() -> None:
+def test_all_versions_of_a_subject_have_their_references() -> None:
     with registry() as address:
         found = load_schemas(f"http://reader:pass%3Aword%40@{address}/", ["flights/value"], [12, 7])
     references = (("b.proto", "B"), ("a.proto", "A"))
@@ -103,7 +104,7 @@ def test_all_versions_of_a_subject_with_what_they_refer_to() -> None:
 AS_READER = "http://reader:pass%3Aword%40@"
 
 
-def test_a_registry_that_is_busy_is_asked_again() -> None:
+def test_busy_registry_is_retried() -> None:
     pauses: list[float] = []
     with registry(fails=[503, 429]) as address:
         found = Registry(AS_READER + address, pauses.append).schema(12)
@@ -119,7 +120,7 @@ def test_a_registry_that_is_busy_is_asked_again() -> None:
         assert len(pauses) == (0 if lasting else 4)
 
 
-def test_a_registry_that_says_nothing_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_times_out_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odradek.pipeline.schemas.registry.TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -132,8 +133,8 @@ def test_a_registry_that_says_nothing_is_waited_for_once(monkeypatch: pytest.Mon
         assert pauses == []
 
 
-def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But which versions there are by now; and all, once some were removed for good."""
+def test_loaded_schemas_are_not_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except for the list of versions; and all versions after some were permanently deleted."""
     asked: list[str] = []
     path = "/subjects/flights%2Fvalue/versions"
     with registry(asked) as address:
@@ -151,7 +152,7 @@ def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -
         assert [each.id for each in load_schemas(url, ["flights/value"])] == [12]
 
 
-def test_what_a_registry_refuses_is_told_with_the_address() -> None:
+def test_refused_request_is_reported_with_its_url() -> None:
     with registry() as address:
         with pytest.raises(BadSchema, match=f"{address}/subjects/nothing/versions.*404.*no such"):
             load_schemas(f"http://reader:pass%3Aword%40@{address}", ["nothing"])
@@ -178,16 +179,14 @@ def test_what_a_registry_refuses_is_told_with_the_address() -> None:
         ([], [15]),
     ],
 )
-def test_what_is_no_answer_of_a_registry_is_told_with_the_address(
-    subjects: list[str], ids: list[int]
-) -> None:
+def test_invalid_response_is_reported_with_its_url(subjects: list[str], ids: list[int]) -> None:
     with registry() as address, pytest.raises(RegistryUnavailable) as caught:
         load_schemas(f"http://reader:pass%3Aword%40@{address}", subjects, ids)
     assert f"http://{address}/" in str(caught.value)
     assert "the response is not that of a schema registry" in str(caught.value)
 
 
-def test_a_directory_of_schemas(tmp_path: Path) -> None:
+def test_schemas_of_a_directory(tmp_path: Path) -> None:
     with pytest.raises(BadSchema, match=r"has no file ID\.avsc"):
         load_schemas(str(tmp_path), [])
     (tmp_path / "7.avsc").write_text('"string"')

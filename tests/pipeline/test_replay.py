@@ -1,4 +1,4 @@
-"""`replay`: each record once in the target, as it was, whatever dies on the way; as fast as it may be."""
+"""`replay` writes each record once and unchanged, also after failures, at most at the given rate."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FOR_EVER = {"retention.ms": "-1"}
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """With a topic of three partitions; of each third record a transaction has been given up."""
+    """Broker with a topic of three partitions; every third transaction was aborted."""
     with Broker(
         configs={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     ) as broker:
@@ -73,7 +73,7 @@ def job(broker: Broker, topic: str, source: dict[str, str] | None = None, **more
 
 
 def run(job: ReplayJob, tasks: int = 2) -> list[ReplayedPartition]:
-    """Without Spark: what it would have its tasks do."""
+    """Run the replay's tasks in this process."""
     return [
         each
         for replay_task in plan_replay(job, tasks).replay_tasks
@@ -86,11 +86,11 @@ def rows(broker: Broker, topic: str, partitions: tuple[int, ...] = PARTITIONS) -
 
 
 def contents(found: list[Row]) -> list[tuple[Any, ...]]:
-    """Without the offsets, which are others; the order of a partition is that of them."""
+    """Return rows without their offsets, which differ; they are in the order of their partition."""
     return [(row[0], *row[2:]) for row in found]
 
 
-def test_records_are_what_they_were_and_a_second_run_adds_none(broker: Broker) -> None:
+def test_replayed_records_are_unchanged_and_a_second_run_adds_none(broker: Broker) -> None:
     fresh = _of_its_own(broker, 3)
     given = job(broker, fresh)
     done = run(given)
@@ -100,7 +100,7 @@ def test_records_are_what_they_were_and_a_second_run_adds_none(broker: Broker) -
     plan = plan_replay(given, 2)
     assert plan.replay_tasks == []
     assert plan.done() == plan.total
-    assert sum(each.records for each in run(job(broker, fresh, name="once more"))) == len(expected)
+    assert sum(each.records for each in run(job(broker, fresh, name="again"))) == len(expected)
     assert len(rows(broker, fresh)) == 2 * len(expected)
 
 
@@ -115,7 +115,7 @@ def test_records_are_what_they_were_and_a_second_run_adds_none(broker: Broker) -
     ],
     ids=["times", "offsets"],
 )  # fmt: skip
-def test_a_range_of_it(broker: Broker, source: dict[str, str], kept: Any) -> None:
+def test_range_is_replayed(broker: Broker, source: dict[str, str], kept: Any) -> None:
     fresh = _of_its_own(broker, 3)
     run(job(broker, fresh, source))
     expected = [row for row in rows(broker, "events") if row[1] < COUNT // 3 and kept(row)]
@@ -129,8 +129,8 @@ def _of_its_own(broker: Broker, partitions: int, **config: str) -> str:
     return name
 
 
-def test_a_record_goes_where_its_key_says(broker: Broker) -> None:
-    """To two partitions from three: what has no key goes where its partition points."""
+def test_records_are_partitioned_by_key(broker: Broker) -> None:
+    """From three partitions to two. Records without a key go to their partition modulo two."""
     few = _of_its_own(broker, 2)
     run(job(broker, few, by="key"))
     found = rows(broker, few, (0, 1))
@@ -149,7 +149,7 @@ def test_a_record_goes_where_its_key_says(broker: Broker) -> None:
             assert theirs == mine, "the order of a partition's records is kept"
 
 
-def test_what_is_known_of_a_job_is_found_again_after_its_target_has_grown(broker: Broker) -> None:
+def test_progress_is_found_after_partitions_were_added_to_the_target(broker: Broker) -> None:
     source, target = _of_its_own(broker, 5), _of_its_own(broker, 2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(100):
@@ -180,7 +180,7 @@ def _grow(broker: Broker, topic: str, partitions: int) -> None:
         assert time.monotonic() < deadline
 
 
-def test_batches_become_as_small_as_the_topic_wants_them(broker: Broker) -> None:
+def test_batches_are_split_at_max_message_bytes(broker: Broker) -> None:
     narrow = _of_its_own(broker, 3, **{"max.message.bytes": "2000"})
     run(job(broker, narrow, compression="none"))
     assert contents(rows(broker, narrow)) == contents(rows(broker, "events"))
@@ -190,8 +190,8 @@ def test_batches_become_as_small_as_the_topic_wants_them(broker: Broker) -> None
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_each_record_is_there_once(broker: Broker) -> None:
-    """A task is killed once it has got on, and another is begun on what it left; then one may end."""
+def test_each_record_is_replayed_once_when_tasks_are_killed(broker: Broker) -> None:
+    """A task is killed after it has made progress, and another one continues; the last one may finish."""
     random = Random(7)
     target = _of_its_own(broker, 3)
     given = job(broker, target, name="killed", records_per_s=400)
@@ -204,18 +204,18 @@ def test_killed_at_any_moment_each_record_is_there_once(broker: Broker) -> None:
         task.start()
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while plan.done() == done:
-            assert time.monotonic() < deadline, "nothing is replayed"
+            assert time.monotonic() < deadline, "nothing was replayed"
         task.join(random.uniform(0, 0.3))
         task.kill()
         task.join()
         done = plan.done()
-        assert done < total, "it was not killed on the way"
+        assert done < total, "the task was not killed before its end"
     run(job(broker, target, name="killed"))
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
 
 
-def test_who_comes_later_takes_over(broker: Broker) -> None:
-    """Two runs of one job at the same time: one of them is told, and each record is there once."""
+def test_later_run_fences_the_earlier_one(broker: Broker) -> None:
+    """Of two concurrent runs of a job one fails, and each record is written once."""
     target = _of_its_own(broker, 3)
     plan = plan_replay(job(broker, target), 1)
     (replay_task,) = plan.replay_tasks
@@ -227,7 +227,7 @@ def test_who_comes_later_takes_over(broker: Broker) -> None:
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
 
 
-def test_a_name_stands_for_one_job_as_it_was_when_it_began(broker: Broker) -> None:
+def test_job_name_belongs_to_one_range_and_options(broker: Broker) -> None:
     source, target = _of_its_own(broker, 2), _of_its_own(broker, 2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(source, b"value", b"key", 0)
@@ -246,11 +246,11 @@ def test_a_name_stands_for_one_job_as_it_was_when_it_began(broker: Broker) -> No
     with_more = {**given.source, "kafka.fetch.max.bytes": "1000000", "failOnDataLoss": "false"}
     assert plan_replay(replace(given, source=with_more), 1).replay_tasks == []
     _grow(broker, source, 3)
-    assert list(plan_replay(given, 1).partitions) == [0, 1], "as many as it began with"
+    assert list(plan_replay(given, 1).partitions) == [0, 1], "the partitions at its start"
 
 
-def test_what_the_cluster_has_forgotten_is_not_replayed_again(broker: Broker) -> None:
-    """The offsets of a group without members go after offsets.retention.minutes."""
+def test_job_with_expired_offsets_is_refused(broker: Broker) -> None:
+    """Committed offsets of a group without members expire after offsets.retention.minutes."""
     target = _of_its_own(broker, 3)
     given = job(broker, target, name="forgotten")
     plan = plan_replay(given, 1)
@@ -267,10 +267,10 @@ def test_what_the_cluster_has_forgotten_is_not_replayed_again(broker: Broker) ->
         plan_replay(given, 1)
 
 
-def test_who_begins_at_the_same_time_does_not_undo_what_the_other_has_done(
+def test_concurrent_start_keeps_the_progress_of_the_other_run(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that saw no progress yet is held until the other has replayed all."""
+    """The run that has seen no progress is suspended until the other one has replayed everything."""
     target = _of_its_own(broker, 3)
     given = job(broker, target)
     asked_for = Query.ranges
@@ -294,7 +294,7 @@ class JumpingClock(RealClock):
         return super().monotonic() + JumpingClock.ahead_s
 
 
-def test_a_transaction_does_not_wait_for_records_that_come_late(
+def test_transaction_is_committed_before_late_records(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = _of_its_own(broker, 1)
@@ -311,12 +311,12 @@ def test_a_transaction_does_not_wait_for_records_that_come_late(
     monkeypatch.setattr("odradek.pipeline.jobs.replay_task.RealClock", JumpingClock)
     monkeypatch.setattr("odradek.pipeline.jobs.replay_task.read", late)
     run_replay_task(replay_task)
-    assert seen == [100], "committed before what came late was written"
+    assert seen == [100], "it was not committed before the late records were written"
     assert contents(rows(broker, target, (0,))) == contents(rows(broker, "events", (0,)))
 
 
-def test_a_time_that_no_table_holds_is_not_replayed_as_another(broker: Broker) -> None:
-    """Nanoseconds that were taken for milliseconds; microseconds are a time yet."""
+def test_timestamp_beyond_the_maximum_is_refused(broker: Broker) -> None:
+    """A producer has used nanoseconds as milliseconds. Microseconds are within the range."""
     any_time = {"message.timestamp.after.max.ms": str(2**63 - 1), **FOR_EVER}
     for topic in ("ahead", "far.ahead"):
         broker.create_topic(topic, 1, any_time)
@@ -333,10 +333,8 @@ def test_a_time_that_no_table_holds_is_not_replayed_as_another(broker: Broker) -
     assert [row[2] for row in rows(broker, "far.ahead", (0,))] == [1_700_000_000_000_000]
 
 
-def test_a_transaction_that_ran_out_of_time_is_told_as_that(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The coordinator ends it while nothing is written; nobody else has begun the job."""
+def test_transaction_timeout_is_reported(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator aborts it while nothing is written, and no other run has started."""
     monkeypatch.setattr("odradek.pipeline.jobs.replay_target.TRANSACTION_MS", 1000)
     target = _of_its_own(broker, 1)
     given = job(broker, target, {"assign": '{"events":[0]}'}, name="stalled")
@@ -354,7 +352,7 @@ def test_a_transaction_that_ran_out_of_time_is_told_as_that(
 
 
 def _is_open(broker: Broker, topic: str) -> bool:
-    """Whether a transaction holds up who reads what is committed."""
+    """Whether an open transaction delays read_committed consumers."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     where = TopicPartition(topic, 0)
     stable, end = (
@@ -364,7 +362,7 @@ def _is_open(broker: Broker, topic: str) -> bool:
     return bool(stable.result(10).offset < end.result(10).offset)
 
 
-def test_a_topic_that_is_made_again_before_a_partitions_turn_comes_is_not_replayed(
+def test_topic_recreated_during_the_replay_is_not_replayed(
     broker: Broker,
 ) -> None:
     source, target = _of_its_own(broker, 3), _of_its_own(broker, 3)
@@ -377,7 +375,7 @@ def test_a_topic_that_is_made_again_before_a_partitions_turn_comes_is_not_replay
     assert rows(broker, target) == []
 
 
-def test_the_topic_can_be_replayed_into_itself(broker: Broker) -> None:
+def test_topic_can_be_replayed_to_itself(broker: Broker) -> None:
     source = _of_its_own(broker, 3)
     run(job(broker, source))
     once = rows(broker, source)
@@ -390,18 +388,18 @@ def test_the_topic_can_be_replayed_into_itself(broker: Broker) -> None:
         assert [row for row in twice if row[0] == number] == mine + mine
 
 
-class OneJob:
-    """Spark's context, as far as a replay needs it, whose one job ends when it may, or is cancelled."""
+class FakeSparkContext:
+    """The part of Spark's context that a replay uses. Its job ends on request, or is cancelled."""
 
     def __init__(self) -> None:
         self.may_end, self.cancelled = Event(), Event()
         self.tags: dict[int, str] = {}
         self.sparkContext = self
 
-    def parallelize(self, items: Any, slices: int) -> OneJob:
+    def parallelize(self, items: Any, slices: int) -> FakeSparkContext:
         return self
 
-    def flatMap(self, act: Any) -> OneJob:  # noqa: N802 - Spark's name
+    def flatMap(self, act: Any) -> FakeSparkContext:  # noqa: N802 - Spark's name
         return self
 
     def addJobTag(self, tag: str) -> None:  # noqa: N802
@@ -418,39 +416,39 @@ class OneJob:
         return [ReplayedPartition(1, 2, 3, 4), ReplayedPartition(0, 1, 1, 1)]
 
 
-def _run_of(tell: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[OneJob, Any]:
+def _run_of(on_progress: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeSparkContext, Any]:
     monkeypatch.setattr("odradek.pipeline.jobs.replay.PROGRESS_S", 0.01)
-    context, plan = OneJob(), SimpleNamespace(replay_tasks=[None])
-    return context, lambda: replay_job._run(context, plan, lambda: tell(context))  # type: ignore[arg-type]
+    context, plan = FakeSparkContext(), SimpleNamespace(replay_tasks=[None])
+    return context, lambda: replay_job._run(context, plan, lambda: on_progress(context))  # type: ignore[arg-type]
 
 
-def test_a_job_goes_on_while_nobody_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+def test_replay_continues_when_its_progress_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = []
 
-    def tell(context: OneJob) -> None:
-        told.append(None)
-        if len(told) == 3:
+    def on_progress(context: FakeSparkContext) -> None:
+        reported.append(None)
+        if len(reported) == 3:
             context.may_end.set()
-        raise PipelineError("the coordinator does not answer")
+        raise PipelineError("the coordinator does not respond")
 
-    context, run = _run_of(tell, monkeypatch)
+    context, run = _run_of(on_progress, monkeypatch)
     assert [each.partition for each in run()] == [0, 1]
-    assert len(told) >= 3
+    assert len(reported) >= 3
     assert not context.cancelled.is_set()
 
 
-def test_who_interrupts_a_replay_ends_its_job_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell(context: OneJob) -> None:
+def test_interrupted_replay_cancels_only_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_progress(context: FakeSparkContext) -> None:
         raise KeyboardInterrupt
 
-    context, run = _run_of(tell, monkeypatch)
+    context, run = _run_of(on_progress, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run()
     assert context.cancelled.is_set()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--since", "2013-02-10", "--until", "2013-02-08"], "2013-02-10 is later than --until"),
         (["--since", "soon"], "soon is not a time"),
@@ -460,16 +458,16 @@ def test_who_interrupts_a_replay_ends_its_job_and_no_other(monkeypatch: pytest.M
         ),
     ],
 )
-def test_ranges_that_are_none(words: list[str], said: str) -> None:
+def test_invalid_ranges_are_refused(words: list[str], message: str) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    with pytest.raises(BadOption, match=said):
+    with pytest.raises(BadOption, match=message):
         job_of(parser.parse_args(["-t", "a", "--to", "b", "--bootstrap", "h:1", *words]))
 
 
-def test_what_means_nothing_is_refused(broker: Broker) -> None:
+def test_invalid_arguments_are_refused(broker: Broker) -> None:
     two = _of_its_own(broker, 2)
-    for given, said in (
+    for given, message in (
         (job(broker, "nowhere"), "has no topic nowhere: create it first"),
         (
             job(broker, two),
@@ -485,7 +483,7 @@ def test_what_means_nothing_is_refused(broker: Broker) -> None:
             "exactly one topic can be replayed at a time",
         ),
     ):
-        with pytest.raises(BadOption, match=said):
+        with pytest.raises(BadOption, match=message):
             plan_replay(given, 1)
     other = _of_its_own(broker, 3)
     plan_replay(job(broker, other, name="one"), 1)
@@ -497,7 +495,7 @@ def test_what_means_nothing_is_refused(broker: Broker) -> None:
     assert parse_time_ms("2013-02-08T06:00") == parse_time_ms("1360303200000") == 1360303200000
 
 
-def test_what_the_source_and_spark_need_besides_is_given_as_to_other_jobs(broker: Broker) -> None:
+def test_source_options_and_spark_settings_are_passed(broker: Broker) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     given = ["--topic", "events", "--bootstrap", broker.bootstrap, "--to", _of_its_own(broker, 3)]
@@ -513,7 +511,7 @@ def test_what_the_source_and_spark_need_besides_is_given_as_to_other_jobs(broker
             plan_replay(job_of(parser.parse_args([*given, "--option", broker_error])), 1)
 
 
-def test_nothing_goes_faster_than_it_may() -> None:
+def test_rate_limit_is_not_exceeded() -> None:
     limiter = RateLimiter(100, 1000)
     assert limiter.wait_s(50.0) == 0
     limiter.used(50.0, 10, 10)
@@ -522,23 +520,21 @@ def test_nothing_goes_faster_than_it_may() -> None:
     assert limiter.wait_s(50.0) == pytest.approx(0.6)
     assert limiter.wait_s(51.0) == 0
     limiter.used(60.0, 100, 0)
-    assert limiter.wait_s(60.0) == pytest.approx(1.0), "what was not used before is lost"
+    assert limiter.wait_s(60.0) == pytest.approx(1.0), "unused rate must not accumulate"
     assert (limiter.records_per_write(5000), limiter.bytes_per_write(5000)) == (100, 1000)
     assert RateLimiter(None, None).records_per_write(5000) == 5000
 
 
 @pytest.mark.slow
-def test_spark_replays_with_progress_and_says_what_went_wrong(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_replay_on_spark_reports_progress_and_errors(spark: SparkSession, broker: Broker) -> None:
     target = _of_its_own(broker, 3)
-    told = []
-    result = replay(spark, job(broker, target, records_per_s=400), told.append)
+    reported = []
+    result = replay(spark, job(broker, target, records_per_s=400), reported.append)
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
     assert result.records == COUNT + 30
     assert [each.partition for each in result.partitions] == list(PARTITIONS)
-    assert len(told) > 2
-    assert told[-1].done == told[-1].total
+    assert len(reported) > 2
+    assert reported[-1].done == reported[-1].total
     tiny = _of_its_own(broker, 3, **{"max.message.bytes": "100"})
     with pytest.raises(PipelineError, match=r"the replay failed: .* refuses the record"):
         replay(spark, job(broker, tiny, compression="none"))

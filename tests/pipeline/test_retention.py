@@ -1,4 +1,4 @@
-"""What-ifs of retention are what brokers decide."""
+"""Effects of retention settings on partitions, compared with the decisions of brokers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from odradek.pipeline.jobs.retention import (
     RetentionOutcome,
     RetentionRule,
     apply_rule,
-    behind,
     read_partition_logs,
     retention,
+    untiered_options,
     whole_logs,
 )
 from odradek.pipeline.options import parse_options
@@ -46,7 +46,7 @@ from odradek.storage.tiered.segment_metadata import (
     TopicIdPartition,
 )
 from tests.pipeline.virtual_leader import VirtualLeader
-from tests.pipeline.virtual_store import WHERE, World, segment
+from tests.pipeline.virtual_store import WHERE, SegmentStore, segment
 
 NOW = 1000
 PARTITION = TopicIdPartition(UUID(int=1), "t", 0)
@@ -68,7 +68,7 @@ def held_of(start: int, segments: list[tuple[int, int, int, int]], local: int) -
     st.integers(0, 30),
 )
 @example([(1, 0, NOW, NOW), (1, 3, NOW, NOW)], -1, 1, 1).via("one that compaction has emptied")
-def test_what_a_leader_would_delete(
+def test_rule_deletes_what_a_leader_would_delete(
     rows: list[tuple[int, int, int, int]], ms: int, size: int, local: int
 ) -> None:
     segments, held, start = [], [], 5
@@ -106,8 +106,8 @@ def test_what_a_leader_would_delete(
 
 
 @dataclass
-class OnDisk:
-    """A segment, as local retention sees it."""
+class LocalSegment:
+    """Segment with the attributes that local retention uses."""
 
     base_offset: int
     size: int
@@ -124,20 +124,20 @@ class OnDisk:
     st.integers(1, 30),
     st.integers(0, 8),
 )
-def test_what_a_leader_would_delete_of_its_disk(
+def test_local_rule_deletes_what_a_leader_would_delete_locally(
     rows: list[tuple[int, int, int, int]],
     whole: tuple[int, int],
     local: tuple[int, int],
     active: int,
     gone: int,
 ) -> None:
-    """T-15. Of the segments that are copied the first ones have left the disk."""
+    """T-15. The first of the copied segments are no longer local."""
     disk, held, start = [], [], 5
     for count, size, newest_ms, copied_ms in rows:
-        disk.append(OnDisk(start, size, newest_ms, copied_ms))
+        disk.append(LocalSegment(start, size, newest_ms, copied_ms))
         start += count
         held.append((start, size, newest_ms, copied_ms))
-    disk = [*disk[gone:], OnDisk(start, active, NOW, NOW)]
+    disk = [*disk[gone:], LocalSegment(start, active, NOW, NOW)]
     log = replace(held_of(5, held, active), local_start=disk[0].base_offset)
     outcome = apply_rule(log, RetentionRule(*whole, *local), NOW)
     ms, size = (whole[n] if local[n] == -2 else local[n] for n in (0, 1))
@@ -159,7 +159,7 @@ def test_what_a_leader_would_delete_of_its_disk(
     assert outcome.local_start_offset == left[0].base_offset
 
 
-def test_of_disks_nothing_is_said_where_nobody_asks() -> None:
+def test_local_figures_are_omitted_without_a_local_rule() -> None:
     log = replace(held_of(0, [(10, 5, 100, 0)], 1), local_start=0)
     assert apply_rule(log, RetentionRule(retention_bytes=1), NOW).local_bytes_kept is None
     assert apply_rule(log, RetentionRule(local_retention_ms=-2), NOW).local_bytes_kept == 6
@@ -167,7 +167,7 @@ def test_of_disks_nothing_is_said_where_nobody_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         (RetentionRule(-2), "retention.ms=-2 is invalid"),
         (RetentionRule(local_retention_bytes=-3), "local.retention.bytes=-3 is invalid"),
@@ -181,13 +181,13 @@ def test_of_disks_nothing_is_said_where_nobody_asks() -> None:
         ),
     ],
 )
-def test_rules_that_brokers_would_refuse(rule: RetentionRule, said: str) -> None:
-    """T-15: INVALID_CONFIG there."""
-    with pytest.raises(BadOption, match=said):
+def test_rules_that_brokers_refuse_are_refused(rule: RetentionRule, message: str) -> None:
+    """T-15: brokers return INVALID_CONFIG."""
+    with pytest.raises(BadOption, match=message):
         rule.check()
 
 
-def test_what_is_kept_and_what_it_costs() -> None:
+def test_kept_bytes_and_their_cost() -> None:
     log = held_of(10, [(20, GIB, 100, 0), (30, GIB, -1, 200), (40, GIB, 300, 0)], GIB)
     outcome = apply_rule(log, RetentionRule(retention_bytes=3 * GIB), NOW)
     assert outcome == RetentionOutcome(
@@ -196,7 +196,7 @@ def test_what_is_kept_and_what_it_costs() -> None:
     assert outcome.cost(0.02) == pytest.approx(0.06)
 
 
-def test_a_segment_without_timestamps_is_as_old_as_its_copy() -> None:
+def test_segment_without_timestamps_has_the_age_of_its_copy() -> None:
     log = held_of(0, [(10, 1, 100, 0), (20, 1, -1, 200), (30, 1, -1, 300)], 0)
     deleted = [
         apply_rule(log, RetentionRule(retention_ms=NOW - each), NOW)
@@ -205,12 +205,14 @@ def test_a_segment_without_timestamps_is_as_old_as_its_copy() -> None:
     assert [each.segments_deleted for each in deleted] == [0, 1, 2, 3]
 
 
-# Of which logs
+# Logs of a query
 
 
 @pytest.fixture
 def leader() -> VirtualLeader:
-    """Two partitions; of the first the store has the first thirty offsets, in three segments of 100 bytes."""
+    """Leader of two partitions. The store has the first thirty offsets of the first one, in three segments of 100
+    bytes.
+    """
     leader = VirtualLeader((0, 40), (5, 15))
     leader.logs[TopicPartition("t", 0)].tiered_end = 30
     leader.logs[TopicPartition("t", 0)].undecided = 35
@@ -219,12 +221,12 @@ def leader() -> VirtualLeader:
 
 @pytest.fixture(autouse=True)
 def both(leader: VirtualLeader, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    cluster_view = World()
-    cluster_view.has(*(segment(number, 10 * number, 10 * number + 9) for number in range(3)))
+    remote = SegmentStore()
+    remote.has(*(segment(number, 10 * number, 10 * number + 9) for number in range(3)))
     other = replace(WHERE, partition=1)
     id = RemoteLogSegmentId(other, UUID(int=9))
-    cluster_view.has(replace(segment(9, 5, 9), id=id))
-    monkeypatch.setattr("odradek.pipeline.query.store_at", lambda *options: cluster_view.store)
+    remote.has(replace(segment(9, 5, 9), id=id))
+    monkeypatch.setattr("odradek.pipeline.query.store_at", lambda *options: remote.store)
     with leader.reachable():
         yield
 
@@ -240,10 +242,10 @@ def held(source: Mapping[str, str]) -> list[PartitionLog]:
     whole = whole_logs(source)
 
     def local_bytes(ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As Spark's tasks read it."""
+        """Return the local bytes as Spark's tasks read them."""
         kinds = {"topic": StringType(), "partition": IntegerType(), "bytes": LongType()}
         schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
-        reader = BatchReader(parse_options(behind(whole, ends), streaming=False), schema)
+        reader = BatchReader(parse_options(untiered_options(whole, ends), streaming=False), schema)
         found = dict.fromkeys(ends, 0)
         for task in reader.partitions():
             for table in reader.read(task):
@@ -254,7 +256,7 @@ def held(source: Mapping[str, str]) -> list[PartitionLog]:
     return list(read_partition_logs(whole, local_bytes))
 
 
-def told(log: PartitionLog) -> tuple[int, int, list[int], int, int]:
+def received(log: PartitionLog) -> tuple[int, int, list[int], int, int]:
     return log.partition, log.start_offset, log.ends.tolist(), log.remote_bytes, log.local_bytes
 
 
@@ -275,11 +277,11 @@ def told(log: PartitionLog) -> tuple[int, int, list[int], int, int]:
     ],
     ids=str,
 )
-def test_whatever_the_options_say_it_is_about_whole_logs(more: dict[str, str]) -> None:
-    expected = [told(log) for log in held(SOURCE)]
+def test_offset_options_are_ignored(more: dict[str, str]) -> None:
+    expected = [received(log) for log in held(SOURCE)]
     assert [each[:4] for each in expected] == [(0, 0, [10, 20, 30], 300), (1, 5, [10], 100)]
     assert all(each[4] > 0 for each in expected)
-    assert [told(log) for log in held(SOURCE | more)] == expected
+    assert [received(log) for log in held(SOURCE | more)] == expected
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_whatever_the_options_say_it_is_about_whole_logs(more: dict[str, str]) -
     ],
     ids=str,
 )
-def test_of_the_partitions_that_are_named(
+def test_only_selected_partitions_are_included(
     more: dict[str, str | None], partitions: list[int]
 ) -> None:
     given = {name: value for name, value in {**SOURCE, **more}.items() if value is not None}
@@ -303,20 +305,20 @@ def test_of_the_partitions_that_are_named(
     assert all((log.local_bytes > 0) == has_brokers for log in found)
 
 
-def test_without_a_store_all_is_on_the_brokers() -> None:
+def test_without_a_store_all_bytes_are_local() -> None:
     both = {log.partition: log.local_bytes for log in held(SOURCE)}
     del (without := dict(SOURCE))["tiered.url"]
     found = held(without)
-    assert [told(log)[:4] for log in found] == [(0, 0, [], 0), (1, 5, [], 0)]
+    assert [received(log)[:4] for log in found] == [(0, 0, [], 0), (1, 5, [], 0)]
     assert all(log.local_bytes > both[log.partition] for log in found)
 
 
-def test_what_is_no_option_is_refused() -> None:
+def test_unknown_option_is_refused() -> None:
     with pytest.raises(BadOption, match="startingOffsets=soon"):
         held(SOURCE | {"startingOffsets": "soon"})
 
 
-def test_leaders_say_where_their_disks_begin(
+def test_local_log_start_offsets_come_from_the_leaders(
     leader: VirtualLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader.logs[TopicPartition("t", 0)].local_start = 20
@@ -338,7 +340,7 @@ def test_leaders_say_where_their_disks_begin(
         retention(None, store, rules, NOW)  # type: ignore[arg-type]
 
 
-def test_a_rule_that_is_given_twice_is_told_once() -> None:
+def test_repeated_rule_is_reported_once() -> None:
     store = {"tiered.url": "unused", "subscribe": "t"}
     found = retention(None, store, [RetentionRule(5), RetentionRule(), RetentionRule(5)], NOW)  # type: ignore[arg-type]
     assert [(each.rule, each.partition) for each in found] == [

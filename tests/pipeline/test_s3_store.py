@@ -1,4 +1,4 @@
-"""The store is S3: segments that a broker has copied there are read from there, by requests of obstore's."""
+"""Segments that a broker has copied to S3 are read from there, with obstore's requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.interop
 TIMEOUT_SECONDS = 60.0
 
 
-def test_what_lies_in_s3_is_read_from_there(tmp_path: Path, s3_server: S3Server) -> None:
+def test_records_in_s3_are_read(tmp_path: Path, s3_server: S3Server) -> None:
     url = s3_server.new_store()
     settings = {f"rsm.config.{name}": value for name, value in s3_server.options.items()}
     with Broker(tiered=url, data=tmp_path / "data", configs={**QUICK, **settings}) as broker:
@@ -62,7 +62,7 @@ def test_what_lies_in_s3_is_read_from_there(tmp_path: Path, s3_server: S3Server)
 
 
 def _wait_until_tiered(broker: Broker) -> None:
-    """All but the last segment, and gone from the broker's disk."""
+    """Wait until all but the active segment are copied and deleted locally."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         found = broker.node.partitions.opened("events", 0)

@@ -1,4 +1,4 @@
-"""Values by the ids of their schemas: what their own libraries read of them, as columns."""
+"""Values with schema ids: columns as the formats' own libraries decode them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
 
 
 def rows(decoder: ValueDecoder, *values: bytes | None) -> list[Any]:
-    """As a task does it: with a decoder that came from the driver."""
+    """Decode in a task's way, with a pickled decoder."""
     decoder = pickle.loads(pickle.dumps(decoder))
     decoded, errors = decoder.decode(pa.array(values, pa.binary()))
     decoded.validate(full=True)
@@ -90,7 +90,7 @@ quick = settings(deadline=None, max_examples=40)
 
 @quick
 @given(st.lists(flights(), min_size=1, max_size=4))
-def test_avro_by_either_library(values: list[dict[str, Any]]) -> None:
+def test_avro_values_with_either_library(values: list[dict[str, Any]]) -> None:
     more = {"raw": b"\0\xff", "four": b"abcd", "price": Decimal("-12.34"), "second": {"km": 2.0}}
     whole = [{**value, **more} for value in values]
     decoder = ValueDecoder([avro(7, FLIGHT), avro(300, WHOLE)])
@@ -104,10 +104,8 @@ def test_avro_by_either_library(values: list[dict[str, Any]]) -> None:
 
 @quick
 @given(st.lists(flights(), min_size=1, max_size=3), st.data())
-def test_the_quick_library_says_what_the_sure_one_says(
-    values: list[dict[str, Any]], data: st.DataObject
-) -> None:
-    """Of values whose bytes were changed, too."""
+def test_pyruhvro_and_fastavro_agree(values: list[dict[str, Any]], data: st.DataObject) -> None:
+    """Also for values with changed bytes."""
     payloads = []
     for value in values:
         payload = bytearray(written(7, FLIGHT, value)[5:])
@@ -118,14 +116,14 @@ def test_the_quick_library_says_what_the_sure_one_says(
     both = AvroDecoder(avro(7, FLIGHT)), AvroDecoder(avro(7, FLIGHT))
     assert both[0]._is_supported_by_pyruhvro
     both[1]._is_supported_by_pyruhvro = False
-    (quick, said), (sure, _) = (each.decode(pa.array(payloads, pa.binary())) for each in both)
-    assert quick.equals(sure) or str(quick) == str(sure), said
+    (quick, message), (sure, _) = (each.decode(pa.array(payloads, pa.binary())) for each in both)
+    assert quick.equals(sure) or str(quick) == str(sure), message
 
 
 @pytest.mark.parametrize("more", [[], [field("raw", "bytes")]], ids=["quick", "sure"])
 @pytest.mark.parametrize("name", ["timestamp-millis", "local-timestamp-millis"])
-def test_a_time_that_no_column_holds_is_no_other_time(name: str, more: list[Any]) -> None:
-    """Microseconds are what Spark has."""
+def test_timestamp_beyond_the_column_is_an_error(name: str, more: list[Any]) -> None:
+    """Spark's timestamps have microseconds."""
     schema = record("R", field("at", {"type": "long", "logicalType": name}), *more)
     plain = record("R", field("at", "long"), *more)
     most = INT64_MAX // 1000
@@ -135,21 +133,21 @@ def test_a_time_that_no_column_holds_is_no_other_time(name: str, more: list[Any]
     columns, errors = decoder.decode(pa.array(values, pa.binary()))
     micros = columns.field("at").cast(pa.int64()).to_pylist()
     assert micros == [0, most * 1000, None, -most * 1000, None, None, None, 5000]
-    told = [n for n, error in enumerate(errors.to_pylist()) if error is not None]
-    assert told == [2, 4, 5, 6]
+    invalid = [n for n, error in enumerate(errors.to_pylist()) if error is not None]
+    assert invalid == [2, 4, 5, 6]
     assert "schema 1: " in errors[2].as_py()
 
 
 @pytest.mark.parametrize("wide", ["float", "double"])
-def test_a_number_between_two_of_a_wider_type_is_the_nearest(wide: str) -> None:
-    """As Avro promotes them."""
+def test_promoted_number_is_rounded_to_the_nearest(wide: str) -> None:
+    """As Avro promotes numbers."""
     one, other = record("R", field("a", "long")), record("R", field("a", wide))
     decoder = ValueDecoder([avro(1, one), avro(2, other)])
     found = rows(decoder, written(1, one, {"a": 2**60 + 1}), written(2, other, {"a": 1.5}))
     assert found == [{"a": 2.0**60}, {"a": 1.5}]
 
 
-def test_versions_are_put_together_by_name() -> None:
+def test_columns_of_versions_are_merged_by_name() -> None:
     first = record("R", field("a", "int"), field("gone", "string"))
     second = record("R", field("a", "long"), field("b", ["null", "string"], default=None))
     decoder = ValueDecoder([avro(1, first), avro(2, second)])
@@ -163,15 +161,15 @@ def test_versions_are_put_together_by_name() -> None:
     ]
 
 
-def test_a_schema_to_read_all_by_gives_its_defaults() -> None:
+def test_reader_schema_has_its_defaults() -> None:
     first = record("R", field("a", "int"), field("gone", "string"))
     second = record("R", field("c", "long", aliases=["a"]), field("b", "string", default="none"))
     decoder = ValueDecoder([avro(1, first), avro(2, second)], reader=2)
     assert rows(decoder, written(1, first, {"a": 5, "gone": "x"})) == [{"c": 5, "b": "none"}]
 
 
-def test_a_schema_to_read_by_leaves_none_of_a_directory_out(tmp_path: Path) -> None:
-    """Also where subjects are named, as the command line does: a directory has none."""
+def test_reader_schema_does_not_exclude_schemas_of_a_directory(tmp_path: Path) -> None:
+    """Also if subjects are given, as the command line does; a directory has no subjects."""
     fields = [field("n", "int")]
     for id in (1, 2):
         (tmp_path / f"{id}.avsc").write_text(json.dumps(record("R", *fields)))
@@ -181,7 +179,7 @@ def test_a_schema_to_read_by_leaves_none_of_a_directory_out(tmp_path: Path) -> N
     assert rows(decoder, value) == [{"n": 5, "of": "a"}]
 
 
-def test_what_is_broken_is_told_and_the_rest_is_read() -> None:
+def test_invalid_values_have_errors_and_others_are_decoded() -> None:
     schema = record("R", field("a", "string"))
     decoder = ValueDecoder([avro(1, schema)])
     good = written(1, schema, {"a": "x"})
@@ -193,8 +191,8 @@ def test_what_is_broken_is_told_and_the_rest_is_read() -> None:
 
 
 @pytest.mark.parametrize("schema", [FLIGHT, WHOLE], ids=["quickly", "surely"])
-def test_bytes_behind_an_avro_value_are_told(schema: dict[str, Any]) -> None:
-    """A writer with one more field, under the id of a schema without it; two values in one."""
+def test_bytes_after_an_avro_value_are_an_error(schema: dict[str, Any]) -> None:
+    """A value with one more field than its schema id has, and two values in one."""
     value = {
         "carrier": "AA",
         "delay": None,
@@ -211,15 +209,15 @@ def test_bytes_behind_an_avro_value_are_told(schema: dict[str, Any]) -> None:
     assert found == [value, "schema 7: there are 2 bytes after the value", value]
 
 
-def test_an_array_in_several_parts_is_read() -> None:
-    """Writers may do that, and tell beside how long each is."""
+def test_array_in_several_blocks_is_decoded() -> None:
+    """Writers may use several blocks, each with its size in bytes."""
     schema = record("R", field("a", {"type": "array", "items": "int"}))
-    parts = bytes([2, 10, 3, 4, 12, 14, 0])  # one; two, of two bytes; none
+    parts = bytes([2, 10, 3, 4, 12, 14, 0])  # one item; two items in two bytes; no items
     found = rows(ValueDecoder([avro(7, schema)]), struct.pack(">bi", 0, 7) + parts)
     assert found == [{"a": [5, 6, 7]}]
 
 
-def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
+def test_avro_named_types_and_values_other_than_records() -> None:
     leg = {"type": "record", "name": "Leg", "namespace": "n", "fields": [field("km", "int")]}
     schema = record("R", field("first", "n.Leg"), field("second", ["null", "n.Leg"]))
     inlined = record("R", field("first", leg), field("second", ["null", "n.Leg"]))
@@ -232,7 +230,7 @@ def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schemas", "said"),
+    ("schemas", "message"),
     [
         (
             [avro(1, record("R", field("a", ["int", "string"])))],
@@ -249,8 +247,8 @@ def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
         ([Schema(1, "XML", "")], "has the unknown type XML"),
     ],
 )
-def test_schemas_without_columns_are_refused(schemas: list[Schema], said: str) -> None:
-    with pytest.raises(BadSchema, match=said):
+def test_schemas_that_have_no_columns_are_refused(schemas: list[Schema], message: str) -> None:
+    with pytest.raises(BadSchema, match=message):
         ValueDecoder(schemas)
 
 
@@ -264,7 +262,7 @@ def test_schemas_without_columns_are_refused(schemas: list[Schema], said: str) -
         (JSON, '{"type": "array", "items": %s}', "{}"),
     ],
 )
-def test_a_schema_that_is_nested_too_deeply_is_named(
+def test_schema_nested_too_deeply_is_named(
     kind: str, within: str, innermost: str, levels: int
 ) -> None:
     before, _, behind = within.partition("%s")
@@ -276,16 +274,16 @@ def test_a_schema_that_is_nested_too_deeply_is_named(
         ValueDecoder([shallow, Schema(7, kind, text, origin="version 3 of t-value")])
 
 
-def test_columns_are_nested_as_deeply_as_arrow_hands_them_on() -> None:
+def test_columns_are_nested_up_to_arrows_limit() -> None:
     text = '{"type": "array", "items": ' * LEVELS_MAX + '"int"' + "}" * LEVELS_MAX
     with pytest.raises(BadSchema):
-        ValueDecoder([Schema(1, AVRO, text)])  # the record that has it is a level, too
+        ValueDecoder([Schema(1, AVRO, text)])  # the enclosing record is a level, too
     decoder = ValueDecoder([Schema(1, AVRO, text.removeprefix('{"type": "array", "items": ')[:-1])])
     made = pa.RecordBatch.from_arrays([pa.nulls(1, pa.struct([("decoded", decoder.kind)]))], ["m"])
     pa.ipc.new_stream(pa.BufferOutputStream(), made.schema).write_batch(made)
 
 
-def test_a_protobuf_schema_that_is_nested_too_deeply_is_named() -> None:
+def test_protobuf_schema_nested_too_deeply_is_named() -> None:
     pytest.importorskip("grpc_tools")
     messages = [f"message M{n} {{ M{n + 1} m = 1; }}" for n in range(99)]
     text = 'syntax = "proto3"; ' + " ".join(messages) + " message M99 { int32 a = 1; }"
@@ -293,7 +291,7 @@ def test_a_protobuf_schema_that_is_nested_too_deeply_is_named() -> None:
         ValueDecoder([Schema(1, PROTOBUF, text)])
 
 
-def test_json_that_is_nested_too_deeply_is_one_broken_value() -> None:
+def test_json_value_nested_too_deeply_is_an_error() -> None:
     decoder = ValueDecoder([Schema(1, JSON, '{"properties": {"a": {"type": "integer"}}}')])
     prefix = struct.pack(">bi", 0, 1)
     deep = b'{"b": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -331,9 +329,7 @@ def test_json_that_is_nested_too_deeply_is_one_broken_value() -> None:
         ("1e999", "schema 1: 1E+999 is not of type int64"),
     ],
 )
-def test_a_number_in_json_is_the_same_in_its_column_or_a_broken_value(
-    text: str, found: Any
-) -> None:
+def test_json_number_is_unchanged_or_an_error(text: str, found: Any) -> None:
     properties = {"n": {"type": "integer"}, "x": {"type": "number"}, "any": {}}
     decoder = ValueDecoder([Schema(1, JSON, json.dumps({"properties": properties}))])
     value = f'{{"n": {text}, "x": {text}, "any": {text}}}'.encode()
@@ -341,7 +337,7 @@ def test_a_number_in_json_is_the_same_in_its_column_or_a_broken_value(
 
 
 @pytest.mark.parametrize("text", ["1e400", "-1e400", "1" + "0" * 400])
-def test_a_number_beyond_those_of_its_column_is_a_broken_value(text: str) -> None:
+def test_number_out_of_range_is_an_error(text: str) -> None:
     decoder = ValueDecoder([Schema(1, JSON, '{"properties": {"x": {"type": "number"}}}')])
     prefix = struct.pack(">bi", 0, 1)
     broken, kept = rows(decoder, prefix + f'{{"x": {text}}}'.encode(), prefix + b'{"x": 1e300}')
@@ -372,7 +368,7 @@ MONEY = 'syntax = "proto3"; package flights; message Money { int64 units = 1; }'
 FLIGHTS = Schema(4, PROTOBUF, PROTO, (("money.proto", MONEY),))
 
 
-def test_protobuf_by_its_messages() -> None:
+def test_protobuf_values_by_message_type() -> None:
     pytest.importorskip("grpc_tools")
     decoder = ValueDecoder([FLIGHTS], messages=("Flight", "flights.Other"))
     prefix = struct.pack(">bi", 0, 4)
@@ -403,7 +399,7 @@ def test_protobuf_by_its_messages() -> None:
     assert "failed to decode" in found[6]
 
 
-def test_a_protobuf_schema_may_import_one_of_any_name() -> None:
+def test_protobuf_import_may_have_any_name() -> None:
     pytest.importorskip("grpc_tools")
     inner = 'syntax = "proto3"; message Inner { int32 x = 1; }'
     outer = 'syntax = "proto3"; import "schema.proto"; message Outer { Inner a = 1; }'
@@ -411,7 +407,7 @@ def test_a_protobuf_schema_may_import_one_of_any_name() -> None:
     assert rows(decoder, struct.pack(">bi", 0, 1) + b"\0\x0a\x02\x08\x05") == [{"a": {"x": 5}}]
 
 
-def test_a_protobuf_schema_that_is_none_is_told_with_what_protoc_says() -> None:
+def test_invalid_protobuf_schema_has_the_error_of_protoc() -> None:
     pytest.importorskip("grpc_tools")
     with pytest.raises(BadSchema, match=r"schema 1: schema.proto:1:\d+"):
         ValueDecoder([Schema(1, PROTOBUF, "message {")])
@@ -424,7 +420,7 @@ def test_a_protobuf_schema_that_is_none_is_told_with_what_protoc_says() -> None:
         ValueDecoder([FLIGHTS], messages=("Train",))
 
 
-def test_json_by_its_schema() -> None:
+def test_json_values_by_their_schema() -> None:
     schema = {
         "type": "object",
         "properties": {

@@ -1,4 +1,4 @@
-"""What an index says wrongly hides no record: it is believed as far as the log bears it out."""
+"""Wrong indexes hide no records, because their entries are compared with the log."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from odradek.pipeline.segment_reader import narrowed_to_time, read_slice
 
 FIRST, A_BATCH = 100, 3
 TIMES = (10, 20, 15, 30, 40, 35, 50, 60)
-"""Of the latest record of each batch."""
+"""Maximum timestamp of each batch, in ms."""
 LAST = FIRST + A_BATCH * len(TIMES) - 1
 
 
-class Stored:
-    """A segment in a store, with an entry for each batch, where indexes have one."""
+class StoredSegment:
+    """Segment in a store whose indexes have an entry for each batch."""
 
     def __init__(self, times: Sequence[int] = TIMES) -> None:
         self.log, self.positions, self.entries, self.times = b"", [0], [], []
@@ -85,28 +85,28 @@ class Stored:
         return [offset for table in tables for offset in table.column(0).to_pylist()]
 
 
-def _stretches() -> list[tuple[int, int]]:
+def _ranges() -> list[tuple[int, int]]:
     steps = range(FIRST, LAST + 2, 2)
     return [(low, high) for low, high in product(steps, (*steps, LAST + 1)) if low < high]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(TIMES) - 1))
-def test_an_entry_that_points_elsewhere_hides_no_record(number: int) -> None:
-    stored = Stored()
+def test_wrong_entry_hides_no_record(number: int) -> None:
+    stored = StoredSegment()
     relative, true = stored.entries[number]
     elsewhere = [*stored.positions, 1, true - 1, true + 1, true + 61, len(stored.log) + 1, -1]
     for position in elsewhere:
         entries = [*stored.entries]
         entries[number] = relative, position
         stored.put_offsets(b"".join(offset_index.ENTRY.pack(*each) for each in entries))
-        for low, high in _stretches():
+        for low, high in _ranges():
             assert stored.read(low, high) == list(range(low, high))
 
 
 @pytest.mark.slow
-def test_no_bit_of_an_offset_index_hides_a_record() -> None:
-    stored = Stored()
+def test_flipped_bit_of_an_offset_index_hides_no_record() -> None:
+    stored = StoredSegment()
     good = b"".join(offset_index.ENTRY.pack(*each) for each in stored.entries)
     for bit in range(len(good) * 8):
         index = bytearray(good)
@@ -116,8 +116,8 @@ def test_no_bit_of_an_offset_index_hides_a_record() -> None:
             assert stored.read(low, low + 1) == [low]
 
 
-def test_an_index_that_is_wrong_is_told_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    stored = Stored()
+def test_wrong_index_is_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    stored = StoredSegment()
     relative, _ = stored.entries[0]
     stored.put_offsets(offset_index.ENTRY.pack(relative, stored.positions[-2]))
     with caplog.at_level(logging.WARNING):
@@ -126,8 +126,8 @@ def test_an_index_that_is_wrong_is_told_by_its_name(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.slow
-def test_no_bit_of_a_time_index_hides_a_record() -> None:
-    stored = Stored()
+def test_flipped_bit_of_a_time_index_hides_no_record() -> None:
+    stored = StoredSegment()
     good = b"".join(time_index.ENTRY.pack(*each) for each in stored.times)
     every = {
         FIRST + number * A_BATCH + n: at - A_BATCH + 1 + n
@@ -153,11 +153,11 @@ def test_no_bit_of_a_time_index_hides_a_record() -> None:
 
 
 @pytest.mark.parametrize("relative", [10, 11], ids=["a bit is wrong", "all of it is"])
-def test_an_entry_with_the_offset_of_a_later_batch_hides_no_record(
+def test_entry_with_the_offset_of_a_later_batch_hides_no_record(
     relative: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That batch has this as its latest time, but the one before has a later one."""
-    stored = Stored((10, 30, 35, 10, 40))
+    """That batch has the entry's timestamp as its maximum, but the batch before has a later one."""
+    stored = StoredSegment((10, 30, 35, 10, 40))
     first, *rest = stored.times
     assert first == (10, 2)
     entries = [(10, relative), *rest]
@@ -168,8 +168,8 @@ def test_an_entry_with_the_offset_of_a_later_batch_hides_no_record(
     assert f"without {name}: its entries (ms, relative offset) do not increase" in caplog.text
 
 
-def test_what_the_time_index_says_truly_is_not_read() -> None:
-    stored = Stored()
+def test_batches_excluded_by_a_correct_time_index_are_not_read() -> None:
+    stored = StoredSegment()
     segment_slice = SegmentSlice(stored.segment, FIRST, LAST + 1)
     assert narrowed_to_time(stored.storage, segment_slice, 31) == SegmentSlice(
         stored.segment, FIRST + 4 * A_BATCH - 1, FIRST + 5 * A_BATCH

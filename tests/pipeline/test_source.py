@@ -1,4 +1,4 @@
-"""`spark.read.format("odradek")` against a broker: the rows a consumer gets, each once."""
+"""`spark.read.format("odradek")` with a broker: the rows that a consumer receives, each once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SPLITS = ({}, {"minPartitions": 20}, {"maxRecordsPerPartition": 97})
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("split", SPLITS, ids=str)
-def test_the_rows_of_a_consumer_at_any_split(
+def test_rows_equal_those_of_a_consumer_for_any_split(
     broker: Broker, isolation: str, split: dict[str, int]
 ) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
@@ -65,7 +65,7 @@ def test_the_rows_of_a_consumer_at_any_split(
     ],
     ids=str,
 )
-def test_spark_has_the_rows_of_a_consumer(
+def test_rows_in_spark_equal_those_of_a_consumer(
     spark: SparkSession, broker: Broker, isolation: str, split: dict[str, int]
 ) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
@@ -73,9 +73,7 @@ def test_spark_has_the_rows_of_a_consumer(
     assert found == expected
 
 
-def test_what_is_asked_for_in_offsets_times_and_columns(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_offsets_timestamps_and_columns_are_selected(spark: SparkSession, broker: Broker) -> None:
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
     filtering = options(broker, pushFilters="true")
 
@@ -110,8 +108,8 @@ def test_what_is_asked_for_in_offsets_times_and_columns(
     assert sorted(tuple(row) for row in narrow.collect()) == [row[:2] for row in rows]
 
 
-def test_a_frame_may_be_asked_again_and_again(spark: SparkSession, broker: Broker) -> None:
-    """What one query's filter left out is there for the next one, and for the rest of the same query."""
+def test_frame_can_be_queried_repeatedly(spark: SparkSession, broker: Broker) -> None:
+    """A filter of one query does not affect the next one, or the rest of the same query."""
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
     count = Counter(row[0] for row in rows)
     frame = table(spark, options(broker))
@@ -132,14 +130,14 @@ def test_a_frame_may_be_asked_again_and_again(spark: SparkSession, broker: Broke
     assert tuple(row) == (count[0], len(rows))
 
 
-def test_a_schema_may_say_where_there_is_no_null(spark: SparkSession, broker: Broker) -> None:
+def test_schema_may_have_not_null_columns(spark: SparkSession, broker: Broker) -> None:
     schema = ", ".join(f"{name} {SPARK_TYPES[name]} NOT NULL" for name in NEVER_NULL)
     frame = spark.read.format("odradek").options(**options(broker)).schema(schema).load()
     assert frame.count() == len(by_consumer(broker.bootstrap, "events", PARTITIONS))
     assert not any(field.nullable for field in frame.schema)
 
 
-def test_where_it_begins_and_ends(broker: Broker) -> None:
+def test_starting_and_ending_offsets(broker: Broker) -> None:
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
     ranges = options(
         broker,
@@ -160,7 +158,7 @@ def test_where_it_begins_and_ends(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"subscribe": "nowhere"}, "there is no topic nowhere"),
         ({"assign": '{"events":[0]}'}, "one of subscribe, subscribePattern and assign"),
@@ -171,13 +169,13 @@ def test_where_it_begins_and_ends(broker: Broker) -> None:
         ({"startingOffsets": '{"events":{"0":1}}'}, "an offset is missing for events-1"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_plainly(broker: Broker, given: dict[str, str], said: str) -> None:
+def test_invalid_options_are_refused(broker: Broker, given: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError) as caught:
         by_tasks({**options(broker), **given})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_spark_says_what_is_wrong(spark: SparkSession, broker: Broker) -> None:
+def test_errors_in_spark_name_the_problem(spark: SparkSession, broker: Broker) -> None:
     for given in ({"minPartitions": "0"}, {"subscribe": "nowhere"}):
         with pytest.raises(PipelineError) as caught:
             by_tasks({**options(broker), **given})
@@ -186,8 +184,8 @@ def test_spark_says_what_is_wrong(spark: SparkSession, broker: Broker) -> None:
         assert spark_error_message(by_way_of_spark.value) == str(caught.value)
 
 
-def test_a_gap_is_a_row_of_each_query_that_compares_times(spark: SparkSession) -> None:
-    """Ten records, of which the first four are gone: nobody knows what times they had."""
+def test_gap_is_a_row_of_queries_with_timestamp_filters(spark: SparkSession) -> None:
+    """Ten records, the first four of which are lost; their timestamps are unknown."""
     with Broker(topics={"short": 1}, configs={"log.retention.ms": "-1"}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(10):
@@ -201,7 +199,7 @@ def test_a_gap_is_a_row_of_each_query_that_compares_times(spark: SparkSession) -
         filtering = options(broker, **given, pushFilters="true")
 
         def found(where: str) -> tuple[int, int]:
-            """Rows of gaps, and of records."""
+            """Return the gap rows and the record rows."""
             rows = table(spark, filtering).where(where).select("gap").collect()
             gaps = sum(row.gap is not None for row in rows)
             return gaps, len(rows) - gaps

@@ -1,4 +1,4 @@
-"""`stats` on a broker's topic: what the records that were produced come to."""
+"""`stats` on a broker's topic, compared with the produced records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 HOUR = 3_600_000
 START = (round(time.time() * 1000) // HOUR - 12) * HOUR
-"""Retention leaves it alone."""
+"""Timestamp in ms, recent enough not to be deleted by retention."""
 
 
 broker = broker_fixture(topics={"events": 2, "void": 2, "wide": 1})
@@ -43,7 +43,7 @@ broker = broker_fixture(topics={"events": 2, "void": 2, "wide": 1})
 
 @pytest.fixture(scope="module")
 def produced(broker: Broker) -> list[tuple[int, int, bytes | None, int]]:
-    """Partition, offset, key, timestamp; every tenth is three hours behind the others."""
+    """Partition, offset, key and timestamp of each record; every tenth is three hours older than the others."""
     rows = []
     for codec, first in (("none", 0), ("zstd", 500)):
         config = {"bootstrap.servers": broker.bootstrap, "compression.type": codec}
@@ -97,10 +97,10 @@ def test_sizes_keys_and_late_records_by_partition_and_hour(
     assert quick.bytes == sum(row.bytes for row in found)
 
 
-def test_records_of_a_batch_that_is_larger_than_a_block_are_late_as_others_are(
+def test_late_records_of_a_batch_larger_than_a_block_are_counted(
     spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No batch ends in some of the blocks that it has records in."""
+    """Some blocks contain records of the batch but no end of a batch."""
     monkeypatch.setattr(stats_job, "BLOCK", 100)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1000})
     producer.produce("wide", b"early", timestamp=START + 5 * HOUR)
@@ -113,7 +113,7 @@ def test_records_of_a_batch_that_is_larger_than_a_block_are_late_as_others_are(
     assert (row.records, row.batches, row.late) == (301, 2, 301 - 100)
 
 
-def test_hours_are_those_of_utc_in_any_zone(
+def test_hours_are_in_utc_in_any_time_zone(
     spark: SparkSession, broker: Broker, produced: list[tuple[int, int, bytes | None, int]]
 ) -> None:
     zone = "spark.sql.session.timeZone"
@@ -134,7 +134,7 @@ def test_hours_are_those_of_utc_in_any_zone(
 @pytest.mark.parametrize(
     "words", [["--by", "hour", "--headers-only"], ["--what-if", "retention.ms=1d"]]
 )
-def test_programs_are_told_how_far_it_is(
+def test_progress_is_reported_to_callers(
     words: list[str],
     spark: SparkSession,
     broker: Broker,
@@ -149,12 +149,12 @@ def test_programs_are_told_how_far_it_is(
     given = ["-t", "events", "--bootstrap", broker.bootstrap, "--json", *words]
     assert stats_cli.run(parser.parse_args(given)) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    told = [row["progress"] for row in rows if "progress" in row]
-    assert told[-1]["done"] > 0
-    assert {row["topic"] for row in rows[len(told) :]} == {"events"}
+    reported = [row["progress"] for row in rows if "progress" in row]
+    assert reported[-1]["done"] > 0
+    assert {row["topic"] for row in rows[len(reported) :]} == {"events"}
 
 
-def test_both_readings_end_where_the_topic_did_when_the_job_began() -> None:
+def test_both_passes_end_at_the_offsets_at_the_start_of_the_job() -> None:
     leader = VirtualLeader((0, 10), (3, 7))
     source = {"kafka.bootstrap.servers": "unused:9092", "subscribe": "t", "endingTimestamp": "9999"}
     with leader.reachable():
@@ -165,7 +165,7 @@ def test_both_readings_end_where_the_topic_did_when_the_job_began() -> None:
         assert Query(options).ranges() == {("t", 0): (0, 10), ("t", 1): (3, 7)}
 
 
-def test_what_the_options_say_of_rows_is_no_matter() -> None:
+def test_row_format_options_are_ignored() -> None:
     source = {
         "kafka.bootstrap.servers": "unused:9092",
         "subscribe": "t",
@@ -185,7 +185,7 @@ def test_what_the_options_say_of_rows_is_no_matter() -> None:
         StatsJob(source | {"onCorruptSegment": "report"}).check()
 
 
-def test_partitions_in_which_nothing_is_have_rows(spark: SparkSession, broker: Broker) -> None:
+def test_empty_partitions_have_rows(spark: SparkSession, broker: Broker) -> None:
     source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "void"}
     rows = stats(spark, StatsJob(source)).collect()
     assert [(row.topic, row.partition, row.records, row.bytes, row.late) for row in rows] == [
@@ -196,14 +196,14 @@ def test_partitions_in_which_nothing_is_have_rows(spark: SparkSession, broker: B
     assert (row.topic, row.records, row.newest) == ("void", 0, None)
 
 
-def test_what_statistics_are_by(spark: SparkSession, broker: Broker) -> None:
+def test_invalid_grouping_is_refused(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(BadOption, match="by topic, partition, hour, not by day"):
         stats(spark, StatsJob({"subscribe": "events"}, by="day"))
     with pytest.raises(BadOption, match="1 to 1000 most frequent keys, not 0"):
         stats(spark, StatsJob({"subscribe": "events"}, top_keys=0))
 
 
-def test_what_retention_means_for_a_tiered_topic(spark: SparkSession, tmp_path: Path) -> None:
+def test_retention_of_a_tiered_topic(spark: SparkSession, tmp_path: Path) -> None:
     with Broker(configs=QUICK, tiered=tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic("history", 1, config=TIERED)]).values():
@@ -216,7 +216,7 @@ def test_what_retention_means_for_a_tiered_topic(spark: SparkSession, tmp_path: 
         while (
             log := broker.node.partitions.opened("history", 0).log
         ).local_log_start_offset < 1800:
-            assert time.monotonic() < deadline, "it was not tiered"
+            assert time.monotonic() < deadline, "the topic was not tiered"
             time.sleep(0.1)
         source = {
             "kafka.bootstrap.servers": broker.bootstrap,

@@ -1,4 +1,4 @@
-"""What a store says it has, by summaries and manifests: the same, whichever of them there are."""
+"""Segments of a store by summaries and manifests are the same for any combination of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
 )
-from tests.pipeline.virtual_store import WHERE, World, segment
+from tests.pipeline.virtual_store import WHERE, SegmentStore, segment
 
 
 def in_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
@@ -38,98 +38,96 @@ def in_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegm
     st.integers(0, 30),
     st.integers(1, 40),
 )
-def test_summary_and_manifests_are_as_manifests_alone(
+def test_summary_and_manifests_equal_manifests_only(
     starts: list[int], summarised_to: int, begins_at: int, page_objects: int
 ) -> None:
-    """With what lies before an offset in the summary, and retention having come to another since."""
+    """With a first offset within the summary, and segments that retention has deleted since."""
     segments = [segment(number, start, start) for number, start in enumerate(starts)]
-    cluster_view = World(page_objects)
-    cluster_view.has(*(each for each in segments if each.start_offset >= begins_at))
-    cluster_view.summarise(
-        *in_order([each for each in segments if each.start_offset <= summarised_to])
-    )
+    remote = SegmentStore(page_objects)
+    remote.has(*(each for each in segments if each.start_offset >= begins_at))
+    remote.summarise(*in_order([each for each in segments if each.start_offset <= summarised_to]))
     left = [each for each in segments if each.start_offset >= begins_at]
-    assert list(cluster_view.store.segments(WHERE)) == in_order(left)
+    assert list(remote.store.segments(WHERE)) == in_order(left)
 
 
 def many(count: int) -> list[RemoteLogSegmentMetadata]:
     return [segment(number, 10 * number, 10 * number + 9) for number in range(count)]
 
 
-def test_a_partition_costs_few_requests_whatever_it_has() -> None:
-    cluster_view = World(page_objects=1000)
+def test_number_of_requests_per_partition_is_constant() -> None:
+    remote = SegmentStore(page_objects=1000)
     segments = many(500)
-    cluster_view.has(*segments)
-    cluster_view.summarise(*segments[:497])
-    cluster_view.asked()
-    assert list(cluster_view.store.segments(WHERE)) == segments
-    assert (cluster_view.requests("list"), cluster_view.requests("get")) == (2, 1 + 3)
+    remote.has(*segments)
+    remote.summarise(*segments[:497])
+    remote.asked()
+    assert list(remote.store.segments(WHERE)) == segments
+    assert (remote.requests("list"), remote.requests("get")) == (2, 1 + 3)
 
 
-def test_a_query_of_the_store_alone_costs_few_requests() -> None:
-    cluster_view = World(page_objects=1000)
+def test_number_of_requests_of_a_store_only_query_is_constant() -> None:
+    remote = SegmentStore(page_objects=1000)
     segments = many(500)
-    cluster_view.has(*segments)
-    cluster_view.summarise(*segments)
-    cluster_view.asked()
+    remote.has(*segments)
+    remote.summarise(*segments)
+    remote.asked()
     options = parse_options({"subscribe": "t", "tiered.url": "unused"}, streaming=False)
-    query = Query(options, store=cluster_view.store)
+    query = Query(options, store=remote.store)
     pieces = list(flatten_ranges(query.plan(query.ranges()).pieces))
     assert [(each.low, each.high) for each in pieces] == [
         (each.start_offset, each.end_offset + 1) for each in segments
     ]
-    # the topics; the beginning and what is behind the summary; it, and the epochs, with their manifest
-    assert (cluster_view.requests("list"), cluster_view.requests("get")) == (1 + 2, 3)
+    # topics; first page and pages after the summary; summary, leader epochs and their manifest
+    assert (remote.requests("list"), remote.requests("get")) == (1 + 2, 3)
 
 
 @pytest.mark.parametrize("by", ["assign", "filter"])
-def test_of_many_partitions_those_are_looked_into_that_are_read(by: str) -> None:
-    cluster_view = World()
+def test_only_partitions_that_are_read_are_listed(by: str) -> None:
+    remote = SegmentStore()
     partitions = [replace(WHERE, partition=number) for number in range(40)]
     for number, each in enumerate(partitions):
-        cluster_view.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(each, UUID(int=number))))
-    cluster_view.asked()
+        remote.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(each, UUID(int=number))))
+    remote.asked()
     given = {"assign": '{"t":[7]}'} if by == "assign" else {"subscribe": "t"}
     options = parse_options({**given, "tiered.url": "unused"}, streaming=False)
     filtered = PushedFilters() if by == "assign" else PushedFilters(partitions=frozenset([7]))
-    query = Query(options, filtered, store=cluster_view.store)
+    query = Query(options, filtered, store=remote.store)
     (piece,) = query.plan(query.ranges()).pieces
     assert (piece.low, piece.high) == (0, 10)
-    assert cluster_view.requests("list") == 1 + 2, (
-        "the directories; one of them, and what lies behind"
+    assert remote.requests("list") == 1 + 2, (
+        "the directories; one partition, and the pages after its summary"
     )
 
 
-def test_the_latest_leaders_summary_counts() -> None:
-    """It begins with what that one has not; a deposed leader's says where an old history went."""
-    cluster_view = World()
+def test_summary_of_the_latest_leader_is_used() -> None:
+    """That of the latest leader (epoch 1) has two segments, that of a deposed leader has five."""
+    remote = SegmentStore()
     old, new = many(5), [segment(90, 20, 29, 1), segment(91, 30, 39, 1)]
-    cluster_view.has(*old, *new)
-    cluster_view.summarise(*old[:2], epoch=1)
+    remote.has(*old, *new)
+    remote.summarise(*old[:2], epoch=1)
     late = PartitionSummaryBuilder(old).encode()
-    cluster_view.objects.put(summary_key(WHERE, 0), [late])
-    assert list(cluster_view.store.segments(WHERE)) == in_order([*old, *new])
+    remote.objects.put(summary_key(WHERE, 0), [late])
+    assert list(remote.store.segments(WHERE)) == in_order([*old, *new])
 
 
 @pytest.mark.parametrize("what", ["broken", "empty", "missing"])
-def test_a_summary_that_cannot_be_read_is_done_without(what: str) -> None:
-    cluster_view = World()
+def test_unreadable_summary_is_ignored(what: str) -> None:
+    remote = SegmentStore()
     segments = many(30)
-    cluster_view.has(*segments)
-    cluster_view.objects.put(summary_key(WHERE, 0), [b"ODSU nonsense" if what == "broken" else b""])
-    first_page = cluster_view.store.first_page(WHERE)
+    remote.has(*segments)
+    remote.objects.put(summary_key(WHERE, 0), [b"ODSU nonsense" if what == "broken" else b""])
+    first_page = remote.store.first_page(WHERE)
     if what == "missing":
-        cluster_view.objects.delete(summary_key(WHERE, 0))
-    assert list(cluster_view.store.segments(WHERE, first_page)) == segments
+        remote.objects.delete(summary_key(WHERE, 0))
+    assert list(remote.store.segments(WHERE, first_page)) == segments
 
 
-def test_a_directory_without_a_finished_segment_is_no_partition() -> None:
-    cluster_view = World()
-    cluster_view.summarise(*many(3))
-    cluster_view.objects.put(segment_key(segment(1, 0, 9), LOG_SUFFIX), [b"of a copy that failed"])
-    assert list(cluster_view.store.partitions(lambda topic: True)) == []
-    assert list(cluster_view.store.segments(WHERE)) == []
+def test_directory_without_finished_segment_is_no_partition() -> None:
+    remote = SegmentStore()
+    remote.summarise(*many(3))
+    remote.objects.put(segment_key(segment(1, 0, 9), LOG_SUFFIX), [b"of a copy that failed"])
+    assert list(remote.store.partitions(lambda topic: True)) == []
+    assert list(remote.store.segments(WHERE)) == []
     other = replace(WHERE, topic="u")
-    cluster_view.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(other, UUID(int=1))))
-    assert list(cluster_view.store.partitions(lambda topic: True)) == [other]
-    assert list(cluster_view.store.partitions(lambda topic: topic == "t")) == []
+    remote.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(other, UUID(int=1))))
+    assert list(remote.store.partitions(lambda topic: True)) == [other]
+    assert list(remote.store.partitions(lambda topic: topic == "t")) == []

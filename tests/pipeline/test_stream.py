@@ -1,4 +1,4 @@
-"""`spark.readStream.format("odradek")`: each offset once, over restarts, in batches of the size asked for."""
+"""`spark.readStream.format("odradek")`: each offset once over restarts, in batches of the configured size."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def _run(
     act: Callable[[Any, int], None] | None = None,
     **options: Any,
 ) -> list[list[int]]:
-    """The numbers of each micro-batch until there is nothing more, unless something else is to be done with them."""
+    """Run a stream; return the numbers in each micro-batch until there is nothing more, or pass each batch to a
+    function.
+    """
     batches: list[list[int]] = []
 
     def take(frame: Any, number: int) -> None:
@@ -68,12 +70,12 @@ def _run(
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)  # raises what ended it
+    query.awaitTermination(120)  # raises the error that ended it
     assert not query.isActive
     return batches
 
 
-def test_each_record_once_over_restarts_in_batches_of_a_size(
+def test_each_record_is_read_once_over_restarts_in_batches_of_a_size(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     _produce(broker, 0, 100)
@@ -88,7 +90,7 @@ def test_each_record_once_over_restarts_in_batches_of_a_size(
 
 @contextmanager
 def _being_written_to(broker: Broker) -> Iterator[Callable[[], int]]:
-    """Number after number in one partition; how many there are by now."""
+    """Produce consecutive numbers to one partition; return how many there are at any time."""
     done, count = Event(), 0
 
     def write() -> None:
@@ -109,10 +111,10 @@ def _being_written_to(broker: Broker) -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-def test_a_stream_from_the_end_of_a_topic_has_all_that_comes(
+def test_stream_from_latest_has_all_later_records(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """As it begins unless told otherwise, also when its driver dies in its first batch."""
+    """This is the default start. Also if the driver dies in its first batch."""
     found: list[int] = []
     is_to_fail = True
 
@@ -148,7 +150,7 @@ def test_a_stream_from_the_end_of_a_topic_has_all_that_comes(
     assert found == list(range(found[0], found[0] + len(found)))
 
 
-def test_what_goes_while_the_driver_is_dead_in_the_first_batch_is_told(
+def test_offsets_lost_before_the_first_batch_is_repeated_are_data_loss(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     _produce(broker, 0, 20)
@@ -167,35 +169,35 @@ def test_what_goes_while_the_driver_is_dead_in_the_first_batch_is_told(
     assert _run(spark, broker, tmp_path, failOnDataLoss="false") == [left]
 
 
-def test_a_topic_that_was_made_again_between_two_runs_is_told(
+def test_topic_recreated_between_two_runs_is_data_loss(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """It has more records than the old one had: offsets would go on in another topic."""
+    """It has more records than before, so the offsets are valid in the new topic."""
     _produce(broker, 0, 20)
     assert _run(spark, broker, tmp_path) == [list(range(20))]
     old, new = recreate_topic(broker, "events", 2)
     _produce(broker, 100, 50)
-    said = f"events was deleted and recreated: .* {old} .* {new} "
-    with pytest.raises(StreamingQueryException, match=said):
+    message = f"events was deleted and recreated: .* {old} .* {new} "
+    with pytest.raises(StreamingQueryException, match=message):
         _run(spark, broker, tmp_path)
     lenient = _run(spark, broker, tmp_path, failOnDataLoss="false")
     assert lenient == [list(range(100, 150))]
     assert _run(spark, broker, tmp_path) == []
 
 
-def test_a_topic_that_a_stream_names_no_more_is_not_told_as_deleted(
+def test_topic_removed_from_the_options_is_not_reported_as_deleted(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     _produce(broker, 0, 20)
     assert _run(spark, broker, tmp_path) == [list(range(20))]
     _produce(broker, 7, 1, topic="others")
-    said = "the stream has read events-0, which its options do not name any more"
-    with pytest.raises(StreamingQueryException, match=said):
+    message = "the stream has read events-0, which its options do not name any more"
+    with pytest.raises(StreamingQueryException, match=message):
         _run(spark, broker, tmp_path, subscribe="others")
     assert _run(spark, broker, tmp_path, subscribe="others", failOnDataLoss="false") == [[7]]
 
 
-def test_batches_share_out_what_they_may_take() -> None:
+def test_max_offsets_are_distributed_among_partitions() -> None:
     from odradek.pipeline.stream_reader import limit_offsets
 
     one, two, idle = (TopicPartition("t", number) for number in range(3))

@@ -1,4 +1,4 @@
-"""From where to where a stream's micro-batches go, with brokers whose logs begin and end where they are told to."""
+"""Offsets of a stream's micro-batches, with brokers whose log start and end offsets are set by the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odradek.pipeline.stream_offsets import OffsetsJson
 from odradek.pipeline.stream_reader import StreamReader
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.clock import RealClock
-from tests.pipeline.streams import at, first_end, offsets, stock, stream
+from tests.pipeline.streams import at, first_end, offsets, spark_offsets, stream
 from tests.pipeline.virtual_leader import TOPIC_ID, PartitionLog, VirtualLeader
 
 ANOTHER = UUID(int=2)
@@ -26,7 +26,7 @@ def following(reader: StreamReader, start: OffsetsJson) -> OffsetsJson:
     return reader.latestOffset(start, reader.getDefaultReadLimit())
 
 
-def test_a_topic_that_was_made_again_with_less_is_data_loss() -> None:
+def test_recreated_topic_with_fewer_records_is_data_loss() -> None:
     leader = VirtualLeader((0, 500), (0, 40))
     with leader.reachable():
         with pytest.raises(DataLoss, match=r"t-0 ends at offset 500, and the stream was at 1000"):
@@ -42,10 +42,10 @@ MADE_AGAIN = (
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_topic_that_was_made_again_with_more_is_data_loss(
+def test_recreated_topic_with_more_records_is_data_loss(
     is_restarted: bool, available_now: bool
 ) -> None:
-    """Its offsets alone do not tell, whether the stream runs or comes back."""
+    """Offsets alone do not show it, neither during a run nor after a restart."""
     leader, reader = VirtualLeader((0, 500)), stream()
     with leader.reachable():
         if available_now:
@@ -64,10 +64,10 @@ def test_a_topic_that_was_made_again_with_more_is_data_loss(
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 4}], ids=str)
-def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_allowed(
+def test_recreated_topic_is_read_from_its_start_without_fail_on_data_loss(
     limit: dict[str, int],
 ) -> None:
-    """The batch that was under way has nothing of it: its offsets are of the topic that is gone."""
+    """The batch in progress has none of its records, because its offsets are of the deleted topic."""
     leader, lenient = VirtualLeader((0, 500), (0, 9)), stream(failOnDataLoss=False, **limit)
     with leader.reachable():
         lenient.prepareForTriggerAvailableNow()
@@ -83,7 +83,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_al
     assert found == [(0, each) for each in range(3, 12)]
 
 
-def test_what_went_with_a_topic_that_was_made_again_is_a_row() -> None:
+def test_offsets_of_a_recreated_topic_are_a_gap_row() -> None:
     leader = VirtualLeader((0, 12))
     leader.topic_id = ANOTHER
     with leader.reachable():
@@ -93,32 +93,36 @@ def test_what_went_with_a_topic_that_was_made_again_is_a_row() -> None:
     assert re.match(MADE_AGAIN, lost.reason)
 
 
-def test_checkpoints_without_ids_are_read_and_have_them_from_then_on() -> None:
+def test_checkpoints_without_topic_ids_get_them_with_the_next_batch() -> None:
     leader, reader = VirtualLeader((0, 500), (0, 40)), stream()
     with leader.reachable():
-        assert following(reader, stock(100, 7)) == at(500, 40)
-        assert offsets(reader, stock(497, 38), stock(499, 40)) == offsets(
+        assert following(reader, spark_offsets(100, 7)) == at(500, 40)
+        assert offsets(reader, spark_offsets(497, 38), spark_offsets(499, 40)) == offsets(
             reader, at(497, 38), at(499, 40)
         )
         leader.topic_id = ANOTHER
-        assert following(reader, stock(100, 7)) == at(500, 40, id=ANOTHER)
+        assert following(reader, spark_offsets(100, 7)) == at(500, 40, id=ANOTHER)
         with pytest.raises(DataLoss, match=MADE_AGAIN):
             following(reader, at(500, 40))
 
 
-def test_brokers_that_know_no_ids_leave_it_at_offsets() -> None:
+def test_brokers_without_topic_ids_are_supported() -> None:
     leader, reader = VirtualLeader((0, 500)), stream(startingOffsets="earliest")
     leader.topic_id = None
     with leader.reachable():
-        assert reader.initialOffset() == stock(0)
-        assert following(reader, stock(100)) == reader.reportLatestOffset() == stock(500)
+        assert reader.initialOffset() == spark_offsets(0)
+        assert (
+            following(reader, spark_offsets(100))
+            == reader.reportLatestOffset()
+            == spark_offsets(500)
+        )
 
 
-def test_a_query_begins_where_a_stream_was() -> None:
-    """Spark's stock shape, or what a stream itself told of its progress."""
+def test_query_starts_at_the_offsets_of_a_stream() -> None:
+    """In the format of Spark's own source, or from a stream's progress."""
     leader = VirtualLeader((0, 500))
     with leader.reachable():
-        for where in (stock(42), at(42), first_end([7], 42)):
+        for where in (spark_offsets(42), at(42), first_end([7], 42)):
             assert stream(startingOffsets=json.dumps(where)).initialOffset() == at(42)
         reader = stream(startingOffsets=json.dumps(at(42, id=ANOTHER)))
         with pytest.raises(
@@ -128,7 +132,7 @@ def test_a_query_begins_where_a_stream_was() -> None:
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 10}], ids=str)
-def test_offsets_go_back_where_loss_is_allowed(limit: dict[str, int]) -> None:
+def test_offsets_decrease_without_fail_on_data_loss(limit: dict[str, int]) -> None:
     leader = VirtualLeader((0, 500), (0, 40))
     reader = stream(failOnDataLoss=False, **limit)
     with leader.reachable():
@@ -150,10 +154,10 @@ def test_offsets_go_back_where_loss_is_allowed(limit: dict[str, int]) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_stream_from_the_end_has_all_that_comes_from_then_on(
+def test_stream_from_latest_keeps_its_first_initial_offsets(
     options: dict[str, Any], is_killed: bool
 ) -> None:
-    """Spark asks where the first batch begins each time, until it is done; and so does another driver."""
+    """Spark requests the initial offsets until the first batch is committed, and so does another driver."""
     leader, reader = VirtualLeader((0, 10)), stream(**options)
     log = leader.logs["t", 0]  # type: ignore[index]
     with leader.reachable():
@@ -171,8 +175,8 @@ def test_a_stream_from_the_end_has_all_that_comes_from_then_on(
         assert offsets(reader, first, second) == [(0, each) for each in range(12, 15)]
 
 
-def test_a_checkpoint_of_an_earlier_version_that_began_at_the_end_is_read() -> None:
-    """Its first batch is empty, and says nothing of where it begins: that is where it ends."""
+def test_checkpoint_of_an_earlier_version_from_latest_is_read() -> None:
+    """Its first batch is empty and has no start: it starts at its end."""
     leader, reader = VirtualLeader((0, 15)), stream()
     with leader.reachable():
         assert offsets(reader, reader.initialOffset(), at(10)) == []
@@ -182,8 +186,8 @@ def test_a_checkpoint_of_an_earlier_version_that_began_at_the_end_is_read() -> N
 EARLY = {"startingOffsets": "earliest"}
 
 
-def test_a_first_batch_that_is_made_again_tells_what_retention_has_taken_of_it() -> None:
-    """Its driver died before it was done, and the next one is told another beginning."""
+def test_repeated_first_batch_reports_offsets_deleted_by_retention() -> None:
+    """Its driver died before the commit, and the next driver gets other initial offsets."""
     leader = VirtualLeader((0, 12), (0, 9))
     with leader.reachable():
         reader = stream(**EARLY)
@@ -203,7 +207,7 @@ def test_a_first_batch_that_is_made_again_tells_what_retention_has_taken_of_it()
         assert [(each.partition, each.low, each.high) for each in lost] == [(0, 0, 5)]
 
 
-def test_a_first_batch_that_is_made_again_is_of_the_topic_that_it_was_of() -> None:
+def test_repeated_first_batch_is_of_the_same_topic_id() -> None:
     leader = VirtualLeader((0, 12))
     with leader.reachable():
         reader = stream(**EARLY)
@@ -217,8 +221,8 @@ def test_a_first_batch_that_is_made_again_is_of_the_topic_that_it_was_of() -> No
             following(reader, end)
 
 
-def test_where_it_began_is_in_the_end_of_the_first_batch_alone() -> None:
-    """And is no news by itself: Spark makes another batch wherever the text is another."""
+def test_only_the_first_batch_has_its_start() -> None:
+    """A changed start alone must not cause a batch: Spark plans one whenever the JSON differs."""
     leader = VirtualLeader((0, 12))
     with leader.reachable():
         reader = stream(maxOffsetsPerTrigger=6, **EARLY)
@@ -233,7 +237,7 @@ def test_where_it_began_is_in_the_end_of_the_first_batch_alone() -> None:
         assert offsets(reader, done, done) == []
 
 
-def test_a_first_batch_that_has_nothing_says_where_it_begins() -> None:
+def test_empty_first_batch_has_its_start() -> None:
     leader = VirtualLeader((3, 3))
     with leader.reachable():
         reader = stream(**EARLY)
@@ -247,7 +251,7 @@ def test_a_first_batch_that_has_nothing_says_where_it_begins() -> None:
             reader.partitions(end, following(reader, end))
 
 
-def test_a_partition_that_comes_within_the_first_batch_begins_at_0() -> None:
+def test_partition_added_in_the_first_batch_starts_at_0() -> None:
     leader = VirtualLeader((0, 12))
     with leader.reachable():
         reader = stream(**EARLY)
@@ -258,7 +262,7 @@ def test_a_partition_that_comes_within_the_first_batch_begins_at_0() -> None:
         assert offsets(stream(**EARLY), at(0, 0), end)[-3:] == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_a_stream_from_a_fixed_place_begins_at_once() -> None:
+def test_stream_from_fixed_offsets_starts_immediately() -> None:
     leader = VirtualLeader((0, 10))
     with leader.reachable():
         for options in ({"startingOffsets": "earliest"}, {"startingOffsets": '{"t":{"0":0}}'}):
@@ -268,8 +272,8 @@ def test_a_stream_from_a_fixed_place_begins_at_once() -> None:
             assert len(offsets(reader, reader.initialOffset(), end)) == 10
 
 
-def test_a_query_that_ends_where_it_began_loses_nothing_by_what_came_meanwhile() -> None:
-    """Its end was found before its beginning."""
+def test_stream_whose_end_was_resolved_before_its_start_loses_nothing() -> None:
+    """With Trigger.AvailableNow the end is determined before the start."""
     leader = VirtualLeader((0, 10))
     reader = stream()
     with leader.reachable():
@@ -280,17 +284,17 @@ def test_a_query_that_ends_where_it_began_loses_nothing_by_what_came_meanwhile()
         assert following(reader, start) == first_end([12], 12)
 
 
-class SetClock(RealClock):
+class FixedClock(RealClock):
     at_s = 0.0
 
     def monotonic(self) -> float:
         return self.at_s
 
 
-def test_a_batch_waits_for_more_since_the_one_before() -> None:
-    """As Spark's own source does: not the first one, and none for longer than maxTriggerDelay."""
+def test_batch_waits_for_min_offsets_after_the_last_batch() -> None:
+    """As in Spark's own source: not the first batch, and not longer than maxTriggerDelay."""
     leader, reader = VirtualLeader((0, 5)), stream(minOffsetsPerTrigger=10, maxTriggerDelay="1m")
-    reader._clock = clock = SetClock()
+    reader._clock = clock = FixedClock()
     log = leader.logs["t", 0]  # type: ignore[index]
     with leader.reachable():
         start = following(reader, at(0))
@@ -309,17 +313,17 @@ def test_a_batch_waits_for_more_since_the_one_before() -> None:
         assert following(reader, start) == at(25)
 
 
-def test_without_a_delay_a_batch_waits_for_nothing() -> None:
+def test_batch_does_not_wait_without_max_trigger_delay() -> None:
     leader, reader = VirtualLeader((0, 5)), stream(minOffsetsPerTrigger=10, maxTriggerDelay=0)
-    reader._clock = SetClock()
+    reader._clock = FixedClock()
     with leader.reachable():
         for end in (5, 6):
             leader.logs["t", 0].end = end  # type: ignore[index]
             assert following(reader, at(0)) == at(end)
 
 
-def test_what_waits_for_more_is_no_news() -> None:
-    """Also where the batch before is the first one, whose end says more."""
+def test_waiting_batch_has_unchanged_offsets() -> None:
+    """Also after the first batch, whose end has more fields."""
     leader, reader = VirtualLeader((0, 5)), stream(minOffsetsPerTrigger=10, **EARLY)
     with leader.reachable():
         first = following(reader, reader.initialOffset())
@@ -327,7 +331,7 @@ def test_what_waits_for_more_is_no_news() -> None:
         assert json.dumps(following(reader, first)) == json.dumps(first)
 
 
-def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None:
+def test_deleted_offsets_of_a_new_partition_are_data_loss() -> None:
     leader = VirtualLeader((0, 10), (5, 20))
     with leader.reachable():
         end = following(stream(), at(10))
@@ -340,7 +344,7 @@ def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None
         assert offsets(stream(), at(10), end) == [(1, each) for each in range(20)]
 
 
-def test_what_is_left_of_a_new_partition_is_read_where_loss_is_allowed() -> None:
+def test_new_partition_is_read_from_its_log_start_without_fail_on_data_loss() -> None:
     leader = VirtualLeader((0, 10), (5, 20))
     reader = stream(failOnDataLoss=False, maxOffsetsPerTrigger=10)
     with leader.reachable():

@@ -1,4 +1,4 @@
-"""What a query may say of a table's columns; of JSON's, test_json_values.py."""
+"""Schemas that a query may give; for JSON values see test_json_values.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def headers(*, nulls: bool, value_null: bool) -> DataType:
 
 
 @pytest.mark.parametrize(
-    ("schema", "more", "said"),
+    ("schema", "more", "message"),
     [
         (
             StructType().add("key", BinaryType(), False),
@@ -57,10 +57,10 @@ def headers(*, nulls: bool, value_null: bool) -> DataType:
         ),
     ],
 )
-def test_not_null_is_refused_where_there_may_be_nulls(
-    schema: StructType, more: dict[str, str], said: str
+def test_not_null_is_refused_for_nullable_columns(
+    schema: StructType, more: dict[str, str], message: str
 ) -> None:
     asked = {"subscribe": "t", "tiered.url": "/nowhere", "includeHeaders": "true", **more}
     with pytest.raises(BadOption) as caught:
         check_schema(schema, parse_options(asked, streaming=False))
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Tables have a batch as it was made last, and leave those of other exports alone."""
+"""Tables have the last attempt's rows of a batch, and keep the rows of other exports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pipeline.replaced_batches import (
     batch_of,
     dead_letters,
     frame_of,
-    has_the_turn,
+    has_the_lease,
     records,
     widened,
 )
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-def test_nothing_is_left_of_a_batch_that_was_made_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_repeated_batch_replaces_its_earlier_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert records(spark, "parquet", str(tmp_path)) == RECORDS
 
 
-def test_dead_letters_of_several_exports_in_one_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_several_exports_share_one_location_for_dead_letters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     assert dead_letters(spark, "parquet", str(tmp_path)) == DEAD_LETTERS
     assert {path.name for path in tmp_path.iterdir()} == {"export=one", "export=two"}
     assert not list(tmp_path.glob("export=one/**/*.parquet"))
 
 
-def test_columns_and_fields_come_later(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_and_fields_are_added_later(spark: SparkSession, tmp_path: Path) -> None:
     assert widened(spark, "parquet", str(tmp_path)) == WIDENED
 
 
-def test_readers_can_leave_out_files_by_times(spark: SparkSession, tmp_path: Path) -> None:
-    records(spark, "parquet", str(tmp_path / "ours"))
+def test_readers_skip_files_by_timestamp(spark: SparkSession, tmp_path: Path) -> None:
+    records(spark, "parquet", str(tmp_path / "own"))
     spark.conf.set(TIMESTAMPS, "INT96")
     try:
         records(spark, "parquet", str(tmp_path / "asked"))
     finally:
         spark.conf.unset(TIMESTAMPS)
-    ours, asked = _column(tmp_path / "ours", "timestamp"), _column(tmp_path / "asked", "timestamp")
-    assert (ours.physical_type, ours.is_stats_set) == ("INT64", True)
+    own, asked = _column(tmp_path / "own", "timestamp"), _column(tmp_path / "asked", "timestamp")
+    assert (own.physical_type, own.is_stats_set) == ("INT64", True)
     assert asked.physical_type == "INT96"
 
 
-def test_settings_of_the_session_stay_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
-    """After a write, and after one that failed, whether they were chosen or not."""
+def test_settings_of_the_session_are_restored(spark: SparkSession, tmp_path: Path) -> None:
+    """After a successful and a failed write, for settings with and without a value."""
     taken = tmp_path / "a file"
     taken.touch()
     for chosen in (None, "7"):
@@ -74,11 +74,9 @@ def test_settings_of_the_session_stay_as_they_are(spark: SparkSession, tmp_path:
         assert left == [chosen, None]
 
 
-def test_no_dictionary_is_made_of_what_hardly_ever_comes_twice(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Not even where it did."""
-    table = open_table(spark, "parquet", str(tmp_path), "date", has_the_turn)
+def test_mostly_distinct_columns_have_no_dictionary(spark: SparkSession, tmp_path: Path) -> None:
+    """Also if their values repeat."""
+    table = open_table(spark, "parquet", str(tmp_path), "date", has_the_lease)
     table.write(frame_of(spark, "a", *[1] * 1000), batch_of("one", "a", 0))
     has_dictionary = {
         name: _column(tmp_path, name).has_dictionary_page
@@ -88,7 +86,7 @@ def test_no_dictionary_is_made_of_what_hardly_ever_comes_twice(
 
 
 def _column(out: Path, name: str) -> Any:
-    """What Parquet says of that column of the first file."""
+    """Return Parquet's metadata of that column in the first file."""
     path = min(out.rglob("*.parquet"))
     group = pq.ParquetFile(path).metadata.row_group(0)
     columns = (group.column(number) for number in range(group.num_columns))

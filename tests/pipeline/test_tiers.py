@@ -1,4 +1,4 @@
-"""Two tiers, one table: what Spark reads of the store and of the broker is what a consumer reads."""
+"""Rows that Spark reads from the store and the broker equal those of a consumer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(tier: Path) -> Iterator[Broker]:
-    """With a topic that went through everything a topic goes through, most of it tiered by now."""
+    """Broker with a mostly tiered topic that has all kinds of records, transactions and leader epochs."""
     with Broker(configs=QUICK, tiered=tier) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic("events", 2, config=TIERED)]).values():
@@ -103,7 +103,7 @@ SPLITS: tuple[dict[str, int], ...] = ({}, {"maxBytesPerTask": 7_000})
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("split", SPLITS, ids=str)
-def test_both_tiers_are_one_table_at_any_split(
+def test_rows_of_both_tiers_equal_those_of_a_consumer_for_any_split(
     broker: Broker, tier: Path, isolation: str, split: dict[str, int]
 ) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
@@ -115,7 +115,7 @@ def test_both_tiers_are_one_table_at_any_split(
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("split", SPLITS, ids=str)
-def test_spark_has_both_tiers_as_one_table(
+def test_rows_of_both_tiers_in_spark_equal_those_of_a_consumer(
     spark: SparkSession, broker: Broker, tier: Path, isolation: str, split: dict[str, int]
 ) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
@@ -123,7 +123,7 @@ def test_spark_has_both_tiers_as_one_table(
     assert by_spark(spark, given) == expected
 
 
-def test_the_store_is_read_as_far_as_it_reaches(broker: Broker, tier: Path) -> None:
+def test_store_is_read_up_to_its_last_segment(broker: Broker, tier: Path) -> None:
     query = Query(parse_options(options(broker, tier), streaming=False))
     pieces = list(flatten_ranges(query.plan(query.ranges()).pieces))
     for partition in PARTITIONS:
@@ -136,9 +136,7 @@ def test_the_store_is_read_as_far_as_it_reaches(broker: Broker, tier: Path) -> N
         assert [each.low for each in rest] == [mine[-1].high]
 
 
-def test_a_time_is_the_same_offset_by_the_store_as_by_the_broker(
-    broker: Broker, tier: Path
-) -> None:
+def test_timestamp_lookup_in_store_and_broker_agree(broker: Broker, tier: Path) -> None:
     both = options(broker, tier)
     alone = {name: value for name, value in both.items() if name == "tiered.url"}
     asked = Query(parse_options(both, streaming=False))
@@ -153,10 +151,10 @@ def test_a_time_is_the_same_offset_by_the_store_as_by_the_broker(
         assert found == {where: min(expected[where], ends[where]) for where in partitions}
 
 
-def test_what_the_store_lacks_hides_no_transaction_that_was_given_up(
+def test_aborted_transaction_across_a_gap_in_the_store_is_excluded(
     broker: Broker, tier: Path, tmp_path: Path
 ) -> None:
-    """Its marker may lie where only the broker has it."""
+    """Its marker may exist only on the broker."""
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation="read_committed")
     expected = [row[:2] for row in rows]
     shutil.copytree(tier, tmp_path / "tier")
@@ -173,10 +171,10 @@ def test_what_the_store_lacks_hides_no_transaction_that_was_given_up(
 
 
 @pytest.mark.parametrize("what", ["*.txnindex", "*"])
-def test_transactions_that_are_lost_while_a_query_is_planned_are_named(
+def test_transaction_index_lost_during_planning_is_named(
     broker: Broker, tier: Path, tmp_path: Path, what: str
 ) -> None:
-    """The index alone, or with its segment: without it aborted records would pass for committed."""
+    """The index alone, or with its segment: without it aborted records would be returned."""
     shutil.copytree(tier, tmp_path / "tier")
     alone = {"tiered.url": str(tmp_path / "tier"), "subscribe": "events"}
     query = Query(
@@ -191,7 +189,9 @@ def test_transactions_that_are_lost_while_a_query_is_planned_are_named(
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_the_store_alone_has_what_was_tiered(broker: Broker, tier: Path, isolation: str) -> None:
+def test_store_only_query_returns_the_tiered_records(
+    broker: Broker, tier: Path, isolation: str
+) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
     given = options(broker, tier, **{"kafka.isolation.level": isolation})
     del given["kafka.bootstrap.servers"]
@@ -203,7 +203,7 @@ def test_the_store_alone_has_what_was_tiered(broker: Broker, tier: Path, isolati
 
 
 def offsets(given: dict[str, Any]) -> list[tuple[int, int]]:
-    """(partition, offset) of all rows of who asks for no more."""
+    """Return (partition, offset) of all rows of a query for these columns."""
     reader = BatchReader(
         parse_options({name: str(value) for name, value in given.items()}, streaming=False), NARROW
     )
@@ -212,10 +212,10 @@ def offsets(given: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_offsets_of_dense_segments_are_known_without_reading(
+def test_offsets_of_dense_segments_need_no_reading(
     broker: Broker, tier: Path, tmp_path: Path, isolation: str
 ) -> None:
-    """Those of aborted transactions are not: their records are passed over."""
+    """Except for segments with aborted transactions, whose records are excluded."""
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
     shutil.copytree(tier, tmp_path / "tier")
     given = options(broker, tmp_path / "tier", **{"kafka.isolation.level": isolation})
@@ -237,7 +237,7 @@ def test_offsets_of_dense_segments_are_known_without_reading(
     assert offsets(skipping) == [row[:2] for row in by_tasks(skipping)]
 
 
-def test_a_broken_segment_is_named_or_left_out_by_choice(broker: Broker, tier: Path) -> None:
+def test_corrupt_segment_is_named_or_skipped(broker: Broker, tier: Path) -> None:
     victim = sorted(tier.rglob("*.log"))[1]
     whole = victim.read_bytes()
     victim.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
@@ -259,7 +259,7 @@ def test_a_broken_segment_is_named_or_left_out_by_choice(broker: Broker, tier: P
 
 
 @pytest.mark.slow
-def test_spark_names_what_is_broken_and_reads_on_by_choice(
+def test_corrupt_segment_in_spark_is_named_or_skipped(
     spark: SparkSession, broker: Broker, tier: Path
 ) -> None:
     victim = sorted(tier.rglob("*.log"))[1]

@@ -1,4 +1,4 @@
-"""Where a query looks for records by their times: never behind them, whatever the times of records are."""
+"""Timestamp lookups never return an offset after the first matching record, whatever the records' timestamps are."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.virtual_reading import FULL
 
 START = 100
 SEALED_MS = 40
-"""The latest time of a segment whose records have none, for brokers: when it was sealed."""
+"""Maximum timestamp by brokers of a segment whose records have none: the time of its roll."""
 
 
 @settings(deadline=None)
@@ -50,10 +50,10 @@ SEALED_MS = 40
     st.integers(0, 31),
     st.data(),
 )
-def test_the_first_record_as_late_is_where_it_is_looked_for(
+def test_first_record_at_or_after_a_timestamp_is_in_the_range(
     records: list[tuple[int, bool]], at_ms: int, data: st.DataObject
 ) -> None:
-    """An entry is of the batch that has the largest time so far, after some batches, whenever that has risen."""
+    """An entry has the maximum timestamp so far, after some batches, whenever it has increased."""
     index, log, indexed, newest, of_newest = b"", b"", -1, -1, 0
     for number, (timestamp, ends_entry) in enumerate(records):
         if timestamp > newest:
@@ -85,10 +85,10 @@ def test_the_first_record_as_late_is_where_it_is_looked_for(
     wanted = next((offset for offset in late if low <= offset < high), None)
     if wanted is not None:
         assert found.low <= wanted
-        assert wanted < found.high or late[0] < low, "the index knows of none before it"
+        assert wanted < found.high or late[0] < low, "the index has no earlier entry"
 
 
-def test_without_an_index_all_of_it_is_looked_through() -> None:
+def test_range_without_an_index_is_the_whole_segment() -> None:
     segment = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(TopicIdPartition(UUID(int=1), "t", 0), UUID(int=2)),
         0,
@@ -108,8 +108,8 @@ Times = list[int]
 
 
 def _stored(segments: list[list[Times]], partitions: int = 1) -> tuple[Store, Times]:
-    """Segments of batches of records with such times, each batch in both indexes, the same in each partition; and
-    all times of one in order."""
+    """Store segments with batches of these timestamps, with an index entry per batch, the same in each partition; return all
+    timestamps of one partition in order."""
     objects, every = VirtualObjectStore(), Times()
     for partition in range(partitions):
         every = _put(objects, partition, segments)
@@ -164,14 +164,18 @@ def _put(objects: VirtualObjectStore, partition: int, segments: list[list[Times]
     st.booleans(),
 )
 @example([[[-1]], [[0]]], 0, 1, 0, True)
-def test_no_record_between_two_times_is_left_out(
-    segments: list[list[Times]], since_ms: int, length_ms: int, spare_ms: int, told: bool
+def test_no_record_between_two_timestamps_is_excluded(
+    segments: list[list[Times]],
+    since_ms: int,
+    length_ms: int,
+    spare_ms: int,
+    has_max_lateness: bool,
 ) -> None:
     store, every = _stored(segments)
     lateness = max(most - at for at, most in zip(every, accumulate(every, max), strict=True))
     until_ms = since_ms + length_ms
     options = {"subscribe": "t", "tiered.url": "unused"}
-    if told:
+    if has_max_lateness:
         options["maxlateness"] = str(lateness + spare_ms)
     parsed = parse_options(options, streaming=False)
     filtered = PushedFilters(since_ms=since_ms, until_ms=until_ms)
@@ -189,8 +193,8 @@ def test_no_record_between_two_times_is_left_out(
     assert found == [n for n, at in enumerate(every) if since_ms <= at < until_ms]
 
 
-def test_of_the_first_and_the_last_segment_is_planned_what_their_indexes_leave() -> None:
-    """One segment a day, in order, with a batch each hour: of what is later than anybody may be nothing is planned."""
+def test_first_and_last_segment_are_narrowed_by_their_indexes() -> None:
+    """One segment per day, in order, with a batch per hour. Segments after the maximum lateness are not planned."""
     days = [[[day * 24 + hour] for hour in range(24)] for day in range(30)]
     store, _ = _stored(days)
     options = {"subscribe": "t", "tiered.url": "unused", "maxlateness": "2"}
@@ -207,7 +211,7 @@ def test_of_the_first_and_the_last_segment_is_planned_what_their_indexes_leave()
     assert planned(10 * 24 - 1, 10 * 24) == [(10 * 24 - 2, 10 * 24), (10 * 24, 10 * 24 + 3)]
 
 
-def test_what_indexes_leave_of_many_segments_is_no_single_tasks(
+def test_narrowed_segments_are_distributed_among_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, _ = _stored([[[hour] for hour in range(24)]], partitions=40)

@@ -1,4 +1,4 @@
-"""What the store has not, or has broken, or keeps to itself: an error that names it, or a row for the gap."""
+"""Objects of the store that are missing, corrupt or denied: an error that names them, or a gap row."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def _segment(log: bytes) -> RemoteLogSegmentMetadata:
     )
 
 
-class Keeping(VirtualObjectStore):
-    """A store that lets nobody read."""
+class DenyingStore(VirtualObjectStore):
+    """Store that denies all reads."""
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         raise ObjectDenied(f"{key}: 403 Forbidden")
@@ -101,7 +101,7 @@ def _stored(objects: VirtualObjectStore) -> tuple[ObjectStoreStorage, SegmentSli
 def _read(
     storage: ObjectStoreStorage, segment_slice: SegmentSlice
 ) -> tuple[list[int], PipelineError | None]:
-    """The offsets that came, and what came instead of the others."""
+    """Return the offsets that were read, and the gaps or the error."""
     found: list[int] = []
     try:
         for table in read_slice(
@@ -114,7 +114,7 @@ def _read(
 
 
 @pytest.mark.parametrize("broken", range(BATCHES))
-def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: int) -> None:
+def test_records_before_a_corrupt_batch_are_read_and_the_rest_is_a_gap(broken: int) -> None:
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     assert _read(storage, segment_slice) == (list(range(LAST + 1)), None)
@@ -131,8 +131,8 @@ def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: in
 
 @pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("bit", [*range(7), 17, 62, 63])
-def test_a_batch_with_other_offsets_is_told_though_its_crc_matches(broken: int, bit: int) -> None:
-    """No CRC is over a batch's first offset."""
+def test_batch_with_wrong_offset_and_valid_crc_is_corrupt(broken: int, bit: int) -> None:
+    """The CRC does not cover the base offset."""
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log = bytearray(objects.bucket.objects[key])
@@ -147,10 +147,10 @@ def test_a_batch_with_other_offsets_is_told_though_its_crc_matches(broken: int, 
 
 @pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("behind", [-1, 0, 1, 7, 8, 9, 100])
-def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
+def test_wrong_offset_at_the_end_of_a_piece_is_corrupt(
     broken: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is taken for good before its neighbour is there."""
+    """A batch is decoded only when its successor is known."""
     objects = VirtualObjectStore(VirtualBucket())
     storage, whole, key = _stored(objects)
     at, first = sum(map(len, _log()[:broken])), broken * RECORDS_A_BATCH
@@ -172,13 +172,13 @@ def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
         assert f"byte {at}: " in str(error)
 
 
-@pytest.mark.parametrize("read_bytes_max", [100, segments.PIECE_BYTES])
+@pytest.mark.parametrize("piece_bytes", [100, segments.PIECE_BYTES])
 @pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("bit", range(56, 61))
-def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
+def test_wrong_offset_at_the_limits_of_a_task_is_corrupt(
     broken: int, bit: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that reads a part of a segment finds its bytes by the index, and reads a neighbour more."""
+    """A task that reads part of a segment finds its bytes by the index, and reads one more batch."""
     monkeypatch.setattr(segments, "PIECE_BYTES", piece_bytes)
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
@@ -203,10 +203,10 @@ def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
 @pytest.mark.parametrize("behind", [0, 8, 20, 61, 100])
 @pytest.mark.parametrize("broken", range(BATCHES - 1))
 @pytest.mark.parametrize("has_index", [False, True])
-def test_a_task_that_begins_behind_a_broken_batch_has_all_of_its_records(
+def test_task_after_a_corrupt_batch_has_all_its_records(
     has_index: bool, broken: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a piece ends: what cannot be read is the other task's to tell."""
+    """For any size of pieces. The other task reports the corrupt batch."""
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
@@ -231,9 +231,9 @@ def test_a_task_that_begins_behind_a_broken_batch_has_all_of_its_records(
 
 
 @pytest.mark.parametrize("behind", [8, 61])
-@pytest.mark.parametrize("says", range(RECORDS_A_BATCH))
-def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
-    says: int, behind: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("base_offset", range(RECORDS_A_BATCH))
+def test_adjacent_batch_with_wrong_offset_hides_no_record(
+    base_offset: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
@@ -241,7 +241,7 @@ def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
     at = len(batches[0]) + len(batches[1])
     monkeypatch.setattr(segments, "PIECE_BYTES", at + behind)
     first = RECORDS_A_BATCH
-    log[at : at + 8] = (first + says).to_bytes(8, "big")
+    log[at : at + 8] = (first + base_offset).to_bytes(8, "big")
     objects.bucket.objects[key] = bytes(log)
     task = replace(segment_slice, low=first + 2, high=first + RECORDS_A_BATCH)
     found, error = _read(storage, task)
@@ -250,8 +250,8 @@ def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
 
 @pytest.mark.parametrize("rows", [RECORDS, BATCHES_AS_ROWS])
 @pytest.mark.parametrize("broken", [0, BATCHES // 2, BATCHES - 1])
-def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
-    """Headers are all that a count looks at: whichever bit is another, it is right, or the object is named."""
+def test_flipped_bit_of_a_header_does_not_change_a_count(broken: int, rows: str) -> None:
+    """A count reads only headers. With any flipped bit it is correct, or the object is named."""
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     good = objects.bucket.objects[key]
@@ -259,8 +259,8 @@ def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
     columns = ("partition", "offset") if rows == RECORDS else ("records", "isControl")
     wanted = RecordSelection("t", 3, columns, rows=rows)
 
-    def counted() -> int | str | None:
-        """Or the name of what is broken."""
+    def counted_records() -> int | str | None:
+        """Return the count, or the name of the corrupt object."""
         try:
             tables = list(read_slice(storage, segment_slice, wanted))
         except CorruptSegment as error:
@@ -270,17 +270,17 @@ def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
         found = [row for table in tables for row in table.to_pylist()]
         return sum(row["records"] for row in found if not row["isControl"])
 
-    assert counted() == LAST + 1
+    assert counted_records() == LAST + 1
     for bit in range(HEADER_SIZE * 8):
         log = bytearray(good)
         log[begins + bit // 8] ^= 1 << bit % 8
         objects.bucket.objects[key] = bytes(log)
-        assert counted() in (LAST + 1, key)
+        assert counted_records() in (LAST + 1, key)
 
 
 @pytest.mark.parametrize("first", [-100, -5, 5, 100])
-def test_a_log_that_is_another_segments_is_told(first: int) -> None:
-    """Of the same size, too: it reads well, and has nothing of what is looked for."""
+def test_log_of_another_segment_is_corrupt(first: int) -> None:
+    """Also one of the same size, whose batches are valid but have other offsets."""
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     segment = replace(segment_slice.segment, start_offset=200, end_offset=200 + LAST)
@@ -298,7 +298,7 @@ def test_a_log_that_is_another_segments_is_told(first: int) -> None:
     ("fault", "kind"),
     [(None, MissingSegment), (StoreFaultKind.THROTTLED, StoreUnavailable), (StoreFaultKind.FAILS, StoreUnavailable)],
 )  # fmt: skip
-def test_each_trouble_is_called_by_its_name(
+def test_each_kind_of_error_is_named(
     fault: StoreFaultKind | None, kind: type[PipelineError]
 ) -> None:
     objects = VirtualObjectStore(VirtualBucket())
@@ -315,8 +315,8 @@ def test_each_trouble_is_called_by_its_name(
     assert isinstance(error, UnreadableSegment) == (fault is None)
 
 
-def test_what_the_store_keeps_to_itself() -> None:
-    storage, segment_slice, key = _stored(Keeping(VirtualBucket()))
+def test_denied_object_is_named() -> None:
+    storage, segment_slice, key = _stored(DenyingStore(VirtualBucket()))
     found, error = _read(storage, segment_slice)
     assert found == []
     assert isinstance(error, DeniedSegment)
@@ -326,7 +326,7 @@ def test_what_the_store_keeps_to_itself() -> None:
 
 @pytest.fixture
 def tier(tmp_path: Path) -> tuple[Path, SegmentSlice, Path]:
-    """A store in a directory, with one segment."""
+    """Store in a directory with one segment."""
     log = b"".join(_log())
     segment = _segment(log)
     path = tmp_path / segment_key(segment, LOG_SUFFIX)
@@ -341,7 +341,7 @@ def _reading(tier: Path, unreadable: str) -> ReadSettings:
     )
 
 
-def test_a_gap_is_a_row_that_names_object_and_offsets(
+def test_gap_row_has_the_object_and_its_offsets(
     tier: tuple[Path, SegmentSlice, Path],
 ) -> None:
     directory, segment_slice, path = tier
@@ -370,10 +370,10 @@ def test_a_gap_is_a_row_that_names_object_and_offsets(
     assert sum(table.num_rows for table in left) == LAST + 1 - 10
 
 
-def test_of_a_task_that_has_all_of_its_rows_nothing_is_said_to_be_left_out(
+def test_task_with_all_its_rows_logs_no_skipped_offsets(
     tier: tuple[Path, SegmentSlice, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though its neighbour is broken."""
+    """Although the adjacent batch is corrupt."""
     directory, segment_slice, path = tier
     log = bytearray(path.read_bytes())
     at = sum(map(len, _log()[:2]))
@@ -386,7 +386,7 @@ def test_of_a_task_that_has_all_of_its_rows_nothing_is_said_to_be_left_out(
     assert "left out" not in caplog.text
 
 
-def test_a_log_without_an_index_is_read_from_its_beginning(
+def test_log_without_an_index_is_read_from_its_start(
     tier: tuple[Path, SegmentSlice, Path],
 ) -> None:
     directory, segment_slice, _ = tier

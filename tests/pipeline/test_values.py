@@ -1,4 +1,4 @@
-"""What an export takes for values, and what goes to the dead letters."""
+"""Values of an export, and which of them are dead letters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> None:
-    """Spark's from_json would read the first of several, and the first element of an array."""
+def test_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> None:
+    """Spark's from_json would read the first of several objects, and the first element of an array."""
     good = [b'{"a": 1}', b' {"a": 2, "s": {"t": "}{"}}\n', b'{"a": 3, "other": [1, {}]}', b"{}"]
     dead = [
         b'{"a": 4}{"a": 5}', b'{"a": 4}\n{"a": 5}', b'{"a": 4},{"a": 5}', b'[{"a": 4}, {"a": 5}]',
@@ -41,7 +41,7 @@ def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> Non
     ]  # fmt: skip
 
 
-def test_a_value_may_have_fields_called_as_what_makes_way_for_them(spark: SparkSession) -> None:
+def test_value_may_have_fields_named_like_replaced_columns(spark: SparkSession) -> None:
     value = b'{"error": "none", "decoded": 4, "value": 5, "parsed": 6}'
     frame = spark.createDataFrame([(7, value)], "offset long, value binary")
     values = ExportValues("json", "error string, decoded int, value int, parsed int")
@@ -51,9 +51,7 @@ def test_a_value_may_have_fields_called_as_what_makes_way_for_them(spark: SparkS
     }  # fmt: skip
 
 
-def test_no_column_of_a_frame_is_lost_to_one_that_is_added(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_column_named_like_an_added_one_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     fields = [{"name": name, "type": "int"} for name in ("error", "decoded")]
     schema = {"type": "record", "name": "r", "fields": fields}
     (tmp_path / "7.avsc").write_text(json.dumps(schema))
@@ -65,13 +63,13 @@ def test_no_column_of_a_frame_is_lost_to_one_that_is_added(
         decoded(once, Decoding(str(tmp_path)))
 
 
-def test_a_value_has_no_fields_called_as_other_columns(spark: SparkSession) -> None:
+def test_value_with_fields_named_like_other_columns_is_refused(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(7, b'{"Offset": 1}')], "offset long, value binary")
     with pytest.raises(BadOption, match="already: Offset"):
         columns_of_good(ExportValues("json", "Offset int").of(frame))
 
 
 @pytest.mark.parametrize("schema", ["a", "int", "a integr"])
-def test_a_schema_that_names_no_columns_is_refused(spark: SparkSession, schema: str) -> None:
+def test_invalid_schema_is_refused(spark: SparkSession, schema: str) -> None:
     with pytest.raises(BadOption, match="a schema is a list of columns and types, such as 'a int'"):
         ExportValues("json", schema).check_schema()

@@ -1,5 +1,5 @@
-"""Read by the source = read by a consumer: each record once, whatever became of the topic before, at any
-split, and while things change. A failing seed always runs alike.
+"""The source and a consumer read the same records, each once, whatever happened to the topic, for any split, also while
+changes are in progress. A failing seed is reproducible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.virtual_reading import (
 
 
 class Comparison:
-    """What looks find: rows of a consumer before and after, and in between those of the source."""
+    """Compares rows of the source with those of a consumer before and after."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -27,17 +27,17 @@ class Comparison:
         self.rows_from_store = 0
         self._streams: dict[bool, VirtualStream] = {}
 
-    async def look(self, history: History) -> None:
-        source = VirtualSource(history.cluster_view, history.cluster, TOPIC)
+    async def check(self, history: History) -> None:
+        source = VirtualSource(history.virtual_world, history.cluster, TOPIC)
         for committed in (False, True):
             await self._both_tiers(history, source, committed)
             if not history.unclean:
                 await self._store_alone(history, source, committed)
                 await self._stream(history, source, committed)
 
-    async def last_look(self, history: History) -> None:
-        """The streams have everything once by now, but for what was gone before they came to it."""
-        await self.look(history)
+    async def final_check(self, history: History) -> None:
+        """The streams have read everything once, except for offsets that were deleted before."""
+        await self.check(history)
         for committed, stream in self._streams.items():
             with trio.fail_after(60):
                 while await stream.advance(history.chance):
@@ -74,7 +74,9 @@ class Comparison:
         found = by_offset(rows)
         after = await consume(history, committed)
         for where, row in found.items():
-            assert row in (before.get(where), after.get(where)), "nobody else has that row"
+            assert row in (before.get(where), after.get(where)), (
+                "the row differs from those of the consumer"
+            )
         assert len(set(offsets)) == len(offsets)
         assert set(offsets) <= before.keys() | after.keys()
         for where in before.keys() & after.keys():
@@ -101,11 +103,11 @@ class Comparison:
 
 def compare(seed: int, **kind: Any) -> None:
     history, comparison = History(seed, **kind), Comparison()
-    history.play(comparison.look, comparison.last_look)
+    history.play(comparison.check, comparison.final_check)
     assert comparison.rows_from_store or history.unclean
 
 
-def test_a_node_alone() -> None:
+def test_single_node() -> None:
     compare(2, nodes=1)
 
 
@@ -116,7 +118,7 @@ def test_three_nodes(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_leaders_elected_uncleanly() -> None:
+def test_unclean_leader_elections() -> None:
     compare(0, nodes=3, deletes=False, unclean=True)
 
 

@@ -1,4 +1,4 @@
-"""What Spark's Python processes import before anybody waits for them, and from where."""
+"""Modules that Spark's Python processes import in advance, and from where."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ LATER = """
 import atexit, json, sys
 from importlib.util import find_spec
 
-def say():
+def report():
     modules = [each for each in {modules} if each in sys.modules]
     print(json.dumps([find_spec("pyspark").origin, modules, sys.path]), file=sys.stderr)
 
-atexit.register(say)
+atexit.register(report)
 """
 
 
 def started(
     directory: Path, *words: str, zips: list[str] = ZIPS
 ) -> tuple[str, list[str], list[str]]:
-    """Where such a process has PySpark from, which of our modules it has, and its path. It is told so by the
-    `sitecustomize` that would be the first if ours were not there."""
+    """Start such a process; return the location of PySpark, its modules of this package, and its path. They are printed by the
+    `sitecustomize` module that would be used without this package's."""
     (directory / "sitecustomize.py").write_text(LATER.format(modules=[READING]))
     done = subprocess.run(
         [sys.executable, *words],
@@ -51,13 +51,13 @@ def started(
     return found
 
 
-def test_who_forks_workers_has_imported_what_they_need_from_files(tmp_path: Path) -> None:
+def test_worker_daemon_has_imported_the_workers_modules_from_files(tmp_path: Path) -> None:
     origin, modules, path = started(tmp_path, "-m", "pyspark.daemon", "pyspark.worker")
     assert (origin, modules) == (str(FILES / "__init__.py"), [READING])
     assert not {*ZIPS, HERE} & {*path}
 
 
-def test_another_version_is_not_taken_in_place_of_the_zip(tmp_path: Path) -> None:
+def test_another_version_does_not_replace_the_zip(tmp_path: Path) -> None:
     zipped = tmp_path / "pyspark.zip"
     with ZipFile(zipped, "w") as archive:
         for name in ("__init__", "daemon"):
@@ -67,20 +67,22 @@ def test_another_version_is_not_taken_in_place_of_the_zip(tmp_path: Path) -> Non
     assert origin == f"{zipped}/pyspark/__init__.py"
 
 
-def test_processes_that_are_not_sparks_are_as_they_were(tmp_path: Path) -> None:
+def test_other_processes_are_unchanged(tmp_path: Path) -> None:
     origin, modules, _ = started(tmp_path, "-c", "pass")
     assert (origin.startswith(ZIPS[-1]), modules) == (True, [])
 
 
-def test_a_path_that_was_given_stays_behind_ours() -> None:
+def test_existing_path_follows_the_added_directory() -> None:
     context = SimpleNamespace(environment={PATH: "/given", "OTHER": "1"})
     speed_up_workers(SimpleNamespace(sparkContext=context))
     assert context.environment == {PATH: f"{HERE}:/given", "OTHER": "1"}
 
 
 @pytest.mark.interop
-def test_a_sessions_workers_are_such(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(_: int) -> tuple[Any, bool]:
+def test_workers_of_a_session_use_the_startup_module(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reported(_: int) -> tuple[Any, bool]:
         import sys
 
         import pyspark
@@ -90,5 +92,5 @@ def test_a_sessions_workers_are_such(spark: SparkSession, monkeypatch: pytest.Mo
     context = spark.sparkContext
     monkeypatch.setattr(context, "environment", {**context.environment})
     speed_up_workers(spark)
-    (found,) = context.parallelize([0], 1).map(told).collect()
+    (found,) = context.parallelize([0], 1).map(reported).collect()
     assert found == (str(FILES / "__init__.py"), True)

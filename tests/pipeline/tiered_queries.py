@@ -1,4 +1,4 @@
-"""Queries over a virtual remote store and a virtual leader."""
+"""Queries of a virtual remote store with a virtual leader."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 from odradek.testing.virtual_object_store import VirtualObjectStore
 from tests.pipeline.virtual_leader import VirtualLeader
-from tests.pipeline.virtual_store import World, segment
+from tests.pipeline.virtual_store import SegmentStore, segment
 
 ONLY = TopicPartition("t", 0)
 
 
-def query(cluster_view: World, leader: VirtualLeader | None = None, **options: Any) -> Query:
+def query(remote: SegmentStore, leader: VirtualLeader | None = None, **options: Any) -> Query:
     given = {"tiered.url": "unused", "subscribe": "t", **options}
     if leader is not None:
         given["kafka.bootstrap.servers"] = "unused:9092"
     named = {name.lower(): str(value) for name, value in given.items() if value is not None}
-    return Query(parse_options(named, streaming=False), store=cluster_view.store)
+    return Query(parse_options(named, streaming=False), store=remote.store)
 
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
 
 
-def snapshot(cluster_view: World, of: RemoteLogSegmentMetadata, *open_at: int) -> None:
+def snapshot(remote: SegmentStore, of: RemoteLogSegmentMetadata, *open_at: int) -> None:
     producers = [ProducerEntry(7, 0, 0, 1, start, []) for start in open_at]
     key = segment_key(of, IndexType.PRODUCER_SNAPSHOT.value)
-    cluster_view.objects.put(key, [encode_snapshot(producers)])
+    remote.objects.put(key, [encode_snapshot(producers)])
 
 
-class Denying(VirtualObjectStore):
-    """Objects whose key ends with `denied` cannot be read."""
+class DenyingStore(VirtualObjectStore):
+    """Store that denies objects whose key ends with `denied`."""
 
     denied = ""
 
@@ -58,14 +58,16 @@ class Denying(VirtualObjectStore):
         return super().get(key)
 
 
-def unreadable(cluster_view: World, of: RemoteLogSegmentMetadata, kind: IndexType, how: str) -> str:
-    """One of a segment's objects; its key."""
+def unreadable(
+    remote: SegmentStore, of: RemoteLogSegmentMetadata, kind: IndexType, how: str
+) -> str:
+    """Make one of a segment's objects unreadable; return its key."""
     key = segment_key(of, kind.value)
-    cluster_view.objects.put(key, [b"nonsense"])
+    remote.objects.put(key, [b"nonsense"])
     if how == "denied":
-        Denying.denied = key
+        DenyingStore.denied = key
     elif how == "missing":
-        cluster_view.objects.delete(key)
+        remote.objects.delete(key)
     return key
 
 
@@ -75,15 +77,15 @@ HOW = pytest.mark.parametrize(
 )
 
 
-def listing_transactions(count: int) -> tuple[World, list[RemoteLogSegmentMetadata]]:
-    """Segments of 10 offsets with transaction indexes, where none is open at any end."""
-    cluster_view = World(objects=Denying())
+def with_transaction_indexes(count: int) -> tuple[SegmentStore, list[RemoteLogSegmentMetadata]]:
+    """Return a store with segments of 10 offsets and transaction indexes; no transaction is open at their ends."""
+    remote = SegmentStore(objects=DenyingStore())
     segments = [
         replace(segment(number, 10 * number, 10 * number + 9), txn_index_empty=False)
         for number in range(count)
     ]
-    cluster_view.has(*segments)
+    remote.has(*segments)
     for each in segments:
-        snapshot(cluster_view, each)
-        cluster_view.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
-    return cluster_view, segments
+        snapshot(remote, each)
+        remote.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
+    return remote, segments

@@ -1,4 +1,4 @@
-"""A broker that tiers at once, and a topic of which all but the last segment soon is in the store alone."""
+"""A broker that tiers immediately, and a topic all but the active segment of which are soon only in the store."""
 
 QUICK = {
     "remote.log.manager.task.interval.ms": "100",

@@ -1,5 +1,5 @@
-"""Histories of a tiered topic in a virtual cluster, drawn from a seed: what its clients, its configs, its
-nodes and its elections do to it. In between, and in the end, whoever waits for it may look.
+"""Random histories of a tiered topic in a virtual cluster: operations of clients, config changes, restarts and
+elections. Observers run between operations and at the end.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ CONFIGS = {
     "file.delete.delay.ms": "100",
 }
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-"""Records that consumers have seen may be others afterwards, copied ones too."""
+"""Whether consumers may read other records at the same offsets afterwards, including copied ones."""
 STEPS = 24
 DELAY_S = (0.0002, 0.004)
 TIMEOUT_S = 60.0
 LIMIT_S = 600.0
 REPLICAS = (1, 2)
-"""For unclean elections: the third node is of the quorum alone."""
+"""For unclean elections, the third node is only a controller."""
 CODECS = (0, 1, 2, 3, 4)
 
 Look = Callable[["History"], Awaitable[None]]
 
 
 class History:
-    """One run. `look` is called while nobody writes; `is_complete` says whether all nodes are well then."""
+    """One history. `look` is called between operations; `is_complete` is whether all nodes are available."""
 
     def __init__(
         self, seed: int, *, nodes: int, deletes: bool = True, unclean: bool = False
     ) -> None:
         self.chance = Random(f"history {seed}")
-        self.cluster_view = VirtualWorld(seed)
-        self.cluster_view.clock.jumping = True
+        self.virtual_world = VirtualWorld(seed)
+        self.virtual_world.clock.jumping = True
         self.deletes = deletes
         """Whether records are deleted, by retention or by request."""
         self.unclean = unclean
@@ -76,14 +76,14 @@ class History:
         """A client's."""
         self.did: list[str] = []
         self._nodes = nodes
-        # A node alone may forget: what it had not synced, and where a log began.
+        # A single node may lose unsynced records and its log start offsets.
         alone = ("stop",) if deletes else ("stop", "kill")
         self._ends = alone if nodes == 1 else ("stop", "kill", "lose power")
-        self._trace = Trace(self.cluster_view.clock.monotonic)
+        self._trace = Trace(self.virtual_world.clock.monotonic)
         self._numbers = 0
 
-    def play(self, look: Look, last_look: Look, steps: int = STEPS) -> None:
-        """Raises what they raise. At the last look all is over that will ever be."""
+    def play(self, look: Look, final_check: Look, steps: int = STEPS) -> None:
+        """Run the history. Raises errors of the observers. At the last call all operations are complete."""
 
         async def main() -> None:
             with trio.fail_after(LIMIT_S):
@@ -94,29 +94,31 @@ class History:
                             await look(self)
                     await self._heal()
                     await look(self)
-                    await trio.sleep(3.0)  # what was open is aborted, what was closed is tiered
-                    await last_look(self)
+                    await trio.sleep(
+                        3.0
+                    )  # open transactions are aborted, closed segments are tiered
+                    await final_check(self)
 
-        self.cluster_view.run(main)
+        self.virtual_world.run(main)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        self.cluster_view.wires.set_delay(*DELAY_S)
+        self.virtual_world.wires.set_delay(*DELAY_S)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nodes = SimulatedCluster(
-                self.cluster_view, self._nodes, self._trace, nursery, tiered=True
+                self.virtual_world, self._nodes, self._trace, nursery, tiered=True
             )
             self._cluster, self._checkers = nodes, Checkers(nodes)
             for node in nodes:
                 await nodes.start(node.number)
             nursery.start_soon(self._checkers.run)
-            network = self.cluster_view.node(CLIENTS).network
+            network = self.virtual_world.node(CLIENTS).network
             async with open_cluster(network, nodes.bootstrap, timeout_s=5.0) as self.cluster:
                 await self._make_topic()
                 self._clients = [
                     TransactionalClient(
-                        self.cluster, self.cluster_view.clock, f"client-{n}", TOPIC, how
+                        self.cluster, self.virtual_world.clock, f"client-{n}", TOPIC, how
                     )
                     for n, how in enumerate(TransactionProtocol)
                 ]
@@ -139,7 +141,7 @@ class History:
         made = partial(create_topics, self.cluster, [topic])
         await self.cluster.retrying(made, timeout_s=TIMEOUT_S, also=not_yet)
 
-    # What happens
+    # Operations
 
     async def _step(self) -> None:
         ways: list[tuple[float, Callable[[], Awaitable[None]]]] = [
@@ -157,14 +159,14 @@ class History:
             ways += [(2, self._elect_uncleanly)]
         (way,) = self.chance.choices([way for _, way in ways], [weight for weight, _ in ways])
         self.did.append(way.__name__)
-        with suppress(KafkaError, ClientError):  # clients try, and need not succeed
+        with suppress(KafkaError, ClientError):  # clients may fail
             await way()
 
     async def _wait(self) -> None:
         await trio.sleep(self.chance.uniform(0.1, 1.0))
 
     def _records(self) -> list[Record]:
-        chance, now_ms = self.chance, self.cluster_view.clock.wall_ms()
+        chance, now_ms = self.chance, self.virtual_world.clock.wall_ms()
         records = []
         for _ in range(chance.choice((1, 1, 2, 5, 30))):
             self._numbers += 1
@@ -205,7 +207,7 @@ class History:
             self.cluster.forget(TOPIC)
 
     async def _transact(self) -> None:
-        """Ended well, given up, or left open: for the next one of its client, or for its time-out."""
+        """Commit a transaction, abort it, or leave it open for the next one of the producer or its timeout."""
         client = self.chance.choice(self._clients)
         with trio.move_on_after(5.0):
             try:
@@ -249,7 +251,7 @@ class History:
         await alter_configs(self.cluster, ResourceType.TOPIC, TOPIC, changes)
 
     async def _restart(self) -> None:
-        """Some time without a node; the others take over what it led, if they can."""
+        """Stop a node for some time; others become leaders of its partitions if they can."""
         await self._wait_in_sync()
         number = self.chance.randint(1, self._nodes)
         how = self.chance.choice(self._ends)
@@ -272,7 +274,7 @@ class History:
         await self._cluster.start(number)
 
     def _leader(self) -> int:
-        """Of some partition; any node where there is none."""
+        """Return the leader of a partition; any node if there is none."""
         partition = self.chance.choice(PARTITIONS)
         for node, broker in self._cluster.running():
             found = broker.partitions.opened(TOPIC, partition)
@@ -281,27 +283,28 @@ class History:
         return self.chance.randint(1, self._nodes)
 
     async def _part_leader(self) -> None:
-        """It goes on taking records until it hears that another leads, and has to give them up."""
+        """Partition the leader. It appends records until it learns of the new leader, and then truncates them."""
         await self._wait_in_sync()
         number = self._leader()
         self.is_complete = False
         for other in range(1, self._nodes + 1):
             if other != number:
-                self.cluster_view.wires.partition(host(number), host(other))
+                self.virtual_world.wires.partition(host(number), host(other))
         for _ in range(3):
             with suppress(KafkaError, ClientError):
                 await self._produce()
         await trio.sleep(self.chance.uniform(0, 2.5))
-        self.cluster_view.wires.heal()
+        self.virtual_world.wires.heal()
 
     async def _elect_uncleanly(self, before: Look | None = None) -> None:
-        """The one that was away leads, without what the other wrote and copied alone (two replicas). `before`
-        that somebody may look."""
+        """Elect the stopped one of two replicas, without the records that the other one has written and copied alone.
+        Observers run before.
+        """
         await self._wait_in_sync()
         leader = self._leader()
         other = REPLICAS[1 - REPLICAS.index(leader)]
         await self._cluster.kill(other)
-        await trio.sleep(2.0)  # its session ends
+        await trio.sleep(2.0)  # its session expires
         for _ in range(4):
             with suppress(KafkaError, ClientError):
                 await self._produce()
@@ -324,7 +327,7 @@ class History:
         self.is_complete = True
 
     async def _heal(self) -> None:
-        self.cluster_view.wires.heal()
+        self.virtual_world.wires.heal()
         for node in self._cluster:
             await self._cluster.start(node.number)
         await self._wait_in_sync()

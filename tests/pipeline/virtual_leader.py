@@ -1,4 +1,4 @@
-"""Brokers that are a few partitions in memory: what they begin and end with is set by hand."""
+"""Brokers in memory with a few partitions, whose log start and end offsets are set by the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AnotherTopic(KafkaError):
 
 @dataclass
 class PartitionLog:
-    """A partition's offsets: from the first on, before the second."""
+    """Offsets of a partition: log start offset and log end offset."""
 
     start: int
     end: int
@@ -49,7 +49,7 @@ class PartitionLog:
         return self.end if self.undecided is None or not committed else self.undecided
 
     def found(self, at: int, *, committed: bool) -> int:
-        """As ListOffsets has it. The record of offset N is of 1000 + N ms."""
+        """Return the offset for a timestamp, as ListOffsets does. Timestamps are 1000 ms + offset."""
         readable = self.readable(committed=committed)
         if at == EARLIEST_LOCAL:
             return self.start if self.local_start is None else self.local_start
@@ -61,7 +61,7 @@ class PartitionLog:
 
 
 class VirtualLeader(Brokers):
-    """See the module. All partitions are of the topic "t"; there is an internal one beside it."""
+    """Leader of all partitions of the topic "t"; an internal topic also exists."""
 
     def __init__(self, *partitions: tuple[int, int]) -> None:
         self.topic_id: UUID | None = TOPIC_ID
@@ -128,7 +128,7 @@ class VirtualLeader(Brokers):
 
     @contextmanager
     def reachable(self) -> Iterator[None]:
-        """These are the brokers that options name."""
+        """Replace the brokers that options name by this leader."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("odradek.pipeline.brokers.brokers_at", lambda *options: self)
             yield

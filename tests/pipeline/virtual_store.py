@@ -1,4 +1,4 @@
-"""Remote store of one partition on virtual objects."""
+"""Remote storage of one partition, in virtual objects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def segment(number: int, start: int, end: int, epoch: int = 0) -> RemoteLogSegme
     )
 
 
-class World:
+class SegmentStore:
     def __init__(self, page_objects: int = 10, objects: VirtualObjectStore | None = None) -> None:
         self.objects = objects or VirtualObjectStore(page_objects=page_objects)
         self.storage = ObjectStoreStorage(self.objects, SeededEntropy(1))

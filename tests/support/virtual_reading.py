@@ -1,7 +1,7 @@
-"""The Spark source in a virtual world: what Spark would ask of it is asked here, by its own classes.
+"""The Spark source in a virtual cluster, called as Spark calls it.
 
-The driver's and the tasks' half run in a thread, as they do in Spark's workers; in that time the world
-stands still, but for what they ask of brokers. Readers and tasks are pickled on their way, as Spark does.
+The driver's and the tasks' parts run in a thread, as in Spark's workers. Meanwhile the virtual cluster runs only to
+respond to their requests. Readers and tasks are pickled as by Spark.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from odradek.testing.virtual_world import VirtualWorld
 T = TypeVar("T")
 
 Row = tuple[int, int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""Partition, offset, timestamp in ms, its type, key, value, headers."""
+"""Partition, offset, timestamp in ms, timestamp type, key, value and headers of a record."""
 
 POLL_S = 0.2
 FULL = StructType(
@@ -74,15 +74,15 @@ FULL = StructType(
 OFFSETS = StructType(FULL.fields[:2])
 
 
-class Standstill:
-    """Runs what is synchronous beside a world whose clock jumps: no time passes meanwhile."""
+class FrozenClock:
+    """Runs synchronous code while the virtual clock does not advance."""
 
-    def __init__(self, cluster_view: VirtualWorld) -> None:
-        self._clock = cluster_view.clock
+    def __init__(self, virtual_world: VirtualWorld) -> None:
+        self._clock = virtual_world.clock
         self._token = trio.lowlevel.current_trio_token()
         self._responding = 0
 
-    async def beside(self, act: Callable[[], T]) -> T:
+    async def run_frozen(self, act: Callable[[], T]) -> T:
         await self._stop()
         try:
             return await trio.to_thread.run_sync(act)
@@ -90,7 +90,7 @@ class Standstill:
             self._clock.jumping = True
 
     def call(self, question: Callable[[], Awaitable[T]]) -> T:
-        """For the thread, and those it starts: time passes while the world answers."""
+        """Run an async function for the thread or one that it has started; the clock advances meanwhile."""
         return trio.from_thread.run(self._respond, question, trio_token=self._token)
 
     async def _respond(self, question: Callable[[], Awaitable[T]]) -> T:
@@ -109,27 +109,27 @@ class Standstill:
 
 
 class VirtualBrokers(Brokers):
-    """Those of the world, instead of a loop's in a thread of its own."""
+    """Brokers of the virtual cluster, in place of a client in its own thread."""
 
-    def __init__(self, cluster: Cluster, still: Standstill) -> None:
+    def __init__(self, cluster: Cluster, still: FrozenClock) -> None:
         self._bootstrap = "the world"
         self._loop: Any = still
         self._cluster = cluster
 
 
 class VirtualSource:
-    """See the module. `cluster` is a client's; it must be open."""
+    """Source that reads the virtual cluster. `cluster` is an open client."""
 
-    def __init__(self, cluster_view: VirtualWorld, cluster: Cluster, topic: str) -> None:
-        self._still = Standstill(cluster_view)
+    def __init__(self, virtual_world: VirtualWorld, cluster: Cluster, topic: str) -> None:
+        self._still = FrozenClock(virtual_world)
         self._brokers = VirtualBrokers(cluster, self._still)
-        objects = VirtualObjectStore(cluster_view.bucket)
+        objects = VirtualObjectStore(virtual_world.bucket)
         self._store = Store(objects, ObjectStoreStorage(objects, SeededEntropy(Random(1))))
         self._topic = topic
 
     @contextmanager
     def reachable(self) -> Iterator[None]:
-        """The world's brokers and store are those that options name."""
+        """Replace the brokers and the store that options name by the virtual ones."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("odradek.pipeline.brokers.brokers_at", lambda *options: self._brokers)
             for module in ("query", "store"):
@@ -147,20 +147,19 @@ class VirtualSource:
         return {name.lower(): str(value) for name, value in given.items() if value is not None}
 
     async def read(self, chance: Random, *, pause_s: float = 0.0, **options: Any) -> list[Row]:
-        """All rows of a query, which plans, waits so long, and reads its tasks in any order. Raises
-        PipelineError."""
+        """Return all rows of a query: plan, wait, then read its tasks in any order. Raises PipelineError."""
         reader = BatchReader(parse_options(self.options(**options), streaming=False), FULL)
-        tasks = list(await self.aside(reader.partitions))
+        tasks = list(await self.run_synchronously(reader.partitions))
         await trio.sleep(pause_s)
         return await self.rows(reader, tasks, chance)
 
     async def offsets(self, chance: Random, **options: Any) -> list[tuple[int, int]]:
-        """(partition, offset) of all rows of a query that asks for no more, likewise."""
+        """Return (partition, offset) of all rows of a query with only these columns, in the same way."""
         reader = BatchReader(parse_options(self.options(**options), streaming=False), OFFSETS)
-        tasks = list(await self.aside(reader.partitions))
+        tasks = list(await self.run_synchronously(reader.partitions))
         found: list[tuple[int, int]] = []
         for task in chance.sample(tasks, len(tasks)):
-            tables = await self.aside(lambda task=task: list(reader.read(task)))  # type: ignore[misc]
+            tables = await self.run_synchronously(lambda task=task: list(reader.read(task)))  # type: ignore[misc]
             for each in tables:
                 found += zip(*each.to_pydict().values(), strict=True)
         return sorted(found)
@@ -170,18 +169,18 @@ class VirtualSource:
     ) -> list[Row]:
         rows: list[Row] = []
         for task in chance.sample(tasks, len(tasks)):
-            rows += await self.aside(lambda task=task: rows_of(reader, task))  # type: ignore[misc]
+            rows += await self.run_synchronously(lambda task=task: rows_of(reader, task))  # type: ignore[misc]
         return sorted(rows, key=lambda row: row[:2])
 
-    async def aside(self, act: Callable[[], T]) -> T:
-        """`act()` where brokers and store may be asked synchronously."""
+    async def run_synchronously(self, act: Callable[[], T]) -> T:
+        """Call `act` with synchronous access to brokers and store."""
         with self.reachable():
-            return await self._still.beside(act)
+            return await self._still.run_frozen(act)
 
 
 class VirtualStream:
-    """A query that reads along, as Spark runs one: a batch is planned, written down, begun, and done. Before
-    each its driver may be another, which goes by what is written down."""
+    """Stream as Spark runs it: each batch is planned, logged, started and committed. Before each step
+    another driver may replace this one and continue from the log."""
 
     def __init__(self, source: VirtualSource, **options: Any) -> None:
         self.rows: list[Row] = []
@@ -193,16 +192,16 @@ class VirtualStream:
         self._done: str | None = None
 
     async def advance(self, chance: Random) -> bool:
-        """A micro-batch; whether there was anything. Raises PipelineError; the same batch is tried next
-        then."""
+        """Run a micro-batch; return whether it had offsets. Raises PipelineError; the next call repeats the
+        batch."""
         self._perhaps_kill(chance)
         if self._planned == self._done:
-            planned = await self._source.aside(self._plan)
+            planned = await self._source.run_synchronously(self._plan)
             if planned == self._done:
                 return False
             self._planned = planned
             self._perhaps_kill(chance)
-        tasks = await self._source.aside(self._begin)
+        tasks = await self._source.run_synchronously(self._begin)
         self.rows += await self._source.rows(self._reader, tasks, chance)
         self._done = self._planned
         return True
@@ -220,12 +219,12 @@ class VirtualStream:
         return list(self._reader.partitions(self._start(), json.loads(self._planned)))
 
     def _start(self) -> Any:
-        """Of the batch under way. Where the first begins Spark asks each time."""
+        """Return the start of the current batch. Spark requests the initial offsets for the first one each time."""
         return self._reader.initialOffset() if self._done is None else json.loads(self._done)
 
 
 def rows_of(reader: BatchReader | StreamReader, task: Any) -> list[Row]:
-    """What a task reads; it and its reader are pickled on their way, as Spark does."""
+    """Return the rows of a task; the task and its reader are pickled as by Spark."""
     sent, given = pickle.loads(pickle.dumps((reader, task)))
     found: list[Row] = []
     for table in sent.read(given):
@@ -247,8 +246,8 @@ def _headers(headers: Sequence[dict[str, Any]] | None) -> tuple[tuple[str, bytes
 async def consumed(
     cluster: Cluster, topic: str, partitions: Sequence[int], *, committed: bool
 ) -> list[Row]:
-    """All that a consumer gets from the first offsets to the ends."""
-    return await patiently(
+    """Return all records that a consumer reads from the log start offsets to the log end offsets."""
+    return await retried(
         partial(_consumed, cluster, topic, partitions, committed=committed), cluster, topic
     )
 
@@ -257,12 +256,12 @@ async def first_offsets(
     cluster: Cluster, topic: str, partitions: Sequence[int]
 ) -> dict[TopicPartition, int]:
     wanted = dict.fromkeys((TopicPartition(topic, each) for each in partitions), EARLIEST)
-    found = await patiently(partial(list_offsets, cluster, wanted), cluster, topic)
+    found = await retried(partial(list_offsets, cluster, wanted), cluster, topic)
     return {where: each.offset for where, each in found.items()}
 
 
-async def patiently(act: Callable[[], Awaitable[T]], cluster: Cluster, topic: str) -> T:
-    """What comes of it once nodes have come back, and what was deleted on the way is known to be."""
+async def retried(act: Callable[[], Awaitable[T]], cluster: Cluster, topic: str) -> T:
+    """Repeat a call until nodes have restarted and deletions are known."""
     while True:
         try:
             return await act()
