@@ -1,11 +1,11 @@
-"""`make conformance`: other people's suites against Odradek and against Apache Kafka.
+"""`make conformance`: test suites of other clients against Odradek and against Apache Kafka.
 
     python -m tests.conformance [--suite NAME] [--test PATTERN] [--only odradek|kafka] [--jobs N]
                                 [--again] [--page FILE]
 
-What passed of the same suite on the same broker, as both are now, is not run again. --jobs entries
-run at a time, each alone on its broker: there are as many brokers. An entry that fails is run again,
-at most two times, with nothing beside it, and so it is the next time; the page tells of every run.
+Entries that passed with the current versions of the suite and the broker are not run again. --jobs entries
+run at a time, each on its own broker. A failed entry is run again alone, at most twice, and also by the next
+command; the page contains the number of runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ REPEATS = 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """0 if nothing failed on Odradek that passed on Kafka, or 1; 2 if a suite can't be had."""
+    """Run the suites. Returns 0, 1 if an entry failed on Odradek and passed on Kafka, or 2 if a suite is
+    unavailable.
+    """
     options = _options(words)
     builds = {broker: broker_build(broker) for broker in brokers.TITLES}
     if refusal := page_refused(builds, options.page):
@@ -64,18 +66,20 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--suite", choices=[suite.name for suite in SUITES])
     parser.add_argument("--test", metavar="PATTERN", help="entries by name, with * and ?")
     parser.add_argument("--only", choices=list(brokers.TITLES), action="append")
-    parser.add_argument("--jobs", type=int, default=1, help="entries at a time (default 1)")
-    parser.add_argument("--again", action="store_true", help="measure what was measured, too")
-    parser.add_argument("--page", type=Path, default=PAGE, help="where the page is written")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="number of entries that run at a time (default: 1)"
+    )
+    parser.add_argument("--again", action="store_true", help="run entries that have passed again")
+    parser.add_argument("--page", type=Path, default=PAGE, help="file for the page")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser.parse_args(words)
 
 
 def page_refused(builds: Mapping[str, Build], page_file: Path) -> str | None:
-    """Why this page can't be written: the repository's own tells of commits only."""
+    """Reason why the page cannot be written: docs/conformance.md contains results of commits only."""
     if page_file != PAGE or not any(build.dirty for build in builds.values()):
         return None
-    return "this checkout has changes: commit them, or have another --page"
+    return "this checkout has uncommitted changes: commit them, or write another file with --page"
 
 
 def _sides(suite: Suite, builds: Mapping[str, Build]) -> dict[str, Side]:
@@ -124,7 +128,7 @@ def _run_jobs(
     side: Side,
     at_a_time: int,
 ) -> Iterator[tuple[str, Result]]:
-    """What becomes of each entry of `jobs`, on fresh brokers for each set of settings."""
+    """Results of the entries of `jobs`, with new brokers for each set of settings."""
     for settings, alike in itertools.groupby(sorted(jobs, key=_settings_of), key=_settings_of):
         with closing(
             run_alike(suite, broker, dict(settings), list(alike), side.directory, at_a_time)
@@ -147,10 +151,10 @@ def _worse_than_kafka(sides: Mapping[str, Side]) -> bool:
 
 
 def stop_when_terminated() -> None:
-    """Have SIGTERM end the command as Ctrl-C does: with what it started."""
+    """Make SIGTERM stop the command and its programs like Ctrl-C."""
 
     def terminated(number: int, frame: object) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # once is enough
+        signal.signal(number, signal.SIG_IGN)  # ignore further signals
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, terminated)

@@ -1,4 +1,4 @@
-"""The two brokers that suites run against, each in a process of its own, set up alike."""
+"""The two brokers that suites run against, with the same settings, each in its own process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ START: Mapping[str, Callable[..., BrokerProcess]] = {
     "kafka": start_kafka,
 }
 
-# What a member's first assignment would else wait for; every suite's own set-up has it.
+# No initial rebalance delay, as in the set-up of every suite.
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 def start(broker: str, directory: Path, settings: Mapping[str, str]) -> BrokerProcess:
-    """Start it over a new log directory; a context that stops it, whatever became of the suite."""
+    """Start a broker on a new log directory; the context stops it."""
     port = free_port()
-    # Said, not left to the default: kafka-python looks where the value comes from.
+    # Set explicitly, because kafka-python checks the source of the value.
     advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     return START[broker](directory, port=port, config={**SETTINGS, **advertised, **settings})

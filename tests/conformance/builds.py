@@ -1,7 +1,7 @@
-"""What exactly is measured: digests of what a result depends on, so that none outlives its cause.
+"""Digests of everything that a result depends on, so that results of other versions are not used.
 
-A cached build is named by what it was made of and how; results by the broker's sources, the suite's
-module (its version, its settings, how its output is read) and what all suites share.
+The digest of a cached build covers its sources and the compiler. The digest of results covers the broker's
+sources, the suite's module (version, settings, parsing of the output), and the modules that all suites share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
 
 LAYERS = ("seams", "protocol", "client", "storage", "replication", "broker", "cli")
-"""Those that `odradek serve` runs."""
+"""Folders that `odradek serve` runs."""
 
 _HERE = Path(__file__).parent
 _SUPPORT = ROOT / "tests" / "support"
@@ -33,7 +33,9 @@ STARTED_BY = {
 
 @dataclass(frozen=True)
 class Build:
-    """A broker as it stands: `version` is for people, `digest` names it, `dirty` has no commit."""
+    """Version of a broker: `version` is for people, `digest` identifies it, `dirty` means uncommitted
+    changes.
+    """
 
     version: str
     digest: str
@@ -41,7 +43,7 @@ class Build:
 
 
 def digest_of(*parts: str | bytes | Path) -> str:
-    """A name for what depends on these words and files, in this order."""
+    """Digest of these words and files, in this order."""
     sums = hashlib.sha256()
     for part in parts:
         content = part.read_bytes() if isinstance(part, Path) else part
@@ -51,7 +53,7 @@ def digest_of(*parts: str | bytes | Path) -> str:
 
 
 def digest_of_build(*parts: str | Path, compiler: str = "") -> str:
-    """`digest_of`, for what is compiled here: with the machine and what `compiler` calls itself."""
+    """`digest_of` for a compiled program: includes the machine and the version of `compiler`."""
     called = ""
     if compiler:
         words = [compiler, "version" if compiler.endswith("go") else "--version"]
@@ -60,7 +62,7 @@ def digest_of_build(*parts: str | Path, compiler: str = "") -> str:
 
 
 def broker_build(broker: str) -> Build:
-    """Kafka as the pom names it, or this checkout."""
+    """Kafka's version from the pom, or the version of this checkout."""
     if broker == "kafka":
         return Build(kafka_version(), digest_of(POM))
     sources = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
@@ -78,12 +80,12 @@ def broker_build(broker: str) -> Build:
 
 
 def results_name(broker: str, build: Build, suite_module: Path) -> str:
-    """Of the directory in which a suite's results on this broker are kept."""
+    """Name of the directory with the suite's results for this broker."""
     files = (suite_module, *SHARED, STARTED_BY[broker])
     return f"{broker}-{digest_of(build.digest, *files)}"
 
 
 def _git(*words: str) -> str | None:
-    """What git says, or None where this is no checkout."""
+    """Output of a git command; None outside a checkout."""
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None

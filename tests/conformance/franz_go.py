@@ -1,7 +1,7 @@
-"""franz-go's tests of its client (`pkg/kgo`), from the Go module proxy.
+"""Tests of franz-go's client (`pkg/kgo`), from the Go module proxy.
 
-A test talks to a broker if it reaches, through whatever helpers, the function that reads the broker's
-address (KGO_SEEDS): the sources are read for that, nothing is listed by hand.
+A test uses a broker if it calls, directly or indirectly, the function that reads the broker's address
+(KGO_SEEDS). The sources are searched for such tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT_S = 900.0  # the ETL tests move half a million records through dozens of
 
 _FUNCTION = re.compile(r"^func (?:\([^)]*\) )?(\w+)[\[(].*?^\}$", re.M | re.S)
 _END = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+) \(([\d.]+)s\)", re.M)
-_SAID = re.compile(r"^ +\w+_test\.go:\d+: (.*)$", re.M)
+_LOG_LINE = re.compile(r"^ +\w+_test\.go:\d+: (.*)$", re.M)
 
 
 class FranzGo:
@@ -67,7 +67,7 @@ class FranzGo:
              "-test.timeout", f"{job.timeout_s:.0f}s"],
             directory / "output.log",
             cwd=self._directory,
-            timeout_s=job.timeout_s + 10,  # Go's own time-out shows where it hangs
+            timeout_s=job.timeout_s + 10,  # Go's own timeout prints the stack traces
             environment={
                 "KGO_SEEDS": bootstrap, "KGO_TEST_RF": "1", "KGO_LOG_LEVEL": "none",
             },
@@ -82,14 +82,14 @@ def _result(name: str, ended: Ended) -> Result:
     how, _, seconds = ends[name].groups()
     if how == "PASS":
         return passed(float(seconds))
-    said = _SAID.search(ended.output)
+    log_line = _LOG_LINE.search(ended.output)
     if how == "SKIP":
-        return not_applicable(one_line(said[1]) if said else "skips itself")
-    return failed(float(seconds), one_line(said[1]) if said else ended.how)
+        return not_applicable(one_line(log_line[1]) if log_line else "skips itself")
+    return failed(float(seconds), one_line(log_line[1]) if log_line else ended.how)
 
 
 def find_tests_reaching(function: str, sources: str) -> list[str]:
-    """The tests in `sources` (Go) that call `function`, themselves or through others there."""
+    """Tests in `sources` (Go) that call `function`, directly or through other functions."""
     bodies: dict[str, str] = {}
     for found in _FUNCTION.finditer(sources):
         bodies[found[1]] = bodies.get(found[1], "") + found[0].partition("{")[2]

@@ -1,8 +1,8 @@
 """kafka-python's integration tests, from its sdist.
 
-They take a broker that runs already (KAFKA_URI). The sdist leaves two files out that the tests
-import, `test/__init__.py` and `test/service.py` (starting and ending a broker's process); for a broker
-that is not theirs to start, what stands here in the place of the second does all that they ask of it.
+They can use a running broker (KAFKA_URI). The sdist lacks two files that the tests import: `test/__init__.py`
+and `test/service.py`, which starts and stops a broker process. The replacement of the second file below is
+sufficient for a running broker.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NEEDS = (
     "crc32c==2.9.post0",
 )
 TIMEOUT_S = 120.0
-NOT_APPLICABLE = {"test_ssl_integration.py": "starts a broker of its own, set up with certificates"}
+NOT_APPLICABLE = {"test_ssl_integration.py": "starts its own broker with certificates"}
 
 SERVICE = '''
-"""A broker that runs already: nothing to start, nothing to end."""
+"""A broker that is already running."""
 
 
 class ExternalService:
@@ -62,8 +62,8 @@ class KafkaPython:
     source = "PyPI's sdist"
     settings: Mapping[str, str] = {
         "num.partitions": "4",
-        "group.min.session.timeout.ms": "1000",  # test_group's members ask for 3 s
-        "node.id": "0",  # its assignments name broker 0
+        "group.min.session.timeout.ms": "1000",  # session timeout of test_group's members: 3 s
+        "node.id": "0",  # its assignments use broker 0
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
     }
@@ -127,14 +127,14 @@ class KafkaPython:
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments],
             log_file,
             cwd=self._directory,
-            timeout_s=TIMEOUT_S + 10,  # pytest's own time-out shows where it hangs
+            timeout_s=TIMEOUT_S + 10,  # pytest's own timeout prints the stack traces
             environment={
                 "PYTHONPATH": os.pathsep.join([str(self._libraries), str(self._directory)]),
                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                 "PYTEST_PLUGINS": "pytest_mock,pytest_timeout",
                 "KAFKA_URI": f"tcp://{bootstrap}",
                 "KAFKA_VERSION": kafka_version(),
-                "KAFKA_ROOT": str(self._directory),  # must be a directory; nothing in it is run
+                "KAFKA_ROOT": str(self._directory),  # must be a directory; its content is not run
             },
         )
 
@@ -145,5 +145,5 @@ def _result(ended: Ended) -> Result:
         return not_applicable(one_line(reason[1]) if reason else "skips itself")
     if ended.code == 0:
         return passed(ended.seconds)
-    said = _FUNCTION.search(ended.output)
-    return failed(ended.seconds, one_line(said[1]) if said else ended.how)
+    failure = _FUNCTION.search(ended.output)
+    return failed(ended.seconds, one_line(failure[1]) if failure else ended.how)

@@ -1,4 +1,4 @@
-"""Kafka's `bin/`, for suites that call its scripts: the tools from the jars, under their scripts' names."""
+"""Kafka's `bin/` for suites that call its scripts: the tools from the jars, under the scripts' names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.kafka_tools import TOOLS
 
 
 def write_scripts(directory: Path) -> Path:
-    """Write `bin/kafka-*.sh` into `directory`; answers it, as the Kafka that KAFKA_PATH names."""
+    """Write `bin/kafka-*.sh` into `directory`; returns `directory` as the value of KAFKA_PATH."""
     scripts = directory / "bin"
     scripts.mkdir(parents=True, exist_ok=True)
     for tool, main_class in TOOLS.items():

@@ -1,8 +1,8 @@
-"""librdkafka's own tests (`tests/`), from the npm package that ships them with the library.
+"""librdkafka's own tests (`tests/`), from the npm package that contains them with the library.
 
-Quick mode (`-Q`) skips every sub-test that is not marked quick, and an entry that skipped all of them
-still says PASSED. Those that would do nothing, or not what they are for, run in full; any other
-whose source has sub-tests and that starts none counts as failed.
+Quick mode (`-Q`) skips every sub-test that is not marked as quick, and an entry that skipped all of them
+still reports PASSED. Entries whose quick mode tests nothing relevant run in full. Any other entry that has
+sub-tests and starts none counts as failed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FULL = frozenset(
 )
 
 NOT_APPLICABLE = {
-    "0092": "message format 1 is gone since Kafka 4.0",
-    "0097": "needs certificates and a broker set up with them",
-    "0098": "needs a Java producer built from sources that are not shipped",
+    "0092": "Kafka 4.0 removed message format 1",
+    "0097": "needs certificates and a broker that uses them",
+    "0098": "needs a Java producer whose sources are not in the package",
     "0101": "needs three brokers in racks",
     "0126": "needs an OpenID provider",
     "0135": "needs a listener with SASL",
@@ -34,11 +34,11 @@ NOT_APPLICABLE = {
     "0142": "needs a listener with SASL",
     "0150": "talks to librdkafka's mock broker",
 }
-SHARE_GROUPS = "needs share groups (KIP-932), which Odradek does not have"
+SHARE_GROUPS = "needs share groups (KIP-932), which Odradek does not support"
 
 TIMEOUT_S = 300.0
-# An entry's own limits are for a quiet machine with scripts that start at once: a JVM's start is more
-# than what 0119 allows.
+# The limits of the entries assume a fast machine and scripts without a JVM: a JVM's start exceeds the limit
+# of 0119.
 TIMEOUT_MULTIPLIER = {"0119": 3}
 NO_AUTO_CREATION = {"auto.create.topics.enable": "false"}
 
@@ -50,7 +50,7 @@ _SUMMARY = re.compile(r"^\|\s*(\w+)\s*\|\s*(\w+)\s*\|\s*([\d.]+)s\s*\|(.*)$", re
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of test.c's table."""
+    """A row of the table in test.c."""
 
     name: str
     flags: str
@@ -66,8 +66,7 @@ class Librdkafka:
     title = "librdkafka"
     version = VERSION
     source = (
-        f"`tests/` in npm's `{PACKAGE}` {PACKAGE_VERSION}, with topics of one replica where they "
-        "ask for three"
+        f"`tests/` in npm's `{PACKAGE}` {PACKAGE_VERSION}, with replication factor 1 instead of 3"
     )
     settings: Mapping[str, str] = {
         "auto.create.topics.enable": "true",
@@ -90,7 +89,7 @@ class Librdkafka:
         }
 
     def jobs(self) -> Sequence[Job]:
-        """Entries with the same number and scenario come together: TESTS= knows only numbers."""
+        """Entries with the same number and scenario are one job, because TESTS= selects numbers."""
         together: dict[tuple[str, str], list[str]] = {}
         for entry in self._entries:
             if _why_not(entry) is None:
@@ -135,29 +134,31 @@ class Librdkafka:
 
 
 def result_of(name: str, ended: Ended, sources: str) -> Result:
-    """What the summary says of the entry, whose source is `sources`, if it came to a summary."""
+    """Result of an entry according to the summary; `sources` are its source files."""
     rows = {row[1]: row for row in _SUMMARY.finditer(ended.output)}
     if name not in rows:
-        said = _FAILURE.search(ended.output)
-        return failed(ended.seconds, one_line(said[1]) if said else ended.how)
-    _, state, seconds, said_in_row = rows[name].groups()
+        failure = _FAILURE.search(ended.output)
+        return failed(ended.seconds, one_line(failure[1]) if failure else ended.how)
+    _, state, seconds, reason_in_row = rows[name].groups()
     if state == "SKIPPED":
-        return not_applicable(one_line(said_in_row) or "skips itself")
+        return not_applicable(one_line(reason_in_row) or "skips itself")
     if state != "PASSED":
-        return failed(float(seconds), one_line(said_in_row) or state.lower())
+        return failed(float(seconds), one_line(reason_in_row) or state.lower())
     if "SUB_TEST" in sources and not _did_anything(name, ended.output):
-        return failed(float(seconds), "did nothing: none of its sub-tests is quick")
+        return failed(float(seconds), "started no sub-test: none of them is quick")
     return passed(float(seconds))
 
 
 def _did_anything(name: str, output: str) -> bool:
-    """Whether it began a sub-test or had a client; sub-tests in its source may be its neighbours'."""
+    """Whether the entry started a sub-test or a client; its source file may contain sub-tests of other
+    entries.
+    """
     began = rf"^\[{name}\s*/[^\]]*\] (?:\[ \w+:\d+|Created +kafka instance)"
     return re.search(began, output, re.M) is not None
 
 
 def entries_of(source: str) -> Iterator[Entry]:
-    """The rows of the table in test.c."""
+    """Rows of the table in test.c."""
     found = _TABLE.search(source)
     assert found is not None, "test.c has no table of tests"
     for row in found[1].split("_TEST(")[1:]:

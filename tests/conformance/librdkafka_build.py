@@ -1,4 +1,4 @@
-"""librdkafka and its test program, built from the npm package that ships both as sources."""
+"""librdkafka and its test program, built from the sources in the npm package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.conformance.builds import digest_of_build
 VERSION = "2.15.1"
 PACKAGE = "@confluentinc/kafka-javascript"
 PACKAGE_VERSION = "1.10.1"
-RAPIDJSON = "python-rapidjson==1.25"  # ships the headers that 0053 is built with
+RAPIDJSON = "python-rapidjson==1.25"  # contains the headers that 0053 needs
 INNER = Path("package/deps/librdkafka")
 
 
 def built_tests() -> Path:
-    """The directory of the built test program; PeerUnavailable says what building it lacks.
+    """Directory of the built test program. Raises PeerUnavailable if a tool for the build is missing.
 
-    Sources, flags and changes are this file's, so its digest names the build.
+    This file defines sources, flags and changes, so its digest identifies the build.
     """
     compiler = needed_program("cc", "a C and C++ compiler")
     digest = digest_of_build(Path(__file__), compiler=compiler)
@@ -47,7 +47,7 @@ def _build(directory: Path) -> None:
 
 
 def _ask_for_one_replica(tests: Path) -> None:
-    """Some entries create their topics with three replicas, which no single broker has."""
+    """Change the replication factor of topics from three to one, for a single broker."""
     for source in tests.glob("0*.c*"):
         text = source.read_text()
         source.write_text(re.sub(r"(create_topic\w*\(.*), 3((?:, 5000)?\))", r"\1, 1\2", text))

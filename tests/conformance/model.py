@@ -1,4 +1,4 @@
-"""What a suite is to the command: jobs that it runs one at a time, and what became of each entry."""
+"""Model of a test suite: jobs that are run one at a time, and the result of each entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """How one entry of a suite ended on one broker; `reason` is empty for what passed."""
+    """Result of an entry on a broker; `reason` is empty if it passed."""
 
     outcome: Outcome
     seconds: float = 0.0
@@ -38,9 +38,9 @@ def not_applicable(reason: str) -> Result:
 
 @dataclass(frozen=True)
 class Job:
-    """One start of a suite's program: mostly one entry, more where the suite can't part them.
+    """One run of a suite's program: usually one entry, or several that the suite cannot run separately.
 
-    `settings` are broker configs that these entries ask for beyond their suite's.
+    `settings` are broker configs of these entries in addition to those of the suite.
     """
 
     name: str
@@ -50,22 +50,22 @@ class Job:
 
 
 class Suite(Protocol):
-    """Somebody else's tests: fetched, built, listed, run."""
+    """A test suite of another project: fetch, build, list and run its entries."""
 
     name: str
     title: str
     version: str
-    source: str  # where it comes from, for the page
-    settings: Mapping[str, str]  # the broker configs that it expects
+    source: str  # source, for the page
+    settings: Mapping[str, str]  # broker configs
 
     def obtain(self) -> None:
-        """Fetch and build what is not in the cache yet; PeerUnavailable says what is missing."""
+        """Fetch and build what is not cached. Raises PeerUnavailable if something is missing."""
 
     def jobs(self) -> Sequence[Job]:
-        """What can be run, in the suite's order."""
+        """Jobs, in the suite's order."""
 
     def excluded(self) -> Mapping[str, str]:
-        """The entries that are run on no broker, with the reason."""
+        """Entries that are not run on any broker, with the reason."""
 
     def run(self, job: Job, bootstrap: str, directory: Path) -> Mapping[str, Result]:
-        """Run `job` against the broker, its output in `directory`; a result for each of its entries."""
+        """Run `job` against the broker with its output in `directory`; returns a result for each entry."""

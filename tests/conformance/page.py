@@ -1,4 +1,4 @@
-"""docs/conformance.md, made from the results."""
+"""Generates docs/conformance.md from the results."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ Sides = Mapping[str, Side]
 
 
 def page(suites: Sequence[Suite], sides: Mapping[str, Sides]) -> str:
-    """The page, of the suites that have results; `sides` are by suite and broker."""
-    told = [suite for suite in suites if any(side.kept() for side in sides[suite.name].values())]
-    parts = [HEAD, _summary(told, sides)]
-    parts += [_suite(suite, sides[suite.name]) for suite in told]
+    """Page of the suites that have results; `sides` are by suite and broker."""
+    with_results = [
+        suite for suite in suites if any(side.kept() for side in sides[suite.name].values())
+    ]
+    parts = [HEAD, _summary(with_results, sides)]
+    parts += [_suite(suite, sides[suite.name]) for suite in with_results]
     return "\n".join(parts)
 
 
@@ -73,7 +75,7 @@ def _suite(suite: Suite, sides: Sides) -> str:
         f"## {suite.title} {suite.version}",
         "",
         f"From {suite.source}; run {' to '.join(dict.fromkeys([days[0], days[-1]]))}.",
-        f"Settings: {settings}." if settings else "No settings of its own.",
+        f"Settings: {settings}." if settings else "No settings.",
         "",
         f"| entry | {' | '.join(TITLES.values())} | |",
         f"|---|{'---|' * len(TITLES)}---|",

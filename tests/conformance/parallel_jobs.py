@@ -1,4 +1,4 @@
-"""Jobs run side by side, each alone on the broker that it runs against."""
+"""Runs jobs concurrently, each alone on its broker."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def run_alike(
     directory: Path,
     at_a_time: int,
 ) -> Generator[Mapping[str, Result], None, None]:
-    """Run jobs that want the same settings against `at_a_time` brokers, as each becomes free.
+    """Run jobs with the same settings on `at_a_time` brokers.
 
-    A job's output is in `directory/JOB/1`, `2` and so on, the brokers' logs are in `directory`. Closed early,
-    or told to stop, it ends what is under way, the brokers too.
+    The output of a job is in `directory/JOB/1`, `2` and so on; the brokers' logs are in `directory`. If the
+    generator is closed or the command is stopped, running jobs and brokers are stopped.
     """
     free: SimpleQueue[BrokerProcess] = SimpleQueue()
 

@@ -1,7 +1,6 @@
-"""A suite's program: run with a time-out, everything it started ended with it, its output kept.
+"""Runs a suite's program with a timeout, keeps its output, and kills all processes that it started.
 
-Programs run in threads; whoever is told to stop ends them all by `end_programs`, after which none
-starts any more.
+Programs run in threads. `end_programs` kills all of them and prevents further starts.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ Process: TypeAlias = subprocess.Popen[bytes]
 
 
 class Stopped(Exception):
-    """No program starts any more."""
+    """Raised after `end_programs`, when no program may start."""
 
 
 class _Programs:
-    """Those that run now."""
+    """Programs that are running."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +36,7 @@ class _Programs:
 
     @contextlib.contextmanager
     def started(self, start: Callable[[], Process]) -> Iterator[Process]:
-        """Start one; it and what it started are gone afterwards. Raises Stopped."""
+        """Start a program; at the end of the context it and its children are killed. Raises Stopped."""
         with self._lock:
             if self._stopped:
                 raise Stopped
@@ -61,13 +60,13 @@ _programs = _Programs()
 
 
 def end_programs() -> None:
-    """End every program that `run_program` runs in any thread, and let none start."""
+    """Kill all programs of `run_program` in all threads, and prevent further starts."""
     _programs.end()
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the program ended: `code` is None if its time was up, negative for a signal."""
+    """Exit of a program: `code` is None at a timeout, negative for a signal."""
 
     code: int | None
     seconds: float
@@ -75,7 +74,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """The end in words, for one that did not say what was wrong."""
+        """Description of the exit, for a program without an error message."""
         if self.code is None:
             return f"not done after {self.seconds:.0f} s"
         if self.code < 0:
@@ -91,7 +90,7 @@ def run_program(
     timeout_s: float,
     environment: Mapping[str, str],
 ) -> Ended:
-    """Run it in a process group of its own, without the variables CI sets: suites look at them.
+    """Run a program in its own process group, without the variables that CI sets, because suites read them.
 
     Raises Stopped.
     """
@@ -119,7 +118,7 @@ def run_program(
 
 
 def _kill_group(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it left nothing behind
+    with contextlib.suppress(ProcessLookupError):  # the group has no processes
         os.killpg(process.pid, signal.SIGKILL)
 
 

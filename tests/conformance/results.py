@@ -1,7 +1,7 @@
-"""What became of every entry, kept from run to run: what passed is not measured again.
+"""Results of all entries, kept between runs: an entry that passed is not run again.
 
-The results of a suite on a broker lie in a directory named by both as they are (`builds`), so results
-of different builds never meet. An entry that failed is run again, and every run is kept.
+The results of a suite on a broker are in a directory whose name contains the versions of both (`builds`), so
+results of different versions are separate. A failed entry is run again, and all runs are kept.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.conformance.model import Outcome, Result
 
 @dataclass(frozen=True)
 class Kept:
-    """An entry's runs, oldest first, at least one, and the day of the last."""
+    """Runs of an entry, oldest first, at least one, and the date of the last one."""
 
     runs: tuple[Result, ...]
     day: str
 
     @property
     def result(self) -> Result:
-        """The last run's: an entry that passed is not run again."""
+        """Result of the last run; an entry that passed is not run again."""
         return self.runs[-1]
 
     @property
@@ -34,12 +34,12 @@ class Kept:
 
     @property
     def reason(self) -> str:
-        """The first one that a run gave."""
+        """First reason of a failed run."""
         return next((run.reason for run in self.runs if run.reason), "")
 
 
 class Side:
-    """One suite's results on one broker, in `directory`; `version` is what people call the broker."""
+    """Results of one suite on one broker, in `directory`; `version` is the broker's version for people."""
 
     def __init__(self, directory: Path, build: Build) -> None:
         self.directory = directory
@@ -50,13 +50,13 @@ class Side:
             text = json.loads(self._file.read_text())
             self._kept = dict(_read(text["entries"]))
             if not text["version"].endswith("-dirty)"):
-                self.version = text["version"]  # the commit it was measured at: same sources
+                self.version = text["version"]  # the commit with the same sources
 
     def kept(self) -> Mapping[str, Kept]:
         return self._kept
 
     def begin(self, entries: Iterable[str], *, again: bool) -> None:
-        """These are about to be run: what is not to be measured `again` stays."""
+        """Prepare for a run of these entries; existing results are kept unless `again` is set."""
         if again:
             for entry in entries:
                 self._kept.pop(entry, None)
@@ -69,7 +69,7 @@ class Side:
         self._save()
 
     def is_to_run(self, entry: str) -> bool:
-        """It was never run, or failed the last time: perhaps it was the machine."""
+        """Whether the entry was never run, or failed in its last run, which may be due to the machine."""
         kept = self._kept.get(entry)
         return kept is None or kept.result.outcome is Outcome.FAILED
 

@@ -1,4 +1,4 @@
-"""What the conformance command makes of its suites' words; the suites themselves are not run here."""
+"""Parsing of the suites' output, and storage of results; the suites are not run here."""
 
 from __future__ import annotations
 
@@ -208,15 +208,15 @@ def test_page_of_uncommitted_sources_is_refused(tmp_path: Path) -> None:
 
 def test_page_has_row_for_each_entry_and_counts(tmp_path: Path) -> None:
     suite = FranzGo()
-    ours = Side(tmp_path / "ours", Build("0.1", "1"))
+    odradek = Side(tmp_path / "odradek", Build("0.1", "1"))
     theirs = Side(tmp_path / "theirs", Build("4.3.0", "2"))
     for _ in range(3):
-        ours.put("TestA", failed(1.0, "lost a record"))
-    ours.put("TestC", failed(1.0, "too slow"))
-    ours.put("TestC", passed(1.5))
+        odradek.put("TestA", failed(1.0, "lost a record"))
+    odradek.put("TestC", failed(1.0, "too slow"))
+    odradek.put("TestC", passed(1.5))
     theirs.put("TestA", passed(2.0))
     theirs.put("TestB", not_applicable("too old"))
-    text = page([suite], {suite.name: {"odradek": ours, "kafka": theirs}})
+    text = page([suite], {suite.name: {"odradek": odradek, "kafka": theirs}})
     assert f"| {suite.title} | {suite.version} | Odradek 0.1 | 0 | 1 | 1 | 0 |" in text
     assert f"| {suite.title} | {suite.version} | Apache Kafka 4.3.0 | 1 | 0 | 0 | 1 |" in text
     assert (

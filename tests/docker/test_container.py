@@ -1,4 +1,4 @@
-"""The entry point and the health check as the container runs them, but for the container."""
+"""The entry point and the health check, run as in the container but without a container."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def environment(directory: Path, **variables: str) -> dict[str, str]:
 
 @contextmanager
 def container(environment: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The entry point, ready; stopped as `docker stop` does."""
+    """The entry point after the broker is ready; stopped as `docker stop` does."""
     process = subprocess.Popen(
         [sys.executable, str(DOCKER / "entrypoint.py"), *arguments],
         env=environment,
@@ -75,14 +75,14 @@ def test_container_serves_is_healthy_and_stops_cleanly(tmp_path: Path) -> None:
         assert healthy(variables)
         bootstrap = (tmp_path / "port").read_text().strip()
         assert bootstrap == variables["KAFKA_LISTENERS"].removeprefix("PLAINTEXT://")
-        with deadline(END_SECONDS, "the partitions, which open when asked for, or soon") as check:
+        with deadline(END_SECONDS, "the partitions to open") as check:
             while not created <= {path.name for path in data.iterdir()}:
                 check()
     assert (data / ".kafka_cleanshutdown").exists()
     assert "cluster.id=4L6g3nShT-eMCtK--X86sw\n" in (data / "meta.properties").read_text()
     assert not (data / "audit-2").exists()
     assert odradek(["dump", "--verify", str(data)]) == 0
-    with container(variables):  # the same volume again
+    with container(variables):  # restart with the same volume
         assert healthy(variables)
 
 

@@ -1,4 +1,4 @@
-"""The image's entry point, without an engine: what the environment becomes."""
+"""The image's entry point without a container engine: environment variables become options and configs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_odradek_port_is_advertised() -> None:
 
 
 def test_kubernetes_service_variable_is_ignored() -> None:
-    """As Kubernetes tells of one."""
+    """Kubernetes sets ODRADEK_PORT for a service with the name `odradek`."""
     given = sets({"ODRADEK_PORT": "tcp://10.96.0.17:9092"})
     assert given["advertised.listeners"] == "HOST://localhost:9092,NETWORK://box:19092"
 
@@ -123,12 +123,12 @@ def test_topics_log_level_and_flags() -> None:
     [["topics", "list"], ["remote", "list"], ["storge", "info"], ["--version"], ["--help"]],
 )
 def test_other_commands_run_unchanged(arguments: list[str]) -> None:
-    """Misspelt ones, too: `odradek` says what there is."""
+    """Misspelled commands too: `odradek` prints the list of commands."""
     assert line({"KAFKA_NUM_PARTITIONS": "3"}, *arguments) == arguments
 
 
 @pytest.mark.parametrize(
-    ("environment", "says"),
+    ("environment", "message"),
     [
         ({"ODRADEK_PORT": "none"}, "ODRADEK_PORT=none is not a port"),
         ({"ODRADEK_LOG_LEVEL": "loud"}, "'loud' is no log level"),
@@ -136,11 +136,11 @@ def test_other_commands_run_unchanged(arguments: list[str]) -> None:
     ],
 )
 def test_invalid_variables_exit_with_code_2(
-    environment: dict[str, str], says: str, capsys: pytest.CaptureFixture[str]
+    environment: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert entrypoint.main(environment, []) == 2
     error = capsys.readouterr().err
-    assert says in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -155,7 +155,7 @@ def test_any_environment_gives_command_line_or_error(environment: dict[str, str]
 
 
 def test_command_line_is_accepted_by_serve() -> None:
-    """The flags used here exist there, and the configs make a node."""
+    """`odradek serve` has the options, and the configs are valid."""
     from odradek.cli import serve
     from odradek.cli.main import build_parser
 

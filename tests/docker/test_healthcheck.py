@@ -1,4 +1,6 @@
-"""The health check against what answers, answers wrongly, hangs up, or is not there."""
+"""The health check against valid responses, invalid responses, closed connections and a refused
+connection.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ GOOD = struct.pack(">iihi", 10, 7, 0, 0)
 
 @contextmanager
 def responding(respond: Callable[[bytes], bytes]) -> Iterator[int]:
-    """A server that reads one request and sends what `respond` makes of it."""
+    """A server that reads one request and sends the result of `respond`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

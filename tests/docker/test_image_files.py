@@ -1,4 +1,4 @@
-"""The image's build, as far as it can be checked without an engine."""
+"""Checks of the image's build files that need no container engine."""
 
 from __future__ import annotations
 
