@@ -1,4 +1,4 @@
-"""Replication quotas (KIP-73): a rate over the last samples, and when it is kept again."""
+"""Replication quotas (KIP-73): the rate over recent samples, and the end of throttling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_old_samples_are_dropped() -> None:
     kept = quota(10, samples=3)
     kept.record(1000, 0.0)
     kept.record(20, 1.5)
-    assert kept.seconds_left(2.5) == pytest.approx(0.5)  # then the first expires
+    assert kept.seconds_left(2.5) == pytest.approx(0.5)  # then the first sample expires
     assert not kept.is_exceeded(3.5)  # 20 bytes in 2 seconds
     kept.record(1, 3.5)
     assert kept.is_exceeded(3.5)

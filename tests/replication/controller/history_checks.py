@@ -12,7 +12,7 @@ from odradek.replication.controller.image_records import snapshot_records
 
 
 def rebuilt(image: MetadataImage) -> MetadataImage:
-    """What a node that starts from this image's snapshot knows."""
+    """Return the image that a node loads from the snapshot of this image."""
     draft = ImageBuilder(MetadataImage())
     for record in snapshot_records(image):
         encoded = encode_metadata_record(record, record_version(record, image.features))

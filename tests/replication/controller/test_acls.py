@@ -1,4 +1,4 @@
-"""ACLs as operations on the image: created once, found and deleted by filters, kept in snapshots."""
+"""Creation, search and deletion of ACLs, and their records in snapshots."""
 
 from __future__ import annotations
 

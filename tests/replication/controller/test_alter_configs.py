@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs (KIP-133, KIP-339), and what ELR forbids (KIP-966)."""
+"""AlterConfigs and IncrementalAlterConfigs (KIP-133, KIP-339), and changes that ELR rejects (KIP-966)."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_validate_only_returns_no_records() -> None:
     assert image == before
 
 
-# The whole of a resource's configs
+# AlterConfigs
 
 
 def test_alter_configs_removes_missing_configs() -> None:
@@ -247,7 +247,7 @@ def test_null_values_are_rejected() -> None:
     assert image == before
 
 
-# min.insync.replicas under ELR
+# min.insync.replicas with ELR
 
 MIN_ISR = "min.insync.replicas"
 

@@ -1,4 +1,4 @@
-"""What a leader may make of its in-sync set (KIP-497, KIP-841, KIP-903), and what follows (KIP-966)."""
+"""AlterPartition: accepted and rejected ISRs (KIP-497, KIP-841, KIP-903), and their effects (KIP-966)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.cluster_images import (
 
 @pytest.fixture
 def image() -> MetadataImage:
-    """A topic on brokers 1, 2 and 3, all in sync, led by 1; 4 has nothing."""
+    """A topic on brokers 1, 2 and 3, which are in the ISR, led by 1. Broker 4 has no replica."""
     return on_brokers(1, 2, 3)
 
 
@@ -49,7 +49,7 @@ def on_brokers(*replicas: int, **configs: str) -> MetadataImage:
 
 
 def proposal(image: MetadataImage, *isr: int, recovery: int = 0) -> ProposedIsr:
-    """What a leader that knows everything proposes."""
+    """Return the proposal of a leader with the current image."""
     topic = image.topics_by_name["t"]
     now = topic.partitions[0]
     return ProposedIsr(
@@ -78,7 +78,7 @@ def unfenced(image: MetadataImage, broker: int) -> MetadataImage:
     return committed(image, unfence_broker(image, broker, image.brokers[broker].epoch).records)
 
 
-# What is accepted
+# Accepted proposals
 
 
 def test_leader_shrinks_and_expands_isr(image: MetadataImage) -> None:
@@ -108,7 +108,7 @@ def test_duplicate_partition_has_invalid_update_version(image: MetadataImage) ->
 
 @pytest.mark.parametrize("whose", ["t", ""])
 def test_proposal_before_elr_was_cleared_is_rejected(whose: str) -> None:
-    """KIP-966: by a change of the minimum, the topic's or the cluster's."""
+    """KIP-966: a change of min.insync.replicas of the topic or the cluster clears the ELR."""
     image = fenced(fenced(on_brokers(1, 2, 3, min_insync_replicas="3"), 3), 2)
     assert partition(image, "t").elr == (2, 3)
     image = unfenced(image, 2)
@@ -122,7 +122,7 @@ def test_proposal_before_elr_was_cleared_is_rejected(whose: str) -> None:
 
 
 def test_shrinking_isr_before_3_6_increases_leader_epoch() -> None:
-    """KAFKA-15021: older brokers ignore what has their leader epoch already."""
+    """KAFKA-15021: older brokers ignore a change without a new leader epoch."""
     for level, epoch in ((11, 1), (12, 0)):
         image, _ = create(
             cluster(4, features={METADATA_VERSION: level}), NewTopic("t", assignments={0: (1, 2)})
@@ -134,7 +134,7 @@ def test_shrinking_isr_before_3_6_increases_leader_epoch() -> None:
         assert partition(image, "t").leader_epoch == epoch, "growing never is one"
 
 
-# What is refused
+# Rejected proposals
 
 Change = Callable[[ProposedIsr], ProposedIsr]
 REFUSED: list[tuple[str, Change, ErrorCode]] = [
@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, Change, ErrorCode]] = [
 def test_invalid_requests_are_rejected(
     image: MetadataImage, change: Change, code: ErrorCode
 ) -> None:
-    """KIP-497, KIP-704. The partition is led by 2, at leader epoch 1 and partition epoch 1."""
+    """KIP-497, KIP-704. Broker 2 leads the partition with leader epoch 1 and partition epoch 1."""
     image = unfenced(fenced(image, 1), 1)
     assert (partition(image, "t").leader_epoch, partition(image, "t").partition_epoch) == (1, 1)
     epoch = image.brokers[2].epoch
@@ -196,7 +196,7 @@ def unregistered(image: MetadataImage) -> MetadataImage:
 def test_fenced_replica_is_ineligible_for_isr(
     image: MetadataImage, gone: Callable[[MetadataImage], MetadataImage]
 ) -> None:
-    """KIP-841, also where the leader does not know the broker's epoch."""
+    """KIP-841, also if the leader does not know the broker epoch."""
     image = gone(image)
     for epoch in (-1, 0):
         proposed = proposal(image, 1, 2)
@@ -205,7 +205,7 @@ def test_fenced_replica_is_ineligible_for_isr(
 
 
 def test_replica_with_old_broker_epoch_is_ineligible_for_isr(image: MetadataImage) -> None:
-    """KIP-903: the leader saw an earlier incarnation fetch; the disk may be a new one."""
+    """KIP-903: the leader received fetches of an earlier incarnation, whose log may be lost."""
     seen = image.brokers[3].epoch
     again = registration(3, incarnation=1)
     image, _ = perform(image, register_broker(image, again, next_offset=image.offset + 1))
@@ -218,7 +218,7 @@ def test_replica_with_old_broker_epoch_is_ineligible_for_isr(image: MetadataImag
     assert altered(image, proposal(image, 1, 2, 3))[1].error_code is ErrorCode.none
 
 
-# What follows
+# Effects
 
 
 def reassigned(image: MetadataImage, *replicas: int) -> MetadataImage:
@@ -251,7 +251,7 @@ def test_reassignment_waits_for_added_replicas(image: MetadataImage) -> None:
 
 
 def test_replica_leaving_isr_below_minimum_joins_elr() -> None:
-    """KIP-966: nothing is committed below min.insync.replicas, so who had it all still has."""
+    """KIP-966: nothing is committed below min.insync.replicas, so the replica still has all committed records."""
     image = on_brokers(1, 2, 3, min_insync_replicas="2")
     image, _ = altered(image, proposal(image, 1, 2))
     assert partition(image, "t").elr == ()
@@ -262,7 +262,7 @@ def test_replica_leaving_isr_below_minimum_joins_elr() -> None:
 
 
 def recovering() -> MetadataImage:
-    """Led by 2, which was elected though it had not everything."""
+    """Broker 2 leads after an unclean election."""
     configs = {MIN_ISR: "1", UNCLEAN_ELECTION: "true"}
     image, _ = create(cluster(4), NewTopic("t", assignments={0: (1, 2)}, configs=configs))
     image, _ = altered(image, proposal(image, 1))

@@ -1,4 +1,4 @@
-"""Alters quotas: entities, keys and values, and Kafka's error messages."""
+"""AlterClientQuotas: entities, keys and values, and Kafka's error messages."""
 
 from __future__ import annotations
 

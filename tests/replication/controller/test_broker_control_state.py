@@ -1,4 +1,4 @@
-"""Every row of a broker's life, by every wish and circumstance (KIP-631, KIP-841)."""
+"""Transitions of a broker's control state, for every combination of inputs (KIP-631, KIP-841)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FENCED, UNFENCED = BrokerControlState.FENCED, BrokerControlState.UNFENCED
 STOPPING, STOP = BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW
 ANY = None
 
-# now, wants fence, wants shutdown, may serve, leads, its shutdown is known: next
+# state, want fence, want shutdown, may be unfenced, leads partitions, others have replayed the shutdown: next state
 TABLE = [
     (FENCED, ANY, True, ANY, ANY, ANY, STOP),
     (FENCED, True, False, ANY, ANY, ANY, FENCED),

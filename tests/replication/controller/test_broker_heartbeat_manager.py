@@ -14,7 +14,7 @@ from tests.support.cluster_images import cluster, committed, create
 
 @pytest.fixture
 def image() -> MetadataImage:
-    """Brokers 1 and 2 serve, 3 is fenced."""
+    """Brokers 1 and 2 are active, and broker 3 is fenced."""
     made, _ = create(cluster(3), NewTopic("t", assignments={0: (1, 2)}))
     return committed(made, fence_broker(made, 3, made.brokers[3].epoch).records)
 

@@ -1,10 +1,10 @@
 """Random histories of four brokers under a controller: only eligible leaders, no lost records.
 
-In addition to the cluster's state there is a model of the brokers: which are running, how much of a partition
-each has, what its leader saw others fetch. A crash loses everything a broker had, a clean stop nothing;
-what is committed was in all of the in-sync set while that was of the minimum's size. After each record,
-not only after each plan, the state is one that a controller could begin with; and all that may lead
-without an unclean election have what is committed, as KIP-966 promises.
+A model of the brokers has the running ones, the log end offset of each replica, and the fetches that the leader has
+received. A crash loses the log of a broker, and a clean shutdown loses nothing. Records are committed by the whole ISR
+while it has at least min.insync.replicas members. The invariants hold after each record, not only after each operation,
+because a controller may fail over in between: every replica that may lead without an unclean election has all
+committed records (KIP-966).
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ NAMES = st.sampled_from(sorted(TOPICS))
 
 @dataclass
 class Process:
-    """A broker as it is, whatever the controller thinks."""
+    """State of a broker process, which the controller may not know."""
 
-    epoch: int | None  # None before it registered, or once it is gone
+    epoch: int | None  # None before the registration and after it was unregistered
     running: bool = True
-    clean_epoch: int = -1  # in its mark of a clean shutdown
+    clean_epoch: int = -1  # broker epoch in the clean shutdown file
 
 
 @dataclass
 class Data:
-    """One partition's: how much is committed, and how much of it each replica has."""
+    """Committed records of a partition, and the log end offset of each replica."""
 
     committed: int = 0
     has: dict[int, int] = field(default_factory=dict)
     caught_up: dict[int, int] = field(
         default_factory=dict
-    )  # as the leader saw: broker to its epoch
-    leader_epoch: int = 0  # of the leader that saw that
+    )  # broker epochs of fetches that the leader received
+    leader_epoch: int = 0  # of that leader
 
 
 class BrokerHistory(RuleBasedStateMachine):
@@ -90,7 +90,7 @@ class BrokerHistory(RuleBasedStateMachine):
             self.write(name, 1)
 
     def decide(self, operation: Callable[[], ControllerResult[Any]]) -> Any:
-        """Result or error code of an operation; its records are committed one by one."""
+        """Run an operation and commit its records one by one. Returns its result or error code."""
         try:
             plan = operation()
         except KafkaError as error:
@@ -109,7 +109,7 @@ class BrokerHistory(RuleBasedStateMachine):
         return plan.result
 
     def note_unclean_elections(self, before: MetadataImage) -> None:
-        """What an unclean leader does not have is given up."""
+        """Records that an unclean leader does not have are lost."""
         for name, now in self.partitions():
             was = before.partition(name, 0)
             assert was is not None
@@ -117,15 +117,15 @@ class BrokerHistory(RuleBasedStateMachine):
                 data = self.data[name]
                 data.committed = min(data.committed, data.has.get(now.leader, 0))
 
-    # What brokers do
+    # Brokers
 
     def serving(self, broker: int) -> bool:
-        """Whether the one that runs is the one that is registered."""
+        """Whether the running incarnation is the registered one."""
         process, known = self.processes[broker], self.image.brokers.get(broker)
         return process.running and known is not None and process.epoch == known.epoch
 
     def leading(self, name: str) -> tuple[Data, PartitionImage] | None:
-        """The partition if its leader runs; what an earlier one saw is forgotten."""
+        """Return the partition if its leader is running. Fetches that an earlier leader received are forgotten."""
         now, data = self.partition(name), self.data[name]
         if now.leader < 0 or not self.serving(now.leader):
             return None
@@ -185,8 +185,10 @@ class BrokerHistory(RuleBasedStateMachine):
 
     @rule(broker=BROKERS, clean=st.booleans(), noticed=st.booleans())
     def restart(self, broker: int, clean: bool, noticed: bool) -> None:
-        """Down for the session timeout, or shorter if no broker waits for its expiration. Leaders that
-        did not notice propose what they had seen before (KIP-903)."""
+        """Restart a broker after its session has expired, or sooner if the session need not expire.
+
+        Leaders that did not notice the restart propose an ISR from earlier fetches (KIP-903).
+        """
         if clean:
             self.heartbeat(broker, (False, True), 0)
             self.stop(broker)
@@ -201,14 +203,14 @@ class BrokerHistory(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def all_follow(self, name: str) -> None:
-        """Who can fetches, and the leader finds them in sync."""
+        """All running replicas fetch, and the leader proposes them for the ISR."""
         for broker in self.processes:
             self.fetch(name, broker)
         self.alter_isr(name, set(self.processes), 0)
 
     @rule(name=NAMES, count=st.integers(1, 3))
     def write(self, name: str, count: int) -> None:
-        """Committed, if all that are in sync fetch it and are enough."""
+        """Write records, which are committed if all ISR members are running and are at least min.insync.replicas."""
         found = self.leading(name)
         if found is None:
             return
@@ -233,7 +235,7 @@ class BrokerHistory(RuleBasedStateMachine):
 
     @rule(name=NAMES, chosen=st.sets(BROKERS), behind=st.sampled_from([0, 0, 0, 1]))
     def alter_isr(self, name: str, chosen: set[int], behind: int) -> None:
-        """The leader proposes of those in sync or caught up some; what it saw may have changed."""
+        """Propose some of the replicas that are in the ISR or have caught up, maybe with stale epochs."""
         found = self.leading(name)
         if found is None:
             return
@@ -264,11 +266,11 @@ class BrokerHistory(RuleBasedStateMachine):
     def epoch_of(self, broker: int) -> int:
         return self.image.brokers[broker].epoch
 
-    # What else happens
+    # Time, controllers and reassignments
 
     @rule(passed_ms=st.sampled_from([10, 40, TIMEOUT_MS]), silent=st.sets(BROKERS))
     def pass_time(self, passed_ms: int, silent: set[int]) -> None:
-        """Running brokers send a heartbeat first, except the `silent` ones."""
+        """Advance time. Running brokers send a heartbeat first, except the `silent` ones."""
         self.now_ms += passed_ms
         for broker in set(self.processes) - silent:
             self.heartbeat(broker, (False, False), 0)
@@ -291,7 +293,7 @@ class BrokerHistory(RuleBasedStateMachine):
     def reassign(self, name: str, replicas: list[int] | None) -> None:
         self.decide(lambda: alter_reassignments(self.image, [Reassignment(name, 0, replicas)]))
 
-    # What always holds
+    # Invariants
 
     def partition(self, name: str) -> PartitionImage:
         found = self.image.partition(name, 0)
@@ -303,7 +305,7 @@ class BrokerHistory(RuleBasedStateMachine):
             yield name, self.partition(name)
 
     def check_partitions(self) -> None:
-        """Of every state that is ever written."""
+        """Check the invariants of every state that is written to the log."""
         image = self.image
         for _, now in self.partitions():
             assert set(now.isr) | set(now.elr) <= set(now.replicas)
@@ -318,7 +320,7 @@ class BrokerHistory(RuleBasedStateMachine):
                 assert now.isr, "some replica is known to have all committed records"
 
     @invariant()
-    def only_who_serves_leads_or_is_in_sync(self) -> None:
+    def only_active_brokers_lead_or_are_in_isr(self) -> None:
         self.check_partitions()
         for _, now in self.partitions():
             assert now.leader < 0 or self.image.is_active(now.leader)
@@ -326,16 +328,16 @@ class BrokerHistory(RuleBasedStateMachine):
             assert last_one or all(map(self.image.is_active, now.isr))
 
     @invariant()
-    def who_may_lead_has_what_is_committed(self) -> None:
+    def eligible_replicas_have_committed_records(self) -> None:
         if not elr_enabled(self.image.features):
-            return  # the last in sync stays so even if it lost everything
+            return  # the last ISR member stays in the ISR even after it lost its log
         for name, now in self.partitions():
             data = self.data[name]
             for broker in filter(self.serving, {*now.isr, *now.elr}):
                 assert data.has.get(broker, 0) >= data.committed
 
     def teardown(self) -> None:
-        """Once all brokers are back, every partition with an intact replica has a leader."""
+        """After all brokers have restarted, every partition with an intact replica has a leader."""
         for broker in self.processes:
             self.crash(broker) if not self.processes[broker].running else self.stop(broker)
         self.pass_time(TIMEOUT_MS, set())

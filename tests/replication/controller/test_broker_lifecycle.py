@@ -1,6 +1,6 @@
-"""Brokers come and go: registration, fencing, shutdown, restart (KIP-631, KIP-841, KIP-966).
+"""Lifecycle of brokers: registration, fencing, shutdown and restart (KIP-631, KIP-841, KIP-966).
 
-The transcripts of a single broker are those that Apache Kafka 4.3.0 wrote to its own log.
+The records of a single broker are compared with those in the metadata log of Apache Kafka 4.3.0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WITHOUT_ELR = {**DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS: 0}
 
 
 def reported(records: Sequence[Any]) -> list[str]:
-    """Records as lines: what is unchanged is left out."""
+    """Format records as lines without their unchanged fields."""
     lines = []
     for record in records:
         defaults = type(record)()
@@ -81,7 +81,7 @@ def registered_again(
     return committed(image, plan.records), plan.records
 
 
-# The transcripts
+# Records of Kafka
 
 
 def test_clean_restart_has_the_records_of_kafka() -> None:
@@ -129,7 +129,7 @@ def test_unclean_restart_has_the_records_of_kafka() -> None:
     ]
 
 
-# A broker in the controller's own process
+# A broker in the process of the controller
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -225,7 +225,7 @@ def test_old_broker_epoch_is_stale() -> None:
             operation(image, 9, 0)
 
 
-# Leaders and in-sync sets
+# Leaders and ISRs
 
 
 def three_replicas(**features: Any) -> MetadataImage:
@@ -351,8 +351,10 @@ def test_failed_directory_only_affects_its_replicas() -> None:
 def test_replica_in_new_directory_is_not_eligible(
     replicas: tuple[int, ...],
 ) -> None:
-    """The failed disk was removed, and the broker restarted cleanly, so its replica is a new, empty one.
-    If no other replica exists, no new one is created: the log was moved to another directory."""
+    """The failed directory was removed, and the broker restarted cleanly, so its replica is new and empty.
+
+    If there is no other replica, it is not a new one: the log was moved to another directory.
+    """
     image = cluster(2, directories=2)
     image, _ = create(
         image, NewTopic("t", assignments={0: replicas}, configs={"min.insync.replicas": "2"})

@@ -1,8 +1,8 @@
-"""Random histories of a cluster: whatever is decided, in whatever order, certain things hold.
+"""Random histories of a cluster: invariants after any sequence of controller operations.
 
-After each step: the image is the one its own snapshot gives, and the one all records so far give;
-deltas contain exactly the differences; and of each partition the leader is in the ISR, the ISR and the ELR
-are apart, replicas have directories, epochs do not go back.
+The image equals the one that its snapshot yields, and the one that all records yield. Deltas contain exactly the
+differences. The leader of a partition is in the ISR, the ISR and the ELR are disjoint, every replica has a directory,
+and epochs do not decrease.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ClusterHistory(RuleBasedStateMachine):
         super().__init__()
         image = cluster(3, racks=["r", "s"], features=self.features)
         self.image, _ = create(image, NewTopic("a", 2, 3), NewTopic("b", 1, 1), seed=9)
-        self.log = list(snapshot_records(self.image))  # the same as what made it: see the invariant
+        self.log = list(snapshot_records(self.image))  # compared with the records by an invariant
         self.incarnations = 0
         self.entropy = entropy(1)
 
@@ -77,7 +77,7 @@ class ClusterHistory(RuleBasedStateMachine):
         check_epochs(before, self.image)
         return plan.result
 
-    # What may happen
+    # Operations
 
     @rule(broker=BROKERS, clean=st.booleans(), at_once=st.booleans(), unclean=st.booleans())
     def restart(self, broker: int, clean: bool, at_once: bool, unclean: bool) -> None:
@@ -195,7 +195,7 @@ class ClusterHistory(RuleBasedStateMachine):
         epoch = known.epoch if known else 0
         self.decide(lambda: allocate_producer_ids(self.image, broker, epoch))
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def the_snapshot_gives_the_image(self) -> None:

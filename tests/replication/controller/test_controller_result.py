@@ -1,4 +1,4 @@
-"""How a plan's records are cut into batches."""
+"""Splitting of the records of a controller result into batches."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ REPORTED = {
     "leader": "leader",
     "leader_recovery_state": "recovery state",
 }
-"""Fields of a record, in the order of the transcript."""
+"""Record fields in the order of the transcript."""
 
 
 class TranscriptRunner:

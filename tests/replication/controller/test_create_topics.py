@@ -1,4 +1,4 @@
-"""CreateTopics: what is made, and what is refused in which words (KIP-4, KIP-464, KIP-525)."""
+"""CreateTopics: records of topics, and errors with Kafka's messages (KIP-4, KIP-464, KIP-525)."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_too_many_partitions_are_rejected() -> None:
 
 def test_too_many_records_are_rejected() -> None:
     before = cluster(1)
-    image, responses = create(before, NewTopic("a", MAX_RECORDS))  # and its TopicRecord
+    image, responses = create(before, NewTopic("a", MAX_RECORDS))  # plus its TopicRecord
     assert responses[0].error_code is ErrorCode.policy_violation
     assert image == before
 
@@ -289,7 +289,7 @@ def test_invalid_manual_assignment_is_rejected(
     assert refusal(cluster(2), topic) == (code, message)
 
 
-# Brokers that do not serve
+# Fenced and cordoned brokers
 
 
 def fenced(image: MetadataImage, *brokers: int) -> MetadataImage:

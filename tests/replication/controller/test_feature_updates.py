@@ -1,4 +1,4 @@
-"""Feature levels go up and down by Kafka's rules, all of a request or none."""
+"""UpdateFeatures: upgrades and downgrades by Kafka's rules, all of a request or none."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_level_must_be_supported_by_every_broker() -> None:
 
 
 def test_every_voter_must_be_registered() -> None:
-    """Where the metadata version has controllers register, as Kafka asks it (KIP-919)."""
+    """Required from the metadata version on with which controllers register (KIP-919)."""
     down = FeatureUpdate("group.version", 0, SAFE_DOWNGRADE)
     image = cluster(1)
     assert "controller 2 has not registered" in refused(image, down, other_voters=[2])

@@ -1,4 +1,4 @@
-"""Brokers under a controller: registration, heartbeats, sessions that end (KIP-631, KIP-841, KIP-858)."""
+"""Registration, heartbeats and session expiration of brokers (KIP-631, KIP-841, KIP-858)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CAUGHT_UP, FENCED, GO = "caught up", "fenced", "go"
 
 
 class Controller:
-    """An active controller and its clock; what it decides is committed at once."""
+    """Active controller with a clock. Its records are committed at once."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -53,7 +53,7 @@ class Controller:
         return epoch
 
     def heartbeat(self, broker: int, *, offset: int | None = None, **wants: Any) -> set[str]:
-        """Heartbeat response; by default the broker has replayed all records."""
+        """Process a heartbeat; by default the broker has replayed all records."""
         known = self.image.brokers[broker]
         at = self.image.offset if offset is None else offset
         plan = process_broker_heartbeat(
@@ -83,7 +83,7 @@ def reported(response: HeartbeatResponse) -> set[str]:
 
 @pytest.fixture
 def controller() -> Controller:
-    """Three brokers that serve, with a topic that 1 leads and one that 1 has alone."""
+    """Three active brokers, a topic that broker 1 leads, and one that only broker 1 has."""
     image, _ = create(
         cluster(3),
         NewTopic("t", assignments={0: (1, 2, 3)}),
@@ -92,7 +92,7 @@ def controller() -> Controller:
     return Controller(image)
 
 
-# Coming
+# Registration and unfencing
 
 
 def test_broker_is_unfenced_after_replaying_its_registration() -> None:
@@ -153,7 +153,7 @@ def test_unregistered_id_can_be_registered(controller: Controller) -> None:
     assert controller.heartbeat(1) == {CAUGHT_UP}
 
 
-# Clean shutdowns and others (KIP-966)
+# Clean and unclean shutdowns (KIP-966)
 
 
 @pytest.mark.parametrize(("clean", "eligible"), [(True, (1,)), (False, ())])
@@ -184,7 +184,7 @@ def test_new_incarnation_of_unfenced_broker_leaves_isr_and_leadership(
     assert controller.image.brokers[1].fenced
 
 
-# Going
+# Controlled shutdown
 
 
 def test_controlled_shutdown_ends_when_unfenced_brokers_have_replayed_it(
@@ -244,7 +244,9 @@ def test_partly_committed_shutdown_continues_with_next_heartbeat(
 ) -> None:
     before = controller.image
     controller.heartbeat(1, want_shut_down=True)
-    controller.image = committed(before, controller.records[:1])  # the rest exceeds the batch
+    controller.image = committed(
+        before, controller.records[:1]
+    )  # the remaining changes exceed the batch
     assert partition(controller.image, "t").leader == 1
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
     assert partition(controller.image, "t").leader == 2
@@ -278,7 +280,7 @@ def test_broker_that_died_during_controlled_shutdown_can_be_replaced_at_once(
 
 
 def test_broker_without_heartbeat_can_be_replaced_at_once(controller: Controller) -> None:
-    """The session of the incarnation before it, which was about to stop, is not its own."""
+    """The session of the previous incarnation, which was in controlled shutdown, does not apply to it."""
     for broker in (2, 3):
         controller.heartbeat(broker)
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
@@ -301,7 +303,7 @@ def test_broker_in_controlled_shutdown_must_register_again(controller: Controlle
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
 
 
-# Silence
+# Session expiration
 
 
 def test_expired_brokers_are_fenced_one_at_a_time_oldest_first(controller: Controller) -> None:
@@ -361,7 +363,7 @@ def test_heartbeat_of_earlier_incarnation_is_stale(controller: Controller) -> No
 
 
 def test_heartbeat_reports_offline_directories() -> None:
-    """KIP-858; a broker that comes back with one of them lost leads what is in the other."""
+    """KIP-858: a broker that restarts without one of its directories leads the partitions in the other."""
     image, _ = create(
         cluster(2, directories=2),
         NewTopic("a", assignments={0: (1,)}),
@@ -386,7 +388,7 @@ def test_heartbeat_reports_offline_directories() -> None:
 
 
 def test_heartbeat_reports_cordoned_directories(controller: Controller) -> None:
-    """KIP-1066; None is a broker that does not know yet."""
+    """KIP-1066. None: the broker has not reported its cordoned directories yet."""
     controller.heartbeat(1, cordoned=None)
     assert controller.records == []
     controller.heartbeat(1, cordoned=[directory(1)])

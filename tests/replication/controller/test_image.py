@@ -1,4 +1,4 @@
-"""Images: each record's effect, what contradicts them, and that a snapshot is the same image."""
+"""Metadata images: effects of records, contradicting records, deltas, and snapshots."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def change(**fields: Any) -> Any:
     return topics.PartitionChangeRecord(partition_id=0, topic_id=ALPHA, **fields)
 
 
-# Images are values
+# Immutability
 
 
 def test_image_is_immutable() -> None:
@@ -136,7 +136,7 @@ def test_partition_without_directories() -> None:
 
 
 def test_clear_elr_of_one_topic_or_all() -> None:
-    """What has none is left alone; a change of a partition is one of its partition epoch."""
+    """A partition without ELR is unchanged; a changed partition has a new partition epoch."""
     image = after(
         MetadataImage(),
         topic(),
@@ -157,7 +157,7 @@ def test_clear_elr_of_one_topic_or_all() -> None:
 
 
 def test_snapshot_contains_elr_after_feature_was_disabled() -> None:
-    """They stay until the partition changes, and may be all that can lead it again (KIP-966)."""
+    """The ELR stays until the partition changes, and may have the only replicas that can lead (KIP-966)."""
     image = after(
         MetadataImage(),
         cluster_schemas.FeatureLevelRecord(name=METADATA_VERSION, feature_level=ELR_SUPPORT),
@@ -169,7 +169,7 @@ def test_snapshot_contains_elr_after_feature_was_disabled() -> None:
 
 
 def read_back(image: MetadataImage) -> list[Any]:
-    """The records of a snapshot, as they are on the disk."""
+    """Return the records of a snapshot after encoding and decoding."""
     return [
         decode_metadata_record(
             encode_metadata_record(record, record_version(record, image.features))
@@ -178,7 +178,7 @@ def read_back(image: MetadataImage) -> list[Any]:
     ]
 
 
-# What contradicts the state
+# Contradicting records
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_producer_ids_do_not_decrease() -> None:
         after(image, cluster_schemas.ProducerIdsRecord(next_producer_id=2000))
 
 
-# Everything else
+# Other records
 
 
 def test_old_fencing_records() -> None:
@@ -321,8 +321,10 @@ def test_unchanged_registration_is_not_in_delta() -> None:
 def test_record_fields_depend_on_metadata_version(
     level: int, partition_version: int, broker_version: int
 ) -> None:
-    """J-25 as Kafka 4.x has it: instead of by two rolling bounces, the form with directories comes
-    once metadata.version is raised, by when every node knows it."""
+    """J-25: records have directories once metadata.version is upgraded, when every node supports them.
+
+    Kafka 4.x does the same, so no second rolling restart is needed.
+    """
     features = {METADATA_VERSION: level}
     assert record_version(new_partition(), features) == partition_version
     assert record_version(change(), features) == partition_version

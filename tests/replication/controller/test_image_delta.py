@@ -1,4 +1,4 @@
-"""The delta of a loaded snapshot equals the sum of the replayed deltas."""
+"""The delta between two images equals the sum of the replayed deltas."""
 
 from __future__ import annotations
 

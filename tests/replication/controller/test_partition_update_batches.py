@@ -1,4 +1,4 @@
-"""Changes of thousands of partitions come to the same in small steps as at once."""
+"""Changes of many partitions have the same result in small batches as in one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROUND = ((1, 2, 3), (2, 3, 1), (3, 1, 2))
 
 @pytest.fixture
 def image() -> MetadataImage:
-    """100 partitions that three have, or 1 alone; what 1 has is in its only directory."""
+    """100 partitions on three brokers, or on broker 1 only, in the only directory of broker 1."""
     wanted = {n: ROUND[n % len(ROUND)] for n in range(60)}
     alone = dict.fromkeys(range(40), (1,))
     return create(cluster(3), NewTopic("t", assignments=wanted), NewTopic("u", assignments=alone))[
@@ -58,7 +58,7 @@ def stepped(image: MetadataImage, steps: PartitionUpdateBatches) -> MetadataImag
 
 
 def state(image: MetadataImage) -> Any:
-    """What matters of partitions and brokers; offsets and partition epochs may differ."""
+    """Return partitions and brokers without offsets and partition epochs, which may differ."""
     brokers = {each.id: (each.fenced, each.directories) for each in image.brokers.values()}
     return brokers, {
         (topic.name, index): (p.leader, p.leader_epoch, p.isr, p.elr, p.last_known_elr)
@@ -103,7 +103,7 @@ def test_partitions_of_failed_directory(image: MetadataImage) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_partitions_of_restarted_broker(image: MetadataImage, clean: bool) -> None:
-    """Fenced or not; what an unclean shutdown means for eligible leaders is decided too."""
+    """For fenced and active brokers, and with the effect of an unclean shutdown on the ELR."""
     for before in (image, fenced(image, 1), fenced(image, 2, 3, 1)):
         epoch = epoch_of(before) if clean else -1
         who = registration(1, incarnation=5, previous_epoch=epoch)
@@ -157,7 +157,7 @@ def test_partitions_of_controlled_shutdown(image: MetadataImage) -> None:
 
 
 def test_each_batch_uses_the_current_image(image: MetadataImage) -> None:
-    """Deleted, or left already."""
+    """The topic was deleted, or the broker has left the ISR already."""
     steps = remove_from_isrs(image, 1)
     operations = list(steps.operations())
     once = committed(image, operations[0](image).records)

@@ -1,4 +1,4 @@
-"""Finding quotas by filters: every component must fit, and if strict no other part may be there."""
+"""DescribeClientQuotas: every filter component must match; a strict filter allows no other entity types."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def image() -> MetadataImage:
 def found(
     image: MetadataImage, *components: QuotaFilterComponent, strict: bool = False
 ) -> list[int]:
-    """The numbers of the entities."""
+    """Return the indexes of the matching entities."""
     return sorted(
         int(values["producer_byte_rate"])
         for _, values in find_quotas(image, components, strict=strict)

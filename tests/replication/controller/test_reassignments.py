@@ -1,4 +1,4 @@
-"""Reassignments and elections on images of three brokers."""
+"""Reassignments and leader elections in a cluster of three brokers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_reassignment_to_fewer_replicas_completes_at_once(image: MetadataImage) 
 
 
 def test_removed_replica_leaves_elr() -> None:
-    """Otherwise it would prevent the election of the last known leader (KIP-966)."""
+    """An ELR member without a replica would prevent the election of the last known leader (KIP-966)."""
     configs = {"min.insync.replicas": "2"}
     image, _ = create(cluster(), NewTopic("t", assignments={0: [1, 2, 3]}, configs=configs))
     image = reassigned(image, 1)
@@ -111,7 +111,7 @@ def test_invalid_partitions_are_rejected_one_by_one(image: MetadataImage) -> Non
     assert not plan.records
 
 
-# Elections
+# Leader elections
 
 
 def fenced(image: MetadataImage, broker: int) -> MetadataImage:

@@ -1,4 +1,4 @@
-"""SCRAM credentials: what is refused, what is kept, and that it proves a login (RFC 5802)."""
+"""SCRAM credentials: rejected changes, stored keys, and verification of a login (RFC 5802)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""DeleteTopics (KIP-516), CreatePartitions (KIP-195), AssignReplicasToDirs (KIP-858), producer ids
-(KIP-730)."""
+"""DeleteTopics (KIP-516), CreatePartitions (KIP-195), AssignReplicasToDirs (KIP-858), AllocateProducerIds (KIP-730)."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from tests.support.cluster_images import (
     perform,
 )
 
-# Deleting
+# DeleteTopics
 
 
 def two_topics() -> MetadataImage:
@@ -89,7 +88,7 @@ def test_duplicate_topics_are_not_deleted() -> None:
         assert after == image
 
 
-# Adding partitions
+# CreatePartitions
 
 
 def grow(
@@ -198,7 +197,7 @@ def test_create_partitions_without_active_broker_is_rejected() -> None:
     assert response.error_code is ErrorCode.invalid_replication_factor
 
 
-# Directories
+# AssignReplicasToDirs
 
 
 def test_broker_assigns_replicas_to_directories() -> None:
@@ -238,7 +237,7 @@ def test_leader_in_failed_directory_is_replaced() -> None:
 
 
 def test_replica_in_online_directory_leads_again() -> None:
-    """Moved by an operator, or found again: no other replica has its records."""
+    """An operator moved or restored the log; no other replica has its records."""
     image, _ = create(cluster(1, directories=2), NewTopic("t", assignments={0: (1,)}))
     epoch = image.brokers[1].epoch
     replica = (image.topics_by_name["t"].id, 0)
@@ -250,7 +249,7 @@ def test_replica_in_online_directory_leads_again() -> None:
     assert (found.leader, found.isr, found.directory_of(1)) == (1, (1,), directory(1, 0))
 
 
-# Producer ids
+# AllocateProducerIds
 
 
 def test_producer_id_blocks_are_consecutive() -> None:

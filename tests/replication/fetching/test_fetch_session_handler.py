@@ -123,7 +123,7 @@ def test_session_epoch_wraps_to_one() -> None:
 
 
 def test_changed_partitions_precede_new_ones() -> None:
-    """Else the leader reads it again where it was before."""
+    """Otherwise the leader reads it from the previous offset."""
     session = FetchSessionHandler()
     for number in range(3 * NEW_PARTITIONS_MAX):
         session.want((UUID(int=9), number), at(5))

@@ -24,7 +24,7 @@ POINTS = [Checkpoint.RECOVERY_POINT, Checkpoint.HIGH_WATERMARK, Checkpoint.LOG_S
 
 
 class Story:
-    """Three leaders one after the other: each later one lacks something of the one before."""
+    """Three successive leaders; each of them lacks records of the previous one."""
 
     def __init__(self) -> None:
         self.stand = Stand()
@@ -68,7 +68,7 @@ class Story:
 
 
 def run(story: Story, *, seed: int = 0) -> int:
-    """A life, cut short if that was asked for, and the next one; the syncs of the first."""
+    """Run the first part, which may crash, and the second after a restart. Returns the syncs of the first part."""
     stand = story.stand
 
     async def main() -> None:
@@ -111,7 +111,7 @@ def test_power_cut_at_every_sync(when: str) -> None:
 
 
 class Chaos:
-    """One follower and its leaders; `committed` is what must never be another."""
+    """One follower and its leaders. Records in `committed` must not change."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -125,7 +125,7 @@ class Chaos:
         self.log: PartitionLog | None = None
 
     def elect(self) -> None:
-        """Another one, which has all that is committed, and maybe some of the rest."""
+        """Elect a leader that has all committed records, and perhaps some others."""
         rest = [bytes(each.view) for each in batches(memoryview(all_of(self.led.log)))]
         kept = self.chance.randint(len(list(batches(memoryview(self.committed)))), len(rest))
         del self.stand.brokers[self.leader].led[A]
@@ -139,7 +139,7 @@ class Chaos:
         self.led.append(self.chance.randint(1, 3), times=self.chance.randint(1, 6))
 
     def commit(self, more: int) -> None:
-        """What every replica in sync has; this follower need not be among them."""
+        """Commit more records, which every ISR member has; this follower need not be in the ISR."""
         every = [bytes(each.view) for each in batches(memoryview(all_of(self.led.log)))]
         known = len(list(batches(memoryview(self.committed))))
         self.committed = b"".join(every[: known + more])

@@ -1,5 +1,4 @@
-"""A followed partition moves to another log directory (KIP-113) while its leader appends, and while it is
-cut: the log that arrives is the leader's."""
+"""A follower's log moves to another log directory (KIP-113) during appends and truncation; it equals the leader's."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ A, B = Path("/a"), Path("/b")
 
 
 async def end_of_delays(stand: Stand) -> None:
-    """Wait for running changes: the clock stands still during the shutdown."""
+    """Wait for running changes, because the clock does not advance during the shutdown."""
     stand.node.offload.delay_seconds = 0
     await stand.clock.run_for(0.1)
 

@@ -1,5 +1,4 @@
-"""What a node fetches from its leaders ends up in its logs: the same bytes, epochs, high watermark and
-start, whatever was there before."""
+"""Logs of a follower get the leader's bytes, epochs, high watermark and log start offset, whatever they contain."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ A = (UUID(int=1), 0)
 
 
 def write(log: PartitionLog, *epochs: int, count: int = 1) -> None:
-    """A batch in each of these leader epochs: what a replica has from before."""
+    """Append a batch of each of these leader epochs, as the earlier log of a replica."""
     for epoch in epochs:
         log.append_as_leader(batch(count), leader_epoch=epoch, now_ms=log.clock.wall_ms())
 
 
 def lead(stand: Stand, epoch: int, *epochs: int) -> Led:
-    """Broker 1 leads in `epoch`, and its log has a batch of each of `epochs`."""
+    """Let broker 1 lead in `epoch`, with a batch of each of `epochs`."""
     led = stand.broker(1).lead(A, epochs[0] if epochs else epoch)
     for each in epochs:
         led.leader_epoch = each
@@ -84,13 +83,13 @@ def test_many_small_batches_are_appended_in_chunks() -> None:
 
 @pytest.mark.parametrize("flush_messages", [1, 3])
 def test_fetch_waits_for_flush_messages(flush_messages: int) -> None:
-    """The leader treats the fetch offset as replicated, and acknowledges the records."""
+    """Because the leader treats the fetch offset as replicated and acknowledges the records."""
     stand = Stand(config=replace(SMALL, flush_messages=flush_messages))
     led = stand.broker(1).lead(A, 0)
 
     async def test() -> None:
         log = await stand.follow(A, 1, 0)
-        lost: list[int] = []  # if the power went at a fetch
+        lost: list[int] = []  # after a power loss at a fetch
         read = led.read
 
         def spied(wanted: CachedPartition) -> FetchedPartition:
@@ -142,9 +141,9 @@ def test_response_without_records_advances_offsets() -> None:
     ("mine", "leaders"),
     [
         ((0, 0, 1, 1, 1), (0, 0, 1)),  # a tail that was never replicated
-        ((0, 0, 1, 1), (0, 0, 2, 2, 2)),  # KIP-101: another one wrote in a later epoch
-        ((0, 1, 1, 3, 3), (0, 1, 1, 2, 2)),  # KIP-279: an epoch that the leader never saw
-        ((1, 1, 3, 5, 5), (0, 2, 4, 6)),  # nothing in common
+        ((0, 0, 1, 1), (0, 0, 2, 2, 2)),  # KIP-101: another leader wrote in a later epoch
+        ((0, 1, 1, 3, 3), (0, 1, 1, 2, 2)),  # KIP-279: an epoch that the leader does not have
+        ((1, 1, 3, 5, 5), (0, 2, 4, 6)),  # no common records
         ((7,), (3, 3, 8)),
     ],
 )
@@ -366,7 +365,7 @@ def test_corrupt_records_are_rejected_and_fetched_again() -> None:
 
 
 def test_batch_larger_than_segment_is_appended() -> None:
-    """KAFKA-17375: segment.bytes was lowered since. It has a segment of its own."""
+    """KAFKA-17375: segment.bytes was decreased. The batch gets its own segment."""
     stand = Stand(config=replace(SMALL, internal_segment_bytes=600))
     led = stand.broker(1).lead(A, 1)
     led.append()

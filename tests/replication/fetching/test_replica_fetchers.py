@@ -1,4 +1,4 @@
-"""The fetchers of a node: whom they ask, over which connections, in which sessions, how fast."""
+"""Replica fetchers of a node: leaders, connections, fetch sessions, backoff and throttling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THROTTLED = replace(SMALL, follower_replication_throttled_replicas=(f"0:{FOLLOWE
 
 
 def requested(broker: LeadingBroker) -> list[int]:
-    """How many partitions each fetch has named."""
+    """Return the number of partitions in each fetch."""
     return [sum(len(topic.partitions) for topic in each.topics) for each in broker.requests]
 
 
@@ -47,7 +47,9 @@ def test_partitions_of_one_broker_share_a_session() -> None:
         first.append()
         await stand.until(lambda: logs[0].end_offset == 2)
         await stand.clock.run_for(0.1)
-        assert requested(broker)[named:] == [1]  # continues there; the other fetch is unchanged
+        assert requested(broker)[named:] == [
+            1
+        ]  # it continues there; the other partition is unchanged
         assert {each.session_id for each in broker.requests[1:]} != {0}
         assert broker.connections == 1
         assert {each.replica_id for each in broker.requests} == {FOLLOWER}
@@ -196,7 +198,9 @@ def test_broker_with_new_address_is_reconnected() -> None:
     async def test() -> None:
         log = await stand.follow(A, 1, 0)
         await stand.clock.run_for(0.1)
-        stand.world.wires.partition("follower", broker.node.name)  # the old one just hangs
+        stand.world.wires.partition(
+            "follower", broker.node.name
+        )  # the old connection does not respond
         led.append()
         await stand.clock.run_for(1)
         elsewhere = LeadingBroker(stand.world, 1)
@@ -244,7 +248,7 @@ def test_broker_without_topic_ids_is_not_fetched() -> None:
     stand.run(test)
 
 
-# Leaders change
+# Leader changes
 
 
 def test_new_leader_is_fetched_from_log_end() -> None:
@@ -259,7 +263,7 @@ def test_new_leader_is_fetched_from_log_end() -> None:
         await stand.until(lambda: log.end_offset == 10)
         after.leader_epoch = 0
         after.log.epochs.clear()
-        after.append(times=6)  # what it has of the same epoch
+        after.append(times=6)  # its records of the same epoch
         after.leader_epoch = 1
         after.append(times=3)
         after.commit()
@@ -267,7 +271,7 @@ def test_new_leader_is_fetched_from_log_end() -> None:
         await stand.until(lambda: is_same(log, after.log))
         asked = len(old.requests)
         await stand.clock.run_for(5)
-        assert len(old.requests) == asked  # no partition is left to fetch
+        assert len(old.requests) == asked  # no partition remains
         assert log.epochs.end_offset_for(0).end_offset == 6
 
     stand.run(test)
@@ -424,7 +428,7 @@ def test_waiting_truncation_is_superseded_by_new_leader(leader: int) -> None:
     stand.run(test)
 
 
-# Many
+# Many partitions
 
 
 def test_many_partitions_start_over_several_requests() -> None:
@@ -474,7 +478,7 @@ def test_partitions_are_distributed_over_fetchers() -> None:
     stand.run(test)
 
 
-# Throttles
+# Throttling
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
@@ -485,7 +489,7 @@ def test_throttled_lagging_replica_keeps_the_rate(is_listed: bool) -> None:
     led = stand.broker(1).lead(A, 0)
 
     async def test() -> None:
-        led.append(times=200)  # some 20 kB
+        led.append(times=200)  # about 20 kB
         led.commit()
         began = stand.clock.monotonic()
         log = await stand.follow(A, 1, 0)

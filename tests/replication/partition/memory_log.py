@@ -1,4 +1,4 @@
-"""A replica's log in memory: records that know their epoch, and the storage's history of leaders."""
+"""Log of a replica in memory: records with leader epochs, and a LeaderEpochCache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MemoryLog:
 
     def __init__(self, min_insync_replicas: int = 1) -> None:
         self.records: list[Record] = []
-        """From offset 0 on, those below `start_offset` too."""
+        """All records from offset 0, including those below `start_offset`."""
         self.start_offset = 0
         self.local_start = 0
         """Records below are only in the remote tier; `records` keeps them for comparison."""
@@ -55,7 +55,7 @@ class MemoryLog:
         self.local_start = min(self.local_start, offset)
 
     def trim(self, offset: int) -> None:
-        """What is below goes, as DeleteRecords and retention have it."""
+        """Delete the records below an offset, as DeleteRecords and retention do."""
         if offset > self.start_offset:
             self.start_offset = offset
             self.local_start = max(self.local_start, offset)
@@ -64,8 +64,10 @@ class MemoryLog:
     def truncate_fully(
         self, offset: int, start_offset: int | None = None, epochs: Sequence[EpochStart] = ()
     ) -> None:
-        """Empty at `offset`; with a `start_offset`, what is before it is in the tier: the caller puts it
-        into `records`."""
+        """Make the log empty, with log end offset `offset`.
+
+        With a `start_offset`, the records from it are in the remote tier, and the caller sets them in `records`.
+        """
         self.records = [(-1, "")] * offset
         self.epochs.restore(tuple(epochs))
         self.start_offset = offset if start_offset is None else start_offset

@@ -32,7 +32,7 @@ class ReplicaFetchState:
 
 
 class MemoryTier:
-    """Copies never fail half way here: how they are made is another's business."""
+    """Remote tier whose copies never fail."""
 
     def __init__(self) -> None:
         self.metadata = InMemoryRemoteLogMetadataManager()
@@ -41,7 +41,7 @@ class MemoryTier:
         self._histories: dict[UUID, bytes] = {}
 
     def copied_of(self, log: MemoryLog) -> int:
-        """The last offset of this log that is in the tier, -1: none (T-31)."""
+        """Return the highest copied offset of this log, or -1 (T-31)."""
         return find_highest_copied_offset(
             log.epochs.entries,
             log.end_offset,
@@ -49,7 +49,7 @@ class MemoryTier:
         )
 
     def copy(self, log: MemoryLog, end: int) -> RemoteLogSegmentMetadata | None:
-        """A segment of what is not copied yet, up to `end`, exclusive; None: there is nothing."""
+        """Copy the records that are not copied yet, below `end`, as one segment. Returns None if there are none."""
         start = max(self.copied_of(log) + 1, log.local_start)
         if start >= end:
             return None
@@ -85,7 +85,7 @@ class MemoryTier:
         return self._records[found.id.id][offset - found.start_offset]
 
     def state_before(self, change: BuildRemoteLogAuxState) -> ReplicaFetchState | None:
-        """As `AuxiliaryState`; None: there is no such segment."""
+        """Return the state that AuxiliaryState reads, or None if there is no such segment."""
         offset = change.local_start_offset - 1
         found = self.metadata.segment_for(PARTITION, change.epoch, offset)
         if found is None:

@@ -1,4 +1,4 @@
-"""Bugs put in on purpose, to see that the simulation finds them."""
+"""Mutants that the simulation must find."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from odradek.replication.partition.leader_state import NO_BROKER_EPOCH, LeaderSt
 
 
 def shrink_without_the_controller(patch: pytest.MonkeyPatch) -> None:
-    """Who was asked to be taken out is not waited for any more."""
+    """A proposed removal from the ISR takes effect before the controller accepts it."""
 
     def maximal(self: IsrState) -> ReplicaIds:
         return self.committed if self.proposal is None else self.proposal.isr
@@ -19,14 +19,14 @@ def shrink_without_the_controller(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_pending(patch: pytest.MonkeyPatch) -> None:
-    """Who was asked to be let in is not waited for yet."""
+    """A proposed ISR member does not limit the high watermark."""
     patch.setattr(
         LeaderState, "_high_watermark_replicas", lambda self, end, now_ms: self.isr.committed
     )
 
 
 def truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """As before KIP-101: a new leader's follower cuts what it does not know to be committed."""
+    """A follower of a new leader truncates to its high watermark, as before KIP-101."""
     honest = FollowerState._begin
 
     def begin(self: FollowerState) -> None:
@@ -37,7 +37,7 @@ def truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def expand_with_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
-    """What a broker fetched in an earlier life counts, as before KIP-903."""
+    """Fetches of an earlier incarnation of a broker count, as before KIP-903."""
 
     def eligible(self: LeaderState, follower: int) -> bool:
         broker = self._brokers(follower)
@@ -49,7 +49,7 @@ def expand_with_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def look_up_the_epoch_of_the_disk(patch: pytest.MonkeyPatch) -> None:
-    """The record before the leader's local start may be of an earlier epoch than that (T-42)."""
+    """The record before the local log start offset is looked up by the epoch of that offset (T-42)."""
     patch.setattr(
         FollowerState,
         "_epoch_located",

@@ -1,5 +1,8 @@
-"""A partition of three replicas under faults, by a seed: messages late, lost and out of order, brokers
-that crash, lose their logs' ends, are fenced while they live; then no problems found, and must be again."""
+"""Simulation of a partition with three replicas and faults, by seed.
+
+Messages are delayed, lost and reordered. Brokers crash, lose the ends of their logs, and are fenced while they run. At
+the end there are no more faults, and the replicas must be in sync again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ HEALING_STEPS = 4000
 
 
 def simulate(seed: int) -> World:
-    """Raises Violation; the world as it was left."""
+    """Run the simulation of a seed, and return its final state. Raises Violation."""
     run = _Run(seed)
     for _ in range(STEPS):
         run.step()
@@ -38,19 +41,19 @@ class _Run:
         self.world = World(compares=chance.random() < 0.8)
         self.loss = chance.choice([0.0, 0.02, 0.1])
         self.retry_steps = chance.choice([1, 3, 10])
-        """How many of the oldest messages may overtake one another."""
+        """Number of oldest messages that may be reordered."""
         self.trouble = chance.choice([0.005, 0.02, 0.05])
         self.slow = dict.fromkeys(NODES, 1.0)
         self.high_watermarks: dict[tuple[int, int], int] = {}
         self.controller_lag = chance.choice([0.0, 0.5, 0.9, 0.97])
         self.lateness = chance.choice([0.0, 0.01, 0.05])
         self.late: list[Message] = []
-        """Fetches that their senders have given up, and that arrive all the same."""
+        """Fetches whose senders have timed out, and which arrive later."""
         self.help = chance.choice([0.05, 0.3])
         self.busy = chance.choice([0.4, 0.2, 0.05])
         self.trimming = chance.choice([0.0, 0.1])
         self.tier_chance = random.Random(~seed)
-        """Of its own: without a tier a run is what it was before there was one."""
+        """Separate source of randomness, so that runs without a tier do not depend on it."""
         self.tiering = self.tier_chance.choice([0.0, 0.0, 0.1, 0.5])
         self.written = 0
         self.world.controller.choose = chance.choice
@@ -103,7 +106,7 @@ class _Run:
             self.world.check_tier(node)
 
     def _message(self) -> None:
-        """One of the oldest arrives, or is lost, or is late."""
+        """Deliver, lose or delay one of the oldest messages."""
         sent, chance = self.world.sent, self.chance
         if not sent:
             return
@@ -125,7 +128,7 @@ class _Run:
                 sent.insert(0, late)
 
     def _lost(self, message: Message) -> None:
-        """What concerns the controller times out with the leader, who asks again."""
+        """Lose a message. If it is of AlterPartition, the request times out and the leader retries it."""
         if message.to == CONTROLLER:
             self.world.time_out(message.sender, message.sender_epoch, message.content)
         elif message.sender == CONTROLLER and isinstance(message.content, AlterResponse):
@@ -143,7 +146,7 @@ class _Run:
             self.world.spread()
 
     def _crash(self, node: Node) -> None:
-        """It may lose its log unless it is the last one in sync: then nothing can help."""
+        """Crash a node. It may lose its log unless it is the last ISR member."""
         chance, log = self.chance, node.log
         is_last = set(self.world.controller.partition.isr) <= {node.id}
         end = log.end_offset if is_last else chance.choice([0, log.end_offset])

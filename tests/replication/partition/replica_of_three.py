@@ -58,7 +58,7 @@ class Stand:
         self.described = RecordingWatcher()
 
     def see(self, **changes: object) -> PartitionImage:
-        """The cluster decided something."""
+        """Deliver a metadata image."""
         epoch = self.image.partition_epoch + 1
         self.image = replace(self.image, partition_epoch=epoch, **changes)  # type: ignore[arg-type]
         self.partition.update(self.image)

@@ -30,7 +30,7 @@ EPOCH = 5
 
 
 class Stand:
-    """A log of six records by three leaders: `a0 b0 c1 d1 e3 f3`, replicated up to 2."""
+    """Return a log of six records of three epochs, `a0 b0 c1 d1 e3 f3`, with high watermark 2."""
 
     def __init__(self, *, compares: bool = True, empty: bool = False) -> None:
         self.log = MemoryLog()
@@ -71,7 +71,7 @@ class Stand:
 def test_follower_fetches_from_its_log_end_offset() -> None:
     stand = Stand()
     assert stand.next_action() == Fetch(EPOCH, 6, 3, 0)
-    assert stand.follower.next_action(0) is None  # that is under way
+    assert stand.follower.next_action(0) is None  # the pending action
     assert Stand(empty=True).next_action() == Fetch(EPOCH, 0, -1, 0)
 
 
@@ -159,7 +159,7 @@ def test_repeated_out_of_range_within_leader_log_backs_off() -> None:
 
 
 def moved(stand: Stand, local: OffsetResult) -> None:
-    """What it fetches is in the tier, its leader's disks begin at `local`, the log at 2."""
+    """The fetch offset is in the tier; the leader has local log start offset `local` and log start offset 2."""
     stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
     assert stand.follower.state is ReplicaFetchState.LOCATING_TIER
     stand.follower.offset_received(stand.ask_offset(EARLIEST), OffsetResult(2, 0), 0)
@@ -192,14 +192,14 @@ def test_offset_moved_to_tiered_storage_builds_auxiliary_state() -> None:
 @pytest.mark.parametrize(
     ("end", "epoch"),
     [
-        (EpochEnd(1, 30), 1),  # epochs 2 and 3 wrote nothing
+        (EpochEnd(1, 30), 1),  # epochs 2 and 3 have no records
         (EpochEnd(3, 31), 3),
         (EpochEnd(3, 29), 4),
         (EpochEnd(-1, -1), 4),
     ],
 )
 def test_epoch_before_local_log_start_is_queried_from_leader(end: EpochEnd, epoch: int) -> None:
-    """T-42: of the record before it, which may be of an earlier epoch than the local start's."""
+    """T-42: the epoch is that of the record before the local log start offset, which may be an earlier one."""
     stand = Stand()
     moved(stand, OffsetResult(30, 4))
     epoch_ends(stand, 3, end)
@@ -320,7 +320,7 @@ def test_repeated_errors_double_the_delay() -> None:
 
 
 def test_empty_log_starts_at_first_fetched_batch() -> None:
-    """The leader's log starts within a batch: at 7, of a batch from 4 on."""
+    """The log start offset of the leader, 7, is within a batch that starts at 4."""
     stand = Stand(empty=True)
     stand.log.truncate_fully(7)
     query = stand.fetch()

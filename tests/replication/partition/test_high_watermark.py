@@ -1,4 +1,4 @@
-"""The high watermark follows the slowest in-sync replica, and never goes back."""
+"""The high watermark is that of the slowest in-sync replica, and does not decrease."""
 
 from __future__ import annotations
 

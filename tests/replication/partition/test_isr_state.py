@@ -1,4 +1,4 @@
-"""Results of ISR proposals: the table of KIP-497, row by row."""
+"""Results of ISR proposals: each row of the table in KIP-497."""
 
 from __future__ import annotations
 

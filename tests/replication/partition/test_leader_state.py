@@ -30,7 +30,7 @@ LAG_MAX_MS = 100
 
 
 class Stand:
-    """Node 1 leads epoch 5 of replicas 1, 2, 3; the log has four records before that."""
+    """Node 1 leads epoch 5 of replicas 1, 2 and 3; its log has four records of earlier epochs."""
 
     def __init__(self, isr: tuple[int, ...] = (1, 2, 3), *, min_isr: int = 1) -> None:
         self.log = MemoryLog(min_isr)
@@ -81,7 +81,9 @@ def test_high_watermark_is_minimum_of_isr() -> None:
     assert stand.fetch(2, 4) == []
     assert stand.fetch(3, 3) == [AdvanceHighWatermark(3)]
     assert stand.fetch(3, 4) == [AdvanceHighWatermark(4)]
-    assert stand.fetch(3, 2) == []  # it restarted with less; nothing goes back
+    assert (
+        stand.fetch(3, 2) == []
+    )  # it restarted with fewer records; the high watermark does not decrease
 
 
 def test_high_watermark_under_min_isr_does_not_advance() -> None:
@@ -93,7 +95,7 @@ def test_high_watermark_under_min_isr_does_not_advance() -> None:
     asked = _last_request(stand.fetch(2, 5))
     assert asked is not None
     with pytest.raises(NotEnoughReplicas):
-        stand.leader.check_append()  # it may be let in, and is not yet
+        stand.leader.check_append()  # eligible, but not in the ISR
     response = CommittedIsr(frozenset({1, 2}), 5, 11)
     assert stand.do(stand.leader.altered(asked.proposal, response, 0)) == [AdvanceHighWatermark(5)]
     stand.leader.check_append()
@@ -189,7 +191,7 @@ def test_lagging_follower_is_removed_from_isr() -> None:
     asked = _last_request(stand.do(stand.leader.tick(101)))
     assert asked is not None
     assert asked.proposal.isr == {1, 2}
-    assert stand.log.high_watermark == 0  # it is in sync until the controller has taken it out
+    assert stand.log.high_watermark == 0  # in sync until the controller has removed it
     response = CommittedIsr(frozenset({1, 2}), 5, 11)
     assert stand.do(stand.leader.altered(asked.proposal, response, 101)) == [
         AdvanceHighWatermark(6)
@@ -197,7 +199,7 @@ def test_lagging_follower_is_removed_from_isr() -> None:
 
 
 def test_follower_with_lower_fetch_offset_loses_caught_up_time() -> None:
-    """An emptied disk: producers would wait until all of it is copied."""
+    """With an empty disk it would delay producers until it has copied the log."""
     stand = Stand()
     stand.fetch(2, 4, 1)
     stand.fetch(3, 4, 1)
@@ -208,7 +210,7 @@ def test_follower_with_lower_fetch_offset_loses_caught_up_time() -> None:
     stand.fetch(3, 2, 6)
     stand.write(1, 7)
     assert stand.fetch(2, 6, 8) == [AdvanceHighWatermark(6)]
-    stand.fetch(3, 5, 9)  # all that there was at its last fetch
+    stand.fetch(3, 5, 9)  # everything up to its last fetch
     stand.write(1, 10)
     assert stand.fetch(2, 7, 11) == []
     joining = _last_request(stand.fetch(3, 7, 12))
@@ -246,12 +248,12 @@ def test_pending_proposal_blocks_further_proposals() -> None:
 
 
 def test_joining_follower_limits_high_watermark() -> None:
-    """Else the high watermark would run ahead of it for ever."""
+    """Otherwise the high watermark would always be ahead of it."""
     stand = Stand((1,))
     stand.fetch(2, 4, 0)
     stand.write(1, 10)
     assert stand.log.high_watermark == 4
-    assert stand.do(stand.leader.tick(LAG_MAX_MS + 1)) == []  # it is asked for, and so may be in
+    assert stand.do(stand.leader.tick(LAG_MAX_MS + 1)) == []  # proposed, so possibly in the ISR
     other = Stand((1,))
     broker = other.brokers[2]
     assert broker is not None

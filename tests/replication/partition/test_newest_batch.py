@@ -18,7 +18,7 @@ STEPS = ("append", "append large", "follow", "truncate", "roll", "move start", "
 
 
 def bytes_in(log: PartitionLog, offset: int) -> bytes | None:
-    """The records from there on, None where there are none to be read."""
+    """Return the records from an offset, or None if none can be read."""
     try:
         found = log.read(offset, 2**20, limit=log.end_offset).slice
     except OffsetOutOfRange:

@@ -1,4 +1,4 @@
-"""Partition: role changes, watchers, and images that wait for a change of the log."""
+"""Partition: role changes, watchers, and images that are deferred during a change of the log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_only_replica_append_advances_high_watermark(stand: Stand) -> None:
 
 @pytest.mark.parametrize("has_followers", [False, True])
 def test_watcher_receives_readable_bytes(stand: Stand, has_followers: bool) -> None:
-    """Not what a producer sent: a topic with another compression makes more of it, or less."""
+    """The size is that of the log: compression by the topic may change that of the producer's batch."""
     if not has_followers:
         stand.see(**alone(stand.image))
     log = stand.world.log
@@ -116,7 +116,7 @@ def test_flush_messages_delays_high_watermark_until_flush(
 
 
 def test_new_leader_with_unflushed_records_requests_flush(stand: Stand) -> None:
-    """A process before it has left that, or flush.messages was lowered."""
+    """The records are of an earlier process, or flush.messages was decreased."""
     log = stand.world.log
     stand.see(leader=2, leader_epoch=6)
     log.append_as_leader(batch(3), leader_epoch=6, now_ms=NOW_MS)
@@ -132,7 +132,7 @@ def test_new_leader_with_unflushed_records_requests_flush(stand: Stand) -> None:
 
 
 def test_removing_other_replicas_advances_and_notifies(stand: Stand) -> None:
-    """Who waits for a byte of it would wait for its time."""
+    """Otherwise a fetch that waits for one byte would wait until its timeout."""
     stand.fetch(2, 0)
     stand.append()
     stand.partition.watch(stand.described)
@@ -163,7 +163,7 @@ def test_acks_all_completes_when_isr_has_the_record(stand: Stand) -> None:
 
 
 def test_append_before_another_leader_is_not_acknowledged(stand: Stand) -> None:
-    """The offset may hold another record by now, and that one be replicated."""
+    """Another record may be at this offset now, and may be replicated."""
     offset = stand.append(ACKS_ALL)
     stand.see(leader=2, leader_epoch=6)
     with pytest.raises(NotLeader):
@@ -174,8 +174,10 @@ def test_append_before_another_leader_is_not_acknowledged(stand: Stand) -> None:
 
 
 def test_leader_after_skipped_epoch_forgets_follower_progress() -> None:
-    """Another one may have led it: 2, which had less, and 3 cut its log by that. Both epochs came in one
-    step of the metadata, and 2 is gone."""
+    """Node 2 may have led the skipped epoch with fewer records, so that node 3 truncated its log.
+
+    One metadata delta has both epochs, and node 2 is fenced.
+    """
     stand = Stand(isr=(1, 2, 3))
     offset = stand.append(ACKS_ALL)
     stand.fetch(3, offset + 1)
@@ -240,7 +242,7 @@ def test_caught_up_follower_is_proposed_and_joins_isr(stand: Stand) -> None:
     assert stand.isr_changed == [1]
     assert stand.partition.leader_role is not None
     assert stand.partition.leader_role.state.isr.committed == {1, 2, 3}
-    stand.partition.update(stand.image)  # an image of before
+    stand.partition.update(stand.image)  # an earlier image
     assert stand.partition.leader_role.state.isr.committed == {1, 2, 3}
 
 
@@ -264,11 +266,11 @@ def test_log_start_change_notifies_watchers(stand: Stand) -> None:
     assert stand.described.bytes == [0]
 
 
-# Following
+# Follower
 
 
 def second() -> memoryview:
-    """The batch that a leader sends after a first one of one record."""
+    """Return the second batch of a leader, after a batch of one record."""
     (after,) = batches(batch())
     after.stamp(1, 5)
     return after.view
@@ -362,7 +364,7 @@ def test_retired_partition_raises_its_reason(stand: Stand) -> None:
 
 
 def test_retired_partition_does_not_become_leader() -> None:
-    """Neither by what it put off until its log was changed, nor by what comes later."""
+    """Neither a deferred image nor a later one makes it the leader."""
     stand = Stand(leader=2)
     partition = stand.partition
     partition.watch(stand.described)

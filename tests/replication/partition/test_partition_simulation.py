@@ -1,4 +1,4 @@
-"""A partition under faults, seed by seed; and bugs put in, which that must find."""
+"""Simulated partitions with faults, and mutants that the simulation must find."""
 
 from __future__ import annotations
 

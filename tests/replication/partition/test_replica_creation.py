@@ -1,4 +1,4 @@
-"""Which replicas may be given an empty log: every input of the decision."""
+"""Decision whether a replica may be created with an empty log, for every input."""
 
 from __future__ import annotations
 

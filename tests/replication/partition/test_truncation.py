@@ -1,4 +1,4 @@
-"""Where a follower cuts: the table, and two histories that are cut until they agree."""
+"""Truncation of a follower: the decision table, and random logs that are truncated until they are equal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.replication.partition.memory_log import MemoryLog, Record
 
 
 def _log(epochs: str) -> MemoryLog:
-    """`0012`: four records, by the epochs of those who appended them."""
+    """Return a log with a record per digit, which is its leader epoch."""
     log = MemoryLog()
     for offset, epoch in enumerate(epochs):
         log.append((int(epoch), str(offset)))
@@ -130,7 +130,7 @@ class Cluster:
 
 
 def common(one: MemoryLog, other: MemoryLog) -> int:
-    """How many records are the same from the start on."""
+    """Return the number of equal records from the start."""
     pairs = zip(one.records, other.records, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

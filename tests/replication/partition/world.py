@@ -1,7 +1,7 @@
-"""Three replicas of a partition and their controller, with every message between them in hand.
+"""Three replicas of a partition and their controller, whose messages are delivered by the test.
 
-Nothing happens but what is called: messages stay in `sent` until they are delivered or lost, and the
-clock stands still. What must never be is checked as it happens (`Violation`); `story` has what happened.
+Messages stay in `sent` until they are delivered or lost, and time advances only by calls. Invariants are checked after
+each step (`Violation`). `story` has the lines of the transcript.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RECORDS_MAX = 1
 
 
 class Violation(AssertionError):
-    """Something that must never be."""
+    """A broken invariant."""
 
 
 @value_class
@@ -130,7 +130,7 @@ class Node:
     # Following
 
     def go_on(self) -> None:
-        """Change the log if that is wanted; ask what is wanted."""
+        """Run pending changes of the log, then send the next request to the leader."""
         world, follower = self.world, self.follower
         while self.leader is None and self.image is not None:
             want = follower.next_action(world.now_ms)
@@ -273,10 +273,10 @@ class World:
         self.committed: list[Record] = []
         self.elections = 0
         self.was_unclean = False
-        """What was committed is given up, and nothing is checked any more."""
+        """After an unclean election, committed records may be lost, so they are no longer checked."""
         self.tier = MemoryTier()
         self.deleted_to = 0
-        """Records below are deleted and not copied any more; not all replicas know that yet."""
+        """Highest log start offset: records below it are deleted, although not every replica knows it yet."""
         self.nodes = {each: Node(each, self) for each in NODES}
         self.spread()
 
@@ -346,7 +346,7 @@ class World:
         self.spread()
 
     def respond_behind(self, message: Message) -> None:
-        """By a controller that knows less than who asks, and has done nothing."""
+        """Respond as a controller that is not active: NOT_CONTROLLER, without a change."""
         asked = message.content
         assert isinstance(asked, AlterPartition)
         self.sent.remove(message)
@@ -360,7 +360,7 @@ class World:
         response = AlterResponse(asked, ErrorCode.request_timed_out)
         self.sent.append(Message(CONTROLLER, 1, node, life, response))
 
-    # What happens to nodes
+    # Operations and faults
 
     def write(self, node: Node, text: str) -> None:
         leader = node.leader
@@ -375,19 +375,19 @@ class World:
         self.deleted_to = max(self.deleted_to, offset)
 
     def copy(self, node: Node, end_offset: int) -> None:
-        """As the leader, who copies what is committed."""
+        """Copy committed records of the leader to the tier."""
         copied = self.tier.copy(node.log, min(end_offset, node.log.high_watermark))
         if copied is not None:
             self.log_line(f"{node.id} copies {copied.start_offset} to {copied.end_offset}")
 
     def leave_disk(self, node: Node, local_start: int) -> None:
-        """Local retention: no further than what is copied."""
+        """Delete copied records from the local log."""
         log = node.log
         local_start = min(local_start, self.tier.copied_of(log) + 1, log.high_watermark)
         log.local_start = max(log.local_start, local_start)
 
     def crash(self, node: Node, *, end_offset: int | None = None, high_watermark: int = 0) -> None:
-        """`end_offset`: what was not flushed past that is lost."""
+        """Crash a node; records from `end_offset` were not flushed and are lost."""
         node.up = False
         if end_offset is not None:
             node.log.truncate_to(end_offset)
@@ -402,23 +402,23 @@ class World:
         self.controller.unfence(node.id)
         self.spread()
 
-    # What must never be
+    # Invariants
 
     def in_tier(self, node: Node, offset: int) -> Record:
         found = self.tier.record_at(node.log, offset)
         if found is None:
-            raise Violation(f"{node.id} does not find {offset} in the tier")
+            raise Violation(f"{node.id} does not find offset {offset} in the tier")
         return found
 
     def known_from(self, log: MemoryLog) -> int:
-        """From where on it has its records, in either tier."""
+        """Return the first offset that the replica has in either tier."""
         return max(log.start_offset, min(self.deleted_to, log.local_start))
 
     def remote_offsets(self, node: Node) -> range:
         return range(self.known_from(node.log), node.log.local_start)
 
     def check_tier(self, node: Node) -> None:
-        """What is not on the disk is found, and is what was there."""
+        """Check that records that are only in the tier are found and equal."""
         log = node.log
         for offset in self.remote_offsets(node):
             if not self.was_unclean and self.in_tier(node, offset) != log.records[offset]:
@@ -427,14 +427,14 @@ class World:
     def commit(self, node: Node, offset: int) -> None:
         log = node.log
         if offset <= log.high_watermark:
-            raise Violation(f"the high watermark of {node.id} goes back to {offset}")
+            raise Violation(f"the high watermark of {node.id} decreases to {offset}")
         log.high_watermark = offset
         self.log_line(f"{node.id} commits {offset}")
         self.check_committed(node)
         self.committed += log.records[len(self.committed) : offset]
 
     def check_committed(self, node: Node, end_offset: int | None = None) -> None:
-        """Up to `end_offset`, or the high watermark, there is what was committed."""
+        """Check that the log below `end_offset`, by default the high watermark, has the committed records."""
         end_offset = node.log.high_watermark if end_offset is None else end_offset
         known = min(end_offset, len(self.committed))
         start = self.known_from(node.log)
@@ -442,7 +442,7 @@ class World:
             raise Violation(f"{node.id} has other records than were committed, below {known}")
 
     def check_elected(self, node: Node, leader_epoch: int) -> None:
-        """A leader has all that was committed; one that receives its election too late need not."""
+        """Check that a leader has all committed records, unless there is a newer leader."""
         self.elections += 1
         if leader_epoch < self.controller.partition.leader_epoch:
             return

@@ -1,4 +1,4 @@
-"""What must never be in a quorum, whatever befalls it: checked as its nodes act."""
+"""Invariants of a quorum, checked after every action of its nodes."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import FetchRequest
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voters import ReplicaKey, Voter
-from tests.replication.raft.quorum_log import Entry, MemoryLog
+from tests.replication.raft.memory_raft_log import Entry, MemoryLog
 
 
 class Violation(AssertionError):
-    """Something that must never be."""
+    """A broken invariant."""
 
 
 class Caller(NamedTuple):
     """Caller of a request: node, its run, and request number. A restart drops its connections."""
 
     id: int
-    life: int
+    run_number: int
     number: int
 
 
 @dataclass(slots=True)
 class Node:
-    """What is on the disk, and, while it runs, the machine."""
+    """A node: its disk, and its Raft client while it runs."""
 
     me: Voter
     log: MemoryLog
     election: ElectionState = field(default_factory=ElectionState)
     quorum: RaftClient | None = None
-    life: int = 0
+    run_number: int = 0
     clock_ahead_ms: int = 0
     flushing: bool = False
     tick_at: int | None = None
-    held: list[tuple[FetchRequest, Caller, int]] = field(default_factory=list)
+    waiting_fetches: list[tuple[FetchRequest, Caller, int]] = field(default_factory=list)
     pending: dict[int, Caller] = field(default_factory=dict)
     high_watermark: int = -1
-    led: tuple[int, int] = (-1, -1)  # epoch, and the high watermark in it
+    led: tuple[int, int] = (-1, -1)  # epoch and the high watermark in it
 
     @property
     def id(self) -> int:
         return self.me.id
 
 
-class Ledger:
-    """All votes and records of the simulation, and what they commit."""
+class History:
+    """All votes and records of a simulation, and the committed records."""
 
     def __init__(self, nodes: dict[int, Node]) -> None:
         self.nodes = nodes
@@ -70,7 +70,7 @@ class Ledger:
             raise Violation(f"{node.id} leads epoch {epoch} without all that is committed")
 
     def committed_by(self, node: Node, high_watermark: int) -> None:
-        """A leader's word is checked against the disks of its voters, a follower's against it."""
+        """Compare a high watermark with the disks of the voters, or with the committed records on a follower."""
         quorum, entries = node.quorum, node.log.entries
         assert quorum is not None
         checked = max(node.high_watermark, 0)

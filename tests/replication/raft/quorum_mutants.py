@@ -20,7 +20,7 @@ def vote_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_before_the_epoch(patch: pytest.MonkeyPatch) -> None:
-    """What a majority has is committed, whichever epoch it is of (Raft, figure 8)."""
+    """Records of earlier epochs are committed by a majority alone (figure 8 of the Raft paper)."""
     honest = LeaderState.recount
 
     def recount(self: LeaderState) -> bool:
@@ -45,12 +45,12 @@ def respond_before_persisting(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:
-    """Of an even number of voters, which only a change brings about, half will do."""
+    """Half of an even number of voters is a majority; only a voter change yields an even number."""
     patch.setattr(VoterSet, "majority", property(lambda self: max((len(self) + 1) // 2, 1)))
 
 
 def concurrent_voter_changes(patch: pytest.MonkeyPatch) -> None:
-    """Voters change while the change before is not committed."""
+    """A voter change is accepted before the previous one is committed."""
     patch.setattr(voter_changes, "_check_dynamic", lambda leader, history: None)
 
 

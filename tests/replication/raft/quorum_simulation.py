@@ -1,10 +1,9 @@
-"""Machines of a quorum over an unreliable network, with what must never happen checked at each step.
+"""Simulation of a quorum over an unreliable network, whose invariants are checked after each step.
 
-Messages are lost, late, doubled, out of order; the host of a node that is down refuses them, and now and
-then that of one that is not; nodes crash between any two actions and keep only what was flushed or
-persisted; clocks jump; voters come and go; logs are cut down to snapshots. After `heal` nothing fails any
-more, and the quorum has to elect, commit and level its logs in bounded time.
-A seed is a run: all that is drawn comes from it.
+Messages are lost, delayed, duplicated and reordered. Hosts of stopped nodes refuse connections, and sometimes those of
+running nodes. Nodes crash between any two actions, and keep only flushed and persisted data. Clocks jump, voters are
+added and removed, and logs are replaced by snapshots. After `heal` there are no more faults, and the quorum must elect
+a leader, commit records and equalize its logs in bounded time. All random values come from the seed.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import Voter
-from tests.replication.raft.machines import voter
-from tests.replication.raft.quorum_invariants import Caller, Ledger, Node, Violation
-from tests.replication.raft.quorum_log import Entry, MemoryLog
+from tests.replication.raft.memory_raft_log import Entry, MemoryLog
+from tests.replication.raft.quorum_invariants import Caller, History, Node, Violation
+from tests.replication.raft.raft_clients import voter
 
 SETTINGS = QuorumSettings(
     election_timeout_ms=100,
@@ -64,18 +63,18 @@ SETTINGS = QuorumSettings(
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How bad it is; chances from 0 to 1."""
+class FaultRates:
+    """Rates of faults, as probabilities from 0 to 1."""
 
     loss: float
-    refusal: float  # by the host of a node that runs
+    refusal: float  # by the host of a running node
     crash_at_disk: float
     slow_flush: float
     batch: int  # records in a response
-    pause_ms: int  # between misfortunes, about
+    pause_ms: int  # average pause between faults
 
     @classmethod
-    def draw(cls, source: random.Random) -> Weather:
+    def draw(cls, source: random.Random) -> FaultRates:
         return cls(
             loss=source.choice([0.0, 0.05, 0.2]),
             refusal=source.choice([0.0, 0.02]),
@@ -93,7 +92,7 @@ class Records:
 
 
 class Simulation:
-    """See the module. `voters` of the `nodes` are there from the start, the others observe."""
+    """Simulated quorum. The first `voters` of the `nodes` are voters, and the others are observers."""
 
     def __init__(
         self,
@@ -102,16 +101,16 @@ class Simulation:
         nodes: int = 4,
         voters: int = 3,
         static: bool = False,
-        weather: Weather | None = None,
+        fault_rates: FaultRates | None = None,
     ) -> None:
         self.random = random.Random(seed)
-        self.weather = weather or Weather.draw(self.random)
+        self.fault_rates = fault_rates or FaultRates.draw(self.random)
         self.now = 0
         self.reliable = False
         self.static = static
         self.start_voters = tuple(voter(each) for each in range(1, voters + 1))
         self.nodes = {each: Node(voter(each), MemoryLog()) for each in range(1, nodes + 1)}
-        self.ledger = Ledger(self.nodes)
+        self.history = History(self.nodes)
         self.acknowledged = 0
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
@@ -119,7 +118,7 @@ class Simulation:
         for node in self.nodes.values():
             self._start(node)
         self._repeat(self._client, 5, 40)
-        self._repeat(self._misfortune, 1, 2 * self.weather.pause_ms)
+        self._repeat(self._inject_fault, 1, 2 * self.fault_rates.pause_ms)
 
     # Time
 
@@ -142,7 +141,7 @@ class Simulation:
     def _clock(self, node: Node) -> int:
         return self.now + node.clock_ahead_ms
 
-    # Lives
+    # Start and crash
 
     def _start(self, node: Node) -> None:
         static = self.start_voters if self.static else ()
@@ -156,7 +155,7 @@ class Simulation:
             settings=SETTINGS,
             jitter=self.random.randrange,
         )
-        node.life += 1
+        node.run_number += 1
         node.high_watermark, node.led, node.tick_at = -1, (-1, -1), None
         node.flushing = False
         self._act(node, node.quorum.start(self._clock(node)))
@@ -164,7 +163,7 @@ class Simulation:
     def _crash(self, node: Node) -> None:
         node.quorum = None
         node.log.crash()
-        node.held.clear()
+        node.waiting_fetches.clear()
         node.pending.clear()
         self.at(self.random.randint(1, 200), lambda: self._restart(node))
 
@@ -187,7 +186,7 @@ class Simulation:
 
     def _crashes_before(self, action: RaftAction) -> bool:
         at_disk = isinstance(action, PersistElectionState | AppendFetchedRecords | InstallSnapshot)
-        return self.random.random() < (self.weather.crash_at_disk if at_disk else 0.001)
+        return self.random.random() < (self.fault_rates.crash_at_disk if at_disk else 0.001)
 
     def _do(self, node: Node, action: RaftAction) -> Sequence[RaftAction]:
         quorum, log, now = node.quorum, node.log, self._clock(node)
@@ -196,7 +195,7 @@ class Simulation:
             case PersistElectionState(election):
                 node.election = election
             case AppendLeaderChangeMessage(epoch):
-                self.ledger.leader(node)
+                self.history.leader(node)
                 return self._append(node, [Entry(epoch, f"leader {node.id}")], action.quorum)
             case AppendVotersRecord(epoch, voters, version):
                 level = quorum.kraft_version if version is None else version
@@ -211,14 +210,14 @@ class Simulation:
             case CreateSnapshotFile() | AppendSnapshotBytes():
                 pass
             case InstallSnapshot(snapshot_id):
-                log.install(self.ledger.committed[: snapshot_id.end_offset], snapshot_id)
+                log.install(self.history.committed[: snapshot_id.end_offset], snapshot_id)
                 below = [
                     ControlChange(-1, kraft_version=1),
                     ControlChange(-1, voters=self.start_voters),
                 ]
                 return quorum.installed(([] if self.static else below) + log.changes(), now)
             case AdvanceHighWatermark(high_watermark):
-                self.ledger.committed_by(node, high_watermark)
+                self.history.committed_by(node, high_watermark)
             case SendRequest():
                 self._send(node, action)
             case SendResponse(request, response):
@@ -254,11 +253,11 @@ class Simulation:
         return node.quorum.appended(changes, self._clock(node))
 
     def _after(self, node: Node) -> None:
-        """What the driver does once all actions are done."""
+        """Run what the driver does after all actions."""
         quorum = node.quorum
         if quorum is None:
             return
-        self.ledger.high_watermark(node)
+        self.history.high_watermark(node)
         log = node.log
         if (
             quorum.role is QuorumRole.LEADER
@@ -266,8 +265,8 @@ class Simulation:
             and not node.flushing
         ):
             self._begin_flush(node)
-        if node.held:
-            self._serve_held(node)
+        if node.waiting_fetches:
+            self._serve_waiting_fetches(node)
         if node.quorum is None:
             return
         due = quorum.deadline_ms
@@ -275,42 +274,47 @@ class Simulation:
             wait = max(due - self._clock(node), 1)
             if node.tick_at is None or node.tick_at > self.now + wait:
                 node.tick_at = self.now + wait
-                self.at(wait, lambda at=self.now + wait, life=node.life: self._tick(node, at, life))
+                self.at(
+                    wait,
+                    lambda at=self.now + wait, run_number=node.run_number: self._tick(
+                        node, at, run_number
+                    ),
+                )
 
-    def _tick(self, node: Node, at: int, life: int) -> None:
-        if node.quorum is None or node.life != life or node.tick_at != at:
+    def _tick(self, node: Node, at: int, run_number: int) -> None:
+        if node.quorum is None or node.run_number != run_number or node.tick_at != at:
             return
         node.tick_at = None
         now = self._clock(node)
         self._act(node, node.quorum.tick(now))
         due = node.quorum.deadline_ms if node.quorum is not None else None
         if due is not None and due <= now:
-            raise Violation(f"{node.id} is due at {due} again, and it is {now}")
+            raise Violation(f"the deadline {due} of {node.id} is not after {now}")
 
     def _begin_flush(self, node: Node) -> None:
         assert node.quorum is not None
-        end, epoch, life = node.log.end_offset, node.quorum.epoch, node.life
+        end, epoch, run_number = node.log.end_offset, node.quorum.epoch, node.run_number
         node.flushing = True
 
         def done() -> None:
-            if node.quorum is None or node.life != life:
+            if node.quorum is None or node.run_number != run_number:
                 return
             node.flushing = False
-            if node.quorum.epoch == epoch:  # else the log may have been cut since
+            if node.quorum.epoch == epoch:  # otherwise the log may have been truncated
                 node.log.durable_end = max(node.log.durable_end, min(end, node.log.end_offset))
             self._act(node, node.quorum.flushed(end, epoch, self._clock(node)))
 
-        slow = not self.reliable and self.random.random() < self.weather.slow_flush
+        slow = not self.reliable and self.random.random() < self.fault_rates.slow_flush
         self.at(self.random.randint(20, 200) if slow else self.random.randint(1, 8), done)
 
     # The network
 
-    def _travels(self, deliver: Callable[[], None]) -> None:
+    def _transmit(self, deliver: Callable[[], None]) -> None:
         draw = self.random
         if self.reliable:
             self.at(draw.randint(1, 5), deliver)
             return
-        if draw.random() < self.weather.loss:
+        if draw.random() < self.fault_rates.loss:
             return
         self.at(draw.randint(1, 12) if draw.random() < 0.93 else draw.randint(12, 250), deliver)
         if draw.random() < 0.03:
@@ -319,20 +323,20 @@ class Simulation:
     def _send(self, node: Node, send: SendRequest) -> None:
         request = send.request
         if isinstance(request, VoteRequest) and not request.pre_vote:
-            self.ledger.vote(node.id, request.epoch, request.candidate)
+            self.history.vote(node.id, request.epoch, request.candidate)
         others = [each for each in self.nodes if each != node.id]
         to = self.nodes[self.random.choice(others) if send.to == BOOTSTRAP_SERVER else send.to]
-        caller = Caller(node.id, node.life, send.number)
-        self._travels(lambda: self._deliver(to, request, caller))
+        caller = Caller(node.id, node.run_number, send.number)
+        self._transmit(lambda: self._deliver(to, request, caller))
 
     def _deliver(self, to: Node, request: RaftRequest, caller: Caller) -> None:
-        refused_anyway = not self.reliable and self.random.random() < self.weather.refusal
+        refused_anyway = not self.reliable and self.random.random() < self.fault_rates.refusal
         if to.quorum is None or refused_anyway:
-            self._travels(lambda: self._refuse(caller))
+            self._transmit(lambda: self._refuse(caller))
             return
         if isinstance(request, ApiVersionsRequest):
             reported = ApiVersionsResponse(kraft_versions=(0, 1))
-            self._travels(lambda: self._deliver_response(caller, reported))
+            self._transmit(lambda: self._deliver_response(caller, reported))
             return
         to.pending[id(request)] = caller
         self._act(to, to.quorum.handle_request(request, self._clock(to)))
@@ -341,7 +345,7 @@ class Simulation:
         caller = node.pending.pop(id(request), None)
         granted = isinstance(response, VoteResponse) and response.granted
         if granted and isinstance(request, VoteRequest) and not request.pre_vote:
-            self.ledger.vote(node.id, request.epoch, request.candidate)
+            self.history.vote(node.id, request.epoch, request.candidate)
         if caller is None:  # a client
             self.acknowledged += response.error == 0
             return
@@ -349,23 +353,25 @@ class Simulation:
             found = self._read(node, request, response)
             if found is None and request.max_wait_ms > 0:
                 until = self.now + request.max_wait_ms
-                node.held.append((request, caller, until))
-                life = node.life
-                self.at(request.max_wait_ms, lambda: node.life == life and self._after(node))
+                node.waiting_fetches.append((request, caller, until))
+                run_number = node.run_number
+                self.at(
+                    request.max_wait_ms, lambda: node.run_number == run_number and self._after(node)
+                )
                 return
             response = found or response
         if isinstance(response, FetchSnapshotResponse) and response.error == 0:
             response = self._read_snapshot_bytes(response)
-        self._travels(lambda: self._deliver_response(caller, response))
+        self._transmit(lambda: self._deliver_response(caller, response))
 
     def _read(
         self, node: Node, request: FetchRequest, response: FetchResponse
     ) -> FetchResponse | None:
-        """The response with its records; None while there are none."""
+        """Return the response with its records; None while there are no new ones."""
         if response.error != 0 or response.diverging or response.snapshot_id:
             return response
         start = request.fetch_offset
-        entries = node.log.entries[start : start + self.weather.batch]
+        entries = node.log.entries[start : start + self.fault_rates.batch]
         if not entries:
             return response if response.high_watermark > request.high_watermark else None
         return FetchResponse(
@@ -390,21 +396,21 @@ class Simulation:
             data=bytes(length),
         )
 
-    def _serve_held(self, node: Node) -> None:
-        """Fetches that wait, and whose wait is over."""
+    def _serve_waiting_fetches(self, node: Node) -> None:
+        """Complete the waiting fetches that have new records or have timed out."""
         assert node.quorum is not None
         leads = node.quorum.leadership
-        for held in list(node.held):
-            request, caller, until = held
+        for waiting_fetches in list(node.waiting_fetches):
+            request, caller, until = waiting_fetches
             news = leads is None or leads.high_watermark > request.high_watermark
             if news or node.log.end_offset > request.fetch_offset or self.now >= until:
-                node.held.remove(held)
+                node.waiting_fetches.remove(waiting_fetches)
                 for action in node.quorum.handle_request(request, self._clock(node), again=True):
                     if isinstance(action, SendResponse) and isinstance(
                         action.response, FetchResponse
                     ):
                         response = self._read(node, request, action.response) or action.response
-                        self._travels(
+                        self._transmit(
                             lambda caller=caller, response=response: self._deliver_response(
                                 caller, response
                             )
@@ -415,19 +421,19 @@ class Simulation:
     def _deliver_response(self, caller: Caller, response: RaftResponse) -> None:
         """Request numbers restart with each run, so responses to an earlier run are dropped."""
         node = self.nodes[caller.id]
-        if node.quorum is not None and node.life == caller.life:
+        if node.quorum is not None and node.run_number == caller.run_number:
             self._act(node, node.quorum.handle_response(caller.number, response, self._clock(node)))
 
     def _refuse(self, caller: Caller) -> None:
         node = self.nodes[caller.id]
-        if node.quorum is not None and node.life == caller.life:
+        if node.quorum is not None and node.run_number == caller.run_number:
             now = self._clock(node)
             self._act(node, node.quorum.handle_request_failure(caller.number, now, refused=True))
 
-    # What befalls them
+    # Operations and faults
 
     def _client(self) -> None:
-        """A client appends a record on a node that is leader."""
+        """Append a record of a client on a leader."""
         leading = [each for each in self.nodes.values() if each.quorum and each.quorum.leadership]
         if leading:
             node = self.random.choice(leading)
@@ -435,14 +441,14 @@ class Simulation:
             node.log.append([Entry(node.quorum.epoch, next(self._values))])
             self._after(node)
 
-    def _misfortune(self) -> None:
+    def _inject_fault(self) -> None:
         if self.reliable:
             return
         draw, nodes = self.random, list(self.nodes.values())
         node = draw.choice(nodes)
         leading = [each for each in nodes if each.quorum and each.quorum.leadership]
-        match draw.choice(["crash", "decapitate", "clock", "voters", "voters", "snapshot"]):
-            case "decapitate" if leading:
+        match draw.choice(["crash", "leader crash", "clock", "voters", "voters", "snapshot"]):
+            case "leader crash" if leading:
                 self._crash(draw.choice(leading))
             case "crash" if node.quorum is not None:
                 self._crash(node)
@@ -465,16 +471,16 @@ class Simulation:
                 request = RemoveVoterRequest(voter=about.me.key)
             self._act(node, node.quorum.handle_request(request, self._clock(node)))
 
-    # In the end
+    # Recovery
 
     def heal(self) -> None:
-        """No more faults; all nodes are up."""
+        """End the faults, and start all stopped nodes."""
         self.reliable = True
         for node in self.nodes.values():
             self._restart(node)
 
     def settled(self) -> bool:
-        """One leads, and all its voters know the same to be committed, something of its own too."""
+        """Whether there is one leader whose voters know that a record of its epoch is committed."""
         leading = [
             each.quorum
             for each in self.nodes.values()
@@ -494,7 +500,7 @@ class Simulation:
         )
 
     def settle(self, within_ms: int) -> int:
-        """How long it took. AssertionError if it takes longer."""
+        """Run until the quorum has settled, and return the ms that took. Raises Violation if it takes longer."""
         healed = self.now
         while not self.settled():
             if self.now >= healed + within_ms:
@@ -503,13 +509,13 @@ class Simulation:
         return self.now - healed
 
 
-def simulate(seed: int, weather: Weather | None = None) -> Simulation:
+def simulate(seed: int, fault_rates: FaultRates | None = None) -> Simulation:
     """The run of a seed, which also determines the number of nodes and voters."""
     choice = random.Random(seed)
     nodes = choice.randint(3, 5)
     voters = choice.randint(min(3, nodes - 1), nodes)
     static = choice.random() < 0.2
-    run = Simulation(seed, nodes=nodes, voters=voters, static=static, weather=weather)
+    run = Simulation(seed, nodes=nodes, voters=voters, static=static, fault_rates=fault_rates)
     run.run(1500)
     run.heal()
     run.settle(4000)

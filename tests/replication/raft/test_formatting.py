@@ -1,4 +1,4 @@
-"""Formatting a node's directories: what is written, what is refused, what a power cut leaves."""
+"""Formatting of log directories: files, rejected directories, and power loss."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_power_loss_at_every_sync_allows_formatting_again() -> None:
             formatted(cut)
         for seed in range(4):
             after = VirtualWorld(seed).node("after", cut.disk.crash(seed))
-            if after.files.exists(ONE / FILE_NAME):  # the last of all: nothing is missing then
+            if after.files.exists(ONE / FILE_NAME):  # the last file: the directory is complete
                 assert after.files.exists(TWO / FILE_NAME)
                 assert voters_in(after.files, ONE) == VOTERS
             formatted(after, replace(WANTED, ignore_formatted=True))
@@ -209,7 +209,7 @@ def test_power_loss_at_every_sync_allows_formatting_again() -> None:
             assert levels_of(after.files, TWO)["metadata.version"] == 30
 
 
-# Releases and levels
+# Release versions and feature levels
 
 
 def test_release_version_accepts_every_name() -> None:

@@ -1,4 +1,4 @@
-"""Committing: order, shared flushes, listeners, cancellation."""
+"""Commits of metadata records: order, shared flushes, listeners and cancellation."""
 
 from __future__ import annotations
 
@@ -133,14 +133,16 @@ async def test_many_records_are_appended_as_one_batch() -> None:
     metadata = await started(node)
     seen: list[int] = []
     metadata.subscribe(lambda delta: seen.append(len(delta.records)))
-    count = MAX_RECORDS + 1  # larger than a client's operation, such as a broker's start
+    count = (
+        MAX_RECORDS + 1
+    )  # larger than an operation of a client, such as the registration of a broker
     await metadata.commit([new_topic(number) for number in range(count)])
     assert seen == [count]
     assert [len(batch) for batch in log_of(node.files)[-1:]] == [count]
 
 
 async def test_non_atomic_result_is_appended_as_several_batches() -> None:
-    """A broker that leaves takes its partitions along, however many; one wait for all of them."""
+    """The fencing of a broker may change many partitions, and waits for all of them once."""
     node = new_node()
     metadata = await started(node)
     seen: list[int] = []
@@ -214,7 +216,7 @@ async def test_flush_on_full_disk_is_completed_by_the_next(
         nursery.cancel_scope.cancel()
 
 
-# Together
+# Concurrent commits
 
 
 async def test_only_the_committer_requests_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +239,7 @@ async def test_only_the_committer_requests_the_flush(monkeypatch: pytest.MonkeyP
 
 
 def slow_node() -> VirtualNode:
-    """A disk that takes up to a second before and after each operation."""
+    """Disk that delays each operation by up to a second before and after it."""
     node = new_node()
     node.offload.delay_seconds = 1.0
     return node
@@ -254,7 +256,7 @@ async def test_concurrent_commits_share_flushes(autojump_clock: object) -> None:
             nursery.start_soon(metadata.commit, [new_topic(number)])
     assert len(metadata.image.topics_by_name) == 100
     together = node.files.syncs - alone
-    assert together <= 2 * (alone - before), "one under way, one for all who came meanwhile"
+    assert together <= 2 * (alone - before), "one running flush, and one for all commits during it"
 
 
 async def test_operation_reads_uncommitted_records(
@@ -375,7 +377,7 @@ async def test_listeners_are_notified_before_commit_returns() -> None:
     assert [topic.name for topic in delta.created_topics.values()] == ["topic-1"]
 
 
-# Before and after
+# Before start and after close
 
 
 async def test_commit_before_start_or_after_close_is_rejected() -> None:

@@ -1,7 +1,7 @@
-"""Power lost at every sync, failing and full disks.
+"""Power loss at every sync, failed disks and full disks.
 
-What must hold after a cut: every commit that returned is there, whole; of those that were under way
-a prefix is there, each whole or not at all; the node starts, leads a new epoch, and commits again.
+After a power loss every acknowledged commit is complete, and a prefix of the pending commits is complete. The node
+starts, leads a new epoch, and commits again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SEEDS = range(6)
 
 
 def pair(number: int) -> list[object]:
-    """One commit: two records that come and go together."""
+    """Return the two records of a commit, which are applied together."""
     return [set_config(f"a{number}"), set_config(f"b{number}")]
 
 
 def whole_pairs(metadata: MetadataManager) -> int:
-    """How many commits are in the image; each is whole, none is missing before another."""
+    """Return the number of commits in the image, which must be complete and without gaps."""
     found = configs(metadata.image)
     count = len(found) // 2
     assert set(found) == {f"{letter}{number}" for number in range(count) for letter in "ab"}
@@ -49,7 +49,7 @@ def whole_pairs(metadata: MetadataManager) -> int:
 
 
 async def life(node: VirtualNode, acknowledged: list[int]) -> None:
-    """Start, commit, take snapshots on the way, restart in the middle, end in order."""
+    """Start, commit and take snapshots, restart, and shut down."""
     settings = MetadataLogSettings(retention_bytes=1500)
     metadata = await started(node, settings=settings)
     number = whole_pairs(metadata)
@@ -123,13 +123,15 @@ async def test_power_loss_during_recovery() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_records_of_killed_process_are_flushed_before_they_are_reported(seed: int) -> None:
-    """Records, the name of the segment that they are in, and a vote."""
+    """Records, their segment's name and a vote are durable."""
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)
     killed = opened(node)
     for number in range(9):
         killed.append([encode_metadata_record(set_config(f"{number}"), 0)], epoch=3)
-    node.files.cut_power_at(node.files.syncs + 2)  # the vote has its name, which is not synced yet
+    node.files.cut_power_at(
+        node.files.syncs + 2
+    )  # the file of the vote is renamed, but the directory is not synced
     with pytest.raises(NodeCrashed):
         killed.quorum_state.write(ElectionState(epoch=4, voted_id=2))
     restarted = opened(VirtualWorld(1).node("restarted", node.disk))
@@ -140,7 +142,7 @@ def test_records_of_killed_process_are_flushed_before_they_are_reported(seed: in
 
 
 def test_node_starts_on_full_disk_after_kill() -> None:
-    """The leader epoch file does not fit; the epochs are in the records."""
+    """There is no space for the leader epoch checkpoint; the epochs are in the records."""
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)
     killed = opened(node)
@@ -159,7 +161,7 @@ def opened(node: VirtualNode) -> MetadataLog:
 
 
 async def test_power_loss_with_many_pending_commits(autojump_clock: object) -> None:
-    """Shared flushes: whatever was acknowledged is there, of the rest a prefix."""
+    """With shared flushes, all acknowledged commits and a prefix of the others survive."""
     for seed in range(20):
         node = new_node(VirtualWorld(seed))
         node.offload.delay_seconds = 1.0
@@ -180,7 +182,7 @@ async def _commit_later(metadata: MetadataManager, number: int, acknowledged: li
         acknowledged.append(number + 1)
 
 
-# Disks that fail
+# Failed disks
 
 
 async def test_failed_flush_is_final() -> None:
@@ -262,7 +264,7 @@ async def test_snapshot_on_full_disk_is_abandoned(
         mount.capacity_bytes = mount.used_bytes
         world.clock.advance(3601)
         for _ in range(1200):
-            metadata.quorum_changed()  # as after every request of another node
+            metadata.quorum_changed()  # as the driver does after every request
             await trio.sleep(0.1)
         assert len(names(node.files, ".checkpoint")) == 1
         assert names(node.files, ".part") == []

@@ -42,7 +42,7 @@ def append(log: MetadataLog, name: str) -> None:
 
 
 async def ended_node() -> tuple[VirtualNode, bytes]:
-    """A lone controller that has stopped, and its log."""
+    """Return a stopped single controller and its log."""
     node = new_node()
     await (await started(node)).close()
     metadata = await started(again(node))
@@ -74,7 +74,7 @@ OTHERS = [("host-2", 9093), ("host-3", 9093)]
 
 
 async def test_single_voter_has_the_only_copy_despite_other_configured_nodes() -> None:
-    """Others are to come, or have gone (KIP-853)."""
+    """The other nodes are not voters yet, or no longer (KIP-853)."""
     node, whole = await ended_node()
     for damaged in (whole[:-1] + b"?", b"?" * len(whole), b""):
         node.files.write_new(FIRST_SEGMENT, damaged)
@@ -173,7 +173,7 @@ async def test_truncated_records_are_not_reported_as_damage() -> None:
 
 
 async def test_torn_tail_after_recovery_point_is_truncated() -> None:
-    """A power cut leaves holes in it, and whole batches behind them."""
+    """After a power loss a torn tail has holes, with complete batches after them."""
     node, _ = await ended_node()
     log = opened(node, is_only_copy=True)
     synced = log.end_offset

@@ -1,4 +1,4 @@
-"""Apache Kafka and we read each other's metadata: log, snapshots, whole directories."""
+"""Apache Kafka reads Odradek's metadata log, snapshots and directories, and the reverse."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PAYLOAD = re.compile(r"payload: (\{.*\})")
 
 @asynccontextmanager
 async def odradek_metadata(directory: Path) -> AsyncIterator[MetadataManager]:
-    """An Odradek node on a directory with a registered broker; closed at the end."""
+    """Run an Odradek node with a registered broker on a directory."""
     seams = real_seams()
     opened = open_directories(seams.files, seams.entropy, [SeamPath(str(directory))], node_id=1)
     (here,) = opened.all
@@ -63,7 +63,7 @@ async def odradek_metadata(directory: Path) -> AsyncIterator[MetadataManager]:
 
 
 def any_config(*_: object) -> None:
-    """The values in these tests are good."""
+    """Accept all config values."""
 
 
 async def create(metadata: MetadataManager, *topics: NewTopic) -> None:
@@ -81,7 +81,7 @@ async def create(metadata: MetadataManager, *topics: NewTopic) -> None:
 
 
 async def change(metadata: MetadataManager) -> None:
-    """A bit of everything."""
+    """Commit records of every kind."""
     entropy = real_seams().entropy
     await create(
         metadata,
@@ -124,7 +124,7 @@ def dumped(*files: Path) -> str:
 
 
 def camel(kind: str) -> str:
-    """A record's type as dump-log writes it, as our class is called."""
+    """Return the class name of a record type that kafka-dump-log printed."""
     return "".join(part.title() for part in kind.removesuffix("_RECORD").split("_"))
 
 
@@ -150,8 +150,10 @@ async def test_dump_log_reads_odradek_log_and_snapshots(tmp_path: Path) -> None:
 
 
 def shell(snapshot: Path, *command: str) -> str:
-    """Output of Kafka's metadata shell. Retried, because the shell may not wait for the loaded image, or
-    wait forever."""
+    """Return the output of Kafka's metadata shell.
+
+    Retried, because the shell may not wait for the image, or may wait forever.
+    """
     output = ""
     for _ in range(5):
         with spawn_tool(METADATA_SHELL, "--snapshot", str(snapshot), *command) as process:
@@ -181,7 +183,7 @@ async def test_metadata_shell_reads_odradek_log_and_snapshots(tmp_path: Path) ->
 
 
 def kafka_on(directory: Path, log_dir: Path, *, formatted: bool) -> RealKafka:
-    # Its own metadata is all that is read: no internal topics on the way
+    # no internal topics, so that only the metadata is read
     config = {"offsets.topic.num.partitions": "1"}
     return start_kafka(directory, log_dirs=[log_dir], formatted=formatted, config=config)
 

@@ -1,4 +1,4 @@
-"""How a node's state follows its log: what a start takes, then small changes, in step with transactions."""
+"""Loading of the metadata log: the batches that a start reads, the size of deltas, and transactions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def blocking(call: Callable[..., Any], *args: Any) -> Any:
 async def test_start_decodes_only_required_batches(
     monkeypatch: pytest.MonkeyPatch, voters: tuple[int, ...], records: int
 ) -> None:
-    """One of several voters does not know yet what of its log is committed."""
+    """At its start, one of several voters does not know which records are committed, and decodes none."""
     node = new_node()
     written = raw_log(node.disk, formatted=False)
     append(written, *(new_topic(number) for number in range(TOPICS)))
@@ -117,7 +117,7 @@ def test_read_on_the_event_loop_is_limited() -> None:
 
 
 async def test_transaction_is_open_until_its_records_are_in_the_image() -> None:
-    """Else a snapshot could be taken in the middle of it."""
+    """Otherwise a snapshot could contain a part of the transaction."""
     log, state = a_log(), MetadataState()
     append(log, BeginTransactionRecord(name="a"), new_topic(0))
     await catch_up(state, log, log.end_offset, blocking)

@@ -1,4 +1,4 @@
-"""Restarts: the image is what it was, whatever there is to read it from."""
+"""Restarts of a node: the image is the same, from the log, snapshots or bootstrap records."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from tests.support.metadata_nodes import (
 
 
 def state(image: MetadataImage) -> MetadataImage:
-    """Without what each epoch changes: its number, the offset, the controller's incarnation."""
+    """Return the image without what each epoch changes: epoch, offset and the controller's incarnation."""
     return replace(image, offset=0, epoch=0, timestamp_ms=0, controllers={})
 
 
-# Orderly restarts
+# Restarts after a shutdown
 
 
 async def test_restart_restores_the_image() -> None:
@@ -76,7 +76,9 @@ async def test_changed_endpoints_are_appended_with_the_next_epoch() -> None:
         there = [Endpoint("CONTROLLER", "here", port, 0)] if port is not None else []
         metadata = await started(again(node), controller_listeners=there)
         (voter,) = metadata.quorum.voters
-        assert [each.port for each in voter.endpoints] == [port or 9095], "unless it has none"
+        assert [each.port for each in voter.endpoints] == [port or 9095], (
+            "unless it has no endpoints"
+        )
         await metadata.close()
     assert len([batch for batch in log_of(node.files) if "KRAFT_VOTERS" in batch]) == 2
 
@@ -110,7 +112,7 @@ async def test_corrupt_quorum_state_is_reported_and_may_be_removed_by_only_contr
     node.files.remove(path)
     metadata = await started(again(node))
     assert configs(metadata.image) == {"a": "1"}
-    assert metadata.leader_epoch == 2, "that of the log, and one"
+    assert metadata.leader_epoch == 2, "the epoch of the log plus one"
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b"B"])
@@ -131,10 +133,10 @@ async def test_corrupt_partition_metadata_is_reported_and_may_be_removed(damage:
 
 @pytest.mark.parametrize("loss", ["gone", "empty"])
 async def test_empty_log_is_rejected_if_partitions_exist(loss: str) -> None:
-    """All of them would be set aside as no topic's of this cluster."""
+    """Otherwise all partitions would be stray."""
     node = new_node()
     await (await started(node)).close()
-    node.files.remove(RECOVERY_POINT)  # else the loss is known before anything is read
+    node.files.remove(RECOVERY_POINT)  # otherwise the loss is detected before the log is read
     whole = node.files.read(FIRST_SEGMENT)
     if loss == "gone":
         node.files.remove(FIRST_SEGMENT)
@@ -149,7 +151,7 @@ async def test_empty_log_is_rejected_if_partitions_exist(loss: str) -> None:
 
 
 async def test_missing_metadata_directory_is_rejected_if_partitions_exist() -> None:
-    """A snapshot of a new quorum would be among the files that are put back."""
+    """A new quorum would mix its snapshot with the restored files."""
     node = new_node()
     await (await started(node)).close()
     node.files.remove_tree(LOG_DIRECTORY)
@@ -214,7 +216,7 @@ async def test_restart_reads_snapshot_and_following_log() -> None:
 
 
 def _blank_log_below(node: VirtualNode, snapshot: SnapshotId) -> None:
-    """Make the log begin at a snapshot, as pruning does once a segment is full."""
+    """Make the log start at a snapshot, as retention does once a segment is full."""
     log = raw_log(node.disk)
     kept = [bytes(batch.view) for found in log.batches(snapshot.end_offset) for batch in found]
     log.close()
@@ -404,7 +406,7 @@ async def test_metadata_transaction_spans_several_batches(commit: bool) -> None:
     assert configs(restarted.image) == ({"a": "1", "b": "1"} if commit else {})
 
 
-# Other quorums
+# Directories of other quorums
 
 
 def _leader_change(*voters: int) -> control_records.LeaderChangeMessage:
@@ -468,7 +470,7 @@ async def test_static_quorum_of_several_nodes_is_rejected() -> None:
         await started(again(node))
 
 
-# In the background
+# Snapshots in the background
 
 
 async def test_snapshots_are_generated_by_bytes_and_old_ones_deleted(
@@ -576,7 +578,7 @@ async def test_failed_snapshot_is_retried(
         nursery.cancel_scope.cancel()
 
 
-# The store of snapshots
+# Snapshot store
 
 
 def test_other_files_are_not_removed() -> None:

@@ -1,6 +1,7 @@
-"""The quorum's state machine, transition by transition (KIP-595, KIP-996): elections, what must be
-durable, what is committed. Voter changes, the log's side, and leaders that have ended are in files
-of their own."""
+"""Transitions of the Raft client (KIP-595, KIP-996): elections, persisted election state, and commits.
+
+Voter changes, following, and unreachable leaders have their own files.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ from odradek.replication.raft.quorum_state import QuorumRole, QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voters import NO_LEADER, ReplicaKey
-from tests.replication.raft.machines import key, machine, reply, sent, voter
+from tests.replication.raft.raft_clients import key, machine, reply, sent, voter
 
 HERE = UUID(int=1)
 
 
-# A lone voter
+# Single voter
 
 
 def test_single_voter_leads_the_next_epoch_at_once() -> None:
@@ -84,7 +85,7 @@ def test_resigned_leader_commits_nothing_and_leads_later_epoch() -> None:
     assert lone.role is QuorumRole.LEADER
 
 
-# How it starts
+# Start
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_first_role_follows_from_persisted_election_state(
     )
 
 
-# From time-out to leader
+# Elections
 
 
 def prospective(
@@ -229,7 +230,7 @@ def test_failed_vote_request_is_retried_after_backoff() -> None:
 
 
 def test_vote_for_log_shortened_by_power_loss_does_not_elect() -> None:
-    """Others may have committed, by their own disks, what the candidate had yet to flush."""
+    """Other voters may have committed records that the candidate had not flushed."""
     one, asked = prospective(2, 3, log=[1] * 5, epoch=1)
     (vote, _) = sent(
         one.handle_response(asked[0].number, VoteResponse(epoch=1, granted=True), 1010)
@@ -248,13 +249,13 @@ def test_vote_for_log_shortened_by_power_loss_does_not_elect() -> None:
     )
 
 
-# Votes for others
+# Votes
 
-UP, BEHIND = (2, 3), (1, 9)  # last epoch and end of the candidate's log; the voter has (2, 3)
+UP, BEHIND = (2, 3), (1, 9)  # last epoch and end offset of the candidate; the voter has (2, 3)
 
 
 def in_role(role: QuorumRole) -> RaftClient:
-    """A node 1 of three in epoch 4, its log of three records up to epoch 2."""
+    """Return node 1 of three in epoch 4, whose log has three records of epochs up to 2."""
     leads = 2 if role is QuorumRole.FOLLOWER else 1 if role is QuorumRole.RESIGNED else NO_LEADER
     one = machine(1, 2, 3, log=[1, 2, 2], election=ElectionState(4, leader_id=leads))
     one.start(0)
@@ -292,11 +293,11 @@ def vote(
 
 
 GRANTED = [
-    # role, a pre-vote in its epoch, a vote in its epoch, a vote in the next
+    # role; results of a pre-vote and a vote in its epoch, and of a vote in the next one
     (QuorumRole.UNATTACHED, True, True, True),
     (QuorumRole.PROSPECTIVE, True, True, True),
     (QuorumRole.CANDIDATE, True, False, True),
-    (QuorumRole.FOLLOWER, True, False, True),  # one that has not fetched yet in this epoch
+    (QuorumRole.FOLLOWER, True, False, True),  # a follower that has not fetched in this epoch
     (QuorumRole.LEADER, False, False, True),
     (QuorumRole.RESIGNED, True, False, True),
 ]
@@ -404,10 +405,10 @@ def test_request_of_another_cluster_is_rejected() -> None:
         message='The given id "there" doesn\'t match the cluster id "here"',
     )
     one.handle_request(BeginEpochRequest(leader_id=2, epoch=9), 1)
-    assert one.epoch == 9, "who names no cluster is believed"
+    assert one.epoch == 9, "a request without cluster id is accepted"
 
 
-# Leaders come and go
+# Begin and end of leadership
 
 
 def test_begin_quorum_epoch_makes_it_follower_and_it_fetches() -> None:
@@ -513,7 +514,7 @@ def test_node_shutting_down_during_election_is_not_elected(role: QuorumRole) -> 
     assert (one.role, one.epoch) == (QuorumRole.UNATTACHED, epoch)
     assert reply(one.handle_request(vote(UP, epoch=epoch + 9), 1030)) == VoteResponse(
         epoch=epoch + 9, granted=True
-    ), "others are helped still"
+    ), "it still grants votes"
 
 
 def test_leader_without_fetching_majority_resigns() -> None:
@@ -539,7 +540,7 @@ def test_begin_quorum_epoch_is_repeated_to_voters_that_do_not_fetch() -> None:
     assert [each.to for each in sent(one.tick(4020))] == [2, 3]
 
 
-# What is committed
+# Commits
 
 
 def test_records_on_a_majority_are_committed() -> None:
@@ -554,8 +555,8 @@ def test_records_on_a_majority_are_committed() -> None:
     assert one.leadership is not None
     assert one.leadership.high_watermark == 5
     assert one.leadership.fetched(key(3), 7, 1060, 8)
-    assert not one.leadership.fetched(key(3), 6, 1060, 8), "it never goes back"
-    assert not one.leadership.fetched(key(9), 99, 1060, 8), "a stranger observes"
+    assert not one.leadership.fetched(key(3), 6, 1060, 8), "the high watermark does not decrease"
+    assert not one.leadership.fetched(key(9), 99, 1060, 8), "an unknown replica is an observer"
     assert one.leadership.high_watermark == 7
 
 
@@ -590,7 +591,7 @@ def test_high_watermark_is_the_offset_of_a_majority(
         assert leadership.high_watermark == last
 
 
-# Looking for a leader
+# Discovery of the leader
 
 
 def test_unattached_node_fetches_from_bootstrap_servers_with_backoff() -> None:
@@ -608,7 +609,7 @@ def test_unattached_node_fetches_from_bootstrap_servers_with_backoff() -> None:
     assert [each.to for each in sent(actions)] == [3]
     assert one.role is QuorumRole.FOLLOWER
     one.tick(2031)
-    assert one.role is QuorumRole.FOLLOWER, "an observer never campaigns"
+    assert one.role is QuorumRole.FOLLOWER, "an observer starts no election"
 
 
 def test_follower_without_reachable_leader_fetches_from_bootstrap_servers() -> None:
@@ -618,7 +619,7 @@ def test_follower_without_reachable_leader_fetches_from_bootstrap_servers() -> N
     assert [each.to for each in sent(actions)] == [BOOTSTRAP_SERVER]
 
 
-# What comes first
+# Order of actions
 
 
 def test_responses_follow_the_persisted_election_state() -> None:

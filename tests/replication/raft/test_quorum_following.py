@@ -1,4 +1,4 @@
-"""The log's side of the quorum: who may read on where, truncation, snapshots (KIP-595, KIP-630)."""
+"""Fetch validation, truncation and snapshots of the Raft log (KIP-595, KIP-630)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from odradek.replication.raft.raft_log import (
 )
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voter_history import ControlChange
-from tests.replication.raft.machines import key, machine, reply, sent, voter
-from tests.replication.raft.quorum_log import MemoryLog
+from tests.replication.raft.memory_raft_log import MemoryLog
+from tests.replication.raft.raft_clients import key, machine, reply, sent, voter
 
-# The leader's log: epochs 1 1 2 2 2 5 5
+# Log of the leader: epochs 1 1 2 2 2 5 5
 LOG = [1, 1, 2, 2, 2, 5, 5]
 
 
@@ -50,9 +50,9 @@ LOG = [1, 1, 2, 2, 2, 5, 5]
         (3, 2, ValidOffset()),
         (5, 2, ValidOffset()),
         (7, 5, ValidOffset()),
-        (3, 1, EpochEndOffset(1, 2)),  # has more of epoch 1 than there is
+        (3, 1, EpochEndOffset(1, 2)),  # has more records of epoch 1 than the leader
         (6, 2, EpochEndOffset(2, 5)),
-        (6, 3, EpochEndOffset(2, 5)),  # an epoch that never led here
+        (6, 3, EpochEndOffset(2, 5)),  # an epoch that the leader does not have
         (8, 5, EpochEndOffset(5, 7)),
         (9, 7, EpochEndOffset(5, 7)),
     ],
@@ -98,11 +98,11 @@ def test_truncation_offset_of_a_follower(
     assert truncation_offset(MemoryLog(mine), reported) == end
 
 
-# Following
+# Followers
 
 
 class Follower:
-    """Node 1, whose leader in epoch 6 is 2."""
+    """Return node 1, which follows node 2 in epoch 6."""
 
     def __init__(self, epochs: Sequence[int] = (1, 1, 3), *, observes: bool = False) -> None:
         self.log = MemoryLog(epochs)
@@ -127,7 +127,7 @@ def test_fetched_records_are_appended_before_the_next_fetch() -> None:
     one = Follower()
     actions = one.is_reported(records=["x", "y"], high_watermark=4)
     assert list(actions) == [AppendFetchedRecords(["x", "y"], 6, durable=True)]
-    assert list(one.machine.tick(150)) == [], "no fetch in the meantime"
+    assert list(one.machine.tick(150)) == [], "no fetch before the truncation"
     one.log.append([*MemoryLog([6, 6]).entries])
     actions = one.machine.appended([], 160)
     assert actions[0] == AdvanceHighWatermark(4)
@@ -169,7 +169,7 @@ def test_truncation_restores_previous_voters() -> None:
     actions = one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
     assert (one.voters.ids, one.is_voter) == ((2, 3), False)
     assert one.deadline_ms == 2001, (
-        "its removal may never be committed: it may have to transition_to_candidate"
+        "its removal may never be committed, so it may still start an election"
     )
     reported = FetchResponse(epoch=6, leader_id=2, diverging=EpochEndOffset(1, 1))
     one.handle_response(sent(actions)[0].number, reported, 2)
@@ -262,5 +262,7 @@ def test_fetch_snapshot_position_validation(
     request = FetchSnapshotRequest(replica=key(2), epoch=1, snapshot_id=wanted, position=position)
     response = reply(one.handle_request(request, 1003))
     assert isinstance(response, FetchSnapshotResponse)
-    size = 2 if error is ErrorCode.none else 0  # bytes: this log's snapshots have one a record
+    size = (
+        2 if error is ErrorCode.none else 0
+    )  # bytes; a snapshot of this log has one byte per record
     assert (response.error, response.size) == (error, size)

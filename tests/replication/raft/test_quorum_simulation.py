@@ -1,4 +1,4 @@
-"""Quorums of three to five under faults, seed by seed; and bugs put in, which that must find."""
+"""Simulated quorums of three to five nodes with faults, and mutants that the simulation must find."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from odradek.replication.raft.messages import FetchResponse
 from tests.replication.raft.quorum_invariants import Caller, Violation
 from tests.replication.raft.quorum_mutants import FOUND_OFTEN, FOUND_SELDOM
-from tests.replication.raft.quorum_simulation import Simulation, Weather, simulate
+from tests.replication.raft.quorum_simulation import FaultRates, Simulation, simulate
 
-STORM = Weather(loss=0.1, refusal=0.01, crash_at_disk=0.2, slow_flush=0.1, batch=1, pause_ms=30)
+STORM = FaultRates(loss=0.1, refusal=0.01, crash_at_disk=0.2, slow_flush=0.1, batch=1, pause_ms=30)
 
 
 @pytest.mark.parametrize("hundred", range(3))
 def test_quorum_keeps_invariants_and_recovers(hundred: int) -> None:
     progress = [simulate(seed) for seed in range(100 * hundred, 100 * hundred + 100)]
-    assert sum(len(run.ledger.committed) for run in progress) > 1000
-    assert sum(len(run.ledger.leaders) for run in progress) > 300
+    assert sum(len(run.history.committed) for run in progress) > 1000
+    assert sum(len(run.history.leaders) for run in progress) > 300
 
 
 @pytest.mark.slow
@@ -57,19 +57,19 @@ def test_same_seed_repeats_the_run() -> None:
     first, second = simulate(7), simulate(7)
     assert first.now == second.now
     for reported in ("leaders", "votes", "committed"):
-        assert getattr(first.ledger, reported) == getattr(second.ledger, reported)
+        assert getattr(first.history, reported) == getattr(second.history, reported)
 
 
 def test_response_to_request_before_restart_is_dropped() -> None:
     run = Simulation(0)
     run.reliable = True
     node = run.nodes[1]
-    asked_before = Caller(node.id, node.life, number=1)
+    asked_before = Caller(node.id, node.run_number, number=1)
     run._crash(node)
     run._restart(node)
     assert node.quorum is not None
     news = FetchResponse(epoch=9)
     run._deliver_response(asked_before, news)
     assert node.quorum.epoch == 0
-    run._deliver_response(asked_before._replace(life=node.life), news)
+    run._deliver_response(asked_before._replace(run_number=node.run_number), news)
     assert node.quorum.epoch == 9

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replication.raft.quorum_stage import Stage, add, remove
+from tests.replication.raft.transcript_quorum import Stage, add, remove
 from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("quorum")

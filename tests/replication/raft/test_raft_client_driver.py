@@ -1,4 +1,4 @@
-"""What the driver asks and has done while others ask, and others have it done."""
+"""The driver of the Raft client with concurrent requests, responses and disk operations."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from odradek.replication.raft.messages import (
 from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
 from odradek.replication.raft.raft_client_driver import Events, RaftClientDriver
-from tests.replication.raft.machines import machine
+from tests.replication.raft.raft_clients import machine
 from tests.support.metadata_nodes import new_node, raw_log
 
 
 class Held:
-    """A channel, and a lane of the disk: what is asked of them waits until it is let go."""
+    """Network channel and disk whose operations wait until the test releases them."""
 
     def __init__(self) -> None:
         self.requests: list[RaftRequest] = []
@@ -75,7 +75,7 @@ def driver_of(held: Held) -> RaftClientDriver:
 
 
 def wanting(*actions: RaftAction) -> Callable[[int], Events]:
-    """An event by which the state machine wants that done."""
+    """Return an event that makes the state machine return these actions."""
     return lambda now_ms: actions
 
 
@@ -97,7 +97,7 @@ async def test_newer_request_cancels_the_request_in_flight() -> None:
         assert held.requests == [older.request]
         held.writes[0].set()
         await wait_all_tasks_blocked()
-        assert len(held.writes) == 2, "the second event has its turn"
+        assert len(held.writes) == 2, "the second event is handled"
         assert held.requests == [older.request, newer.request]
         held.writes[1].set()
         nursery.cancel_scope.cancel()

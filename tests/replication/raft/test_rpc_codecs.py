@@ -129,7 +129,7 @@ RESPONSES: list[tuple[type[RaftRequest], RaftResponse]] = [
 
 
 def through_request(request: RaftRequest, version: int) -> Any:
-    """The entity that who is asked in this version reads."""
+    """Return the entity that the receiver of this version decodes."""
     form = codec_of(request)
     sent = messages.write_request(form.api.key, version, form.write_request(request))
     return messages.read_request(form.api.key, version, memoryview(sent))
@@ -150,7 +150,7 @@ def through_response(
 
 
 def lost_in(request: RaftRequest, version: int) -> RaftRequest:
-    """The request without the fields that a version lacks."""
+    """Return the request without the fields that a version does not have."""
     match request:
         case VoteRequest() if version < 1:
             return replace(request, voter=None, candidate=ReplicaKey(request.candidate.id))
@@ -209,7 +209,7 @@ def test_old_versions_omit_leader_endpoints(
 def test_oldest_version_of_a_request_depends_on_its_fields() -> None:
     vote = REQUESTS[1]
     assert versions_of(vote) == range(2, 3), "there are no pre-votes before KIP-996"
-    assert versions_of(REQUESTS[5]) == range(13, 19), "the log is named by its id"
+    assert versions_of(REQUESTS[5]) == range(13, 19), "the topic is identified by its id"
     assert versions_of(REQUESTS[8]) == range(1, 2), "AckWhenCommitted"
     assert versions_of(ApiVersionsRequest()) == range(4, 5), "features with a lowest level of 0"
 

@@ -28,7 +28,7 @@ from tests.support.metadata_nodes import (
 
 
 async def sent() -> tuple[SnapshotId, bytes]:
-    """One of another node with the same log, and more in it."""
+    """Return a snapshot of a node with two committed configs."""
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -66,7 +66,7 @@ async def test_start_removes_partial_fetched_snapshot() -> None:
 
 @pytest.mark.parametrize("published", [False, True])
 async def test_log_continues_from_installed_snapshot(published: bool) -> None:
-    """Also where power was lost between its name and the log: the next start empties that."""
+    """After a power loss between rename and truncation, the next start truncates the log."""
     snapshot, data = await sent()
     node = new_node()
     metadata = await started(node)
@@ -123,7 +123,7 @@ async def test_newer_snapshot_may_replace_one_before_it_is_loaded() -> None:
 
     async def blocking(call: Callable[..., Any], *args: Any) -> Any:
         if len(sent) > 1:
-            install(*sent.pop())  # whose turn it is
+            install(*sent.pop())  # a newer snapshot replaces it
         return call(*args)
 
     install(*sent[0])
@@ -132,7 +132,7 @@ async def test_newer_snapshot_may_replace_one_before_it_is_loaded() -> None:
 
 
 async def test_caught_up_follower_is_sent_no_snapshot_during_retention() -> None:
-    """The log's start moves before they do."""
+    """The log start offset advances before snapshots and segments are deleted."""
     node = new_node()
     settings = MetadataLogSettings(segment_bytes=16_384, retention_bytes=0)
     metadata = await started(node, settings=settings)

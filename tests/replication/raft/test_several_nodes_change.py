@@ -1,4 +1,4 @@
-"""Voters that are added, removed, moved, or lose their disks (KIP-853)."""
+"""Voters are added, removed, change their endpoints, or lose their disks (KIP-853)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.quorum_of_nodes import Life, Nodes, play, voter_of
+from tests.replication.raft.metadata_quorum import MetadataQuorum, NodeRun, play, voter_of
 from tests.support.metadata_nodes import LOG_DIRECTORY, ROOT, configs
 
 
-async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) -> RaftResponse:
+async def asked(
+    quorum: MetadataQuorum, request: AddVoterRequest | RemoveVoterRequest
+) -> RaftResponse:
     """Send a request to the leader; retried while another change is in progress."""
     while True:
         leader = await quorum.leader()
@@ -32,24 +34,24 @@ async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) ->
         request = replace(request)
 
 
-def voters(quorum: Nodes) -> list[tuple[int, ...]]:
-    return [tuple(each.id for each in life.metadata.quorum.voters) for life in quorum.up()]
+def voters(quorum: MetadataQuorum) -> list[tuple[int, ...]]:
+    return [tuple(each.id for each in node_run.metadata.quorum.voters) for node_run in quorum.up()]
 
 
-def stored(life: Life) -> QuorumStateData:
-    return decode_quorum_state(life.node.files.read(LOG_DIRECTORY / "quorum-state"))
+def stored(node_run: NodeRun) -> QuorumStateData:
+    return decode_quorum_state(node_run.node.files.read(LOG_DIRECTORY / "quorum-state"))
 
 
 def test_voter_is_added_and_others_are_removed() -> None:
-    async def story(quorum: Nodes) -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
         await quorum.commit("a")
         quorum.start(4)
-        await quorum.level()
+        await quorum.until_equal()
         assert (await asked(quorum, AddVoterRequest(voter=voter_of(4)))).error == 0
-        await quorum.level()
+        await quorum.until_equal()
         assert voters(quorum) == [(1, 2, 3, 4)] * 4
-        first, *others = (life.metadata.image for life in quorum.up())
-        assert all(each == first for each in others), "at a control record, too"
+        first, *others = (node_run.metadata.image for node_run in quorum.up())
+        assert all(each == first for each in others), "also at a control record"
         for each in (1, 2):
             response = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
             assert response.error == 0
@@ -57,20 +59,20 @@ def test_voter_is_added_and_others_are_removed() -> None:
         await quorum.crash(1)
         await quorum.crash(2)
         await quorum.commit("b")
-        await quorum.level()
+        await quorum.until_equal()
         assert voters(quorum) == [(3, 4)] * 2
         disks = {each: await quorum.crash(each) for each in (3, 4)}
         for each, disk in disks.items():
             quorum.start(each, disk)
         await quorum.commit("c")
-        await quorum.level()
+        await quorum.until_equal()
         assert voters(quorum) == [(3, 4)] * 2
 
-    play(story)
+    play(scenario)
 
 
 def test_leader_that_removed_itself_resigns_after_commit() -> None:
-    async def story(quorum: Nodes) -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
         response = await asked(quorum, RemoveVoterRequest(voter=voter_of(first.id).key))
@@ -79,25 +81,25 @@ def test_leader_that_removed_itself_resigns_after_commit() -> None:
         second = await quorum.leader()
         assert second is not first
         await quorum.commit("b")
-        await quorum.level()
-        assert first.metadata.quorum.leader_id == second.id, "it observes"
+        await quorum.until_equal()
+        assert first.metadata.quorum.leader_id == second.id, "it is an observer"
 
-    play(story)
+    play(scenario)
 
 
 def test_controller_joins_automatically() -> None:
-    async def story(quorum: Nodes) -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
         await quorum.commit("a")
         quorum.start(4)
         await quorum.until(lambda: set(voters(quorum)) == {(1, 2, 3, 4)})
         await quorum.commit("b")
-        await quorum.level()
+        await quorum.until_equal()
 
-    play(story, quorum_settings=QuorumSettings(auto_join=True))
+    play(scenario, quorum_settings=QuorumSettings(auto_join=True))
 
 
 def test_voter_with_new_disk_is_removed_and_added_again() -> None:
-    async def story(quorum: Nodes) -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
         leader = await quorum.leader()
         await quorum.commit("a")
         lost = next(each for each in quorum.voters if each != leader.id)
@@ -114,23 +116,23 @@ def test_voter_with_new_disk_is_removed_and_added_again() -> None:
             )
         )
         await quorum.commit("b")
-        await quorum.level()
+        await quorum.until_equal()
 
-    play(story, quorum_settings=QuorumSettings(auto_join=True))
+    play(scenario, quorum_settings=QuorumSettings(auto_join=True))
 
 
 def test_single_voter_grows_to_three_and_shrinks_again() -> None:
     """A single voter leads, and continues while others join."""
 
-    async def story(quorum: Nodes) -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
         for each in (2, 3):
             quorum.start(each)
-            await quorum.level()
+            await quorum.until_equal()
             assert (await asked(quorum, AddVoterRequest(voter=voter_of(each)))).error == 0
         await quorum.commit("b")
-        await quorum.level()
+        await quorum.until_equal()
         for each in (2, 3):
             response = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
             assert response.error == 0
@@ -139,11 +141,11 @@ def test_single_voter_grows_to_three_and_shrinks_again() -> None:
         assert first.activity == [True]
         assert set(configs(first.metadata.image)) == {"a", "b", "c"}
 
-    play(story, voters=1)
+    play(scenario, voters=1)
 
 
 def test_static_quorum_is_upgraded_to_dynamic() -> None:
-    async def story(quorum: Nodes) -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
         await quorum.commit("a")
         leader = await quorum.leader()
         with pytest.raises(KRaftVersionChangeRejected):
@@ -153,26 +155,26 @@ def test_static_quorum_is_upgraded_to_dynamic() -> None:
         assert stored(leader).current_voters == (1, 2, 3)
         await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
         await quorum.commit("b")
-        await quorum.level()
+        await quorum.until_equal()
         assert {each.metadata.kraft_version for each in quorum.up()} == {1}
-        for life in quorum.up():
-            assert [each.key for each in life.metadata.quorum.voters] == [
+        for node_run in quorum.up():
+            assert [each.key for each in node_run.metadata.quorum.voters] == [
                 voter_of(each).key for each in quorum.voters
             ]
         leader = await quorum.restart(leader.id)
         await quorum.commit("c")
-        await quorum.level()
+        await quorum.until_equal()
         assert stored(leader).data_version == 1
         quorum.start(4)
-        await quorum.level()
+        await quorum.until_equal()
         assert (await asked(quorum, AddVoterRequest(voter=voter_of(4)))).error == 0
 
-    play(story, static=True)
+    play(scenario, static=True)
 
 
 @pytest.mark.parametrize("static", [False, True])
 def test_voter_change_on_full_disk_is_rejected_until_there_is_space(static: bool) -> None:
-    async def story(quorum: Nodes) -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
         await quorum.commit("a")
         await quorum.pass_time(5)  # all UpdateRaftVoter requests are complete
         leader = await quorum.leader()
@@ -196,11 +198,11 @@ def test_voter_change_on_full_disk_is_rejected_until_there_is_space(static: bool
             await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
         else:
             assert (await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))).error == 0
-        await quorum.level()
+        await quorum.until_equal()
         assert leader.metadata.kraft_version == 1
         assert len(leader.metadata.quorum.voters) == (3 if static else 2)
 
-    play(story, static=static)
+    play(scenario, static=static)
 
 
 def test_same_seed_is_the_same_run() -> None:
@@ -209,11 +211,11 @@ def test_same_seed_is_the_same_run() -> None:
         world = VirtualWorld(11)
 
         async def main() -> None:
-            async with Nodes(world) as quorum:
+            async with MetadataQuorum(world) as quorum:
                 for round in range(3):
                     leader = await quorum.leader()
                     await quorum.commit(f"c{round}")
-                    reported.append(f"{world.clock.monotonic()} {quorum.described(leader)}")
+                    reported.append(f"{world.clock.monotonic()} {quorum.describe(leader)}")
                     await quorum.restart(leader.id)
 
         world.run(main)

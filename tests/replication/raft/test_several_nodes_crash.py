@@ -1,7 +1,6 @@
-"""Power lost at every sync of a voter, and random misfortune: what was acknowledged stays.
+"""Power loss at every sync of a voter, and random faults: acknowledged commits survive.
 
-After each crash the node starts on what is left of its disk, takes part again, and has what the
-others have.
+After each crash the node starts on its remaining disk, rejoins the quorum, and gets the same image as the others.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from odradek.replication.raft.messages import AddVoterRequest, RemoveVoterReques
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.quorum_of_nodes import Life, Nodes, voter_of
+from tests.replication.raft.metadata_quorum import MetadataQuorum, NodeRun, voter_of
 
 SETTINGS = MetadataLogSettings(retention_bytes=1500)
 
 
-async def some_work(quorum: Nodes) -> None:
-    """Commits, with a snapshot on each node that prunes its log."""
+async def some_work(quorum: MetadataQuorum) -> None:
+    """Commit records, and take a snapshot on each node, which deletes earlier segments."""
     for number in range(6):
         await quorum.commit(f"c{len(quorum.acknowledged)}")
         if number % 3 == 2:
             await quorum.snapshots()
 
 
-async def _chosen(quorum: Nodes, role: str) -> Life:
+async def _chosen(quorum: MetadataQuorum, role: str) -> NodeRun:
     leader = await quorum.leader()
-    await quorum.level()
+    await quorum.until_equal()
     if role == "leader":
         return leader
     return next(each for each in quorum.up() if each is not leader)
@@ -42,7 +41,7 @@ def _syncs_of(role: str) -> int:
     world, found = VirtualWorld(5), []
 
     async def main() -> None:
-        async with Nodes(world, settings=SETTINGS) as quorum:
+        async with MetadataQuorum(world, settings=SETTINGS) as quorum:
             victim = await _chosen(quorum, role)
             before = victim.node.files.syncs
             await some_work(quorum)
@@ -61,14 +60,14 @@ def test_power_loss_at_every_sync(role: str) -> None:
         world = VirtualWorld(sync)
 
         async def main(sync: int = sync, world: VirtualWorld = world) -> None:
-            async with Nodes(world, settings=SETTINGS) as quorum:
+            async with MetadataQuorum(world, settings=SETTINGS) as quorum:
                 victim = await _chosen(quorum, role)
                 files = victim.node.files
                 (files.cut_power_at if sync % 2 else files.cut_power_after)(files.syncs + sync)
                 await some_work(quorum)
                 await quorum.restart(victim.id)
                 await some_work(quorum)
-                await quorum.level()
+                await quorum.until_equal()
 
         world.run(main)
 
@@ -76,18 +75,18 @@ def test_power_loss_at_every_sync(role: str) -> None:
 MISFORTUNES = ["crash", "cut off", "decapitate", "snapshot", "restart", "voters", "work"]
 
 
-async def misfortune(quorum: Nodes, source: random.Random) -> None:
-    victim = source.choice(list(quorum.lives))
+async def misfortune(quorum: MetadataQuorum, source: random.Random) -> None:
+    victim = source.choice(list(quorum.runs))
     match source.choice(MISFORTUNES):
         case "crash":
             await quorum.restart(victim)
         case "decapitate":
-            for life in quorum.active():
-                await quorum.restart(life.id)
+            for node_run in quorum.active():
+                await quorum.restart(node_run.id)
         case "cut off":
-            quorum.cut_off = {victim}
+            quorum.partitioned = {victim}
         case "restart":
-            disks = {each: await quorum.crash(each) for each in list(quorum.lives)}
+            disks = {each: await quorum.crash(each) for each in list(quorum.runs)}
             for each, disk in disks.items():
                 quorum.start(each, disk)
         case "snapshot":
@@ -98,7 +97,7 @@ async def misfortune(quorum: Nodes, source: random.Random) -> None:
             pass
 
 
-async def change_voters(quorum: Nodes, about: int) -> None:
+async def change_voters(quorum: MetadataQuorum, about: int) -> None:
     """Remove a voter, with any response. At least three voters must remain."""
     leader = await quorum.leader()
     voters = [each.id for each in leader.metadata.quorum.voters]
@@ -111,7 +110,7 @@ async def change_voters(quorum: Nodes, about: int) -> None:
         await quorum.during(partial(leader.metadata.respond, request))
 
 
-async def misfortunes(quorum: Nodes, source: random.Random, rounds: int) -> None:
+async def misfortunes(quorum: MetadataQuorum, source: random.Random, rounds: int) -> None:
     for _ in range(rounds):
         quorum.loss = source.choice([0.0, 0.0, 0.1, 0.3])
         await misfortune(quorum, source)
@@ -120,14 +119,14 @@ async def misfortunes(quorum: Nodes, source: random.Random, rounds: int) -> None
             await quorum.commit(f"c{len(quorum.acknowledged)}")
         await quorum.pass_time(source.choice([0.0, 0.01, 0.3, 3.0]))
         if source.random() < 0.5:
-            quorum.cut_off.clear()
+            quorum.partitioned.clear()
 
 
 def live_through(seed: int) -> None:
     source, world = random.Random(seed), VirtualWorld(seed)
 
     async def main() -> None:
-        async with Nodes(
+        async with MetadataQuorum(
             world,
             source.choice([3, 5]),
             static=source.random() < 0.3,
@@ -137,10 +136,10 @@ def live_through(seed: int) -> None:
         ) as quorum:
             quorum.start(9, may_vote=source.random() < 0.7)
             await misfortunes(quorum, source, 8)
-            quorum.cut_off.clear()
+            quorum.partitioned.clear()
             quorum.loss = 0.0
             await quorum.commit("last")
-            await quorum.level()
+            await quorum.until_equal()
             assert len({each.metadata.leader_epoch for each in quorum.up()}) == 1
             assert len(quorum.active()) == 1
 
@@ -159,10 +158,10 @@ def test_acknowledged_commits_survive_many_seeds() -> None:
         live_through(seed)
 
 
-async def _with_snapshot(quorum: Nodes) -> None:
-    """No log to begin with any more: a newcomer has to be sent a snapshot."""
+async def _with_snapshot(quorum: MetadataQuorum) -> None:
+    """The log start offset is above 0, so a new node fetches a snapshot."""
     await some_work(quorum)
-    await quorum.level()
+    await quorum.until_equal()
     leader = await quorum.leader()
     assert leader.metadata._log.start_offset > 0
 
@@ -176,18 +175,18 @@ def test_power_loss_at_every_sync_of_a_new_node(may_vote: bool) -> None:
         world = VirtualWorld(sync)
 
         async def main(sync: int = sync, world: VirtualWorld = world) -> bool:
-            async with Nodes(world, settings=SETTINGS) as quorum:
+            async with MetadataQuorum(world, settings=SETTINGS) as quorum:
                 await _with_snapshot(quorum)
                 newcomer = quorum.start(7, may_vote=may_vote)
                 files = newcomer.node.files
                 (files.cut_power_at if sync % 2 else files.cut_power_after)(sync)
                 await quorum.commit("while it comes")
                 await quorum.pass_time(1)
-                lives = newcomer.node.power.on
+                runs = newcomer.node.power.on
                 await quorum.restart(7)
                 await quorum.commit("after it came")
-                await quorum.level()
-                return lives
+                await quorum.until_equal()
+                return runs
 
         survived = world.run(main)
     assert sync > 8

@@ -1,4 +1,4 @@
-"""Voters that come, go and move while the quorum works (KIP-853), and the upgrade that allows it."""
+"""Voters are added, removed and updated (KIP-853), and a static quorum is upgraded."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from odradek.replication.raft.quorum_state import QuorumRole, QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
-from tests.replication.raft.machines import key, machine, reply, sent, voter
-from tests.replication.raft.quorum_log import Entry, MemoryLog
+from tests.replication.raft.memory_raft_log import Entry, MemoryLog
+from tests.replication.raft.raft_clients import key, machine, reply, sent, voter
 
 ELSEWHERE = (VoterEndpoint("NOT-THE-QUORUMS", "h", 1),)
 REPORTED = ApiVersionsResponse(kraft_versions=(0, 1))
 
 
 class Led:
-    """Node 1 leads epoch 1 of `others` too, and has committed the epoch's first records."""
+    """Return node 1, which leads the voters and `others` in epoch 1 and has committed its first records."""
 
     def __init__(self, *others: int, kraft_version: int = 1, committed: bool = True) -> None:
         self.log = MemoryLog()
@@ -87,7 +87,7 @@ class Led:
         return self.machine.flushed(self.log.end_offset, 1, self.now)
 
     def fetch(self, node_id: int) -> Sequence[RaftAction]:
-        """From the log's end, as one who has all."""
+        """Fetch from the log end offset, as a replica that has caught up."""
         request = FetchRequest(
             replica=key(node_id),
             epoch=1,
@@ -144,7 +144,7 @@ def test_add_voter_without_ack_when_committed_responds_after_append() -> None:
         (True, ApiVersionsResponse(kraft_versions=(0, 0)), ErrorCode.invalid_request),
         (True, ApiVersionsResponse(), ErrorCode.invalid_request),
         (True, ApiVersionsResponse(error=ErrorCode.invalid_request), ErrorCode.request_timed_out),
-        (True, None, ErrorCode.request_timed_out),  # not to be reached
+        (True, None, ErrorCode.request_timed_out),  # unreachable
     ],
 )
 def test_unsuitable_voter_is_rejected(
@@ -223,7 +223,9 @@ def test_voter_change_requires_leader_and_committed_voters(change: RaftRequest) 
     (appends, *_) = one_by_one.receives(RemoveVoterRequest(voter=key(3)))
     assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
     one_by_one.append_voters(appends)
-    one_by_one.machine.tick(3000)  # who asked waits no longer; the change is not committed still
+    one_by_one.machine.tick(
+        3000
+    )  # the request has timed out, and the change is still not committed
     assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
 
     follower = Led(2, 3)
@@ -278,7 +280,7 @@ def test_leader_that_removed_itself_leads_until_commit() -> None:
     assert quorum.machine.may_stop
     quorum.machine.tick(5000)
     quorum.machine.tick(50_000)
-    assert quorum.machine.role is QuorumRole.UNATTACHED, "it is elected no more"
+    assert quorum.machine.role is QuorumRole.UNATTACHED, "it is not elected again"
 
 
 def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
@@ -357,7 +359,7 @@ def test_voter_request_about_itself() -> None:
 
 
 def test_order_of_endpoints_does_not_cause_an_update() -> None:
-    """Kafka's keeps them by name."""
+    """Kafka stores endpoints by listener name."""
     two = (*voter(1).endpoints, VoterEndpoint("SECURE", "h1", 9094))
     known = (replace(voter(1), endpoints=two[::-1]), voter(2), voter(3))
     assert follower_request(replace(voter(1), endpoints=two), voters=known, auto_join=False) is None

@@ -1,5 +1,7 @@
-"""Voters whose leader's host refuses connections: a leader that has ended is not waited for
-(docs/metadata.md)."""
+"""Voters start an election without waiting for the fetch timeout if the leader's host refuses connections.
+
+See docs/metadata.md.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import FetchResponse, VoteRequest, VoteResponse
 from odradek.replication.raft.quorum_state import QuorumRole
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
-from tests.replication.raft.machines import key, machine, reply, sent
+from tests.replication.raft.raft_clients import key, machine, reply, sent
 
 
 class Follower:
-    """A follower of node 1 in epoch 4, which has responded to a fetch at 0."""
+    """Follower of node 1 in epoch 4, which has responded to a fetch at time 0."""
 
     def __init__(
         self, me: int, *others: int, received: bool = True, observes: bool = False
@@ -43,13 +45,13 @@ class Follower:
             self._see(self.machine.tick(due), due)
 
     def receive(self, now_ms: int) -> None:
-        """The leader responds."""
+        """Deliver a response of the leader."""
         self.pass_time(now_ms)
         response = FetchResponse(epoch=4, leader_id=1)
         self._see(self.machine.handle_response(self._fetch, response, now_ms), now_ms)
 
     def miss(self, now_ms: int, *, refused: bool = True) -> None:
-        """The leader's host refuses, or only nothing comes."""
+        """Fail the requests to the leader: its host refuses the connection, or there is no response."""
         self.pass_time(now_ms)
         self._see(self.machine.handle_request_failure(self._fetch, now_ms, refused=refused), now_ms)
 
@@ -65,7 +67,7 @@ class Follower:
         return response.granted
 
     def campaigns_at(self) -> int:
-        """Time of its next election if no message arrives."""
+        """Return the time of the next election if no message arrives."""
         while self.machine.role is QuorumRole.FOLLOWER:
             due = self.machine.deadline_ms
             assert due is not None
@@ -165,7 +167,7 @@ def test_rejected_prospective_voter_follows_live_leader_with_full_timeout() -> N
 
 
 def losing(*others: int, received: bool = True) -> tuple[Follower, dict[int, int]]:
-    """Node 2 at 2000, prospective; and under which number each was asked for a pre-vote."""
+    """Return node 2 as a prospective voter at time 2000, and the number of the pre-vote request to each node."""
     one = Follower(2, *others, received=received)
     one.miss(1960, refused=received)
     asked = {each.to: each.number for each in sent(one.machine.tick(2000))}
@@ -204,7 +206,7 @@ def test_lost_election_before_refused_connection_is_retried_after_backoff() -> N
 
 
 def test_restarted_leader_may_grant_pre_vote() -> None:
-    """The third voter is silent, so that nothing is lost yet."""
+    """The third voter has not responded, so the election is not lost yet."""
     one, asked = losing(3)
     one.machine.handle_request_failure(asked[1], 2001, refused=True)
     (again,) = sent(one.machine.tick(2021))

@@ -1,4 +1,4 @@
-"""A log in memory for the quorum's state machine: what is flushed survives a crash, the rest does not."""
+"""Raft log in memory: flushed records survive a crash, others do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odradek.replication.raft.voter_history import ControlChange
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record: a `value` of the leader of `epoch`, or a change of voters or version."""
+    """A record: a `value` of the leader of `epoch`, or a change of the voters or of kraft.version."""
 
     epoch: int
     value: object
@@ -21,7 +21,7 @@ class Entry:
 
 
 class MemoryLog:
-    """A `LogView`. All entries stay in `entries`, also those below `start_offset`, to be compared."""
+    """Log whose `entries` also keep those below `start_offset`, for comparison."""
 
     def __init__(self, epochs: Iterable[int] = ()) -> None:
         self.entries: list[Entry] = []
@@ -85,12 +85,12 @@ class MemoryLog:
         self.truncate(self.durable_end)
 
     def snapshot(self, end_offset: int) -> None:
-        """Take one of all below, and drop what it holds."""
+        """Write a snapshot of all entries below an offset, and delete these."""
         self.snapshots = [SnapshotId(end_offset, self.entries[end_offset - 1].epoch)]
         self.start_offset = end_offset
 
     def install(self, entries: Iterable[Entry], snapshot_id: SnapshotId) -> None:
-        """The log is nothing but this snapshot now."""
+        """Replace the log by a snapshot."""
         self.truncate(0)
         self.append(entries)
         self.flush()

@@ -1,4 +1,4 @@
-"""A quorum of whole `MetadataManager` nodes, each on a disk of its own, over a network in memory.
+"""A quorum of MetadataManager nodes, each with its own disk, over a network in memory.
 
     quorum = Nodes(world, voters=3)
     async with quorum:
@@ -6,8 +6,8 @@
         await quorum.commit("a")
         await quorum.crash(leader)
 
-Time moves in `pass_time` alone. A crash cuts a node's power, and then ends its tasks; what asked it
-a request has no response. A partitioned node sends and receives nothing.
+Time advances only in `pass_time`. A crash cuts the power of a node and then ends its tasks; pending requests to it
+fail. A partitioned node neither sends nor receives messages.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def voter_of(node_id: int) -> Voter:
 
 
 @dataclass(eq=False)
-class Life:
-    """A node from one start to the next crash."""
+class NodeRun:
+    """A node between a start and the next stop or crash."""
 
     id: int
     node: VirtualNode
     metadata: MetadataManager
     nursery: trio.Nursery | None = None
-    over: trio.Event = field(default_factory=trio.Event)
+    ended: trio.Event = field(default_factory=trio.Event)
     activity: list[bool] = field(default_factory=list)
     deltas: list[MetadataDelta] = field(default_factory=list)
 
@@ -82,8 +82,8 @@ class Life:
         self.scope.cancel()
 
 
-class Nodes:
-    """See the module. Nodes 1 to `voters` vote from the start; `static`: by their configs alone."""
+class MetadataQuorum:
+    """Quorum of nodes. Nodes 1 to `voters` are the first voters; `static` ones are in the configs only."""
 
     def __init__(
         self,
@@ -105,17 +105,17 @@ class Nodes:
         self.settings = settings
         self.quorum_settings = quorum_settings or QuorumSettings()
         self.max_idle_ms = max_idle_ms
-        self.lives: dict[int, Life] = {}
-        self.cut_off: set[int] = set()
+        self.runs: dict[int, NodeRun] = {}
+        self.partitioned: set[int] = set()
         self.lost_disks: set[int] = set()
         self.observers: set[int] = set()
-        self.strangers: set[int] = set()
+        self.foreign_nodes: set[int] = set()
         """Nodes that were formatted for another cluster."""
         self.acknowledged: list[str] = []
-        self.questions = 0  # that nodes have asked each other
+        self.requests_sent = 0  # between nodes
         self._nursery: trio.Nursery | None = None
 
-    async def __aenter__(self) -> Nodes:
+    async def __aenter__(self) -> MetadataQuorum:
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         for each in self.voters:
@@ -123,17 +123,17 @@ class Nodes:
         return self
 
     async def __aexit__(self, *failure: Any) -> Any:
-        for life in self.lives.values():
-            life.end()
-        await self.until(lambda: all(life.over.is_set() for life in self.lives.values()))
+        for node_run in self.runs.values():
+            node_run.end()
+        await self.until(lambda: all(node_run.ended.is_set() for node_run in self.runs.values()))
         return await self._manager.__aexit__(*failure)
 
-    # Lives
+    # Start and stop
 
     def start(
         self, node_id: int, disk: VirtualDisk | None = None, *, may_vote: bool = True
-    ) -> Life:
-        """On its disk, or on a new one."""
+    ) -> NodeRun:
+        """Start a node on a disk, by default a new one."""
         assert self._nursery is not None
         fresh = disk is None
         if disk is None:
@@ -148,19 +148,19 @@ class Nodes:
         if not may_vote:
             self.observers.add(node_id)
         may_vote = node_id not in self.observers
-        life = Life(node_id, node, self._metadata(node, node_id, may_vote=may_vote))
-        life.metadata.on_active(life.activity.append)
-        life.metadata.subscribe(life.deltas.append)
-        self.lives[node_id] = life
-        self._nursery.start_soon(self._live, life)
-        return life
+        node_run = NodeRun(node_id, node, self._metadata(node, node_id, may_vote=may_vote))
+        node_run.metadata.on_active(node_run.activity.append)
+        node_run.metadata.subscribe(node_run.deltas.append)
+        self.runs[node_id] = node_run
+        self._nursery.start_soon(self._run_node, node_run)
+        return node_run
 
     def _metadata(self, node: VirtualNode, node_id: int, *, may_vote: bool) -> MetadataManager:
         where = [Endpoint("CONTROLLER", f"host-{node_id}", 9093, 0)]
         static = {each: (f"host-{each}", 9093) for each in self.voters}
         member = QuorumMember(
             node_id,
-            "another" if node_id in self.strangers else "cluster",
+            "another" if node_id in self.foreign_nodes else "cluster",
             directory_of(node_id + 100 * (node_id in self.lost_disks)),
             tuple(where) if may_vote else (),
             static_voters=static if self.static else {},
@@ -175,44 +175,44 @@ class Nodes:
             max_idle_ms=self.max_idle_ms,
         )
         return MetadataManager(
-            node.seams, ROOT, member, channel=Wire(self, node_id), settings=settings
+            node.seams, ROOT, member, channel=InMemoryChannel(self, node_id), settings=settings
         )
 
-    async def _live(self, life: Life) -> None:
+    async def _run_node(self, node_run: NodeRun) -> None:
         try:
-            with life.scope:
+            with node_run.scope:
                 async with trio.open_nursery() as nursery:
-                    await life.metadata.start()
-                    life.nursery = nursery
-                    await life.metadata.run()
+                    await node_run.metadata.start()
+                    node_run.nursery = nursery
+                    await node_run.metadata.run()
         except BaseException as error:
             if not _crashed(error):
                 raise
         finally:
-            life.nursery = None
-            life.over.set()
+            node_run.nursery = None
+            node_run.ended.set()
 
     async def crash(self, node_id: int) -> VirtualDisk:
-        """What is left of its disk."""
-        life = self.lives.pop(node_id)
-        life.end()
-        while not life.over.is_set():
+        """Crash a node, and return its disk with the data that survived."""
+        node_run = self.runs.pop(node_id)
+        node_run.end()
+        while not node_run.ended.is_set():
             await self.pass_time(0.01)
-        return life.node.disk.crash(self.world.seed)
+        return node_run.node.disk.crash(self.world.seed)
 
-    async def restart(self, node_id: int) -> Life:
+    async def restart(self, node_id: int) -> NodeRun:
         return self.start(node_id, await self.crash(node_id))
 
     async def stop(self, node_id: int) -> VirtualDisk:
-        """In order: the quorum is handed over, everything flushed."""
-        life = self.lives[node_id]
-        await self.during(lambda: life.metadata.shut_down(5.0))
-        life.scope.cancel()
-        while not life.over.is_set():
+        """Shut a node down: it resigns, and flushes its log."""
+        node_run = self.runs[node_id]
+        await self.during(lambda: node_run.metadata.shut_down(5.0))
+        node_run.scope.cancel()
+        while not node_run.ended.is_set():
             await self.pass_time(0.01)
-        await self.during(life.metadata.close)
-        del self.lives[node_id]
-        return life.node.disk
+        await self.during(node_run.metadata.close)
+        del self.runs[node_id]
+        return node_run.node.disk
 
     # Time
 
@@ -220,16 +220,16 @@ class Nodes:
         await self.world.clock.run_for(seconds)
 
     async def until(self, reached: Callable[[], T], within: float = 20.0) -> T:
-        """Let time pass until that is true."""
+        """Advance time until the condition is true."""
         waited = 0.0
         while not (found := reached()):
-            assert waited < within, [self.described(each) for each in self.lives.values()]
+            assert waited < within, [self.describe(each) for each in self.runs.values()]
             await self.pass_time(0.01)
             waited += 0.01
         return found
 
     async def during(self, call: Callable[[], Any], within: float = 20.0) -> Any:
-        """Let time pass until the call is done."""
+        """Advance time until the call has returned."""
         results: list[Any] = []
         failures: list[BaseException] = []
 
@@ -246,19 +246,19 @@ class Nodes:
             raise failures[0]
         return results[0]
 
-    # What they do
+    # Operations
 
-    def up(self) -> list[Life]:
-        return [each for each in self.lives.values() if each.is_up]
+    def up(self) -> list[NodeRun]:
+        return [each for each in self.runs.values() if each.is_up]
 
-    def active(self) -> list[Life]:
+    def active(self) -> list[NodeRun]:
         return [each for each in self.up() if each.metadata.is_active]
 
-    async def leader(self) -> Life:
-        """The active controller of the latest epoch among those that are not cut off."""
+    async def leader(self) -> NodeRun:
+        """Wait for the active controller of the latest epoch that is not partitioned."""
 
-        def found() -> Life | None:
-            active = [each for each in self.active() if each.id not in self.cut_off]
+        def found() -> NodeRun | None:
+            active = [each for each in self.active() if each.id not in self.partitioned]
             return max(active, key=lambda each: each.metadata.leader_epoch, default=None)
 
         return await self.until(found)
@@ -275,18 +275,18 @@ class Nodes:
             return
 
     async def snapshots(self) -> None:
-        """Each node takes one of its own."""
-        for life in self.up():
+        """Take a snapshot on every node."""
+        for node_run in self.up():
             with suppress(NodeCrashed):
-                await self.during(life.metadata.take_snapshot)
+                await self.during(node_run.metadata.take_snapshot)
 
-    async def level(self, within: float = 20.0) -> None:
-        """Until all have the same image, with all that was acknowledged in it."""
+    async def until_equal(self, within: float = 20.0) -> None:
+        """Wait until all nodes have the same image with all acknowledged commits."""
 
         def same() -> bool:
             images = [each.metadata.image for each in self.up()]
             first = replace(images[0], timestamp_ms=0)
-            return len(images) == len(self.lives) and all(
+            return len(images) == len(self.runs) and all(
                 replace(each, timestamp_ms=0) == first for each in images
             )
 
@@ -295,22 +295,25 @@ class Nodes:
             missing = set(self.acknowledged) - set(configs(each.metadata.image))
             assert not missing, f"node {each.id} lacks {sorted(missing)}"
 
-    def described(self, life: Life) -> str:
-        quorum, cut = life.metadata.quorum, ", cut off" if life.id in self.cut_off else ""
+    def describe(self, node_run: NodeRun) -> str:
+        quorum, cut = (
+            node_run.metadata.quorum,
+            ", partitioned" if node_run.id in self.partitioned else "",
+        )
         return (
-            f"{life.id}{'' if life.is_up else ' down'} of {quorum.leader_id} in "
-            f"{quorum.leader_epoch}, {life.metadata.image.offset} of {quorum.high_watermark} of "
-            f"{quorum.log_end_offset}{', active' if life.metadata.is_active else ''}{cut}"
+            f"{node_run.id}{'' if node_run.is_up else ' down'} of {quorum.leader_id} in "
+            f"{quorum.leader_epoch}, {node_run.metadata.image.offset} of {quorum.high_watermark} of "
+            f"{quorum.log_end_offset}{', active' if node_run.metadata.is_active else ''}{cut}"
         )
 
 
-class Wire:
-    """One node's way to the others."""
+class InMemoryChannel:
+    """Network channel of one node."""
 
-    def __init__(self, nodes: Nodes, node_id: int) -> None:
+    def __init__(self, nodes: MetadataQuorum, node_id: int) -> None:
         self._nodes = nodes
         self._me = node_id
-        self._event_lock = 0
+        self._next_server = 0
         self._chance = random.Random(f"{nodes.world.seed} {node_id}")
 
     async def send_request(
@@ -319,39 +322,39 @@ class Wire:
         nodes = self._nodes
         if to == BOOTSTRAP_SERVER:
             others = [each for each in nodes.voters if each != self._me]
-            self._event_lock += 1
-            to = others[self._event_lock % len(others)]
-        nodes.questions += 1
+            self._next_server += 1
+            to = others[self._next_server % len(others)]
+        nodes.requests_sent += 1
         await trio.sleep(DELAY_SECONDS)
-        self._may_be_lost()
-        life = nodes.lives.get(to)
-        if {self._me, to} & nodes.cut_off:
+        self._lose_at_random()
+        node_run = nodes.runs.get(to)
+        if {self._me, to} & nodes.partitioned:
             await trio.sleep(1.5)
             raise RequestFailed(f"node {to} is partitioned")
-        if life is None or life.nursery is None or not life.node.power.on:
+        if node_run is None or node_run.nursery is None or not node_run.node.power.on:
             raise NodeNotRunning(f"node {to} is down")
         if isinstance(request, ApiVersionsRequest):
             return ApiVersionsResponse(kraft_versions=(0, 1))
         responses: list[RaftResponse] = []
         done = trio.Event()
-        life.nursery.start_soon(_serve, life, replace(request), responses, done)
+        node_run.nursery.start_soon(_serve, node_run, replace(request), responses, done)
         await done.wait()
         await trio.sleep(DELAY_SECONDS)
-        self._may_be_lost()
-        if not responses or {self._me, to} & nodes.cut_off:
-            raise RequestFailed(f"node {to} broke off")
+        self._lose_at_random()
+        if not responses or {self._me, to} & nodes.partitioned:
+            raise RequestFailed(f"node {to} closed the connection")
         return responses[0]
 
-    def _may_be_lost(self) -> None:
+    def _lose_at_random(self) -> None:
         if self._chance.random() < self._nodes.loss:
-            raise RequestFailed("lost on the way")
+            raise RequestFailed("the message was lost")
 
 
 async def _serve(
-    life: Life, request: RaftRequest, responses: list[RaftResponse], done: trio.Event
+    node_run: NodeRun, request: RaftRequest, responses: list[RaftResponse], done: trio.Event
 ) -> None:
     try:
-        responses.append(await life.metadata.respond(request))
+        responses.append(await node_run.metadata.respond(request))
     except (KafkaError, NodeCrashed):
         pass
     finally:
@@ -364,17 +367,21 @@ def _crashed(error: BaseException) -> bool:
     return isinstance(error, NodeCrashed | trio.Cancelled)
 
 
-def values(lives: Sequence[Life]) -> list[set[str]]:
-    return [set(configs(each.metadata.image)) for each in lives]
+def values(runs: Sequence[NodeRun]) -> list[set[str]]:
+    return [set(configs(each.metadata.image)) for each in runs]
 
 
 def play(
-    story: Callable[[Nodes], Awaitable[None]], *, seed: int = 1, voters: int = 3, **how: object
+    scenario: Callable[[MetadataQuorum], Awaitable[None]],
+    *,
+    seed: int = 1,
+    voters: int = 3,
+    **how: object,
 ) -> None:
     world = VirtualWorld(seed)
 
     async def main() -> None:
-        async with Nodes(world, voters, **how) as quorum:  # type: ignore[arg-type]
-            await story(quorum)
+        async with MetadataQuorum(world, voters, **how) as quorum:  # type: ignore[arg-type]
+            await scenario(quorum)
 
     world.run(main)

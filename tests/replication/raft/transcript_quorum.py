@@ -1,4 +1,4 @@
-"""A scripted quorum: a transcript delivers the messages, and every effect is a line of it."""
+"""Quorum for transcripts: commands deliver the messages, and every effect is a line."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import NO_LEADER, Voter
-from tests.replication.raft.machines import key, voter
-from tests.replication.raft.quorum_log import Entry, MemoryLog
+from tests.replication.raft.memory_raft_log import Entry, MemoryLog
+from tests.replication.raft.raft_clients import key, voter
 
 CLIENT = 0
 
 
 class Stage:
-    """Nodes 1 to n, of which the first are voters; `story` is what has been done."""
+    """Quorum of nodes 1 to n, of which the first are voters; `story` has the lines."""
 
     def __init__(self, nodes: int, voters: int) -> None:
         self.story: list[str] = []
@@ -63,7 +63,7 @@ class Stage:
         for each in self._logs:
             self.start(each)
 
-    # What happens
+    # Commands
 
     def start(self, node: int) -> None:
         self.down.discard(node)
@@ -80,7 +80,7 @@ class Stage:
         self._logs[node].crash()
 
     def kill(self, node: int) -> None:
-        """The process stops and its host runs: requests to it fail at once."""
+        """Stop the process while its host runs: requests to it fail at once."""
         asking = [(sender, number) for sender, to, _, number in self._held if to == node]
         self.lose_power(node)
         self._refusing.add(node)
@@ -88,13 +88,13 @@ class Stage:
             self._act(sender, self.machines[sender].handle_request_failure(number, self.now))
 
     def cut_off(self, node: int) -> None:
-        """Nothing from or to it arrives; what was on its way is lost."""
+        """Partition a node: pending messages from and to it are lost."""
         self.down.add(node)
         self._wire = [each for each in self._wire if node not in each[:2]]
         self._held = [each for each in self._held if node not in each[:2]]
 
     def time_out(self, node: int) -> None:
-        """Time passes for this node until it does something about it."""
+        """Advance the time of a node until it starts an election."""
         before = (self.machines[node].role, self.machines[node].epoch)
         for _ in range(200):
             due = self.machines[node].deadline_ms
@@ -114,7 +114,7 @@ class Stage:
             self._act(node, self.machines[node].tick(self.now))
 
     def arrive(self) -> None:
-        """All that is on its way arrives, and what comes of it, until only fetches wait."""
+        """Deliver all messages, and those that follow from them, until only fetches wait."""
         while self._wire:
             sender, to, message, number, about = self._wire.pop(0)
             if {sender, to} & self.down:

@@ -1,4 +1,4 @@
-"""Machines of a quorum to play with, and what is in the actions that they ask for."""
+"""Raft clients for tests, and access to the messages in their actions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
-from tests.replication.raft.quorum_log import MemoryLog
+from tests.replication.raft.memory_raft_log import MemoryLog
 
 
 def voter(node_id: int, port: int = 9093) -> Voter:
-    """Node n has directory n."""
+    """Return voter n with directory id n."""
     return Voter(node_id, UUID(int=node_id), (VoterEndpoint("C", f"h{node_id}", port),))
 
 
@@ -33,7 +33,7 @@ def machine(
     kraft_version: int = 0,
     settings: QuorumSettings | None = None,
 ) -> RaftClient:
-    """Not started; `log` may be the epochs of its records. Time-outs are without jitter."""
+    """Return a client that is not started and has no jitter. `log` may be the epochs of its records."""
     voters = [voter(each) for each in (*others, *(() if observes else (me,)))]
     changes = [
         ControlChange(-1, kraft_version=kraft_version),
