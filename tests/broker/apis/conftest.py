@@ -1,8 +1,5 @@
-"""A broker without disks and sockets: the image and the controller's operations are the real ones.
-
-`ask` goes through the codec in both directions, so that what a handler answers is known to fit the
-version it answers in.
-"""
+"""Fixtures of the handler tests: a broker without disks and sockets, and a client that encodes requests and
+decodes responses, so that each response is valid in its version."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class Client:
         )
 
     async def ask(self, api: apis.Api, version: int, **values: Any) -> Any:
-        """The response as kio's entity."""
+        """Send a request and return the response as kio's entity."""
         frame = memoryview(messages.write_request(api.key, version, values))
         ctx = RequestContext(
             self.broker,
@@ -62,7 +59,7 @@ class Client:
         pass
 
     async def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
-        """A topic; configs with `_` for dots."""
+        """Create a topic; `_` in config names stands for a dot."""
         response = await self.ask(
             apis.CREATE_TOPICS,
             7,
@@ -87,7 +84,7 @@ class Client:
 
 @pytest.fixture
 def configs() -> dict[str, str]:
-    """Configs of the broker; tests override it."""
+    """Configs of the broker; tests override them."""
     return {}
 
 
@@ -103,7 +100,7 @@ def client(broker: FakeBroker) -> Client:
 
 @pytest.fixture
 def client_of() -> Callable[..., Client]:
-    """A client of a running node: its handlers are called without a socket."""
+    """Client of a running node that calls its handlers without a socket."""
     return Client
 
 
@@ -111,7 +108,7 @@ CONFIG = {
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "log.retention.check.interval.ms": "1000",
-    # Given to both: without, Odradek has others for one machine.
+    # Set for both: Odradek's defaults for a single node differ.
     "socket.send.buffer.bytes": "102400",
     "socket.receive.buffer.bytes": "102400",
 }
@@ -121,7 +118,7 @@ CONFIG = {
 def brokers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    """Apache Kafka and Odradek, for the tests that ask both."""
+    """Apache Kafka and Odradek, for tests that compare them."""
     directory = tmp_path_factory.mktemp("side-by-side")
     with (
         start_kafka(directory / "kafka", config=CONFIG, log_dir_count=2) as kafka,

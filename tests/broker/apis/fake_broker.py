@@ -1,4 +1,4 @@
-"""A broker without disks and sockets: the metadata image and the controller's operations are the real ones."""
+"""Broker without disks and sockets, with the real metadata image and controller operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from odradek.testing.virtual_clock import VirtualClock
 
 
 class FakeMetadata:
-    """Decides and applies like the real one, and keeps nothing."""
+    """Metadata manager that applies controller operations at once and stores nothing."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.image = MetadataImage(offset=0, epoch=1, features=dict(images.DEFAULT_FEATURES))
@@ -33,7 +33,7 @@ class FakeMetadata:
     is_active = True
 
     def subscribe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
-        """Nobody has to be told: what changes has changed when it is awaited."""
+        """There are no notifications: a change is applied when it is awaited."""
         return lambda: None
 
     @property

@@ -1,8 +1,6 @@
-"""Asking Apache Kafka and us the same, and what of two answers is compared.
-
-Compared is all that a client can tell, but for what must differ: addresses, ids, sizes of disks, the
-words of an error (that there are some is compared).
-"""
+"""Requests to Apache Kafka and Odradek, and the comparison of their responses. Everything that a client can see
+is compared, except addresses, ids, disk sizes and the texts of errors. Whether there is an error text is
+compared."""
 
 from __future__ import annotations
 
@@ -29,13 +27,13 @@ DIFFER = {
     "port",
     "log_dir",
 }
-# Configs whose values follow from where the two run.
+# Configs whose values depend on the environment of the brokers.
 OWN_CONFIGS = {
     "controller.listener.names",
     "controller.quorum.bootstrap.servers",
     "listeners",
     "log.dirs",
-    "socket.receive.buffer.bytes",  # a test's node has its own defaults
+    "socket.receive.buffer.bytes",  # a single node has other defaults
     "socket.send.buffer.bytes",
 }
 
@@ -45,7 +43,7 @@ Values = dict[str, Any]
 def ask(
     broker: BrokerProcess, api: Api, version: int, values: Values, source: str = "127.0.0.1"
 ) -> Any:
-    """The answer of one request, sent from the address `source`; None if the connection is closed."""
+    """Response to one request that is sent from the address `source`; None if the connection is closed."""
     host, _, port = broker.bootstrap.rpartition(":")
     head = api.key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\x00\x01x"
     if api.flexible(version):
@@ -67,7 +65,7 @@ def ask(
 
 
 def plain(value: Any) -> Any:
-    """What is left to compare; lists without their order."""
+    """The part of a response that is compared; the order of lists does not matter."""
     if is_dataclass(value):
         found = {
             field.name: plain(getattr(value, field.name))
@@ -93,7 +91,7 @@ def plain(value: Any) -> Any:
 
 
 class Both:
-    """Asks both, and collects where they differ."""
+    """Sends requests to both brokers and collects the differences."""
 
     def __init__(
         self, kafka: BrokerProcess, odradek: BrokerProcess, source: str = "127.0.0.1"

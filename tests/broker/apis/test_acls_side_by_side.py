@@ -1,8 +1,6 @@
-"""ACLs on Apache Kafka 4.3 and here: the same ACLs, the same requests, the same answers.
-
-The client that is refused comes from 127.0.0.2, for which some things are allowed and all else is
-not; whoever sets the ACLs comes from 127.0.0.1, as Kafka's own parts do, and may do everything.
-"""
+"""ACL tests with Apache Kafka 4.3 and Odradek: the same ACLs and requests get the same responses. The
+restricted client sends from 127.0.0.2. The client that sets the ACLs, and Kafka's own components, send from
+127.0.0.1, which may do everything."""
 
 from __future__ import annotations
 
@@ -122,7 +120,7 @@ def test_create_describe_and_delete_acls(admin: Both, brokers: Brokers) -> None:
     for version in apis.CREATE_ACLS.versions:
         admin(apis.CREATE_ACLS, version, creations=EVERYTHING)
     admin(apis.CREATE_ACLS, 3, creations=[])
-    # ANY where an ACL has to say what: INVALID_REQUEST here, while Kafka trips over the whole request.
+    # ANY in an ACL: Odradek returns INVALID_REQUEST, while Kafka fails the whole request.
     for wrong in (
         creation(TOPIC, "", Op.READ),
         creation(CLUSTER, "other", Op.ALTER),
@@ -165,7 +163,7 @@ def test_create_describe_and_delete_acls(admin: Both, brokers: Brokers) -> None:
 
 
 def _settled(brokers: Brokers, wanted: Values, at_least: int) -> None:
-    """Kafka's broker hears of ACLs from its controller, a moment later."""
+    """Wait for Kafka's broker, which receives the ACLs from its controller with a delay."""
     for broker in brokers:
         with deadline(10, "the ACLs") as check:
             while len(ask(broker, apis.DESCRIBE_ACLS, 3, filtered(**wanted)).resources) < at_least:
@@ -174,7 +172,7 @@ def _settled(brokers: Brokers, wanted: Values, at_least: int) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(brokers: Brokers) -> Brokers:
-    """With topics, and ACLs that let 127.0.0.2 do little."""
+    """Both brokers with topics, and with ACLs that restrict 127.0.0.2."""
     topics = [topic(name, 2) for name in TOPICS]
     for broker in brokers:
         ask(broker, apis.CREATE_TOPICS, 7, {"topics": topics, "timeout": 30_000})
@@ -202,7 +200,7 @@ def client(guarded: Brokers) -> Iterator[Both]:
     assert not both.differences, "\n".join(both.differences)
 
 
-def test_metadata(client: Both) -> None:
+def test_metadata_hides_unauthorized_topics(client: Both) -> None:
     names = [*TOPICS, "new-none", "gone", "a b"]
     for version in (0, 1, 7, 8, 9):
         more: Values = {"allow_auto_topic_creation": False} if version >= 4 else {}
@@ -216,7 +214,7 @@ def test_metadata(client: Both) -> None:
     client(apis.DESCRIBE_CLUSTER, 2, include_cluster_authorized_operations=True)
 
 
-def test_metadata_by_id(client: Both, guarded: Brokers) -> None:
+def test_metadata_by_id_hides_unauthorized_topics(client: Both, guarded: Brokers) -> None:
     responses = []
     for broker in guarded:
         values = {"topics": None, "allow_auto_topic_creation": False}
@@ -227,7 +225,7 @@ def test_metadata_by_id(client: Both, guarded: Brokers) -> None:
     assert responses[0] == responses[1]
 
 
-def test_describe_topic_partitions(client: Both) -> None:
+def test_describe_topic_partitions_hides_unauthorized_topics(client: Both) -> None:
     for names in ([], [*TOPICS, "gone"], ["hidden"]):
         client(
             apis.DESCRIBE_TOPIC_PARTITIONS,
@@ -238,7 +236,7 @@ def test_describe_topic_partitions(client: Both) -> None:
         )
 
 
-def test_topics(client: Both) -> None:
+def test_topic_operations_are_authorized(client: Both) -> None:
     for name in ("new-1", "new-seen-1", "other", "__cluster_metadata"):
         client(apis.CREATE_TOPICS, 7, topics=[topic(name)], timeout=30_000, validate_only=True)
     twice = [topic("other"), topic("other"), topic("new-2"), topic("another")]
@@ -255,7 +253,7 @@ def test_topics(client: Both) -> None:
     )
 
 
-def test_records(client: Both) -> None:
+def test_produce_and_fetch_are_authorized(client: Both) -> None:
     for version in (3, 9):
         for name in ("readable", "hidden", "gone"):
             client(
@@ -327,7 +325,7 @@ def test_records(client: Both) -> None:
         )
 
 
-def test_groups(client: Both) -> None:
+def test_group_operations_are_authorized(client: Both) -> None:
     groups = ("readers", "seen", "doomed", "hidden")
     for group in groups:
         client(apis.FIND_COORDINATOR, 3, key=group, key_type=0)
@@ -399,7 +397,7 @@ def test_groups(client: Both) -> None:
         client(apis.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=[txn])
 
 
-def test_configs_and_cluster(client: Both) -> None:
+def test_config_and_cluster_requests_are_authorized(client: Both) -> None:
     resources = [(2, "configured"), (2, "hidden"), (2, "readable"), (4, "1"), (16, "s"), (32, "g")]
     for kind, name in resources:
         resource = {"resource_type": kind, "resource_name": name}
@@ -429,7 +427,7 @@ def test_configs_and_cluster(client: Both) -> None:
     client(apis.DELETE_ACLS, 3, filters=[filtered()])
 
 
-def test_new_groups(client: Both) -> None:
+def test_consumer_group_requests_are_authorized(client: Both) -> None:
     for group, topics in (("hidden", ["readable"]), ("readers", ["readable", "hidden"])):
         client(
             apis.CONSUMER_GROUP_HEARTBEAT,
@@ -453,7 +451,7 @@ def test_new_groups(client: Both) -> None:
     )
 
 
-def test_transactions(client: Both) -> None:
+def test_transactional_requests_are_authorized(client: Both) -> None:
     for txn in ("hidden", "mine"):
         client(
             apis.TXN_OFFSET_COMMIT,
@@ -523,7 +521,7 @@ def test_transactions(client: Both) -> None:
     client(apis.WRITE_TXN_MARKERS, 1, markers=[marker])
 
 
-def test_the_transaction_coordinator(client: Both, guarded: Brokers) -> None:
+def test_transaction_coordinator_requests_are_authorized(client: Both, guarded: Brokers) -> None:
     for broker in guarded:
         with deadline(10, "the coordinator") as check:
             while _describe_error(broker, "mine") != "transactional_id_not_found":
@@ -532,7 +530,7 @@ def test_the_transaction_coordinator(client: Both, guarded: Brokers) -> None:
     internal = [{"name": "__transaction_state", "partitions": [0]}]
     for name in ("mine", "other"):
         who = {"transactional_id": name, "producer_id": 7_000_000, "producer_epoch": 0}
-        # Where it may, it is told what else is wrong, so that nobody makes up a producer id.
+        # An authorized client gets the next error, so that a producer id cannot be invented.
         client(apis.INIT_PRODUCER_ID, 5, **who, transaction_timeout=-1)
         for topics in (partitions, partitions[:1], [{"name": "writable", "partitions": [0]}]):
             old = {f"v3_and_below_{key}": value for key, value in who.items()}

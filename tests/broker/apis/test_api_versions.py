@@ -26,7 +26,7 @@ async def test_api_versions_lists_supported_apis(client: Any, version: int) -> N
     assert all(shown[key][1] == apis.APIS[key].max_version for key in shown)
 
 
-async def test_features(client: Any) -> None:
+async def test_api_versions_lists_features(client: Any) -> None:
     response = await client.ask(apis.API_VERSIONS, 4, **SOFTWARE)
     supported = {
         each.name: (each.min_version, each.max_version) for each in response.supported_features
@@ -36,12 +36,12 @@ async def test_features(client: Any) -> None:
     finalized = {each.name: each.max_version_level for each in response.finalized_features}
     assert finalized["metadata.version"] == 30
     assert finalized["transaction.version"] == 2
-    assert "kraft.version" not in finalized  # level 0 is no level
+    assert "kraft.version" not in finalized  # level 0 is not finalized
     assert response.finalized_features_epoch == client.broker.metadata.image.offset
 
 
-async def test_features_of_minimum_0_are_hidden_before_version_4(client: Any) -> None:
-    """KAFKA-17492: older clients break on them."""
+async def test_features_with_minimum_0_are_hidden_before_version_4(client: Any) -> None:
+    """KAFKA-17492: older clients fail on them."""
     response = await client.ask(apis.API_VERSIONS, 3, **SOFTWARE)
     assert [each.name for each in response.supported_features] == ["metadata.version"]
 
@@ -62,7 +62,7 @@ async def test_invalid_client_software_name_is_rejected(
     assert response.finalized_features_epoch == -1
 
 
-def test_unsupported_version_gets_a_response_of_version_0() -> None:
+def test_unsupported_version_gets_response_in_version_0() -> None:
     response = unsupported_version_response()
     assert response == bytes.fromhex("0023 00000001 0012 0000 0004")
     response = messages.read_response(apis.API_VERSIONS.key, 0, memoryview(response))

@@ -1,4 +1,4 @@
-"""Authorization of requests by the handlers."""
+"""Tests of the authorization of requests by the handlers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def topic_may(name: str, operation: AclOperation) -> Acl:
 
 @pytest.fixture
 def restricted(client: Any, broker: Any, client_of: Callable[..., Any]) -> Callable[..., Any]:
-    """A client that may do what the ACLs say, and no more."""
+    """Client that is allowed only what the ACLs allow."""
 
     def make(*acls: Acl) -> Any:
         authorizer = Authorizer()
@@ -74,7 +74,9 @@ async def test_metadata_hides_topics(client: Any, restricted: Callable[..., Any]
     assert "new" not in other.broker.metadata.image.topics_by_name
 
 
-async def test_creating_and_deleting(client: Any, restricted: Callable[..., Any]) -> None:
+async def test_create_and_delete_topics_are_authorized(
+    client: Any, restricted: Callable[..., Any]
+) -> None:
     await client.create("doomed")
     await client.create("kept")
     other = restricted(topic_may("made", Op.CREATE), topic_may("doomed", Op.DELETE))
@@ -91,7 +93,7 @@ async def test_creating_and_deleting(client: Any, restricted: Callable[..., Any]
     created = await other.ask(apis.CREATE_TOPICS, 7, topics=wanted, timeout=1000)
     assert codes(created.topics) == {"made": "none", "other": "topic_authorization_failed"}
     made = next(topic for topic in created.topics if topic.name == "made")
-    assert made.topic_config_error_code == 29  # the same, as a plain number
+    assert made.topic_config_error_code == 29  # the same as an integer
     assert (made.num_partitions, made.configs) == (-1, ())
     names = ["doomed", "kept", "gone"]
     deleted = await other.ask(apis.DELETE_TOPICS, 5, topic_names=names, timeout=1000)
@@ -108,7 +110,7 @@ async def test_creating_and_deleting(client: Any, restricted: Callable[..., Any]
 async def test_unauthorized_delete_of_new_topic_is_denied(
     client: Any, restricted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records are appended, and not yet committed: decided is on what they say."""
+    """The records of the topic are appended but not committed; the decision uses the image with these records."""
     metadata = client.broker.metadata
     committed = metadata.image
     topic_id = (await client.create("t")).topic_id
@@ -127,7 +129,7 @@ async def test_unauthorized_delete_of_new_topic_is_denied(
         assert "t" in metadata.image.topics_by_name
 
 
-async def test_configs(client: Any, restricted: Callable[..., Any]) -> None:
+async def test_config_requests_are_authorized(client: Any, restricted: Callable[..., Any]) -> None:
     await client.create("mine")
     await client.create("theirs")
     other = restricted(topic_may("mine", Op.ALTER_CONFIGS))
@@ -181,15 +183,15 @@ async def test_acl_apis_are_authorized(client: Any, restricted: Callable[..., An
     assert not admin.broker.metadata.image.acls
 
 
-def test_every_api_of_clients_has_a_rule() -> None:
+def test_all_client_apis_have_required_operations() -> None:
     from odradek.broker.requests.dispatch import SERVED
 
     missing = [apis.APIS[key].title for key in SERVED if apis.APIS[key] not in RULES]
     assert not missing
 
 
-async def test_acls_survive_a_restart(tmp_path: Path, client_of: Callable[..., Any]) -> None:
-    """They are in the metadata log, and asked from the first request on."""
+async def test_acls_survive_restart(tmp_path: Path, client_of: Callable[..., Any]) -> None:
+    """They are in the metadata log and apply from the first request."""
     configs = {
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "allow.everyone.if.no.acl.found": "true",

@@ -39,7 +39,7 @@ async def entry(client: Any, kind: int, name: str, config: str) -> Any:
 
 
 @pytest.mark.parametrize("version", apis.DESCRIBE_CONFIGS.versions)
-async def test_describe_at_every_version(client: Any, version: int) -> None:
+async def test_describe_configs_in_all_versions(client: Any, version: int) -> None:
     await client.create("t", retention_ms="5")
     results = await describe(
         client,
@@ -56,7 +56,7 @@ async def test_describe_at_every_version(client: Any, version: int) -> None:
     assert counts[:5] == [33, 340, 0, 17, 3]
     retention = next(each for each in results[0].configs if each.name == "retention.ms")
     assert (retention.value, retention.config_source, retention.read_only) == ("5", 1, False)
-    assert retention.synonyms == ()  # not asked for
+    assert retention.synonyms == ()  # not requested
     if version >= 3:
         assert retention.config_type == 5
         assert retention.documentation is None
@@ -107,7 +107,7 @@ async def test_unknown_resource_type_fails_the_whole_request(client: Any) -> Non
     assert [result.error_code.name for result in results] == ["invalid_request"] * 2
 
 
-# Altering
+# AlterConfigs and IncrementalAlterConfigs
 
 
 async def alter(
@@ -159,7 +159,7 @@ async def change(
 
 
 @pytest.mark.parametrize("version", apis.ALTER_CONFIGS.versions)
-async def test_alter_replaces_everything(client: Any, version: int) -> None:
+async def test_alter_configs_replaces_all_configs(client: Any, version: int) -> None:
     await client.create("t", retention_ms="5", preallocate="true")
     altered = await alter(client, (TOPIC, "t", {"retention.ms": "6"}), version=version)
     assert altered == ["none"]
@@ -261,7 +261,7 @@ async def test_dynamic_broker_configs_are_applied(client: Any) -> None:
     assert config.log_config().retention_ms == 7 * 24 * 3600 * 1000
 
 
-async def test_lists_of_brokers(client: Any) -> None:
+async def test_append_and_subtract_of_broker_lists(client: Any) -> None:
     assert await change(client, BROKER, "", ("log.cleanup.policy", APPEND, "compact")) == "none"
     found = await entry(client, BROKER, "", "log.cleanup.policy")
     assert found.value == "delete,compact"
@@ -269,7 +269,7 @@ async def test_lists_of_brokers(client: Any) -> None:
     assert client.broker.config.log_config().cleanup_policy == ("compact",)
 
 
-async def test_groups_and_client_metrics(client: Any) -> None:
+async def test_configs_of_groups_and_client_metrics(client: Any) -> None:
     changes = ("consumer.session.timeout.ms", SET, "50000")
     assert await change(client, GROUP, "g", changes) == "none"
     found = await entry(client, GROUP, "g", "consumer.session.timeout.ms")
@@ -279,7 +279,7 @@ async def test_groups_and_client_metrics(client: Any) -> None:
     assert (found.value, found.config_source) == ("a,b", 7)
 
 
-async def test_log_levels(client: Any) -> None:
+async def test_log_levels_are_described_and_altered(client: Any) -> None:
     name = "odradek.test_configs"
     logging.getLogger(name).setLevel(logging.INFO)
     assert await change(client, LOGGER, "1", (name, SET, "DEBUG"), validate_only=True) == "none"
@@ -309,7 +309,7 @@ async def listed(client: Any, version: int, **values: Any) -> Any:
     }
 
 
-async def test_resources(client: Any) -> None:
+async def test_list_config_resources(client: Any) -> None:
     await client.create("t")
     await change(client, METRICS, "s", ("metrics", SET, "*"))
     await change(client, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))

@@ -1,4 +1,4 @@
-"""Elections, reassignments, features, the quorum: Apache Kafka 4.3 and us, side by side."""
+"""Tests of leader elections, reassignments, features and the quorum with Apache Kafka 4.3 and Odradek."""
 
 from __future__ import annotations
 

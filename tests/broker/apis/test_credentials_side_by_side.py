@@ -1,4 +1,4 @@
-"""SCRAM credentials and client quotas: Apache Kafka 4.3 and us, side by side."""
+"""Tests of SCRAM credentials and client quotas with Apache Kafka 4.3 and Odradek."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _has_users(wanted: set[str]) -> Callable[[BrokerProcess], bool]:
 
 
 def described_when(both: Both, condition: Callable[[BrokerProcess], bool]) -> None:
-    """Kafka's broker hears of changes from its controller, a moment later."""
+    """Response of Kafka's broker once it has received the change from its controller."""
     for broker in both.brokers:
         with deadline(10, "the change") as check:
             while not condition(broker):
@@ -110,7 +110,7 @@ def test_describe_client_quotas(both: Both) -> None:
 
 
 def entry(entity: Sequence[tuple[str, str | None]], **ops: float | None) -> Values:
-    """An entity and what becomes of its quotas; None takes one away."""
+    """Alteration of the quotas of an entity; None removes a quota."""
     return {
         "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
         "ops": [

@@ -1,4 +1,4 @@
-"""A produce with acks=all, while the in-sync replicas have less than the leader."""
+"""Tests of Produce with acks=all while in-sync replicas lag behind the leader."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ TIMEOUT_SECONDS = 20.0
 broker = broker_fixture(scope="function", topics={"t": 1})
 
 
-def in_sync(partition: Partition, *replicas: int, leader: int = -1, leader_epoch: int = -1) -> None:
-    """The cluster's word on who is in sync, and who leads: the same as before unless it is said."""
+def set_in_sync(
+    partition: Partition, *replicas: int, leader: int = -1, leader_epoch: int = -1
+) -> None:
+    """Apply a partition image with these in-sync replicas, by default with the same leader and leader epoch."""
     directories = tuple(UUID(int=1000 + replica) for replica in replicas)
     leader = partition.leader if leader < 0 else leader
     leader_epoch = partition.leader_epoch if leader_epoch < 0 else leader_epoch
     partition.update(PartitionImage(replicas, directories, replicas, leader, leader_epoch, 0))
 
 
-async def produce_to_two(
+async def produce_with_lagging_replica(
     broker: Broker, timeout_ms: int, flush: Callable[[Partition], Awaitable[None]]
 ) -> Topics:
-    """The answer of a partition with a second replica that has nothing yet; `flush` is what happens
-    while the answers before this one are sent."""
+    """Results of a Produce request to a partition whose second replica has no records; `flush` runs while
+    earlier responses are sent."""
     partition = await broker.node.partitions.get("t", None, 0)
-    in_sync(partition, partition.leader, partition.leader + 1)
+    set_in_sync(partition, partition.leader, partition.leader + 1)
 
     async def flush_responses() -> None:
         await flush(partition)
@@ -65,8 +67,8 @@ async def produce_to_two(
     return response.topics
 
 
-def too_few_in_sync(broker: Broker) -> None:
-    """Of two replicas one is, and that is not enough any more."""
+def shrink_below_min_isr(broker: Broker) -> None:
+    """One of two replicas is in sync, and min.insync.replicas is 2."""
 
     async def one_of_two() -> None:
         partition = await broker.node.partitions.get("t", None, 0)
@@ -79,14 +81,14 @@ def too_few_in_sync(broker: Broker) -> None:
     broker._call(one_of_two)
 
 
-def test_what_is_replicated_while_earlier_answers_are_sent_is_not_waited_for(
+def test_replication_during_flush_completes_produce(
     broker: Broker,
 ) -> None:
     async def alone_again(partition: Partition) -> None:
-        in_sync(partition, partition.leader)
+        set_in_sync(partition, partition.leader)
 
     async def run() -> Topics:
-        return await produce_to_two(broker, int(4000 * TIMEOUT_SECONDS), alone_again)
+        return await produce_with_lagging_replica(broker, int(4000 * TIMEOUT_SECONDS), alone_again)
 
     ((_, _, (outcome,)),) = broker._call(run)
     assert outcome.error_code == ErrorCode.none
@@ -94,60 +96,63 @@ def test_what_is_replicated_while_earlier_answers_are_sent_is_not_waited_for(
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
-def test_without_time_the_answer_is_that_it_is_up(broker: Broker, timeout_ms: int) -> None:
+def test_produce_without_timeout_times_out_at_once(broker: Broker, timeout_ms: int) -> None:
     async def nothing(partition: Partition) -> None:
         pass
 
     async def run() -> Topics:
-        return await produce_to_two(broker, timeout_ms, nothing)
+        return await produce_with_lagging_replica(broker, timeout_ms, nothing)
 
     ((_, _, (outcome,)),) = broker._call(run)
     assert outcome.error_code == ErrorCode.request_timed_out
 
 
-def test_who_has_ceased_to_lead_acknowledges_nothing(broker: Broker) -> None:
-    """Though it leads again, and the offset is below the high watermark: it may be another record."""
+def test_produce_is_not_acknowledged_after_leader_changes(broker: Broker) -> None:
+    """The broker leads again, and the offset is below the high watermark, but it may be of another record."""
 
     async def deposed_and_elected(partition: Partition) -> None:
         me, epoch = partition.leader, partition.leader_epoch
-        in_sync(partition, me, me + 1, leader=me + 1, leader_epoch=epoch + 1)
-        in_sync(partition, me, leader=me, leader_epoch=epoch + 2)
+        set_in_sync(partition, me, me + 1, leader=me + 1, leader_epoch=epoch + 1)
+        set_in_sync(partition, me, leader=me, leader_epoch=epoch + 2)
 
     async def run() -> Topics:
-        return await produce_to_two(broker, int(4000 * TIMEOUT_SECONDS), deposed_and_elected)
+        return await produce_with_lagging_replica(
+            broker, int(4000 * TIMEOUT_SECONDS), deposed_and_elected
+        )
 
     ((_, _, (outcome,)),) = broker._call(run)
     assert outcome.error_code == ErrorCode.not_leader_or_follower
 
 
-def test_what_is_committed_is_acknowledged_again_though_too_few_are_in_sync(broker: Broker) -> None:
-    """At once, and by where it is: its first answer was lost."""
+def test_duplicate_of_committed_batch_is_acknowledged_below_min_isr(broker: Broker) -> None:
+    """The response to the first request was lost; the duplicate gets its base offset at once."""
     records = batch(producer_id=7, producer_epoch=0, base_sequence=0)
     first = produce_batch(broker, "t", records)
 
-    too_few_in_sync(broker)
+    shrink_below_min_isr(broker)
     again = produce_batch(broker, "t", records)
     assert (again.error_code, again.base_offset) == (ErrorCode.none, first.base_offset)
     another = batch(producer_id=7, producer_epoch=0, base_sequence=1)
     assert produce_batch(broker, "t", another).error_code == ErrorCode.not_enough_replicas
 
 
-def test_what_was_on_its_way_behind_one_that_was_refused_is_not_out_of_order(
+def test_batches_after_rejected_batch_are_not_out_of_order(
     broker: Broker,
 ) -> None:
-    """Its producer did not know yet, and librdkafka would begin a new epoch."""
+    """The producer sent them before it received the error; librdkafka would start a new epoch after
+    OUT_OF_ORDER_SEQUENCE_NUMBER."""
 
     def send(sequence: int) -> ErrorCode:
         records = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
         return produce_batch(broker, "t", records).error_code
 
     assert send(0) == ErrorCode.none
-    too_few_in_sync(broker)
+    shrink_below_min_isr(broker)
     assert send(1) == ErrorCode.not_enough_replicas
 
     async def enough() -> None:
         partition = await broker.node.partitions.get("t", None, 0)
-        in_sync(partition, partition.leader)
+        set_in_sync(partition, partition.leader)
 
     broker._call(enough)
     assert send(2) == ErrorCode.not_enough_replicas

@@ -1,4 +1,4 @@
-"""What a broker has the active controller do: envelopes, from one handler to the other (KIP-590)."""
+"""Tests of forwarding to the active controller with Envelope requests (KIP-590)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NO_OPERATION = request_header(apis.CREATE_ACLS, 3, 1, "tests") + messages.write_
         ]
     },
 )
-"""Its frame is sound, and its handler closes the connection."""
+"""A valid frame whose handler closes the connection."""
 TOPIC = {
     "name": "t",
     "num_partitions": 2,
@@ -65,7 +65,7 @@ TOPIC = {
 
 
 class Channel:
-    """A channel that ends at another node, or nowhere."""
+    """Controller channel that leads to another node, or to none."""
 
     def __init__(self, controller: FakeBroker | None) -> None:
         self.controller = controller
@@ -81,7 +81,7 @@ class Channel:
 
 
 class Following(FakeMetadata):
-    """At once where the active controller is."""
+    """Metadata manager that has every change of the active controller at once."""
 
     is_active = False
 
@@ -103,7 +103,7 @@ class Nodes:
         self.broker.controller_channel = Channel(self.active)
 
     async def ask(self, api: apis.Api, values: Mapping[str, Any], version: int = -1) -> Any:
-        """Alice asks the broker."""
+        """Send a request of Alice to the broker."""
         version = api.max_version if version < 0 else version
         head = request_header(api, version, 77, "tests")
         frame = memoryview(head + messages.write_request(api.key, version, values))
@@ -160,7 +160,7 @@ async def ask_for(nodes: Nodes, name: str) -> ErrorCode:
 
 
 async def test_auto_created_topic_uses_principal_of_client(nodes: Nodes) -> None:
-    """By its own quota, therefore, which is not what the brokers have."""
+    """So the quota of the client applies, not that of the brokers."""
     quotas = ClientQuotas(samples=11, window_ms=1000)
     quotas.update({(("user", "alice"),): {"controller_mutation_rate": 0.01}})
     nodes.active.client_quotas = quotas
@@ -188,8 +188,8 @@ async def test_active_controller_does_not_forward(nodes: Nodes) -> None:
 
 
 async def test_new_active_controller_authorizes_the_client(nodes: Nodes) -> None:
-    """The envelope is on its way then, and the node its own controller: the right to send it is the node's,
-    what is in it the client's."""
+    """The node becomes the active controller while it sends the envelope to itself. The node is authorized to
+    send it, and the client for the request inside."""
     broker = nodes.broker
 
     class Elected(Channel):
@@ -214,7 +214,7 @@ async def test_forwarding_without_controller_returns_not_controller(nodes: Nodes
 
 
 async def test_own_broker_configs_are_validated_before_forwarding(nodes: Nodes) -> None:
-    """And what is left is forwarded."""
+    """Only the remaining resources are forwarded."""
     await create(nodes)
     nodes.active.register(2)
 
@@ -237,19 +237,19 @@ async def test_own_broker_configs_are_validated_before_forwarding(nodes: Nodes) 
     assert [each.error_code.name for each in response.responses] == [
         "none",
         "none",
-        "invalid_request",  # that is another broker's
+        "invalid_request",  # of another broker
         "none",
     ]
     loggers.set_level("odradek.node", None)
     image = nodes.active.metadata.image
     assert image.topic_configs("t") == {"retention.ms": "5"}
     assert image.config(ResourceType.BROKER, "2") == {"background.threads": "11"}
-    assert len(nodes.broker.controller_channel.envelopes) == 2  # the topic, and these configs
+    assert len(nodes.broker.controller_channel.envelopes) == 2  # for the topic and these configs
 
 
 async def test_cordoned_directories_are_validated_by_their_broker(nodes: Nodes) -> None:
-    """Which knows what it has: a list that a controller took would keep the broker from taking over any
-    dynamic config. Asked itself, the controller makes the list shorter, and no longer (KIP-1066)."""
+    """Only the broker knows its log directories: an invalid list that the controller accepted would keep the
+    broker from applying any dynamic config. The controller itself only accepts a shorter list (KIP-1066)."""
     nodes.active.register(2)
 
     def values(operation: int, value: str) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def test_forwarded_apis_are_served_by_controllers(api: apis.Api) -> None:
         assert find_controller_route(api.key) is not None
 
 
-# The controller's end
+# The controller
 
 
 async def envelope(broker: FakeBroker, **changes: Any) -> ErrorCode:
@@ -336,7 +336,7 @@ async def test_failover_during_envelope_returns_not_controller() -> None:
 
 
 async def test_envelope_needs_cluster_action_and_client_is_authorized() -> None:
-    """CLUSTER_ACTION is the sender's; whether the topic may be created is asked of Alice."""
+    """The sender needs CLUSTER_ACTION, and Alice the permission to create the topic."""
     broker = FakeBroker({})
 
     class OfNodes(Authorizer):

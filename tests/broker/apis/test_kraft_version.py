@@ -1,4 +1,5 @@
-"""UpdateFeatures makes a static quorum a dynamic one (KIP-853): its voters are in the log from then on."""
+"""Test of UpdateFeatures for kraft.version: a static quorum becomes a dynamic one, with its voters in the log
+(KIP-853)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.support.metadata_nodes import (
 
 
 async def static_quorum() -> tuple[Any, MetadataManager]:
-    """Of this node alone, as `controller.quorum.voters` made it."""
+    """Static quorum of this node alone, from `controller.quorum.voters`."""
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)
     log = raw_log(node.disk, formatted=False)
@@ -38,7 +39,7 @@ async def update(client: Any, level: int, *, upgrade_type: int = 1, dry_run: boo
     return name
 
 
-async def test_the_quorum_is_upgraded(client: Any) -> None:
+async def test_update_features_upgrades_quorum_to_dynamic(client: Any) -> None:
     node, metadata = await static_quorum()
     client.broker.metadata = metadata
     assert metadata.kraft_version == 0

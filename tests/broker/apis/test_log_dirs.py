@@ -1,4 +1,4 @@
-"""DescribeLogDirs, and what survives a restart: on a node with disks."""
+"""Tests of DescribeLogDirs and AlterReplicaLogDirs, on a node with disks that restarts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def described(client: Any, topics: Any = None, version: int = 5) -> dict[s
 
 
 async def append(node: Any, topic: str, partition: int) -> int:
-    """Bytes appended."""
+    """Append records and return their bytes."""
     batch = build_batch([Record(-1, 0, b"k", b"v", ())] * BATCH_RECORDS)
     opened = await node.partitions.get(topic, None, partition)
     opened.append(memoryview(batch), acks=-1, now_ms=0)
@@ -41,7 +41,7 @@ async def append(node: Any, topic: str, partition: int) -> int:
 
 
 @pytest.mark.parametrize("version", apis.DESCRIBE_LOG_DIRS.versions)
-async def test_every_version(client_of: Any, version: int) -> None:
+async def test_describe_log_dirs_in_all_versions(client_of: Any, version: int) -> None:
     async with Broker(topics={"t": 1}) as broker:
         size = await append(broker.node, "t", 0)
         (directory,) = (await described(client_of(broker.node.services), version=version)).values()
@@ -57,8 +57,8 @@ async def test_every_version(client_of: Any, version: int) -> None:
             assert not directory.is_cordoned
 
 
-async def test_describe_log_dirs_of_many_partitions_passes_the_loop() -> None:
-    """Each log's files may have to be opened for its size: others have their turns in between."""
+async def test_describe_log_dirs_of_many_partitions_yields_to_event_loop() -> None:
+    """The size of each log may require opening its files."""
     logs = [SimpleNamespace(topic="t", partition=n, size_bytes=n, high_watermark=0, end_offset=0)
             for n in range(200)]  # fmt: skip
     turns = 0
@@ -80,7 +80,7 @@ async def test_describe_log_dirs_of_many_partitions_passes_the_loop() -> None:
 async def test_renamed_files_do_not_fail_the_directory(
     client_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a thread, by a truncation or, with all there is, by the deletion of the topic."""
+    """Files are renamed in a thread by a truncation, or by the deletion of the topic."""
 
     def size_bytes(which: PartitionLog) -> int:
         if which.topic == "deleted":
@@ -123,13 +123,13 @@ async def test_describe_log_dirs_filters_by_topic(client_of: Any, tmp_path: Path
             sum(len(topic.partitions) for topic in directory.topics)
             for directory in (await described(client)).values()
         ]
-        assert counts == [3, 3]  # made in one go, they are spread
+        assert counts == [3, 3]  # created together, they are spread over the directories
 
 
 async def test_describe_log_dirs_of_offline_directory(
     client_of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Offline: error 56, and what was in it is offline in Metadata too."""
+    """The directory has error 56, and its partitions are offline in Metadata."""
     async with Broker(topics={"t": 2}, data=two_directories(tmp_path)) as broker:
         node = broker.node
         for index in range(2):
@@ -151,7 +151,7 @@ async def test_describe_log_dirs_of_offline_directory(
         assert (offline.leader_id, offline.offline_replicas) == (-1, (1,))
 
 
-async def test_topics_and_configs_survive_a_restart(client_of: Any, tmp_path: Path) -> None:
+async def test_topics_and_configs_survive_restart(client_of: Any, tmp_path: Path) -> None:
     def change(kind: int, name: str, key: str, value: str) -> dict[str, Any]:
         config = {"name": key, "config_operation": 0, "value": value}
         return {"resource_type": kind, "resource_name": name, "configs": [config]}
@@ -170,7 +170,7 @@ async def test_topics_and_configs_survive_a_restart(client_of: Any, tmp_path: Pa
             ],
         )
         assert {each.error_code.name for each in response.responses} == {"none"}
-        assert log.config.retention_ms == 5000  # at once, to logs that are open
+        assert log.config.retention_ms == 5000  # without a delay, to open logs
         assert log.config.max_message_bytes == 7000
         assert log.config.segment_bytes == 2_000_000
     async with Broker(data=tmp_path) as broker:
@@ -200,7 +200,7 @@ async def test_topics_and_configs_survive_a_restart(client_of: Any, tmp_path: Pa
 
 
 async def alter(client: Any, *moves: tuple[str, str, int], version: int = 2) -> list[str]:
-    """(path, topic, partition)s in one request; the errors, in the same order."""
+    """Send one request with (path, topic, partition) tuples and return the errors in the same order."""
     response = await client.ask(
         apis.ALTER_REPLICA_LOG_DIRS,
         version,
@@ -224,7 +224,7 @@ async def all_moved(node: Any) -> None:
 
 
 @pytest.mark.parametrize("version", apis.ALTER_REPLICA_LOG_DIRS.versions)
-async def test_j01_j18_a_replica_is_moved(client_of: Any, tmp_path: Path, version: int) -> None:
+async def test_j01_j18_replica_is_moved(client_of: Any, tmp_path: Path, version: int) -> None:
     async with Broker(topics={"t": 1}, data=two_directories(tmp_path)) as broker:
         node, client = broker.node, client_of(broker.node.services)
         for _ in range(20):
@@ -255,7 +255,7 @@ async def test_j01_j18_a_replica_is_moved(client_of: Any, tmp_path: Path, versio
 
 
 async def test_j03_move_of_missing_replica_is_remembered(client_of: Any, tmp_path: Path) -> None:
-    """Kafka's AlterReplicaLogDirsRequestTest: the topic later lands there."""
+    """As in Kafka's AlterReplicaLogDirsRequestTest: the topic is later created in that directory."""
     async with Broker(data=two_directories(tmp_path)) as broker:
         node, client = broker.node, client_of(broker.node.services)
         a, b = (str(each.path) for each in node.services.directories.all)
@@ -270,7 +270,7 @@ async def test_j03_move_of_missing_replica_is_remembered(client_of: Any, tmp_pat
         assert str((await node.partitions.get("t", None, 0)).log.directory.parent) == a
 
 
-async def test_every_error_of_a_move(client_of: Any, tmp_path: Path) -> None:
+async def test_errors_of_alter_replica_log_dirs(client_of: Any, tmp_path: Path) -> None:
     data = f"{two_directories(tmp_path)},{tmp_path / 'c'}"
     async with Broker(topics={"t": 2}, data=data) as broker:
         node, client = broker.node, client_of(broker.node.services)
@@ -287,7 +287,7 @@ async def test_every_error_of_a_move(client_of: Any, tmp_path: Path) -> None:
         node.logs.directory_of((await node.partitions.get("t", None, 1)).log).fail(
             OSError(5, "EIO")
         )
-        # The replica's own, the destination's, and any other: it may hold a copy.
+        # Any directory that is offline may have a copy of the replica.
         asked = [(c, "t", 1), (b, "t", 0)]
         assert await alter(client, *asked) == ["kafka_storage_error"] * 2
         assert await alter(client, (c, "t", 0)) == ["kafka_storage_error"]

@@ -18,7 +18,7 @@ def names(*topics: str, version: int = 13) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", apis.METADATA.versions)
-async def test_a_topic_at_every_version(client: Any, version: int) -> None:
+async def test_metadata_of_topic_in_all_versions(client: Any, version: int) -> None:
     created = await client.create("t", partitions=2)
     response = await client.ask(apis.METADATA, version, topics=names("t", version=version))
     (broker,) = response.brokers
@@ -48,7 +48,7 @@ async def test_a_topic_at_every_version(client: Any, version: int) -> None:
         assert response.error_code.name == "none"
 
 
-async def test_all_topics(client: Any) -> None:
+async def test_metadata_of_all_topics(client: Any) -> None:
     await client.create("a")
     await client.create("b")
 
@@ -56,7 +56,7 @@ async def test_all_topics(client: Any) -> None:
         response = await client.ask(apis.METADATA, version, topics=topics)
         return {topic.name for topic in response.topics}
 
-    assert await found(0, []) == {"a", "b"}  # in version 0 none means all
+    assert await found(0, []) == {"a", "b"}  # in version 0 an empty list means all topics
     assert await found(1, []) == set()
     assert await found(1, None) == {"a", "b"}
     assert await found(13, []) == set()
@@ -69,7 +69,7 @@ async def test_duplicate_topics_are_returned_once(client: Any) -> None:
     assert len(response.topics) == 1
 
 
-async def test_by_id(client: Any) -> None:
+async def test_metadata_by_topic_id(client: Any) -> None:
     created = await client.create("t")
     stranger = UUID(int=77)
     response = await client.ask(
@@ -106,7 +106,7 @@ async def test_missing_topics_are_created(client: Any) -> None:
     assert topic.error_code.name == "none"
     assert [partition.leader_id for partition in topic.partitions] == [1]
     response = await client.ask(apis.METADATA, 3, topics=names("old", version=3))
-    assert response.topics[0].error_code.name == "none"  # older clients cannot decline
+    assert response.topics[0].error_code.name == "none"  # older versions have no such field
 
 
 async def test_missing_topics_are_not_created_if_client_declines(client: Any) -> None:
@@ -166,15 +166,15 @@ async def test_internal_topics_are_created_with_their_configs(client: Any) -> No
     assert configs["cleanup.policy"] == "compact"
 
 
-async def test_authorized_operations_of_the_cluster(client: Any) -> None:
+async def test_metadata_has_authorized_operations_of_cluster(client: Any) -> None:
     response = await client.ask(
         apis.METADATA, 10, topics=[], include_cluster_authorized_operations=True
     )
     assert response.cluster_authorized_operations == 8096
 
 
-async def test_a_broker_without_the_clients_listener(client: Any) -> None:
-    """It cannot be told of, nor lead anything as far as the client is concerned."""
+async def test_broker_without_listener_of_client_is_left_out(client: Any) -> None:
+    """Its partitions have no leader for the client."""
     client.broker.register(2, "OTHER")
     response = await client.ask(
         apis.CREATE_TOPICS,
@@ -205,7 +205,7 @@ async def test_a_broker_without_the_clients_listener(client: Any) -> None:
     assert (await partition(0)).replica_nodes == (1,)
 
 
-async def test_a_fenced_broker(client: Any) -> None:
+async def test_fenced_broker_is_left_out(client: Any) -> None:
     client.broker.register(2)
     await client.create("t", partitions=2)
     image = client.broker.metadata.image

@@ -19,7 +19,7 @@ BURST_SECONDS = 5.0
 
 @pytest.fixture
 def quota(broker: Any) -> ClientQuotas:
-    """10 partitions at once, 2 a second."""
+    """Quota with a burst of 10 partitions and a rate of 2 per second."""
     made = ClientQuotas(samples=11, window_ms=1000, burst_seconds=BURST_SECONDS)
     made.update({(("user", "ANONYMOUS"),): {"controller_mutation_rate": RATE}})
     broker.client_quotas = made
@@ -50,7 +50,7 @@ async def create(client: Any, version: int, **partitions: int) -> tuple[list[Err
 async def test_strict_mutation_quota_rejects_without_tokens(
     client: Any, broker: Any, quota: ClientQuotas
 ) -> None:
-    """And what begins before that is done, however large it is: Kafka's token bucket."""
+    """A request of any size is executed if there are tokens left, as in Kafka's token bucket."""
     assert await create(client, 7, a=4, b=12, c=1) == ([DONE, DONE, REFUSED], 3.0)
     assert set(broker.metadata.image.topics_by_name) == {"a", "b"}
     broker.seams.clock.advance(2.0)
@@ -86,8 +86,10 @@ async def test_auto_created_topics_count_strictly(
     assert await ask("c") is DONE
 
 
-async def test_internal_topics_are_free(client: Any, broker: Any, quota: ClientQuotas) -> None:
-    """What a broker needs for all its clients waits for none of them."""
+async def test_internal_topics_take_no_tokens(
+    client: Any, broker: Any, quota: ClientQuotas
+) -> None:
+    """All clients need them."""
     assert await create(client, 7, a=16) == ([DONE], 0.0)
     assert await create(client, 7, __consumer_offsets=50) == ([DONE], 0.0)
     assert await create(client, 7, b=1) == ([REFUSED], 3.0)
@@ -153,7 +155,7 @@ async def test_clients_without_mutation_quota_are_not_limited(client: Any, broke
     assert await create(client, 7, a=100, b=1) == ([DONE, DONE], 0.0)
 
 
-def test_a_bucket_fills_up_to_its_burst() -> None:
+def test_token_bucket_is_limited_to_its_burst() -> None:
     bucket = TokenBucket(1000, 20.0)
     bucket.take(30, 2.0, 20.0, 1000)
     assert bucket.missing_ms(2.0, 20.0, 1000) == 5000

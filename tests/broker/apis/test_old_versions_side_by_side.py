@@ -13,16 +13,16 @@ from tests.broker.apis.side_by_side import Both, Values, ask, topic
 
 pytestmark = pytest.mark.interop
 
-NOW_MS = int(time.time() * 1000)  # or retention would delete them
+NOW_MS = int(time.time() * 1000)  # otherwise retention would delete them
 
 
 @pytest.fixture
 def both(both: Both) -> Both:
-    """With two topics, one of them compacted, and a coordinator of groups."""
+    """Both brokers with two topics, one of them compacted, and a loaded group coordinator."""
     made = [topic("old"), topic("kept", 1, 1, [("cleanup.policy", "compact")])]
     for broker in both.brokers:
         ask(broker, apis.CREATE_TOPICS, 7, {"topics": made, "timeout": 30_000})
-        while True:  # until there is a coordinator, and it has loaded
+        while True:  # until the coordinator has loaded
             ask(broker, apis.FIND_COORDINATOR, 0, {"key": "nobody"})
             response = ask(broker, apis.HEARTBEAT, 0, _member("nobody", generation_id=1))
             if response.error_code.name == "unknown_member_id":
@@ -52,7 +52,7 @@ def produce(both: Both, name: str, version: int, records: bytes | None, **more: 
     )
 
 
-def test_produce(both: Both) -> None:
+def test_produce_in_old_versions(both: Both) -> None:
     for version in (3, 5, 8, 9):
         for name in ("old", "kept"):
             for key in (b"key", None):
@@ -61,7 +61,7 @@ def test_produce(both: Both) -> None:
     produce(both, "kept", 9, batch(b"key", None))
 
 
-def test_fetch(both: Both) -> None:
+def test_fetch_in_old_versions(both: Both) -> None:
     for version in (4, 7, 11):
         for offset in (0, 10_000):
             both(
@@ -93,7 +93,7 @@ def test_fetch(both: Both) -> None:
             )
 
 
-def test_groups(both: Both) -> None:
+def test_group_requests_in_old_versions(both: Both) -> None:
     for version in (0, 2, 5):
         refused = {
             "session_timeout": 1,
@@ -113,7 +113,7 @@ def test_groups(both: Both) -> None:
         both(apis.DESCRIBE_GROUPS, version, groups=["nobody"])
 
 
-def test_joining_with_version_2(both: Both) -> None:
+def test_join_group_in_version_2(both: Both) -> None:
     """A dynamic member receives its id in the first response."""
     for broker in both.brokers:
         joined = ask(

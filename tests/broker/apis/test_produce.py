@@ -1,4 +1,4 @@
-"""Produce as a client sees it, over a real socket: acks, refusals, and what a refusal leaves behind."""
+"""Tests of Produce with a client socket: acks, validation, and that a rejected batch is not appended."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_an_answer_has_the_offset_of_the_first_record(
-    broker: Broker, topic: str, acks: int
-) -> None:
+def test_response_has_offset_of_first_record(broker: Broker, topic: str, acks: int) -> None:
     assert [produce_batch(broker, topic, batch(), acks=acks).base_offset for _ in range(3)] == [
         0,
         1,
@@ -59,9 +57,7 @@ def test_an_answer_has_the_offset_of_the_first_record(
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_what_flush_messages_asks_for_is_durable_before_the_answer(
-    broker: Broker, acks: int
-) -> None:
+def test_flush_messages_applies_before_the_response(broker: Broker, acks: int) -> None:
     topic = f"flushed-{acks}"
     broker.create_topic(topic, partitions=1, configs={"flush.messages": "2"})
 
@@ -75,8 +71,8 @@ def test_what_flush_messages_asks_for_is_durable_before_the_answer(
     assert points == [0, 2, 2, 4]
 
 
-def test_log_flush_interval_messages_holds_for_what_coordinators_write() -> None:
-    """A commit that a power cut takes back was acknowledged."""
+def test_log_flush_interval_messages_applies_to_offset_commits() -> None:
+    """Otherwise a power failure could lose an acknowledged commit."""
     commit = {
         "group_id": "g",
         "generation_id_or_member_epoch": -1,
@@ -111,7 +107,7 @@ def test_log_flush_interval_messages_holds_for_what_coordinators_write() -> None
 
 
 def wait_for_commit(broker: Broker, commit: dict[str, Any]) -> ErrorCode:
-    """Its error, once the group has a coordinator."""
+    """Error of the commit, once the group has a coordinator."""
     while True:
         response = ask(broker, apis.OFFSET_COMMIT, 8, commit)
         error: ErrorCode = response.topics[0].partitions[0].error_code
@@ -119,18 +115,20 @@ def wait_for_commit(broker: Broker, commit: dict[str, Any]) -> ErrorCode:
             return error
 
 
-def test_acks_that_are_none_are_refused(broker: Broker, topic: str) -> None:
+def test_invalid_acks_are_rejected(broker: Broker, topic: str) -> None:
     assert (
         produce_batch(broker, topic, batch(), acks=2).error_code == ErrorCode.invalid_required_acks
     )
     assert end_offset(broker, topic) == 0
 
 
-def test_an_unanswered_failure_closes_the_connection(broker: Broker) -> None:
+def test_failed_produce_with_acks_0_closes_the_connection(broker: Broker) -> None:
     assert produce_batch(broker, "there is no such topic", batch(), acks=0) is None
 
 
-def test_a_batch_in_a_transaction_without_an_id_is_refused(broker: Broker, topic: str) -> None:
+def test_transactional_batch_without_transactional_id_is_rejected(
+    broker: Broker, topic: str
+) -> None:
     refused = produce_batch(
         broker,
         topic,
@@ -140,7 +138,7 @@ def test_a_batch_in_a_transaction_without_an_id_is_refused(broker: Broker, topic
     assert end_offset(broker, topic) == 0
 
 
-def test_nothing_is_written_of_a_request_with_such_a_batch(broker: Broker) -> None:
+def test_request_with_rejected_transactional_batch_appends_nothing(broker: Broker) -> None:
     broker.create_topic("both", partitions=2)
     of_a_transaction = batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     partitions = [
@@ -160,7 +158,7 @@ def test_nothing_is_written_of_a_request_with_such_a_batch(broker: Broker) -> No
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])
-def test_an_id_needs_to_be_allowed_only_for_what_is_in_a_transaction(
+def test_transactional_id_is_authorized_only_for_transactional_batches(
     broker: Broker, topic: str, is_transactional: bool
 ) -> None:
     changes = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
@@ -192,7 +190,7 @@ def may_write(topic: str) -> Acl:
 
 
 @pytest.mark.parametrize("version", range(3, PRODUCE_VERSION + 1))
-def test_zstd_came_with_version_7(broker: Broker, topic: str, version: int) -> None:
+def test_zstd_requires_version_7(broker: Broker, topic: str, version: int) -> None:
     from odradek.protocol.records.compression import LZ4, ZSTD
 
     assert (
@@ -214,7 +212,7 @@ def flipped(records: bytes, position: int) -> bytes:
 @pytest.mark.parametrize(
     ("records", "error"),
     [
-        (flipped(batch(), 65), ErrorCode.corrupt_message),  # a record's byte: the CRC tells
+        (flipped(batch(), 65), ErrorCode.corrupt_message),  # a byte of a record, so the CRC differs
         (batch()[:-1], ErrorCode.invalid_record),
         (b"", ErrorCode.invalid_record),
         (None, ErrorCode.invalid_record),
@@ -222,15 +220,15 @@ def flipped(records: bytes, position: int) -> bytes:
         (batch(control=True), ErrorCode.invalid_record),
     ],
 )
-def test_what_is_no_batch_is_refused_and_leaves_nothing(
+def test_invalid_batch_is_rejected(
     broker: Broker, topic: str, records: bytes | None, error: ErrorCode
 ) -> None:
     assert produce_batch(broker, topic, records).error_code == error
     assert end_offset(broker, topic) == 0
 
 
-def test_idempotence(broker: Broker, topic: str) -> None:
-    """A duplicate is answered with its first offset, a gap and an old epoch are refused."""
+def test_idempotent_producer_sequences_and_epochs(broker: Broker, topic: str) -> None:
+    """A duplicate gets its first offset; a gap and an old epoch are rejected."""
 
     def send(sequence: int, epoch: int = 3) -> tuple[ErrorCode, int]:
         response = produce_batch(
@@ -248,20 +246,20 @@ def test_idempotence(broker: Broker, topic: str) -> None:
     assert end_offset(broker, topic) == 2
 
 
-def test_internal_topics_are_written_by_brokers_alone(broker: Broker) -> None:
+def test_produce_to_internal_topic_is_rejected(broker: Broker) -> None:
     broker.create_topic("__consumer_offsets", partitions=1)
     refused = produce_batch(broker, "__consumer_offsets", batch())
     assert refused.error_code == ErrorCode.invalid_topic_exception
 
 
-def test_a_batch_of_an_old_format_is_refused_for_good(broker: Broker, topic: str) -> None:
+def test_batch_of_old_format_is_rejected(broker: Broker, topic: str) -> None:
     old = bytearray(batch())
     old[16] = 1
     assert produce_batch(broker, topic, bytes(old)).error_code == ErrorCode.invalid_record
 
 
-def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, topic: str) -> None:
-    """Twenty-odd KiB that hold millions of records: looking at each would take the loop minutes."""
+def test_batch_with_millions_of_records_is_rejected_unread(broker: Broker, topic: str) -> None:
+    """A batch of some 20 KiB with millions of records would occupy the event loop for minutes."""
     count = 4_000_000
     one = bytes([12, 0, 0, 0, 1, 1, 0])
     body = compress(ZSTD, one * count)
@@ -274,8 +272,8 @@ def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, top
     assert produce_batch(broker, topic, bytes(bomb)).error_code == ErrorCode.message_too_large
 
 
-def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic: str) -> None:
-    """A few KiB that decompress to tens of MiB, for a topic where each key is looked at."""
+def test_large_compressed_batch_does_not_block_event_loop(broker: Broker, topic: str) -> None:
+    """A few KiB decompress to tens of MiB, and the keys are checked in a compacted topic."""
     name = f"{topic}-compacted"
     broker.create_topic(name, 1, {"cleanup.policy": "compact"})
     record = Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=bytes(32 << 20))
@@ -284,7 +282,7 @@ def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic
     asked = ProduceRequest(None, 1, 1000, [ProduceTopic(name, None, [(0, memoryview(much))])])
 
     async def passes() -> int:
-        """How often another task ran while the request was handled."""
+        """Number of times that another task ran while the request was handled."""
         count = 0
 
         async def others() -> None:
@@ -309,13 +307,15 @@ def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic
 
 
 @pytest.mark.parametrize(("records", "times"), [(5000, 1), (1, 2)])
-def test_what_is_for_a_thread_is_not_checked_again_and_again_on_the_loop(
+def test_batch_checked_in_thread_is_not_rechecked_in_event_loop(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, records: int, times: int
 ) -> None:
-    """Not at all where the header tells how much it is; once where decompressing does."""
+    """It is not checked there if the header has its size, and once if decompression tells it."""
     name = f"{topic}-compacted"
     broker.create_topic(name, 1, {"cleanup.policy": "compact"})
-    assert produce_batch(broker, name, batch()).error_code == ErrorCode.none  # it is open now
+    assert (
+        produce_batch(broker, name, batch()).error_code == ErrorCode.none
+    )  # the partition is open now
     value = bytes(32 << 20) if records == 1 else b""
     much = build_batch(
         [Record(offset, 1_700_000_000_000, b"k", value, ()) for offset in range(records)],
@@ -356,10 +356,10 @@ def context_of(broker: Broker) -> RequestContext:
 
 
 @pytest.mark.parametrize("refused", ["unknown API", "acks=0 to no topic"])
-def test_what_was_written_before_a_refused_request_is_answered(
+def test_response_is_sent_before_connection_is_closed(
     broker: Broker, topic: str, refused: str
 ) -> None:
-    """Both requests are there at once; the connection is closed after the first one's answer."""
+    """Both requests have arrived; the second one closes the connection after the response to the first."""
 
     def request(name: str, acks: int) -> bytes:
         values = {

@@ -1,7 +1,5 @@
-"""The same requests to Apache Kafka 4.3 and to us, and the answers compared.
-
-What is compared is in side_by_side.py. Where we differ on purpose, a case says so.
-"""
+"""The same requests to Apache Kafka 4.3 and Odradek; `side_by_side.py` compares the responses. Intended
+differences are noted at their cases."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def create(both: Both, *topics: Values, version: int = 7, **more: Any) -> None:
 
 
 def _wait_for(broker: BrokerProcess, names: Sequence[str]) -> None:
-    """Kafka's controller answers before the broker next to it knows what was made."""
+    """Wait for Kafka's broker, which receives changes after its controller has responded."""
     topics = [named(name, 9) for name in names]
     wanted = {"topics": topics, "allow_auto_topic_creation": False}
     while any(each.error_code for each in ask(broker, apis.METADATA, 9, wanted).topics):
@@ -248,7 +246,7 @@ def test_describe_configs(both: Both) -> None:
 SET, DELETE, APPEND, SUBTRACT = range(4)
 NO_SUCH_OPERATION = 9
 
-# In this order: what was set before is there.
+# The order matters: later cases use earlier ones.
 CHANGES: Sequence[tuple[int, str, Sequence[tuple[str, int, str | None]]]] = (
     (2, "i", [("retention.ms", SET, "5"), ("cleanup.policy", APPEND, "compact")]),
     (2, "i", [("nonsense", SET, "1")]),
@@ -390,8 +388,8 @@ def test_alter_configs(both: Both) -> None:
 
 
 def described_soon(both: Both) -> Callable[[BrokerProcess], Any]:
-    """What the resources look like once Kafka's broker has heard of it from its controller: a topic
-    made after the changes is in its metadata."""
+    """Descriptions of the resources once Kafka's broker has received the changes, which is when it knows a
+    topic that was created after them."""
     marker = f"marker-{id(both)}-{len(both.differences)}"
 
     def question(broker: BrokerProcess) -> Any:
@@ -450,7 +448,7 @@ def test_delete_topics(both: Both) -> None:
     delete(named("x6", 13))
 
 
-def test_acls_without_an_authorizer(both: Both) -> None:
+def test_acl_requests_without_authorizer(both: Both) -> None:
     anything = {
         "resource_type_filter": 1,
         "resource_name_filter": None,

@@ -41,7 +41,7 @@ def codes(responses: Sequence[Any]) -> list[tuple[str | None, str]]:
 
 
 @pytest.mark.parametrize("version", apis.CREATE_TOPICS.versions)
-async def test_create_at_every_version(client: Any, version: int) -> None:
+async def test_create_topics_in_all_versions(client: Any, version: int) -> None:
     defaulted = -1 if version >= 4 else 1
     (created,) = await create(
         client, topic("t", defaulted, defaulted, {"retention.ms": "5"}), version=version
@@ -60,7 +60,7 @@ async def test_create_at_every_version(client: Any, version: int) -> None:
         assert created.topic_id == image.topics_by_name["t"].id
 
 
-async def test_a_created_topic_is_in_metadata_at_once_with_a_leader(client: Any) -> None:
+async def test_created_topic_has_leader_in_metadata_at_once(client: Any) -> None:
     await create(client, topic("t", 3))
     response = await client.ask(apis.METADATA, 13, topics=[{"name": "t", "topic_id": None}])
     assert [each.leader_id for each in response.topics[0].partitions] == [1, 1, 1]
@@ -144,7 +144,7 @@ async def test_late_change_times_out(client: Any, autojump_clock: Any) -> None:
     ]
 
 
-# Deleting
+# DeleteTopics
 
 
 def by_name(name: str | None) -> dict[str, Any]:
@@ -165,7 +165,7 @@ async def delete_codes(
 
 
 @pytest.mark.parametrize("version", apis.DELETE_TOPICS.versions)
-async def test_delete_at_every_version(client: Any, version: int) -> None:
+async def test_delete_topics_in_all_versions(client: Any, version: int) -> None:
     await client.create("t")
     wanted = [by_name("t"), by_name("gone")] if version >= 6 else ["t", "gone"]
     assert sorted(await delete_codes(client, version, *wanted)) == [
@@ -175,7 +175,7 @@ async def test_delete_at_every_version(client: Any, version: int) -> None:
     assert client.broker.metadata.image.topics_by_name == {}
 
 
-async def test_delete_by_id(client: Any) -> None:
+async def test_delete_topics_by_id(client: Any) -> None:
     created = await client.create("t")
     response = await client.ask(
         apis.DELETE_TOPICS, 6, topics=[by_id(created.topic_id), by_id(UUID(int=5))], timeout=1000
@@ -203,14 +203,14 @@ class TestWithoutDeletion:
     def configs(self) -> dict[str, str]:
         return {"delete.topic.enable": "false"}
 
-    async def test_deletion_is_disabled(self, client: Any) -> None:
+    async def test_delete_topic_enable_false_rejects_deletion(self, client: Any) -> None:
         await client.create("t")
         assert await delete_codes(client, 2, "t") == [("t", "invalid_request")]
         assert await delete_codes(client, 3, "t") == [("t", "topic_deletion_disabled")]
         assert "t" in client.broker.metadata.image.topics_by_name
 
 
-# More partitions
+# CreatePartitions
 
 
 def more(
@@ -230,7 +230,7 @@ async def grow_codes(
 
 
 @pytest.mark.parametrize("version", apis.CREATE_PARTITIONS.versions)
-async def test_more_partitions_at_every_version(client: Any, version: int) -> None:
+async def test_create_partitions_in_all_versions(client: Any, version: int) -> None:
     await client.create("t")
     assert await grow_codes(client, more("t", 3), version=version) == [("t", "none")]
     assert len(client.broker.metadata.image.topics_by_name["t"].partitions) == 3
@@ -285,7 +285,7 @@ def shown(response: Any) -> list[tuple[str, list[int]]]:
     ]
 
 
-async def test_partitions_of_a_topic(client: Any) -> None:
+async def test_describe_topic_partitions_of_topic(client: Any) -> None:
     created = await client.create("t", partitions=2)
     response = await page(client, "t", "gone", "bad name")
     missing_bad, missing, found = response.topics
@@ -303,7 +303,7 @@ async def test_partitions_of_a_topic(client: Any) -> None:
     assert response.next_cursor is None
 
 
-async def test_pages(client: Any) -> None:
+async def test_describe_topic_partitions_in_pages(client: Any) -> None:
     await client.create("a", partitions=2)
     await client.create("b", partitions=3)
     await client.create("c", partitions=1)
@@ -335,7 +335,7 @@ async def test_invalid_cursor_is_rejected(client: Any) -> None:
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
     limit=st.integers(1, 7),
 )
-async def test_pages_have_every_partition_once(client: Any, sizes: list[int], limit: int) -> None:
+async def test_pages_have_each_partition_once(client: Any, sizes: list[int], limit: int) -> None:
     image = client.broker.metadata.image
     for name in list(image.topics_by_name):
         await delete_codes(client, 6, by_name(name))
@@ -361,6 +361,6 @@ class TestWithALimit:
     def configs(self) -> dict[str, str]:
         return {"max.request.partition.size.limit": "2"}
 
-    async def test_page_is_limited(self, client: Any) -> None:
+    async def test_page_is_limited_by_max_request_partition_size_limit(self, client: Any) -> None:
         await client.create("a", partitions=5)
         assert shown(await page(client)) == [("a", [0, 1])]

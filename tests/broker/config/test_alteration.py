@@ -1,4 +1,4 @@
-"""What resources may be altered to: brokers, groups, client metrics, log levels."""
+"""Tests of the validation of config alterations of brokers, groups and client metrics, and of log levels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONFIG = ServerConfig.from_properties({}, test_node=True)
         {"listener.name.x.max.connections": "0"},
     ],
 )
-def test_dynamic_broker_configs_refused(configs: dict[str, str]) -> None:
+def test_invalid_dynamic_broker_configs_are_rejected(configs: dict[str, str]) -> None:
     with pytest.raises(KafkaError) as refusal:
         validate_broker(CONFIG, configs, of_broker=True)
     assert refusal.value.code is ErrorCode.invalid_request
@@ -61,7 +61,7 @@ def test_dynamic_broker_configs_refused(configs: dict[str, str]) -> None:
         {"somebody.elses": "7"},
     ],
 )
-def test_dynamic_broker_configs(configs: dict[str, str]) -> None:
+def test_valid_dynamic_broker_configs_are_accepted(configs: dict[str, str]) -> None:
     validate_broker(CONFIG, configs, of_broker=True)
 
 
@@ -87,7 +87,7 @@ def test_per_broker_config_needs_broker_id() -> None:
         {"streams.num.standby.replicas": "3"},
     ],
 )
-def test_group_configs_refused(configs: dict[str, str]) -> None:
+def test_invalid_group_configs_are_rejected(configs: dict[str, str]) -> None:
     with pytest.raises(KafkaError) as refusal:
         validate_group(CONFIG, "g", configs)
     assert refusal.value.code is ErrorCode.invalid_config
@@ -100,11 +100,14 @@ def test_group_configs_refused(configs: dict[str, str]) -> None:
         (ResourceType.TOPIC, {"retention.ms": "50000"}),
     ],
 )
-def test_one_config_is_checked_without_reading_all_the_others(
+def test_validation_of_one_group_config_parses_no_others(
     kind: ResourceType, configs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One request may change ten thousand resources: while a controller decides, its quorum hears nothing."""
-    validate_resource_configs(CONFIG, kind, "r", configs, {})  # what all of them have is read here
+    """One request may change ten thousand resources, and the controller sends no quorum responses during a
+    decision."""
+    validate_resource_configs(
+        CONFIG, kind, "r", configs, {}
+    )  # the values that they share are parsed here
     read: list[str] = []
     parse = ConfigKey.parse
 
@@ -117,7 +120,7 @@ def test_one_config_is_checked_without_reading_all_the_others(
     assert read == list(configs)
 
 
-def test_group_configs() -> None:
+def test_valid_group_configs_are_accepted() -> None:
     validate_group(CONFIG, "g", {})
     validate_group(CONFIG, "g", {"consumer.session.timeout.ms": "50000"})
     validate_group(CONFIG, "g", {"streams.num.standby.replicas": "2"})
@@ -145,13 +148,15 @@ def test_group_session_timeout_exceeds_heartbeat_interval() -> None:
         ({"match": "client_id=["}, ErrorCode.invalid_config),
     ],
 )
-def test_client_metrics_refused(configs: dict[str, str], code: ErrorCode) -> None:
+def test_invalid_client_metrics_configs_are_rejected(
+    configs: dict[str, str], code: ErrorCode
+) -> None:
     with pytest.raises(KafkaError) as refusal:
         validate_client_metrics("s", configs)
     assert refusal.value.code is code
 
 
-def test_client_metrics() -> None:
+def test_valid_client_metrics_configs_are_accepted() -> None:
     validate_client_metrics("s", {"interval.ms": "100", "metrics": "a,b"})
     validate_client_metrics("s", {"match": "client_id=a.*, client_software_name = b"})
     with pytest.raises(KafkaError):
@@ -170,14 +175,14 @@ def test_controller_validates_alterations() -> None:
         assert refusal.value.code is ErrorCode.invalid_request
 
 
-def test_a_brokers_id_is_a_32_bit_number() -> None:
+def test_broker_id_is_32_bit_integer() -> None:
     assert broker_id("+1") == 1
     for name in ("", "1.0", "2147483648", " 1"):
         with pytest.raises(KafkaError):
             broker_id(name)
 
 
-def test_lists_and_their_defaults() -> None:
+def test_list_configs_have_their_defaults() -> None:
     assert list_configs()[ResourceType.TOPIC] == {
         "cleanup.policy": "delete",
         "leader.replication.throttled.replicas": "",
@@ -189,7 +194,7 @@ def test_lists_and_their_defaults() -> None:
 # Log levels
 
 
-def test_log_levels_are_kafkas_names() -> None:
+def test_log_levels_have_kafkas_names() -> None:
     name = "odradek.test_alteration"
     logger = logging.getLogger(name)
     logger.setLevel(logging.NOTSET)
@@ -207,6 +212,6 @@ def test_log_levels_are_kafkas_names() -> None:
 @pytest.mark.parametrize(
     ("name", "level"), [("no.such.logger", "INFO"), ("root", "LOUD"), ("root", None)]
 )
-def test_log_levels_refused(name: str, level: str | None) -> None:
+def test_invalid_log_levels_are_rejected(name: str, level: str | None) -> None:
     with pytest.raises(KafkaError):
         loggers.check_level(name, level)

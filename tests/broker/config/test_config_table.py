@@ -1,8 +1,6 @@
-"""The table against Apache Kafka 4.3.0's own: what its ConfigDefs declare, what it describes.
-
-`kafka_4_3_configs.json` was read from Kafka's definitions, `kafka_4_3_described.json` from the
-answers of a running broker (the second scenario holds only what differs from the first).
-"""
+"""Comparison of the config table with Apache Kafka 4.3.0. `kafka_4_3_configs.json` has the definitions of
+Kafka's ConfigDefs, and `kafka_4_3_described.json` the DescribeConfigs responses of a running broker (the
+second scenario has only the differences)."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def as_declared(scope: str, row: ConfigKey) -> list[Any]:
     ]
 
 
-def test_every_config_of_kafka_is_declared_as_kafka_declares_it() -> None:
+def test_declarations_equal_kafkas() -> None:
     differing = [
         (declared, as_declared(declared[0], TABLES[declared[0]][declared[1]]))
         for declared in DECLARED
@@ -64,7 +62,7 @@ def test_every_config_of_kafka_is_declared_as_kafka_declares_it() -> None:
     assert differing == []
 
 
-def test_every_declared_config_exists_in_kafka() -> None:
+def test_declared_configs_exist_in_kafka() -> None:
     ours = {(scope, name) for scope, table in TABLES.items() for name in table}
     theirs = {(declared[0], declared[1]) for declared in DECLARED}
     theirs |= {("broker", name) for scope, name in theirs if scope == "broker-quota"}
@@ -79,7 +77,7 @@ def test_defaults_are_valid() -> None:
                 row.parse(row.default)
 
 
-def test_every_row_has_a_description() -> None:
+def test_rows_have_descriptions() -> None:
     for table in (BROKER, TOPIC, GROUP, CLIENT_METRICS):
         for row in table.values():
             assert row.doc.endswith("."), row.name
@@ -122,13 +120,13 @@ def described(scenario: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
 
 
 @pytest.mark.parametrize("resource", ["broker", "cluster", "topic", "group", "client_metrics"])
-def test_a_plain_broker_is_described_as_kafka_describes_itself(resource: str) -> None:
+def test_description_of_plain_broker_equals_kafkas(resource: str) -> None:
     theirs = {row[0]: row for row in SCENARIOS[0]["described"][resource]}
     assert described(SCENARIOS[0])[resource] == theirs
 
 
 @pytest.mark.parametrize("resource", ["broker", "cluster", "topic", "group", "client_metrics"])
-def test_overrides_show_their_sources_and_synonyms_as_kafka_shows_them(resource: str) -> None:
+def test_description_of_overrides_equals_kafkas(resource: str) -> None:
     plain = {row[0]: row for row in SCENARIOS[0]["described"][resource]}
     differing = {row[0]: row for row in SCENARIOS[1]["described"][resource]}
     assert described(SCENARIOS[1])[resource] == {**plain, **differing}
@@ -159,7 +157,7 @@ def test_hours_and_minutes_become_milliseconds_for_topics() -> None:
     assert config.log_config().segment_ms == 3 * 3600 * 1000
 
 
-def test_secrets_are_never_shown() -> None:
+def test_secrets_are_hidden() -> None:
     config = ServerConfig(
         Layers({**SCENARIOS[0]["static"], "broker.id": "1", "ssl.key.password": "hunter2"})
     )
@@ -170,8 +168,8 @@ def test_secrets_are_never_shown() -> None:
     assert password.value == "hunter2"
 
 
-def test_configs_come_in_the_order_in_which_kafka_lists_them() -> None:
-    """That of a hash map; of a topic's, the first and the last."""
+def test_configs_are_in_kafkas_order() -> None:
+    """Kafka's order is that of a hash map; of topic configs the first and the last are compared."""
     config = server_config(SCENARIOS[0])
     of_topic = [each.name for each in describe_topic(config, {})]
     assert " ".join(of_topic[:8]) == (
@@ -202,7 +200,7 @@ def test_describe_selects_configs_by_name() -> None:
 
 
 REPOSITORY = HERE.parents[2]
-# Named in code, but only to be set, to be checked, or to be handed to what is not there yet.
+# Named in code, but only set, validated, or passed to something that does not exist yet.
 CHECKED_ONLY = {
     "config.providers",
     "share.coordinator.state.topic.replication.factor",
@@ -215,7 +213,7 @@ OF_LISTENERS = {"inter.broker.listener.name", "security.inter.broker.protocol"}
 
 
 def named_in_code() -> set[str]:
-    """Quoted texts of the product without the table and without the checks of several configs."""
+    """Quoted strings of the product, without the table and the checks of several configs."""
     table = REPOSITORY / "broker" / "config"
     commands = REPOSITORY / "broker" / "cli"
     found: set[str] = set()
@@ -231,7 +229,7 @@ def named_in_code() -> set[str]:
 
 
 def test_effect_of_config_matches_its_use() -> None:
-    """And none to have no effect that is read: the page must not promise, nor hide."""
+    """A config that code uses must not be marked as without effect, and the reverse, so that the page is right."""
     named = named_in_code()
     through_topics = {name for row in TOPIC.values() for name in row.synonyms}
     for name, row in BROKER.items():
@@ -248,7 +246,7 @@ def test_broker_config_has_effect_of_its_topic_config() -> None:
             assert BROKER[name].effect == row.effect or name in CHECKED_ONLY, name
 
 
-def test_the_page_is_current() -> None:
+def test_configuration_page_matches_table() -> None:
     written = REPOSITORY / "docs" / "configuration.md"
     assert written.read_text() == page(), (
         "run python -m odradek.broker.config.configuration_page > the page"

@@ -1,4 +1,4 @@
-"""Dynamic configs of brokers: what was running when they changed goes by them."""
+"""Test that a running broker applies changed dynamic configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""server.properties as java.util.Properties reads them."""
+"""Tests of server.properties files, as java.util.Properties reads them."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from odradek.broker.config.types import ConfigError
         ("", {}),
     ],
 )
-def test_syntax(text: str, expected: dict[str, str]) -> None:
+def test_properties_syntax(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text.encode()) == expected
 
 
-def test_bytes_that_are_no_utf8_are_latin_1() -> None:
+def test_file_that_is_not_utf8_is_latin_1() -> None:
     assert parse_properties(b"a=\xe9") == {"a": "é"}
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     assert parse_properties(b"\xef\xbb\xbfa=1") == {"a": "1"}
 
 
-def test_a_broken_unicode_escape_is_refused() -> None:
+def test_invalid_unicode_escape_is_rejected() -> None:
     with pytest.raises(ConfigError, match="unicode escape"):
         parse_properties(b"a=\\u00g1")
 
 
 def _written(text: str) -> str:
-    """As java.util.Properties.store writes it."""
+    """Text as java.util.Properties.store writes it."""
     return "".join(
         f"\\u{unit:04x}" for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     )
@@ -69,7 +69,7 @@ def test_escaped_text_is_parsed_back(properties: dict[str, str]) -> None:
 
 
 @given(st.binary())
-def test_no_file_breaks_the_parser(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_config_errors(data: bytes) -> None:
     try:
         parse_properties(data)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Configs of a node: files, overrides, checks, and dynamic layers."""
+"""Tests of the configs of a node: files, overrides, validation, and dynamic configs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.seams.files import Path
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 
-# config/server.properties of Apache Kafka 4.3, what is not a comment
+# config/server.properties of Apache Kafka 4.3 without comments
 KAFKA_OWN = """
 process.roles=broker,controller
 node.id=1
@@ -45,7 +45,7 @@ log.retention.check.interval.ms=300000
 
 
 def of(test_node: bool = False, **configs: str) -> ServerConfig:
-    """Names with dots as double underscores do not read well: `_` is a dot here."""
+    """Configs from keyword arguments, whose `_` stands for a dot."""
     named = {name.replace("_", "."): text for name, text in configs.items()}
     return ServerConfig.from_properties(named, test_node=test_node)
 
@@ -77,7 +77,7 @@ def test_properties_file_of_kafka_is_accepted() -> None:
 
 
 def test_override_none_removes_config_of_file() -> None:
-    """As `--listen` does, which then leaves `advertised.listeners` set by nobody."""
+    """`--listen` removes `advertised.listeners` of the file."""
     listeners = "PLAINTEXT://there:9094,CONTROLLER://:9093"
     config = load(KAFKA_OWN, {"listeners": listeners, "advertised.listeners": None})
     assert config.advertised_listeners == (
@@ -87,7 +87,7 @@ def test_override_none_removes_config_of_file() -> None:
     assert (entry.value, entry.source, entry.synonyms) == (None, ConfigSource.DEFAULT_CONFIG, ())
 
 
-def test_without_a_file_the_defaults_are_those_of_one_node_in_a_test() -> None:
+def test_defaults_without_file_are_those_of_single_test_node() -> None:
     config = ServerConfig.load(VirtualFiles(VirtualDisk()), None)
     assert config.node_id == 1
     assert config.process_roles == {"broker", "controller"}
@@ -97,10 +97,10 @@ def test_without_a_file_the_defaults_are_those_of_one_node_in_a_test() -> None:
     assert config.get_int("offsets.topic.replication.factor") == 1
     assert config.get_int("transaction.state.log.min.isr") == 1
     assert config.get_int("group.initial.rebalance.delay.ms") == 0
-    assert config.get_int("offsets.topic.num.partitions") == 50  # all others are Kafka's
+    assert config.get_int("offsets.topic.num.partitions") == 50  # all others have Kafka's defaults
 
 
-def test_with_a_file_the_defaults_are_kafkas() -> None:
+def test_defaults_with_file_are_kafkas() -> None:
     config = load("num.partitions=2")
     assert config.get_int("num.partitions") == 2
     assert config.get_int("offsets.topic.replication.factor") == 3
@@ -108,7 +108,7 @@ def test_with_a_file_the_defaults_are_kafkas() -> None:
     assert config.log_dirs == (Path("/tmp/kafka-logs"),)
 
 
-def test_the_command_line_wins() -> None:
+def test_command_line_overrides_file() -> None:
     config = load("num.partitions=2\nnode.id=7", {"num.partitions": "5"})
     assert config.get_int("num.partitions") == 5
     assert config.node_id == 7
@@ -144,7 +144,7 @@ def test_configs_of_plugins_and_listeners_are_known() -> None:
 
 
 def test_t04_configs_of_tiered_storage_are_known() -> None:
-    """As docs/remote-storage.md has it; nor is what its clients are given (T-07)."""
+    """As in docs/remote-storage.md, including the configs of its clients (T-07)."""
     given = (
         "remote.log.storage.url=s3://b/p\nremote.log.storage.aws_region=r\n"
         "remote.log.metadata.producer.batch.size=1\nremote.log.storage.manager.clas.name=x"
@@ -317,7 +317,7 @@ def test_quorum_configs_are_required(name: str) -> None:
         ServerConfig.from_properties({key: QUORUM[key] for key in QUORUM if key != name})
 
 
-def test_several_listeners_with_names_of_their_own() -> None:
+def test_several_listeners_with_different_names() -> None:
     config = ServerConfig.from_properties(
         {
             "listeners": "INSIDE://:9092,OUTSIDE://:9192",
@@ -331,7 +331,7 @@ def test_several_listeners_with_names_of_their_own() -> None:
         ListenerEndpoint("OUTSIDE", "PLAINTEXT", "example.org", 443),
     )
     assert config.advertised("OUTSIDE") == config.advertised_listeners[0]
-    assert config.advertised("INSIDE") is None  # listened on, but not advertised
+    assert config.advertised("INSIDE") is None  # in listeners, but not advertised
     assert config.inter_broker_listener == "OUTSIDE"
 
 
@@ -354,13 +354,13 @@ def test_several_listeners_with_names_of_their_own() -> None:
         ),
     ],
 )
-def test_a_node_has_roles(changes: dict[str, str], roles: tuple[bool, bool]) -> None:
+def test_process_roles_are_parsed(changes: dict[str, str], roles: tuple[bool, bool]) -> None:
     config = ServerConfig.from_properties({**QUORUM, **changes})
     assert (config.is_broker, config.is_controller) == roles
     assert config.controller_listener == "CONTROLLER"
 
 
-def test_protocols_that_are_not_served_are_refused() -> None:
+def test_unsupported_security_protocols_are_rejected() -> None:
     with pytest.raises(ConfigError, match="SSL is not supported yet"):
         of(listeners="SSL://:9092", security_inter_broker_protocol="SSL")
 
@@ -368,7 +368,7 @@ def test_protocols_that_are_not_served_are_refused() -> None:
 # Topics
 
 
-def test_the_finer_unit_wins() -> None:
+def test_finer_unit_takes_precedence() -> None:
     assert of(log_retention_hours="1").log_config().retention_ms == 3_600_000
     config = of(log_retention_hours="1", log_retention_minutes="2")
     assert config.log_config().retention_ms == 120_000
@@ -380,7 +380,7 @@ def test_the_finer_unit_wins() -> None:
     assert of(log_flush_interval_ms="8").log_config().flush_ms == 8
 
 
-def test_a_topics_own_config_wins() -> None:
+def test_topic_config_overrides_broker_default() -> None:
     config = of(log_retention_ms="1000", message_max_bytes="2000", compression_type="zstd")
     effective = config.log_config({"retention.ms": "-1", "internal.segment.bytes": "100"})
     assert effective.retention_ms == -1
@@ -399,7 +399,7 @@ def test_a_topics_own_config_wins() -> None:
         {"remote.storage.enable": "true"},
     ],
 )
-def test_topic_configs_refused(configs: dict[str, str]) -> None:
+def test_invalid_topic_configs_are_rejected(configs: dict[str, str]) -> None:
     with pytest.raises(KafkaError) as refusal:
         of().validate_topic_configs(configs)
     assert refusal.value.code is ErrorCode.invalid_config
@@ -426,7 +426,7 @@ def test_tiered_storage_requires_configs(left_out: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         of(**configs)
     off = {**configs, "remote_log_storage_system_enable": "false"}
-    assert not of(**off).get_bool("remote.log.storage.system.enable")  # T-01: nothing is asked
+    assert not of(**off).get_bool("remote.log.storage.system.enable")  # T-01: nothing is required
 
 
 def test_remote_metadata_listener_must_be_advertised() -> None:
@@ -448,7 +448,7 @@ def test_remote_metadata_listener_must_be_advertised() -> None:
         {"remote.log.copy.disable": "true", "local.retention.bytes": "5"},
     ],
 )
-def test_tiered_topics_refused(configs: dict[str, str]) -> None:
+def test_invalid_tiered_topic_configs_are_rejected(configs: dict[str, str]) -> None:
     """T-15, T-16; X-01 in Kafka 4.x's form."""
     config = of(**TIERING)
     with pytest.raises(KafkaError):
@@ -465,7 +465,7 @@ def test_tiered_topics_refused(configs: dict[str, str]) -> None:
         {"remote.log.copy.disable": "true", "retention.ms": "5", "local.retention.ms": "5"},
     ],
 )
-def test_tiered_topics(configs: dict[str, str]) -> None:
+def test_valid_tiered_topic_configs_are_accepted(configs: dict[str, str]) -> None:
     of(**TIERING).validate_topic_configs({**TIERED, **configs})
 
 
@@ -478,10 +478,10 @@ def test_disabling_tiering_requires_decision_on_remote_data() -> None:
     config.validate_topic_configs(off)
 
 
-# Changes at run time
+# Dynamic configs
 
 
-def test_dynamic_configs_beat_static_ones_and_brokers_beat_the_cluster() -> None:
+def test_precedence_of_dynamic_and_static_configs() -> None:
     config = of(log_cleaner_threads="3", message_max_bytes="100")
     config.apply_dynamic({"log.cleaner.threads": "2", "message.max.bytes": "200"}, {})
     config.apply_dynamic(
@@ -520,8 +520,8 @@ def test_invalid_dynamic_configs_are_ignored(caplog: pytest.LogCaptureFixture) -
     config.apply_dynamic(
         {
             "num.partitions": "9",  # read-only
-            "log.retention.ms": "soon",  # no number
-            "listener.name.x.ssl.keystore.location": "/k",  # a broker's own
+            "log.retention.ms": "soon",  # not a number
+            "listener.name.x.ssl.keystore.location": "/k",  # per broker
             "message.max.bytes": "7",
         },
         {},

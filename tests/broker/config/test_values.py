@@ -1,4 +1,4 @@
-"""Types, validators, listeners: single values."""
+"""Tests of config types, validators and listeners."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from odradek.broker.config.types import (
         (ConfigType.PASSWORD, " s ", Password("s")),
     ],
 )
-def test_parse(kind: ConfigType, text: str, value: object) -> None:
+def test_valid_values_are_parsed(kind: ConfigType, text: str, value: object) -> None:
     assert parse("x", text, kind) == value
 
 
@@ -66,12 +66,12 @@ def test_parse(kind: ConfigType, text: str, value: object) -> None:
         (ConfigType.DOUBLE, "half"),
     ],
 )
-def test_parse_refuses(kind: ConfigType, text: str) -> None:
+def test_invalid_values_are_rejected(kind: ConfigType, text: str) -> None:
     with pytest.raises(ConfigError, match="Invalid value"):
         parse("x", text, kind)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_password_is_hidden() -> None:
     assert str(Password("s")) == repr(Password("s")) == to_text(Password("s")) == HIDDEN
 
 
@@ -93,17 +93,17 @@ def test_a_password_is_not_shown() -> None:
         (float("nan"), "NaN"),
     ],
 )
-def test_doubles_are_written_as_java_writes_them(value: float, text: str) -> None:
+def test_double_has_javas_text(value: float, text: str) -> None:
     assert java_double(value) == text
 
 
 @given(st.floats(allow_nan=False))
-def test_a_double_is_read_back(value: float) -> None:
+def test_text_of_double_is_parsed_back(value: float) -> None:
     assert parse("x", java_double(value), ConfigType.DOUBLE) == value
 
 
 @given(st.text(), st.sampled_from([*BROKER.values(), *TOPIC.values(), *GROUP.values()]))
-def test_any_text_is_a_value_or_refused(text: str, row: object) -> None:
+def test_arbitrary_text_raises_only_config_errors(text: str, row: object) -> None:
     assert isinstance(row, type(BROKER["node.id"]))
     with suppress(ConfigError):
         row.parse(text)
@@ -125,7 +125,7 @@ def test_any_text_is_a_value_or_refused(text: str, row: object) -> None:
         ("remote.log.manager.task.retry.jitter", ["0", "0.5"], ["0.51", "-0.1"]),
     ],
 )
-def test_validators(name: str, good: list[str], bad: list[str]) -> None:
+def test_validators_accept_and_reject_values(name: str, good: list[str], bad: list[str]) -> None:
     for text in good:
         BROKER[name].parse(text)
     for text in bad:
@@ -148,7 +148,9 @@ def test_validators(name: str, good: list[str], bad: list[str]) -> None:
         ("local.retention.ms", ["-2"], ["-3"]),
     ],
 )
-def test_topic_validators(name: str, good: list[str], bad: list[str]) -> None:
+def test_topic_validators_accept_and_reject_values(
+    name: str, good: list[str], bad: list[str]
+) -> None:
     for text in good:
         TOPIC[name].parse(text)
     for text in bad:
@@ -180,7 +182,7 @@ def endpoints(*entries: str, distinct_ports: bool = True) -> tuple[ListenerEndpo
     return parse_endpoints("listeners", entries, PLAIN, distinct_ports=distinct_ports)
 
 
-def test_endpoints() -> None:
+def test_listeners_are_parsed() -> None:
     assert endpoints("plaintext://:9092", "INTERNAL://[::1]:0") == (
         ListenerEndpoint("PLAINTEXT", "PLAINTEXT", "", 9092),
         ListenerEndpoint("INTERNAL", "PLAINTEXT", "::1", 0),
@@ -202,18 +204,18 @@ def test_endpoints() -> None:
         ("PLAINTEXT://127.0.0.1:1", "INTERNAL://:1"),
     ],
 )
-def test_endpoints_refused(entries: tuple[str, ...]) -> None:
+def test_invalid_listeners_are_rejected(entries: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="listeners"):
         endpoints(*entries)
 
 
-def test_ports_may_be_shared() -> None:
-    endpoints("PLAINTEXT://127.0.0.1:1", "INTERNAL://[::1]:1")  # by the two IP stacks
-    endpoints("PLAINTEXT://:0", "INTERNAL://:0")  # both pick one
-    endpoints("PLAINTEXT://a:1", "INTERNAL://b:1", distinct_ports=False)  # where others listen
+def test_port_is_shared_by_ipv4_and_ipv6_only() -> None:
+    endpoints("PLAINTEXT://127.0.0.1:1", "INTERNAL://[::1]:1")  # by IPv4 and IPv6
+    endpoints("PLAINTEXT://:0", "INTERNAL://:0")  # both ports are chosen by the system
+    endpoints("PLAINTEXT://a:1", "INTERNAL://b:1", distinct_ports=False)  # also used by others
 
 
-def test_security_protocols() -> None:
+def test_security_protocols_of_listeners() -> None:
     def found(
         text: str, *, explicit: bool, controllers: tuple[str, ...] = (), listeners: str = "A://:1"
     ) -> dict[str, str]:
@@ -236,7 +238,7 @@ def test_maps_split_at_the_last_colon() -> None:
     assert parse_map("x", " ") == {}
 
 
-def test_quorum_addresses() -> None:
+def test_quorum_addresses_are_parsed() -> None:
     assert parse_voters("v", ["1@h:9", "2@[::1]:8"]) == (
         QuorumAddress(1, "h", 9),
         QuorumAddress(2, "::1", 8),

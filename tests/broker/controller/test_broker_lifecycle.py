@@ -1,4 +1,4 @@
-"""A broker and its controller: it comes, serves, is missed, and goes (KIP-631)."""
+"""Tests of BrokerLifecycle with a controller: registration, fencing, and controlled shutdown (KIP-631)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.controller_node import Channel, ControllerNode, FakeMetadata,
 
 
 class Broker:
-    """A broker's life, and what it knows of its log directories."""
+    """BrokerLifecycle of one broker, and its log directories."""
 
     def __init__(self, channel: Channel, broker: int, **configs: str) -> None:
         self.offline: list[UUID] = []
@@ -51,7 +51,7 @@ class Broker:
 
 @pytest.fixture
 def node() -> ControllerNode:
-    """Brokers 1, 2 and 3 serve; 1 leads a topic that all have."""
+    """Controller with brokers 1, 2 and 3, and a topic with replicas on all, led by 1."""
     image, _ = create(cluster(3), NewTopic("t", assignments={0: (1, 2, 3)}))
     return ControllerNode(FakeMetadata(image))
 
@@ -172,7 +172,7 @@ async def test_controlled_shutdown_without_controller_ends_with_session(
 async def test_registration_timeout_is_reported(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
-    """Another broker with its number is alive."""
+    """Another broker with the same id is alive."""
     broker = Broker(channel, 1, **{"initial.broker.registration.timeout.ms": "5000"})
     await broker.life.register(broker.registration)
     await nursery.start(broker.life.run)
@@ -213,7 +213,7 @@ async def test_heartbeats_report_directories(
 async def test_single_node_retries_until_it_is_active_controller(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """It leads the quorum, and has yet to take over."""
+    """It leads the quorum but is not the active controller yet."""
     node = ControllerNode(FakeMetadata(formatted(), node_id=1, voters=(1,)))
     channel = Channel(node)
     lone = Broker(channel, 1)

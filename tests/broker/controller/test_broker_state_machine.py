@@ -1,4 +1,4 @@
-"""State table of the broker lifecycle: every response in every state."""
+"""Test of the state table of the broker lifecycle, with each response in each state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_YET, CAUGHT_UP, SERVES, MAY_GO = (
     (True, False, False),
     (True, True, True),
 )
-"""Caught up, fenced, should shut down."""
+"""Fields of the heartbeat response: is caught up, is fenced, should shut down."""
 
 
 def life(state: BrokerState, *, ready: bool = True) -> BrokerStateMachine:
@@ -34,7 +34,7 @@ def life(state: BrokerState, *, ready: bool = True) -> BrokerStateMachine:
 def responded(
     made: BrokerStateMachine, response: tuple[bool, bool, bool], now_ms: int
 ) -> tuple[BrokerState, int]:
-    """The state after it, and how long the next heartbeat waits."""
+    """State after the response, and the delay of the next heartbeat in ms."""
     caught_up, fenced, go = response
     made.responded(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=go, now_ms=now_ms)
     return made.state, made.due_ms - now_ms
@@ -87,7 +87,7 @@ def test_only_unfenced_broker_requests_controlled_shutdown(
     assert made.wants_shutdown is (state in (STOPPING, GONE))
     made.stop(600)
     assert made.state is then
-    assert made.wants_shutdown  # a log directory may still fail, and be reported
+    assert made.wants_shutdown  # a log directory may still fail and must be reported
     assert (made.due_ms == 600) is (state is RUNNING)
 
 

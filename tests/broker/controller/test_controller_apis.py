@@ -1,4 +1,4 @@
-"""What brokers ask a controller, as it looks on the wire, in every version."""
+"""Tests of the requests of brokers to the controller, encoded in all versions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def epoch_of(channel: Channel, broker: int) -> int:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-async def test_broker_registration(channel: Channel, version: int) -> None:
+async def test_broker_registration_in_all_versions(channel: Channel, version: int) -> None:
     channel.version = version
     response = await channel.request(apis.BROKER_REGISTRATION, registration())
     broker = channel.node.metadata.image.brokers[3]

@@ -1,4 +1,4 @@
-"""The way to the active controller: here, there, and after it has gone elsewhere."""
+"""Tests of the channel to the active controller: local, remote, and after failover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WANTED = {"broker_id": 1, "broker_epoch": 5}
 
 
 class Quorum:
-    """As the driver shows it."""
+    """Quorum state as the metadata manager exposes it."""
 
     def __init__(self) -> None:
         self.is_active = False
@@ -57,7 +57,7 @@ def refusal() -> dict[str, Any]:
 
 
 def controller(*responses: Any) -> Any:
-    """Returns the given results one after the other, and repeats the last one."""
+    """Handler that returns the given results in order, and repeats the last one."""
     left = list(responses)
 
     def script(asked: Asked) -> Any:
@@ -99,7 +99,7 @@ async def test_requests_to_controller_share_one_connection() -> None:
 
 
 async def test_requests_are_concurrent() -> None:
-    """A controller serves the requests of one connection one after the other."""
+    """They use several connections, because a controller serves the requests of one connection in order."""
     quorum = Quorum()
     async with (
         scripted_broker(controller(SILENCE, block(2)), versions=SERVES) as broker,

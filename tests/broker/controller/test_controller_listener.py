@@ -1,4 +1,4 @@
-"""APIs that are served on listeners of brokers and of controllers."""
+"""Tests of the APIs on broker and controller listeners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def connect(address: Address, nursery: trio.Nursery) -> BrokerConnection:
     return await open_connection(TcpNetwork(), address, nursery)
 
 
-async def test_apis_by_listener() -> None:
+async def test_api_versions_differ_by_listener() -> None:
     async with Broker(configs=COMBINED_CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
         to_broker = await connect(broker.node.endpoints[0].address, nursery)
@@ -34,7 +34,7 @@ async def test_apis_by_listener() -> None:
 
 
 async def test_controller_serves_direct_requests() -> None:
-    """KIP-919; and is known to the quorum by its listener."""
+    """KIP-919; the controller registers its listener."""
     async with Broker(configs=COMBINED_CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
         connection = await connect(controller.address, nursery)
@@ -53,7 +53,7 @@ async def test_controller_serves_direct_requests() -> None:
 
 
 async def test_describe_cluster_lists_controllers_on_controller_listener() -> None:
-    """And brokers where brokers do (KIP-919)."""
+    """KIP-919; on broker listeners it lists brokers."""
     async with Broker(configs=COMBINED_CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
         to_broker = await connect(broker.node.endpoints[0].address, nursery)

@@ -1,4 +1,4 @@
-"""A controller that is not the active one has that one register it, once a run."""
+"""Tests of the registration of an inactive controller with the active one, once per start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.controller_node import Channel, ControllerNode, FakeMetadata
 
 
 class Follower(FakeMetadata):
-    """Controller 8, to which the log of controller 9 comes."""
+    """Controller 8, which replicates the log of controller 9."""
 
     def __init__(self, leader: FakeMetadata, incarnation: int = 1) -> None:
         super().__init__(leader.image, node_id=8)

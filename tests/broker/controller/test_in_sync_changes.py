@@ -1,4 +1,4 @@
-"""Leaders' proposals on their way to the controller: together, one request at a time, again if need be."""
+"""Tests of AlterPartition requests of leaders: batches, one request at a time, and retries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Responses = dict[int, list[CommittedIsr | ErrorCode]]
 
 
 class Leader:
-    """Broker 1, which leads every partition of t."""
+    """Broker 1, which leads all partitions of topic t."""
 
     def __init__(self, partitions: int = 3) -> None:
         image, _ = create(
@@ -38,7 +38,7 @@ class Leader:
     def propose(
         self, index: int, *members: int, partition_epoch: int = 0, claimed: int | None = None
     ) -> None:
-        """`claimed` replaces the broker epochs of the proposed ISR."""
+        """Propose an ISR; `claimed` replaces its broker epochs."""
         brokers = self.metadata.image.brokers
         action = AlterPartition(
             IsrProposal(frozenset(members), 0, partition_epoch),
@@ -93,7 +93,7 @@ async def test_restarted_replica_is_ineligible(
 
 
 def test_isr_changes_are_counted() -> None:
-    """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec, by the result of the proposals."""
+    """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec count by the result of the proposal."""
     leader = Leader(1)
     for grown in (-1, -2, 1, None):
         leader.changes.count(grown)
@@ -110,7 +110,7 @@ async def test_failed_request_is_retried_with_newest_proposals(
     leader.propose(0, 1, 2)
     leader.propose(1, 1, 2)
     await trio.sleep(1)
-    leader.propose(1, 1, 3)  # of the same partition, while the first is on its way
+    leader.propose(1, 1, 3)  # of the same partition, while the first request is pending
     leader.channel.is_cut = False
     await trio.sleep(31)
     assert leader.responses[0] == [CommittedIsr(frozenset({1, 2}), 0, 1)]

@@ -1,4 +1,4 @@
-"""Voters, bootstrap servers and timeouts from the quorum configs."""
+"""Tests of the voters, bootstrap servers and timeouts from the quorum configs."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_bootstrap_servers_exclude_the_node(listeners: str, server: str, alone: 
 def test_same_port_on_other_host_is_another_node(
     advertised: str, servers: str, others: list[str]
 ) -> None:
-    """As in containers, which listen on every address. A node that took them for itself would begin a
-    cluster of its own. Where it does not know what it is called itself, it asks them all."""
+    """Containers listen on all addresses. A node that took the other for itself would form a cluster of its
+    own. A node that does not know its host name connects to all of them."""
     reported = {"advertised_listeners": f"PLAINTEXT://b1:9092,{advertised}"} if advertised else {}
     found = config(
         listeners="PLAINTEXT://:9092,CONTROLLER://:9093",

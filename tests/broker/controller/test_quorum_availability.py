@@ -1,4 +1,4 @@
-"""A node that is about to stop waits for others only while enough of them are there to decide anything."""
+"""Tests that a stopping node waits for the quorum only while the available voters are a majority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.seams.network import ConnectionLost, ConnectionRefused
 
 
 class Peers:
-    """A network with listening, stopped, hanging and unreachable hosts."""
+    """Network with listening, stopped, hanging and unreachable hosts."""
 
     def __init__(self, **nodes: str) -> None:
         self.nodes = {int(name.removeprefix("n")): state for name, state in nodes.items()}
@@ -87,7 +87,7 @@ async def test_voters_may_stop_one_after_the_other(
 async def test_restarting_voter_counts_as_available(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """A single controller that comes back in time can still commit the controlled shutdown."""
+    """A single controller that restarts in time can still commit the controlled shutdown."""
     peers: Any = Peers(n1="here")
 
     async def restart() -> None:

@@ -1,4 +1,4 @@
-"""What an active controller does by itself, and only while it is one."""
+"""Tests of the periodic tasks of the active controller."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ async def keep_alive(node: ControllerNode, *brokers: int) -> None:
 
 
 @pytest.fixture
-def dark() -> FakeMetadata:
-    """Broker 1 has partitions of its own, and is fenced."""
+def fenced_broker_1() -> FakeMetadata:
+    """Metadata in which broker 1 is fenced and is the only replica of its partitions."""
     assignments = dict.fromkeys(range(3 * PARTITIONS_PER_BATCH), (1,))
     metadata = FakeMetadata(create(cluster(2), NewTopic("t", assignments=assignments))[0])
     epoch = metadata.image.brokers[1].epoch
@@ -123,12 +123,14 @@ def dark() -> FakeMetadata:
 
 
 async def test_new_controller_completes_leader_elections(
-    autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
+    autojump_clock: trio.testing.MockClock, fenced_broker_1: FakeMetadata, nursery: trio.Nursery
 ) -> None:
     """The unfenced broker leads only part of its partitions; its heartbeats change nothing."""
-    epoch = dark.image.brokers[1].epoch
-    dark.decide(lambda image: unfence_broker(image, 1, epoch, at_once=PARTITIONS_PER_BATCH))
-    node = ControllerNode(dark)
+    epoch = fenced_broker_1.image.brokers[1].epoch
+    fenced_broker_1.decide(
+        lambda image: unfence_broker(image, 1, epoch, at_once=PARTITIONS_PER_BATCH)
+    )
+    node = ControllerNode(fenced_broker_1)
     assert leaders(node) == {-1, 1}
     nursery.start_soon(keep_alive, node, 1, 2)
     await nursery.start(node.controller_duties.run)
@@ -137,39 +139,39 @@ async def test_new_controller_completes_leader_elections(
 
 
 async def test_leader_elections_of_unfencing_are_retried(
-    autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
+    autojump_clock: trio.testing.MockClock, fenced_broker_1: FakeMetadata, nursery: trio.Nursery
 ) -> None:
-    node = ControllerNode(dark)
+    node = ControllerNode(fenced_broker_1)
     await nursery.start(node.controller_duties.run)
     await trio.sleep(1)
 
     def refuse(delta: MetadataDelta) -> None:
-        dark.refuses = bool(delta.changed_brokers)
+        fenced_broker_1.refuses = bool(delta.changed_brokers)
 
-    dark.subscribe(refuse)
+    fenced_broker_1.subscribe(refuse)
     with pytest.raises(KafkaError):
         await node.controller_duties.heartbeat(
-            BrokerHeartbeat(1, dark.image.brokers[1].epoch, dark.image.offset)
+            BrokerHeartbeat(1, fenced_broker_1.image.brokers[1].epoch, fenced_broker_1.image.offset)
         )
-    assert not dark.image.brokers[1].fenced
+    assert not fenced_broker_1.image.brokers[1].fenced
     assert leaders(node) == {-1, 1}
-    dark.refuses = False
+    fenced_broker_1.refuses = False
     nursery.start_soon(keep_alive, node, 1, 2)
     await trio.sleep(LEFT_SECONDS)
     assert leaders(node) == {1}
 
 
 async def test_heartbeat_during_fencing_restores_leaders(
-    autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
+    autojump_clock: trio.testing.MockClock, fenced_broker_1: FakeMetadata, nursery: trio.Nursery
 ) -> None:
-    epoch = dark.image.brokers[1].epoch
-    dark.decide(lambda image: unfence_broker(image, 1, epoch))
-    node = ControllerNode(dark)
+    epoch = fenced_broker_1.image.brokers[1].epoch
+    fenced_broker_1.decide(lambda image: unfence_broker(image, 1, epoch))
+    node = ControllerNode(fenced_broker_1)
     nursery.start_soon(keep_alive, node, 2)
     await nursery.start(node.controller_duties.run)
-    dark.subscribe(lambda _: nursery.start_soon(beat, node, 1))
+    fenced_broker_1.subscribe(lambda _: nursery.start_soon(beat, node, 1))
     await trio.sleep(SESSION_SECONDS + 0.1)
-    assert len(dark.batches) == 8, (
+    assert len(fenced_broker_1.batches) == 8, (
         "fenced, unfenced; without leaders in three steps, and with them again"
     )
     assert leaders(node) == {1}
@@ -227,7 +229,7 @@ async def test_leaderless_partition_gets_unclean_leader_if_allowed(
 ) -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments={0: (1, 2)}))
     metadata = FakeMetadata(image)
-    for broker in (1, 2):  # 1 leaves; 2 is the last in sync, and leaves too
+    for broker in (1, 2):  # 1 shuts down; then 2, the last in-sync replica
         epoch = image.brokers[broker].epoch
         metadata.decide(lambda image, b=broker, e=epoch: fence_broker(image, b, e))
     metadata.decide(lambda image: unfence_broker(image, 1, image.brokers[1].epoch))
@@ -265,7 +267,7 @@ async def test_controller_config_of_unclean_election_precedes_cluster_default(
 
 
 def forget_eligible(metadata: FakeMetadata) -> None:
-    """2 was in sync last, and 1 was not for long."""
+    """Remove the eligible leader replicas; broker 2 was the last in sync."""
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord
 
     topic = metadata.image.topics_by_name["t"]

@@ -1,4 +1,4 @@
-"""A lone node's quorum, asked on its controller's listener as another node would ask it."""
+"""Tests of quorum requests to the controller listener of a single node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OBSERVER = ReplicaKey(9, UUID(int=9 << 64))
 
 
 class Observer:
-    """Another node, as far as it asks."""
+    """Client that sends the requests of an observer."""
 
     def __init__(self, node: Node, way: KafkaNetworkChannel, address: Address) -> None:
         self.node = node

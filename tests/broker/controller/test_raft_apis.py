@@ -86,7 +86,7 @@ class Quorum:
 
 
 class OnlyTo:
-    """Allows one operation with the cluster."""
+    """Authorizer that allows one operation on the cluster."""
 
     def __init__(self, allowed: AclOperation | None) -> None:
         self._allowed = allowed
@@ -98,7 +98,7 @@ class OnlyTo:
 
 
 async def ask(quorum: Quorum, request: RaftRequest, *, authorizer: Any = None) -> RaftResponse:
-    """Through the bytes both ways."""
+    """Encode the request, call the handler, and decode the encoded response."""
     form = codec_of(request)
     api, version = form.api, form.api.max_version
     route = find_controller_route(api.key)
@@ -164,7 +164,7 @@ async def test_raft_requests_require_cluster_action_or_alter(
     quorum, api = Quorum(response), codec_of(request_).api
     changes_voters = api in (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER)
     needed = AclOperation.ALTER if changes_voters else AclOperation.CLUSTER_ACTION
-    if api is not apis.FETCH:  # whose rule is that of brokers' listeners
+    if api is not apis.FETCH:  # whose rule is that of broker listeners
         assert RULES[api].cluster is needed
     refused = await ask(quorum, request_, authorizer=OnlyTo(None))
     assert refused.error is ErrorCode.cluster_authorization_failed
@@ -172,7 +172,7 @@ async def test_raft_requests_require_cluster_action_or_alter(
     assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_reported(response)
 
 
-def test_every_raft_api_is_served() -> None:
+def test_all_raft_apis_are_served() -> None:
     for kind, form in RPC_CODECS.items():
         assert find_controller_route(form.api.key) is not None
         assert kind is ApiVersionsRequest or any(type(asked) is kind for asked, _ in CONVERSATIONS)

@@ -1,4 +1,4 @@
-"""A node with the log directories /a and /b, each a virtual disk of its own, and a client of it."""
+"""Node with the log directories /a and /b, each on a virtual disk, and a client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIGS = {
     "replica.high.watermark.checkpoint.interval.ms": "20",
 }
 Where = dict[tuple[str, int], str]
-"""In which directory each partition is."""
+"""Log directory of each partition."""
 
 
 def two_disks() -> VirtualDisk:
@@ -38,7 +38,7 @@ def two_disks() -> VirtualDisk:
 
 @dataclass
 class Node:
-    """A running broker; `ask` is any request, the rest the usual ones."""
+    """A running broker with a client; `ask` sends any request."""
 
     broker: Broker
     disk: VirtualDisk
@@ -49,7 +49,7 @@ class Node:
         return self.client.ask(api, version, values)
 
     def produce(self, topic: str, index: int, *values: str, acks: int = -1) -> ErrorCode:
-        """One batch; the error code of the response."""
+        """Produce one batch and return the error code."""
         records = [Record(-1, 1_700_000_000_000, None, value.encode()) for value in values]
         partition = {"index": index, "records": build_batch(records)}
         response = self.ask(
@@ -64,7 +64,7 @@ class Node:
         return code
 
     def where(self) -> Where:
-        """Every partition of every directory that is online."""
+        """Partitions of each online log directory."""
         response = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
         return {
             (topic.name, partition.partition_index): result.log_dir
@@ -88,7 +88,7 @@ class Node:
 def running(
     disk: VirtualDisk, *, topics: Mapping[str, int] | None = None, **configs: str
 ) -> Iterator[Node]:
-    """A node over these disks; configs with `_` for dots. Stopped at the end."""
+    """Run a node with these disks; `_` in config names stands for a dot."""
     all_configs = {**CONFIGS, **{key.replace("_", "."): value for key, value in configs.items()}}
     seams = replace(real_seams(), files=VirtualFiles(disk, Power()))
     with Broker(topics=topics or {}, data=f"{A},{B}", seams=seams, configs=all_configs) as broker:
@@ -97,7 +97,7 @@ def running(
 
 
 def partition_results(node: Node, topic: str, index: int) -> Iterator[Any]:
-    """Of each API that asks a partition for something."""
+    """Partition results of the APIs that have partitions."""
     at: dict[str, Any] = {"current_leader_epoch": -1}
     listed = {**at, "partition_index": index, "timestamp": -1}
     response = node.ask(

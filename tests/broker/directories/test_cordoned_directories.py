@@ -1,4 +1,4 @@
-"""`cordoned.log.dirs` (KIP-1066): changed at run time, kept over a restart, reported to the controller."""
+"""Tests of `cordoned.log.dirs` (KIP-1066): dynamic updates, restarts, and reports to the controller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SET, DELETE = 0, 1
 
 
 def cordon(node: Node, value: str | None, *, broker: str = "1") -> ErrorCode:
-    """Set it, or delete it."""
+    """Set or delete the config."""
     config = {
         "name": "cordoned.log.dirs",
         "config_operation": DELETE if value is None else SET,
@@ -44,7 +44,7 @@ def create(node: Node, topic: str, partitions: int) -> Any:
 
 
 def places(node: Node, topic: str) -> Counter[str]:
-    """How many of the topic's partitions are in each directory."""
+    """Number of partitions of the topic in each log directory."""
     return Counter(path for (name, _), path in node.where().items() if name == topic)
 
 
@@ -54,7 +54,7 @@ def described(node: Node) -> dict[str, bool]:
 
 
 def cordoned_paths(node: Node) -> list[str]:
-    """Cordoned directories in the metadata image, as paths."""
+    """Paths of the cordoned directories in the metadata image."""
     broker = node.broker.node
     cordoned = broker.metadata.image.brokers[1].cordoned_directories
     return [
@@ -80,7 +80,7 @@ def test_cordoned_directory_gets_no_new_replicas() -> None:
         gauges = node.broker.node.logs.gauges()
         assert gauges["CordonedLogDirectoryCount"] == 1
         assert gauges[f"LogDirectoryCordoned,logDirectory={B}"] == 1
-    with running(disk) as node:  # it is in the metadata log
+    with running(disk) as node:  # the registration is in the metadata log
         assert described(node) == {str(A): False, str(B): True}
         assert cordoned_paths(node) == [str(B)]
         assert cordon(node, None) is ErrorCode.none

@@ -29,7 +29,7 @@ FIRST, SECOND = directory(1, 0), directory(1, 1)
 
 
 def image_of(partitions: int = 3) -> tuple[MetadataImage, UUID]:
-    """A broker with two directories, and a topic whose replicas it has yet to place."""
+    """Image with a broker that has two directories, and a topic whose replicas have no directory yet."""
     image, _ = create(cluster(1, directories=2), NewTopic("t", partitions, 1))
     return image, image.topics_by_name["t"].id
 
@@ -57,7 +57,7 @@ def test_cordoned_report_has_the_latest_directories() -> None:
     assert reports.pause_seconds == 0
     first = reports.next(image)
     assert first == LogDirectoryReport(cordoned=frozenset({FIRST}))
-    reports.cordoned([])  # while that was under way
+    reports.cordoned([])  # while the report was pending
     reports.reported(first)
     assert reports.next(image) == LogDirectoryReport(cordoned=frozenset())
     reports.failed(SECOND)
@@ -73,7 +73,7 @@ def test_only_latest_assignment_is_reported() -> None:
     reports.placed((t, 0), FIRST)
     first = reports.next(image)
     assert first is not None
-    reports.placed((t, 0), SECOND)  # it moved on while that was under way
+    reports.placed((t, 0), SECOND)  # it moved again while the report was pending
     reports.reported(first)
     assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), SECOND),))
 
@@ -118,11 +118,11 @@ def test_failed_reports_double_the_delay_up_to_limit() -> None:
     assert reports.pause_seconds == 0
 
 
-# When
+# Retries and batches
 
 
 class Controller:
-    """Real controller decisions; fails while `refuses` is set."""
+    """Real controller decisions; requests fail while `refuses` is set."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.metadata = FakeMetadata(image)
@@ -200,7 +200,7 @@ async def test_assignments_share_a_request(
     await reports.assigned(t, 2, SECOND)
     assert where(controller) == [FIRST, SECOND, SECOND]
     assert [len(batch) for batch in controller.batches] == [3]
-    reports.seen(replica(t, 0, FIRST), FIRST)  # as the image has it
+    reports.seen(replica(t, 0, FIRST), FIRST)  # as in the image
     await trio.sleep(1)
     assert len(controller.batches) == 1
 
@@ -226,7 +226,7 @@ async def test_directory_failure_reports_replicas_assigned_elsewhere(
 async def test_missing_replica_is_reported_lost_until_found(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """KIP-858's LOST; found again, it is led again."""
+    """LOST of KIP-858; a replica that is found again may lead."""
     image, t = image_of(1)
     controller = Controller(image)
     reports = reporter(controller)
@@ -243,7 +243,7 @@ async def test_missing_replica_is_reported_lost_until_found(
 async def test_report_timeout_stops_the_node(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, leads: bool
 ) -> None:
-    """log.dir.failure.timeout.ms: only where the broker led something there."""
+    """log.dir.failure.timeout.ms applies only if the broker led partitions in the directory."""
     image, t = image_of(1)
     controller = Controller(image)
     controller.refuses = True

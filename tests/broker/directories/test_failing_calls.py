@@ -1,8 +1,5 @@
-"""One file operation of a directory fails while clients ask: each gets a response.
-
-The node's second life, in which nothing is in memory yet: whatever is read, opened or written for the
-first time is so while a request waits for it.
-"""
+"""Tests of one failing file operation during requests: each request gets a response. The node has restarted, so
+that files are read, opened and written for the first time while a request waits."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ SMALL = {"internal.segment.bytes": "1500", "index.interval.bytes": "200", "reten
 
 
 def talk(node: Node, where: Where) -> int:
-    """Send every request about partitions; return how many responses had errors."""
+    """Send all requests about partitions and return the number of responses with errors."""
     refusals = 0
     for index in range(PARTITIONS):
         allowed = FINE if where["t", index] == str(A) else REFUSED
@@ -51,8 +48,8 @@ def responses(node: Node, index: int) -> list[ErrorCode]:
 
 
 @pytest.fixture
-def lived() -> tuple[VirtualDisk, Where]:
-    """A node's disks after a clean end, and where its partitions are."""
+def stopped_node() -> tuple[VirtualDisk, Where]:
+    """Disks of a node after a clean shutdown, and the directories of its partitions."""
     disk = two_disks()
     with running(disk) as node:
         node.broker.create_topic("t", PARTITIONS, SMALL)
@@ -65,12 +62,12 @@ def lived() -> tuple[VirtualDisk, Where]:
 
 @pytest.mark.parametrize("operation", ["read", "open", "write", "create"])
 def test_failing_call_returns_error_for_each_request(
-    lived: tuple[VirtualDisk, Where], operation: str
+    stopped_node: tuple[VirtualDisk, Where], operation: str
 ) -> None:
-    disk, where = lived
+    disk, where = stopped_node
     counted = disk.crash(0)
     with running(counted) as node:
-        # From here on, so that the start is not counted.
+        # The start is not counted.
         fault = counted.fail("/b/t-*", errno.EIO, {operation}, passes=TIMES)
         assert talk(node, where) == 0
         total = TIMES - fault.passes

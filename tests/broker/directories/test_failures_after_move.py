@@ -1,4 +1,4 @@
-"""A replica that was moved shares the fate of the directory it is in now, not of the one it left."""
+"""Test that a moved replica fails with its new log directory, and not with the old one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_moved_replica_fails_with_its_current_directory(to: Path) -> None:
         where = node.where()
         moved = next(index for index in range(PARTITIONS) if where["t", index] == str(source))
         move(node, moved, to)
-        time.sleep(0.3)  # the report is sent a moment later
+        time.sleep(0.3)  # the report is asynchronous
         disk.fail("/b*")
         lost = {i for i in range(PARTITIONS) if node.where().get(("t", i), str(B)) == str(B)}
         with deadline(10, "the failure to be known") as check:

@@ -1,4 +1,5 @@
-"""A node whose log directories cannot be opened, or fail before it is ready: it stops with an error message."""
+"""Tests of a node whose log directories cannot be opened or fail before it is ready: it stops with an error
+message."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LOGS, METADATA = Path("/logs"), Path("/metadata")
 
 
 class SingleNode:
-    """All of its cluster, with one log directory, and the metadata log in another."""
+    """Single node with one log directory, and the metadata log in another directory."""
 
     def __init__(self) -> None:
         self.world = VirtualWorld()
@@ -29,8 +30,8 @@ class SingleNode:
         for path in (LOGS, METADATA):
             self.disk.mount(path)
 
-    def lives(self, meanwhile: Callable[[Node], None] = Node.stop) -> None:
-        """Until it ends by itself, or serves."""
+    def run(self, meanwhile: Callable[[Node], None] = Node.stop) -> None:
+        """Run until the node ends or serves."""
         seams = self.world.node(host(1), self.disk)
         paths = {"log.dirs": str(LOGS), "metadata.log.dir": str(METADATA)}
         broker = Node(seams.seams, config_of(1, 1, more=paths))
@@ -51,9 +52,9 @@ class SingleNode:
 
 @pytest.fixture
 def node() -> SingleNode:
-    """Which has run before."""
+    """Node that has run before."""
     node = SingleNode()
-    node.lives()
+    node.run()
     return node
 
 
@@ -66,7 +67,7 @@ def ending(group: BaseException) -> BaseException:
 def test_too_few_descriptors_stop_the_start(node: SingleNode) -> None:
     node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EMFILE)
     with pytest.raises(ExceptionGroup) as ended:
-        node.lives()
+        node.run()
     assert isinstance(ending(ended.value), CannotStart)
     assert "ulimit -n" in str(ending(ended.value))
 
@@ -74,7 +75,7 @@ def test_too_few_descriptors_stop_the_start(node: SingleNode) -> None:
 def test_last_directory_failing_during_log_loading_stops_start(node: SingleNode) -> None:
     node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EIO)
     with pytest.raises(ExceptionGroup) as ended:
-        node.lives()
+        node.run()
     assert isinstance(ending(ended.value), StorageLost)
     assert f"{LOGS}: [Errno 5]" in str(ending(ended.value))
 
@@ -82,7 +83,7 @@ def test_last_directory_failing_during_log_loading_stops_start(node: SingleNode)
 def test_last_directory_failing_before_ready_stops_start(
     node: SingleNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fail while the node waits for the controller, for example."""
+    """For example while the node waits for the controller."""
 
     async def register(*_: object) -> None:
         pass
@@ -93,6 +94,6 @@ def test_last_directory_failing_before_ready_stops_start(
     monkeypatch.setattr(BrokerLifecycle, "register", register)
     began = node.world.clock.monotonic()
     with pytest.raises(ExceptionGroup) as ended:
-        node.lives(fail)
+        node.run(fail)
     assert isinstance(ending(ended.value), StorageLost)
     assert node.world.clock.monotonic() - began < 10

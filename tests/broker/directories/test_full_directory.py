@@ -1,7 +1,5 @@
-"""A full log directory is an error to the producer, not the end of the broker.
-
-The broker's files are virtual (a disk with a capacity); its sockets and clients are real.
-"""
+"""Test of a full log directory: the producer gets an error, and the broker continues. The files are on a
+virtual disk with a capacity; sockets and clients are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log goes offline by itself: it is reported to the controller like a failed directory."""
+"""Tests of a single failed log, which is reported to the controller like a failed directory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def abort_a_transaction(node: Node) -> None:
     producer.begin_transaction()
     producer.produce("t", b"value", partition=0)
     producer.flush(10)
-    with suppress(KafkaException):  # it waits for the marker that ends it
+    with suppress(KafkaException):  # it waits for the transaction marker
         producer.abort_transaction(1)
 
 
 def test_failed_log_has_another_leader_until_restart() -> None:
-    """Who leads it with other replicas in sync would stand in their way."""
+    """Other in-sync replicas must be able to lead."""
     disk = two_disks()
     with running(disk, topics={"t": 2}) as node:
         assert node.produce("t", 0, "before") is ErrorCode.none

@@ -1,7 +1,5 @@
-"""Responses for partitions whose log directory failed, API by API, and of all others.
-
-Part B of the requirements, "dir failure", and scenario 22 as far as one broker goes.
-"""
+"""Tests of the responses of each API for partitions in a failed log directory, and for other partitions. Part B
+of the requirements, “dir failure”, and scenario 22 for one broker."""
 
 from __future__ import annotations
 
@@ -38,8 +36,8 @@ def node(disk: VirtualDisk) -> Iterator[Node]:
         yield node
 
 
-def lose(node: Node, directory: object, operations: set[str] | None = None) -> Where:
-    """Have the directory fail at its next write; where everything was."""
+def fail_directory(node: Node, directory: object, operations: set[str] | None = None) -> Where:
+    """Make the directory fail at its next write; returns the directories of the partitions."""
     for index in range(PARTITIONS):
         assert node.produce("t", index, "before") is ErrorCode.none
     where = node.where()
@@ -52,7 +50,7 @@ def lose(node: Node, directory: object, operations: set[str] | None = None) -> W
 
 
 def test_partition_apis_return_storage_error_others_succeed(node: Node) -> None:
-    where = lose(node, B)
+    where = fail_directory(node, B)
     for index in range(PARTITIONS):
         is_lost = where["t", index] == str(B)
         wanted = STORAGE_ERROR if is_lost else ErrorCode.none
@@ -68,7 +66,7 @@ def test_partition_apis_return_storage_error_others_succeed(node: Node) -> None:
 def test_old_fetch_version_gets_not_leader_for_storage_error(
     node: Node, version: int, wanted: ErrorCode
 ) -> None:
-    where = lose(node, B)
+    where = fail_directory(node, B)
     lost = next(index for index in range(PARTITIONS) if where["t", index] == str(B))
     fetched = {"partition": lost, "fetch_offset": 0, "partition_max_bytes": 1000}
     response = node.ask(
@@ -78,7 +76,7 @@ def test_old_fetch_version_gets_not_leader_for_storage_error(
 
 
 def test_metadata_lists_lost_partition_as_offline_without_leader(node: Node) -> None:
-    where = lose(node, B)
+    where = fail_directory(node, B)
 
     def leaderless() -> bool:
         found = node.metadata("t")
@@ -96,7 +94,7 @@ def test_metadata_lists_lost_partition_as_offline_without_leader(node: Node) -> 
 
 def test_describe_log_dirs_returns_error_without_sizes(node: Node) -> None:
     """J-18: an offline directory is an error; without sizes (scenario 23)."""
-    lose(node, B)
+    fail_directory(node, B)
     dirs = node.log_dirs()
     assert (dirs[str(A)].error_code, dirs[str(B)].error_code) == (ErrorCode.none, STORAGE_ERROR)
     assert (dirs[str(B)].total_bytes, dirs[str(B)].usable_bytes, dirs[str(B)].topics) == (
@@ -107,7 +105,7 @@ def test_describe_log_dirs_returns_error_without_sizes(node: Node) -> None:
 
 
 def test_new_partitions_use_online_directories(node: Node) -> None:
-    lose(node, B)
+    fail_directory(node, B)
     node.broker.create_topic("new", partitions=3)
     assert [node.produce("new", index, "x") for index in range(3)] == [ErrorCode.none] * 3
     assert {at for (name, _), at in node.where().items() if name == "new"} == {str(A)}
@@ -115,8 +113,8 @@ def test_new_partitions_use_online_directories(node: Node) -> None:
 
 def test_coordinator_of_lost_partition_is_not_available(node: Node) -> None:
     """Groups and transactional ids of the other directory's partitions keep working."""
-    coordinate(node)
-    where = lose(node, B)
+    open_coordinators(node)
+    where = fail_directory(node, B)
     groups = [f"g{n}" for n in range(12)]
     found = {group: coordinator(node, group) for group in groups}
     lost = [name for (name, _), at in where.items() if name.startswith("__") and at == str(B)]
@@ -137,8 +135,8 @@ def test_coordinator_of_lost_partition_is_not_available(node: Node) -> None:
         assert code is (ErrorCode.none if is_served else ErrorCode.not_coordinator)
 
 
-def coordinate(node: Node) -> None:
-    """Have the coordinators' topics made, and all their partitions open."""
+def open_coordinators(node: Node) -> None:
+    """Create the internal topics and open all their partitions."""
     for key_type in (0, 1):
         assert coordinator(node, "g", key_type=key_type) is ErrorCode.none
     wait_until(lambda: sum(name.startswith("__") for name, _ in node.where()) == 10)
