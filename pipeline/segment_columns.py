@@ -1,7 +1,7 @@
 """Finished segments of a partition, and slices of them, in numpy arrays: there may be ten million.
 
-A segment is a row of a structured array, in the form of the summary (`storage/tiered/partition_summary.py`). Operations on
-many segments use numpy; an object is created only for a segment that is read.
+A segment is a row of a structured array, in the form of the summary (`storage/tiered/partition_summary.py`).
+Operations on many segments use numpy; an object is created only for a segment that is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spark tasks of a table: how a plan is divided into tasks, and what each task reads.
 
-Batch queries and streams both use it. Spark pickles the reader to each task, and imports this module in every planning
-process; whatever only one of these needs is imported where it is used.
+Batch queries and streams both use it. Spark pickles the reader to each task, and imports this module in every
+planning process; whatever only one of these needs is imported where it is used.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ class TableReader:
 def _freeze_imports() -> None:
     """Exclude imported modules from garbage collection, once per process.
 
-    A Spark worker collects garbage after each task, which takes 0.1 s of CPU with the modules: more than a small task.
+    A Spark worker collects garbage after each task, which takes 0.1 s of CPU with the modules: more than a small
+    task.
     """
     gc.freeze()

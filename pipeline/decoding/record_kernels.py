@@ -114,8 +114,8 @@ def decode_records(
 
     Only records with low <= offset < high and since <= timestamp < until are kept: `limits` are (low, high, since,
     until). `wanted` are three booleans: keys, values and headers. The output arrays are large enough for all records:
-    `numbers` are (offsets, timestamps, timestamp types). For a variable-length column, `*_ends[i]` is the end of item i in the column's bytes,
-    and `*_nulls[i]` is 1 for a null.
+    `numbers` are (offsets, timestamps, timestamp types). For a variable-length column, `*_ends[i]` is the end of item
+    i in the column's bytes, and `*_nulls[i]` is 1 for a null.
 
     Returns (number of kept records, number of headers, error, number of the batch with the error).
     """

@@ -1,7 +1,7 @@
 """Spark types of a table's columns: records, with names, order and types of Spark's Kafka source, and batches.
 
-Spark asks for them in a separate process; the Arrow types are in `arrow_columns.py`, so that this process does not import
-Arrow.
+Spark asks for them in a separate process; the Arrow types are in `arrow_columns.py`, so that this process does not
+import Arrow.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ A segment: each object has the size and CRC of the manifest, the manifest matche
 (`storage.tiered.verification`), and the log matches both (`segment_log_check.py`). The bytes of a log that is
 neither compressed nor encrypted are fetched once for both checks.
 
-A partition: the segments that cover its offsets are selected by the leader's epochs (`leader_epoch_lineage.py`); offsets without
-a segment are gaps. A segment from which nothing is read is dead: a deposed leader finished its copy, or another
-copy has the same offsets. The summaries must match the metadata, and the latest one must list all segments that
-readers would not find otherwise.
+A partition: the segments that cover its offsets are selected by the leader's epochs (`leader_epoch_lineage.py`);
+offsets without a segment are gaps. A segment from which nothing is read is dead: a deposed leader finished its copy,
+or another copy has the same offsets. The summaries must match the metadata, and the latest one must list all segments
+that readers would not find otherwise.
 """
 
 from __future__ import annotations

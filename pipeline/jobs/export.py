@@ -1,10 +1,10 @@
 """Exports a topic to a Parquet or Delta table, each offset exactly once, even if runs are killed.
 
-The topic is read as a stream up to its current end. Spark writes a batch's offsets to the checkpoint before it
-reads the batch, and commits it after everything is written. A batch that a crash interrupted is repeated with the
-same offsets; `export_tables.py` makes the result appear once. Values that cannot be decoded, and offsets that cannot be
-read, go to the dead letters or end the job, by option: every offset is in the table or in the dead letters. After
-the job has ended, any reader of the table sees each record once.
+The topic is read as a stream up to its current end. Spark writes a batch's offsets to the checkpoint before it reads
+the batch, and commits it after everything is written. A batch that a crash interrupted is repeated with the same
+offsets; `export_tables.py` makes the result appear once. Values that cannot be decoded, and offsets that cannot be
+read, go to the dead letters or end the job, by option: every offset is in the table or in the dead letters. After the
+job has ended, any reader of the table sees each record once.
 
     OUT/topic=T/date=D/export=E/batch=N/part-….parquet   the records, as Parquet
     OUT/_dead_letters/export=E/batch=N/…                 undecoded values; unreadable offsets

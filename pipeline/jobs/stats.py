@@ -47,8 +47,8 @@ NUMBERS = frozenset(("records", "batches", "bytes", "keyless", "distinctKeys", "
 
 @value_class
 class StatsJob:
-    """Settings of the statistics. `source` are the options of the source (docs/pipeline.md); those for the row format are
-    ignored.
+    """Settings of the statistics. `source` are the options of the source (docs/pipeline.md); those for the row format
+    are ignored.
     """
 
     source: Mapping[str, str]

@@ -2,10 +2,11 @@
 
     python -m tests.pipeline.killed_exports --kills 50 --seed 1 [--by-spark]
 
-A standalone Spark cluster with two workers exports a tiered topic in small batches, repeatedly. At times that depend on
-the seed, a process is killed with SIGKILL: the driver with its JVM, and the next run continues; or an executor or one of
-its Python workers, and Spark retries. When an export has reached the end, more records are produced. At the end the
-output is compared with the produced records. With `--by-spark`, Spark writes the Parquet files, not the tasks.
+A standalone Spark cluster with two workers exports a tiered topic in small batches, repeatedly. At times that depend
+on the seed, a process is killed with SIGKILL: the driver with its JVM, and the next run continues; or an executor or
+one of its Python workers, and Spark retries. When an export has reached the end, more records are produced. At the
+end the output is compared with the produced records. With `--by-spark`, Spark writes the Parquet files, not the
+tasks.
 """
 
 from __future__ import annotations

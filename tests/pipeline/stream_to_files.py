@@ -2,8 +2,8 @@
 
     python -m tests.pipeline.stream_to_files BOOTSTRAP TIER DIRECTORY [once]
 
-DIRECTORY gets the stream's checkpoint and its output, `out`. With `once` it ends when all records were read, and prints
-the output, one line of JSON per record: partition, offset and value.
+DIRECTORY gets the stream's checkpoint and its output, `out`. With `once` it ends when all records were read, and
+prints the output, one line of JSON per record: partition, offset and value.
 """
 
 from __future__ import annotations

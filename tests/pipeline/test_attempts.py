@@ -177,7 +177,7 @@ def test_driver_suspended_at_any_step_changes_nothing(tmp_path: Path, again: boo
         if again:
             table.write_batch("killed", BATCH, nothing, again=False)
         run_attempt(table, "A", at(step, partial(others_batches, table)), again=again)
-        assert table.contents(BATCH) == whole("B"), f"stood at {step}"
+        assert table.contents(BATCH) == whole("B"), f"suspended at {step}"
         assert table.contents(NEXT) == whole("B")
         assert not table.staged
 
@@ -200,7 +200,7 @@ def test_driver_resuming_at_any_step_of_another_changes_nothing(tmp_path: Path) 
         table.write_batch("killed", BATCH, nothing, again=False)
         with SuspendedDriver(table, stood) as still:
             table.write_batch("B", BATCH, at(came, still.resume), again=True)
-        assert table.contents(BATCH) == whole("B"), f"stood at {stood}, came back at {came}"
+        assert table.contents(BATCH) == whole("B"), f"suspended at {stood}, resumed at {came}"
         assert not table.staged
 
 
@@ -247,7 +247,7 @@ def test_two_suspended_drivers_change_nothing(tmp_path: Path) -> None:
     for first, second in product(many, many):
         table = DriverTable(tmp_path / f"{first}-{second}")
         run_attempt(table, "A", at(first, partial(others_batches, table, second)), again=True)
-        assert table.contents(BATCH) == whole(table.holder), f"stood at {first} and {second}"
+        assert table.contents(BATCH) == whole(table.holder), f"suspended at {first} and {second}"
 
 
 class ConcurrentMoves(LocalFiles):

@@ -110,8 +110,9 @@ class MemoryFiles(HadoopFiles):
 
 
 def test_offsets_after_an_incomplete_batch_are_removed_first() -> None:
-    """Spark continues from the last batch with offsets. A driver that dies during the removal leaves what the next driver
-    needs."""
+    """Spark continues from the last batch with offsets. A driver that dies during the removal leaves what the next
+    driver needs.
+    """
     texts = {f"c_{each}": "" for each in ("offsets_0", "commits_0", "offsets_1", "offsets_10")}
     whole = MemoryFiles(**texts, **{"c_odradek-again-0-x": ""})
     removed: list[str] = []

@@ -334,8 +334,9 @@ def test_offsets_only_query_does_not_decode_records() -> None:
 def test_topic_column_stays_within_its_32_bit_limit(
     columns: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic name is repeated for each record and may exceed the batch's size many times; Arrow counts its bytes in
-    32 bits."""
+    """The topic name is repeated for each record and may exceed the batch's size many times; Arrow counts its bytes
+    in 32 bits.
+    """
     assert decoding.TOPIC_BYTES_MAX < 2**31
     monkeypatch.setattr(decoding, "TOPIC_BYTES_MAX", 20)
     records = [Record(-1, each, b"k%d" % each, None, (("h", b"%d" % each),)) for each in range(8)]

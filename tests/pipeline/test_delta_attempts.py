@@ -26,8 +26,9 @@ def batch(number: int) -> BatchKey:
 
 
 class DeltaLog:
-    """Delta log: the rows that each commit appends or replaces, and the last version of each application. Commits with
-    the same or an earlier version are ignored."""
+    """Delta log: the rows that each commit appends or replaces, and the last version of each application. Commits
+    with the same or an earlier version are ignored.
+    """
 
     def __init__(self, *, exists: bool) -> None:
         self.is_there = exists
@@ -48,7 +49,7 @@ class DeltaLog:
 
 
 class BatchFrame:
-    """BatchFrame and writer of one batch, as in Spark."""
+    """Frame and writer of one batch, as in Spark."""
 
     def __init__(
         self, log: DeltaLog, number: int, names: list[str], step: Callable[[], None]
@@ -148,24 +149,24 @@ def test_driver_suspended_at_any_step_changes_nothing(again: bool, exists: bool)
     """Another driver repeats the batch meanwhile, and may have started the next one."""
     steps: list[int] = []
     DriverWorld(exists=exists).write_batch("A", 0, steps.append, again=again)
-    for stood, gets_on in product(steps, (False, True)):
+    for stood, starts_next in product(steps, (False, True)):
         drivers = DriverWorld(exists=exists)
 
         def others_batches(
             step: int,
             drivers: DriverWorld = drivers,
             stood: int = stood,
-            gets_on: bool = gets_on,
+            starts_next: bool = starts_next,
         ) -> None:
             if step == stood:
                 drivers.write_batch("B", 0, nothing, again=True)
-                if gets_on:
+                if starts_next:
                     drivers.write_batch("B", 1, nothing, again=False)
 
         with suppress(PipelineError):
             drivers.write_batch("A", 0, others_batches, again=again)
-        assert drivers.log.rows.pop(0) == ["B"], f"stood at {stood}"
-        assert drivers.log.rows == ({1: ["B"]} if gets_on else {})
+        assert drivers.log.rows.pop(0) == ["B"], f"suspended at {stood}"
+        assert drivers.log.rows == ({1: ["B"]} if starts_next else {})
 
 
 def test_suspended_driver_does_not_write_a_batch_that_another_repeats() -> None:
@@ -182,4 +183,4 @@ def test_suspended_driver_does_not_write_a_batch_that_another_repeats() -> None:
                 table.write(frame, batch(0))
 
         drivers.write_batch("B", 0, late, again=True)
-        assert drivers.log.rows == {0: ["B"]}, f"came back at {came}"
+        assert drivers.log.rows == {0: ["B"]}, f"resumed at {came}"

@@ -147,8 +147,10 @@ def test_run_without_the_lease_commits_nothing(
 def test_batch_being_repeated_is_incomplete_even_if_committed(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver is suspended before Spark's commit of the batch. It resumes after another driver, which repeated the batch,
-    was killed between removing and moving files. It starts the next batch, and finds that it has lost the lease."""
+    """A driver is suspended before Spark's commit of the batch. It resumes after another driver, which repeated the
+    batch, was killed between removing and moving files. It starts the next batch, and finds that it has lost the
+    lease.
+    """
     _produce(broker, [b"%d" % number for number in range(40)])
     given, replace = job(broker, tmp_path, offsets_a_batch=20), BatchAttempts.replace
 

@@ -26,8 +26,9 @@ CHECKPOINT = "c"
 
 
 class MemoryFiles:
-    """Files by path. `before` is called before a file is created, `before_put` before a file is replaced, and `after_put`
-    afterwards."""
+    """Files by path. `before` is called before a file is created, `before_put` before a file is replaced, and
+    `after_put` afterwards.
+    """
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -162,8 +163,9 @@ def test_suspended_run_confirms_nothing_after_takeover(came_after: int) -> None:
 
 
 def test_late_renewal_does_not_restore_the_lease() -> None:
-    """The run was suspended after its check, and renews the lease after another run has taken it, and again after that run
-    has ended."""
+    """The run was suspended after its check, and renews the lease after another run has taken it, and again after
+    that run has ended.
+    """
     machine = LeaseMachine()
     still = machine.run(7, "elsewhere")
     still.take()

@@ -27,8 +27,9 @@ class JavaException(Py4JJavaError):
 
 
 class SharedDirectory:
-    """SharedDirectory that exists until it was removed `asked` times. Each time before, Hadoop returns False or raises, also if
-    another process has removed it."""
+    """Directory that exists until it was removed `asked` times. Each time before, Hadoop returns False or raises,
+    also if another process has removed it.
+    """
 
     def __init__(self, asked: int, *, raises: bool, own: bool) -> None:
         self.left, self.raises, self.own = asked, raises, own

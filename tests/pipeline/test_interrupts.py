@@ -1,4 +1,4 @@
-"""Ctrl-C cancels FakeSpark's jobs and is raised between two Py4J calls."""
+"""Ctrl-C cancels Spark's jobs and is raised between two Py4J calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FakeSpark:
         self.cancelled = 0
         self.active: list[Any] = []
 
-    def setLogLevel(self, level: str) -> None:  # noqa: N802 - FakeSpark's name
+    def setLogLevel(self, level: str) -> None:  # noqa: N802 - Spark's name
         raise ValueError("all steps are taken, whatever the others do")
 
     def cancelAllJobs(self) -> None:  # noqa: N802
@@ -47,7 +47,7 @@ def test_jobs_started_after_ctrl_c_are_cancelled(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("own_ctrl_c")
 def test_second_ctrl_c_is_raised_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the first one was not during a FakeSpark call, and the second one is during the clean-up."""
+    """Also if the first one was not during a Spark call, and the second one is during the clean-up."""
     waits, cleaned_up = [False], []
     monkeypatch.setattr(interrupts, "_waits_for_spark", lambda frame: waits[0])
 

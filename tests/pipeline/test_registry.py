@@ -58,8 +58,9 @@ RESPONSES: dict[str, Any] = {
 
 @contextmanager
 def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> Iterator[str]:
-    """Registry with a password; returns its URL. `asked` gets the requested paths; `fails` are the statuses of the first
-    responses."""
+    """Registry with a password; returns its URL. `asked` gets the requested paths; `fails` are the statuses of the
+    first responses.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -108,8 +108,9 @@ Times = list[int]
 
 
 def _stored(segments: list[list[Times]], partitions: int = 1) -> tuple[Store, Times]:
-    """Store segments with batches of these timestamps, with an index entry per batch, the same in each partition; return all
-    timestamps of one partition in order."""
+    """Store segments with batches of these timestamps, with an index entry per batch, the same in each partition;
+    return all timestamps of one partition in order.
+    """
     objects, every = VirtualObjectStore(), Times()
     for partition in range(partitions):
         every = _put(objects, partition, segments)

@@ -1,5 +1,5 @@
-"""The source and a consumer read the same records, each once, whatever happened to the topic, for any split, also while
-changes are in progress. A failing seed is reproducible.
+"""The source and a consumer read the same records, each once, whatever happened to the topic, for any split, also
+while changes are in progress. A failing seed is reproducible.
 """
 
 from __future__ import annotations

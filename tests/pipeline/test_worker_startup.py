@@ -37,8 +37,9 @@ atexit.register(report)
 def started(
     directory: Path, *words: str, zips: list[str] = ZIPS
 ) -> tuple[str, list[str], list[str]]:
-    """Start such a process; return the location of PySpark, its modules of this package, and its path. They are printed by the
-    `sitecustomize` module that would be used without this package's."""
+    """Start such a process; return the location of PySpark, its modules of this package, and its path. They are
+    printed by the `sitecustomize` module that would be used without this package's.
+    """
     (directory / "sitecustomize.py").write_text(LATER.format(modules=[READING]))
     done = subprocess.run(
         [sys.executable, *words],
