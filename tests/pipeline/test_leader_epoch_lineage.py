@@ -30,7 +30,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from tests.pipeline import covering
+from tests.pipeline import lineage_model as covering
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)

@@ -27,7 +27,7 @@ from odradek.pipeline.decoding.record_decoder import (  # noqa: E402
     RecordSelection,
 )
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
-from tests.pipeline.drawn_logs import cut, logs, small  # noqa: E402
+from tests.pipeline.log_strategies import cut, logs, small  # noqa: E402
 
 ALL, BATCH = tuple(TYPES), tuple(BATCH_TYPES)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

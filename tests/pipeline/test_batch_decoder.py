@@ -21,7 +21,7 @@ from odradek.pipeline.decoding.batch_decoder import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.record_decoder import RecordSelection  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
-from tests.pipeline.drawn_logs import cut, logs, small  # noqa: E402
+from tests.pipeline.log_strategies import cut, logs, small  # noqa: E402
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
