@@ -107,6 +107,16 @@ def _add(data, at, length, column, size):
 
 
 @njit(cache=True, nogil=True)
+def _add_item(data, at, length, column, index, size):
+    """Add an item, null if `length` is negative, to a column of `size` bytes; return the new size."""
+    ends, nulls, items = column
+    size = _add(data, at, length, items, size)
+    ends[index] = size
+    nulls[index] = length < 0
+    return size
+
+
+@njit(cache=True, nogil=True)
 def decode_records(
     bodies, batches, limits, wanted, numbers, key_arrays, value_arrays, header_arrays
 ):
@@ -123,10 +133,8 @@ def decode_records(
     low, high, since, until = limits
     want_key, want_value, want_headers = wanted
     offsets, timestamps, kinds = numbers
-    key_ends, key_nulls, keys = key_arrays
-    value_ends, value_nulls, values = value_arrays
     header_counts, header_key_ends, header_keys = header_arrays[:3]
-    header_value_ends, header_nulls, header_values = header_arrays[3:]
+    header_value_arrays = header_arrays[3:]
     kept = 0
     key_size = 0
     value_size = 0
@@ -179,9 +187,9 @@ def decode_records(
                 if position < 0:
                     return kept, headers, BAD_HEADER, number
                 if keep and want_headers:
-                    header_value_size = _add(data, at, length, header_values, header_value_size)
-                    header_value_ends[headers] = header_value_size
-                    header_nulls[headers] = length < 0
+                    header_value_size = _add_item(
+                        data, at, length, header_value_arrays, headers, header_value_size
+                    )
                     headers += 1
             if position != end:
                 return kept, headers, BAD_RECORD, number
@@ -191,13 +199,9 @@ def decode_records(
             timestamps[kept] = timestamp
             kinds[kept] = append_time
             if want_key:
-                key_size = _add(data, key_at, key_length, keys, key_size)
-                key_ends[kept] = key_size
-                key_nulls[kept] = key_length < 0
+                key_size = _add_item(data, key_at, key_length, key_arrays, kept, key_size)
             if want_value:
-                value_size = _add(data, value_at, value_length, values, value_size)
-                value_ends[kept] = value_size
-                value_nulls[kept] = value_length < 0
+                value_size = _add_item(data, value_at, value_length, value_arrays, kept, value_size)
             if want_headers:
                 header_counts[kept] = headers
             kept += 1
