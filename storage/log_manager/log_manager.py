@@ -120,7 +120,22 @@ class LogManager:
             if workers is None
             else LogCleaner(services, workers, services.entropy, cleaner_settings)
         )
-        self._opener = log_loading.LogOpener(
+        self._opener = self._new_opener()
+        self.mover = Mover(services, self.log_cleaner, mover_settings)
+        self._marks: list[CleanShutdownFile | None] = []
+        self._exhausted: Exception | None = None
+        self._creation = LogCreation(
+            self.registry, self._opener, self.clock, self.offload, self.config_of
+        )
+        self.log_removal = self._new_log_removal()
+        self._interrupted_moves = InterruptedMoves(services, self.mover, self.log_removal)
+        self._token: trio.lowlevel.TrioToken | None = None
+        for directory in self.directories.every:
+            directory.on_failure = self._directory_failed
+
+    def _new_opener(self) -> log_loading.LogOpener:
+        services = self.services
+        return log_loading.LogOpener(
             LogEnvironment(
                 services.files,
                 services.clock,
@@ -133,25 +148,17 @@ class LogManager:
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
         )
-        self.mover = Mover(services, self.log_cleaner, mover_settings)
-        self._marks: list[CleanShutdownFile | None] = []
-        self._exhausted: Exception | None = None
-        self._creation = LogCreation(
-            self.registry, self._opener, self.clock, self.offload, self.config_of
-        )
-        self.log_removal = LogRemoval(
+
+    def _new_log_removal(self) -> LogRemoval:
+        return LogRemoval(
             self.registry,
             self.directory_deletion,
             self.files,
             self.clock,
-            services.entropy,
+            self.services.entropy,
             self.offload,
             self.mover.cancel,
         )
-        self._interrupted_moves = InterruptedMoves(services, self.mover, self.log_removal)
-        self._token: trio.lowlevel.TrioToken | None = None
-        for directory in self.directories.every:
-            directory.on_failure = self._directory_failed
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """The log of a partition; None if it is not on this node. Raises LogFailed if it is offline."""
