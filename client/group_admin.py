@@ -216,56 +216,74 @@ async def committed_by_group(
     One request finds all coordinators, and one is sent to each of them (KIP-699, KIP-709). Brokers
     before Kafka 3.0 get one request per group.
     """
-    found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-    wanted = {group: _by_topic(partitions) for group, partitions in groups.items()}
+    lookup = _CommittedOffsetsLookup(cluster, groups, stable=stable)
+    if groups:
+        await cluster.retrying(lookup.attempt, also=_is_unstable)
+    return lookup.found
 
-    async def one_by_one(names: Iterable[str]) -> None:
-        for group in names:
-            found[group] = await committed_offsets(cluster, group, groups[group], stable=stable)
 
-    async def attempt() -> None:
-        """Fetch the offsets of the remaining groups."""
-        left = [group for group in wanted if group not in found]
-        asked = await (await cluster.any_node()).request(
+class _CommittedOffsetsLookup:
+    """Fetches the committed offsets of many groups. `found` are the offsets by group id."""
+
+    def __init__(
+        self, cluster: Cluster, groups: Mapping[str, Iterable[TopicPartition]], *, stable: bool
+    ) -> None:
+        self.found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._cluster = cluster
+        self._groups = groups
+        self._stable = stable
+        self._wanted = {group: _by_topic(partitions) for group, partitions in groups.items()}
+
+    async def attempt(self) -> None:
+        """Fetch the offsets of the remaining groups. Raises the first error of a group."""
+        left = [group for group in self._wanted if group not in self.found]
+        response = await (await self._cluster.any_node()).request(
             apis.FIND_COORDINATOR,
             {"key": left[0], "key_type": GROUP, "coordinator_keys": left},
-            timeout_s=cluster.timeout_s,
+            timeout_s=self._cluster.timeout_s,
         )
-        if not hasattr(asked, "coordinators"):
-            await one_by_one(left)
+        if not hasattr(response, "coordinators"):
+            await self._fetch_one_by_one(left)
             return
         failures: list[KafkaError] = []
-        led_by: dict[Address, list[str]] = {}
-        for each in asked.coordinators:
+        by_coordinator: dict[Address, list[str]] = {}
+        for each in response.coordinators:
             with _kept(failures):
                 check(
                     each.error_code,
                     each.error_message,
                     about=f"the coordinator of group {each.key}",
                 )
-                led_by.setdefault(Address(each.host, each.port), []).append(each.key)
-        for address, theirs in led_by.items():
-            response = await _ask(
-                await cluster.connect(address),
-                cluster,
-                apis.OFFSET_FETCH,
-                group_id=theirs[0],
-                topics=wanted[theirs[0]],
-                groups=[_fetched(group, wanted[group]) for group in theirs],
-                require_stable=stable,
-            )
-            if not hasattr(response, "groups"):
-                await one_by_one(theirs)
-                continue
-            for row in response.groups:
-                with _kept(failures):
-                    found[row.group_id] = _committed(row, row.group_id)
+                by_coordinator.setdefault(Address(each.host, each.port), []).append(each.key)
+        for address, names in by_coordinator.items():
+            await self._fetch(address, names, failures)
         if failures:
             raise failures[0]
 
-    if wanted:
-        await cluster.retrying(attempt, also=_is_unstable)
-    return found
+    async def _fetch(
+        self, coordinator: Address, groups: Sequence[str], failures: list[KafkaError]
+    ) -> None:
+        response = await _ask(
+            await self._cluster.connect(coordinator),
+            self._cluster,
+            apis.OFFSET_FETCH,
+            group_id=groups[0],
+            topics=self._wanted[groups[0]],
+            groups=[_fetched(group, self._wanted[group]) for group in groups],
+            require_stable=self._stable,
+        )
+        if not hasattr(response, "groups"):
+            await self._fetch_one_by_one(groups)
+            return
+        for row in response.groups:
+            with _kept(failures):
+                self.found[row.group_id] = _committed(row, row.group_id)
+
+    async def _fetch_one_by_one(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            self.found[group] = await committed_offsets(
+                self._cluster, group, self._groups[group], stable=self._stable
+            )
 
 
 @contextmanager
