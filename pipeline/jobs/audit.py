@@ -184,10 +184,8 @@ def _audited(
         old_before_ms=clock.wall_ms() - young,
         wanted=partial(_is_wanted, job.topics),
     )
-    records: dict[TopicIdPartition, int] = defaultdict(int)
-    manifests: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
-    broken: list[SegmentReport] = []
-    done = noted = size_bytes = 0
+    totals = _SegmentTotals()
+    noted = 0
     whole = (
         each
         for each in _whole(listed, source)
@@ -200,19 +198,13 @@ def _audited(
         if notes is not None and read:
             notes.note(read)
         for report in (*reports.values(), *(report for _, report in read)):
-            records[report.id.partition] += report.records
-            size_bytes += report.size_bytes
-            done += 1
-            if report.manifest is not None:
-                manifests[report.id.partition].append(report.manifest)
-            if report.problems:
-                broken.append(report)
-        on_progress(JobProgress(done, 0, clock.monotonic() - begun_at, noted))
+            totals.add(report)
+        on_progress(JobProgress(totals.segments, 0, clock.monotonic() - begun_at, noted))
     if cluster_view is not None:
         cluster_view.refresh()
     _check_there(job, listed, cluster_view)
     checked = run_tasks(
-        _check_partition, _partition_checks(listed, source, cluster_view, manifests)
+        _check_partition, _partition_checks(listed, source, cluster_view, totals.manifests)
     )
     partitions = [each for each in checked if each is not None]
     deleted: list[DeletedPartition] = []
@@ -222,8 +214,38 @@ def _audited(
         listed.recheck()
         deleted = [each for each in cluster_view.deleted() if listed.is_wanted(each.partition)]
         partitions = [each for each in partitions if cluster_view.is_there(each.partition)]
-        broken = [each for each in broken if cluster_view.is_finished(each)]
-    broken.sort(key=lambda each: each.problems[0])
+        totals.broken = [each for each in totals.broken if cluster_view.is_finished(each)]
+    on_progress(JobProgress(totals.segments, totals.segments, clock.monotonic() - begun_at, noted))
+    return _report(listed, totals, partitions, deleted)
+
+
+class _SegmentTotals:
+    """Sums over the segments that were read."""
+
+    def __init__(self) -> None:
+        self.segments = 0
+        self.size_bytes = 0
+        self.records: dict[TopicIdPartition, int] = defaultdict(int)
+        self.manifests: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+        self.broken: list[SegmentReport] = []
+        """Segments with problems."""
+
+    def add(self, report: SegmentReport) -> None:
+        self.segments += 1
+        self.size_bytes += report.size_bytes
+        self.records[report.id.partition] += report.records
+        if report.manifest is not None:
+            self.manifests[report.id.partition].append(report.manifest)
+        if report.problems:
+            self.broken.append(report)
+
+
+def _report(
+    listed: RemoteStorageAudit,
+    totals: _SegmentTotals,
+    partitions: Sequence[PartitionReport],
+    deleted: Sequence[DeletedPartition],
+) -> AuditReport:
     left = {each.partition for each in deleted}
     findings = [
         each
@@ -231,14 +253,14 @@ def _audited(
         if each.status is not SegmentStatus.WHOLE
         and not (each.status.is_loss and each.partition in left)
     ]
-    on_progress(JobProgress(done, done, clock.monotonic() - begun_at, noted))
+    broken = sorted(totals.broken, key=lambda each: each.problems[0])
     return AuditReport(
         usages=listed.usages,
         partitions=sorted(partitions, key=lambda each: _order(each.partition)),
         findings=sorted(findings, key=_key),
         problems=[text for each in broken for text in each.problems],
-        records=records,
-        size_bytes=size_bytes,
+        records=totals.records,
+        size_bytes=totals.size_bytes,
         deleted=deleted,
     )
 
