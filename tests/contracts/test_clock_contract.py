@@ -17,11 +17,11 @@ async def keeps_time(clock: Clock) -> None:
     await clock.sleep(0)
 
 
-async def test_the_machines_clock() -> None:
+async def test_real_clock_keeps_time() -> None:
     await keeps_time(RealClock())
 
 
-def test_the_virtual_clock() -> None:
+def test_virtual_clock_keeps_time() -> None:
     clock = VirtualClock()
 
     async def main() -> None:

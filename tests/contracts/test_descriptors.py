@@ -21,7 +21,7 @@ from odradek.seams.real_files import RealFile, RealFiles
 from tests.contracts.descriptors import descriptors_left, open_descriptors
 
 
-def test_5000_files_under_256_descriptors(tmp_path: OsPath) -> None:
+def test_5000_files_need_256_descriptors(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=256)
     opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(5000)]
     rng = random.Random(1)
@@ -46,7 +46,7 @@ def test_5000_files_under_256_descriptors(tmp_path: OsPath) -> None:
     assert files.statistics().maps == 0
 
 
-def test_the_least_recently_used_goes_first(tmp_path: OsPath) -> None:
+def test_least_recently_used_file_is_evicted_first(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=6)  # four for files, two for maps
     opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(4)]
     opened[0].append_v([b"x"])
@@ -54,7 +54,7 @@ def test_the_least_recently_used_goes_first(tmp_path: OsPath) -> None:
     assert [file.fd >= 0 for file in opened] == [True, False, True, True]
 
 
-def test_a_descriptor_in_use_is_never_evicted(tmp_path: OsPath) -> None:
+def test_borrowed_descriptor_is_not_evicted(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=3)
     first = files.open(Path(tmp_path) / "first", create=True)
     fd = first.borrow()
@@ -69,7 +69,7 @@ def test_a_descriptor_in_use_is_never_evicted(tmp_path: OsPath) -> None:
         os.fstat(fd)
 
 
-def test_a_map_whose_view_is_held_is_never_evicted(tmp_path: OsPath) -> None:
+def test_mapping_with_a_view_is_not_evicted(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=3)
     opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(5)]
     for file in opened:
@@ -81,7 +81,7 @@ def test_a_map_whose_view_is_held_is_never_evicted(tmp_path: OsPath) -> None:
     assert files.statistics().maps == 2
 
 
-def test_a_file_is_read_that_is_renamed_while_it_is_being_opened(
+def test_file_renamed_during_open_is_read(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another thread: between the look at its name and the opening of that."""
@@ -104,7 +104,7 @@ def test_a_file_is_read_that_is_renamed_while_it_is_being_opened(
     assert pinned.read_at(0, 10) == b"0123456789"
 
 
-def test_a_pin_survives_eviction(tmp_path: OsPath) -> None:
+def test_pin_survives_eviction(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=3)
     pinned = files.open(Path(tmp_path) / "pinned", create=True)
     pinned.append_v([b"0123456789"])
@@ -123,7 +123,7 @@ def test_a_pin_survives_eviction(tmp_path: OsPath) -> None:
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "after"])
-def test_the_last_pin_may_go_while_the_file_is_removed(
+def test_last_pin_is_released_during_removal(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """By a reader, in another thread: the file's owner has closed it before."""
@@ -150,7 +150,7 @@ def test_the_last_pin_may_go_while_the_file_is_removed(
     assert files.statistics().pinned_files == 0
 
 
-def test_an_error_of_closing_is_for_who_syncs_the_file(
+def test_close_error_is_raised_by_sync_of_the_file(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = RealFiles(max_open=3)
@@ -175,7 +175,7 @@ def test_an_error_of_closing_is_for_who_syncs_the_file(
             first.sync()
 
 
-def test_exhaustion_evicts_and_goes_on(tmp_path: OsPath) -> None:
+def test_descriptor_exhaustion_evicts_and_retries(tmp_path: OsPath) -> None:
     """The kernel's limit is lower than the pool's: sockets took more than their half."""
     files = RealFiles(max_open=3000)
     for n in range(100):
@@ -187,7 +187,7 @@ def test_exhaustion_evicts_and_goes_on(tmp_path: OsPath) -> None:
             assert bytes(file.map_read(4)) == b"0123"
 
 
-def test_exhaustion_with_nothing_to_evict_is_back_pressure(tmp_path: OsPath) -> None:
+def test_descriptor_exhaustion_without_evictable_file_is_back_pressure(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=64)
     path = Path(tmp_path) / "f"
     file = files.open(path, create=True)
@@ -212,7 +212,7 @@ def test_exhaustion_with_nothing_to_evict_is_back_pressure(tmp_path: OsPath) -> 
     file.give_back()
 
 
-def test_the_soft_limit_is_raised(tmp_path: OsPath) -> None:
+def test_soft_limit_is_raised(tmp_path: OsPath) -> None:
     soft, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
     try:
@@ -222,7 +222,7 @@ def test_the_soft_limit_is_raised(tmp_path: OsPath) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_dropped_files_leak_nothing(tmp_path: OsPath) -> None:
+def test_garbage_collected_files_close_their_descriptors(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=64)
     opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(20)]
     assert open_descriptors(tmp_path) == 20
@@ -231,7 +231,7 @@ def test_dropped_files_leak_nothing(tmp_path: OsPath) -> None:
     assert open_descriptors(tmp_path) == 0
 
 
-def test_threads_and_evictions_never_meet(tmp_path: OsPath) -> None:
+def test_reads_in_threads_survive_evictions(tmp_path: OsPath) -> None:
     """Offloaded reads and syncs while others open files: each sees its own file's bytes."""
     files = RealFiles(max_open=5)
     opened: list[RealFile] = []
@@ -264,7 +264,7 @@ def test_threads_and_evictions_never_meet(tmp_path: OsPath) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_second_sync_waits_for_the_first(
+def test_second_sync_waits_for_the_first(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     file = RealFiles(max_open=8).open(Path(tmp_path) / "f", create=True)
@@ -299,7 +299,7 @@ def test_a_second_sync_waits_for_the_first(
     assert ends == ["the disk", end, end]  # once, and nobody before it
 
 
-def test_cold_pages_would_block(tmp_path: OsPath) -> None:
+def test_nowait_read_of_cold_pages_raises_would_block(tmp_path: OsPath) -> None:
     asked, read = _colds(tmp_path, 4 << 20, 0, 4 << 20)
     try:
         read.read_at(0, 4 << 20, nowait=True)
@@ -312,7 +312,7 @@ def test_cold_pages_would_block(tmp_path: OsPath) -> None:
         pytest.skip("this file system keeps its pages, or cannot tell")
 
 
-def test_a_hole_in_the_middle_of_a_large_part_would_block(tmp_path: OsPath) -> None:
+def test_nowait_read_with_cold_page_in_the_middle_raises_would_block(tmp_path: OsPath) -> None:
     """The kernel takes pages away where it likes, and who sends them would wait for the disk."""
     read, asked = _colds(tmp_path, 4 << 20, 3 << 19, 1 << 20)
     try:
@@ -339,7 +339,7 @@ def _colds(path: OsPath, size: int, position: int, cold: int) -> list[RealFile]:
 
 
 @pytest.mark.parametrize("cold", ["the beginning", "the end"])
-def test_a_part_is_in_memory_if_both_of_its_ends_are(
+def test_range_is_in_memory_if_both_ends_are(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, cold: str
 ) -> None:
     file = RealFiles(max_open=8).open(Path(tmp_path) / "f", create=True)
@@ -357,7 +357,7 @@ def test_a_part_is_in_memory_if_both_of_its_ends_are(
     file.close()
 
 
-def test_nowait_where_the_file_system_cannot_tell() -> None:
+def test_nowait_read_on_tmpfs_returns_data() -> None:
     """tmpfs says EOPNOTSUPP: its pages are in memory, and the read is done."""
     if not os.access("/dev/shm", os.W_OK):
         pytest.skip("no tmpfs to write to")
@@ -387,7 +387,7 @@ else:
 """
 
 
-def test_a_lock_excludes_a_jvm_and_is_excluded_by_one(tmp_path: OsPath) -> None:
+def test_file_lock_and_lock_of_a_jvm_exclude_each_other(tmp_path: OsPath) -> None:
     """Java's FileChannel.tryLock, which Kafka's `.lock` is, takes a POSIX lock on the bytes."""
     files = RealFiles(max_open=8)
     path = Path(tmp_path) / ".lock"

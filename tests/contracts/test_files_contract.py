@@ -16,48 +16,48 @@ def written(files: Files, path: Path, data: bytes = b"0123456789") -> File:
 
 
 class TestOpening:
-    def test_a_new_file_is_empty_and_writable(self, files: Files, directory: Path) -> None:
+    def test_new_file_is_empty_and_writable(self, files: Files, directory: Path) -> None:
         file = files.open(directory / "new", create=True)
         assert (file.size, file.path, file.pins) == (0, directory / "new", 0)
         assert file.append_v([b"abc"]) == 0
         assert files.read(directory / "new") == b"abc"
 
-    def test_creating_where_there_is_one_fails(self, files: Files, directory: Path) -> None:
+    def test_create_of_existing_file_fails(self, files: Files, directory: Path) -> None:
         written(files, directory / "f")
         with pytest.raises(FileExistsError):
             files.open(directory / "f", create=True)
         assert files.read(directory / "f") == b"0123456789"
 
-    def test_a_missing_file_is_told_at_open(self, files: Files, directory: Path) -> None:
+    def test_open_of_missing_file_fails(self, files: Files, directory: Path) -> None:
         with pytest.raises(FileNotFoundError):
             files.open(directory / "none")
         with pytest.raises(FileNotFoundError):
             files.open(directory / "none" / "file", create=True)
 
-    def test_a_directory_is_no_file(self, files: Files, directory: Path) -> None:
+    def test_open_of_directory_fails(self, files: Files, directory: Path) -> None:
         with pytest.raises(IsADirectoryError):
             files.open(directory)
 
-    def test_a_directory_that_is_read_is_named(self, files: Files, directory: Path) -> None:
+    def test_read_of_directory_names_it_in_the_error(self, files: Files, directory: Path) -> None:
         with pytest.raises(IsADirectoryError) as caught:
             files.read(directory)
         assert caught.value.filename == str(directory)
 
-    def test_opened_again_it_knows_its_size(self, files: Files, directory: Path) -> None:
+    def test_reopened_file_has_its_size(self, files: Files, directory: Path) -> None:
         written(files, directory / "f")
         again = files.open(directory / "f", write=True)
         assert again.size == 10
         assert again.append_v([b"more"]) == 10
         assert files.read(directory / "f") == b"0123456789more"
 
-    def test_opened_for_reading_it_cannot_be_written(self, files: Files, directory: Path) -> None:
+    def test_read_only_file_cannot_be_written(self, files: Files, directory: Path) -> None:
         written(files, directory / "f")
         file = files.open(directory / "f")
         with pytest.raises(OSError) as caught:
             file.append_v([b"x"])
         assert caught.value.errno == errno.EBADF
 
-    def test_closed_it_cannot_be_used(self, files: Files, directory: Path) -> None:
+    def test_closed_file_cannot_be_used(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         file.close()
         file.close()
@@ -68,7 +68,7 @@ class TestOpening:
 
 
 class TestWriting:
-    def test_parts_are_appended_in_order(self, files: Files, directory: Path) -> None:
+    def test_append_keeps_the_order_of_parts(self, files: Files, directory: Path) -> None:
         file = files.open(directory / "f", create=True)
         assert file.append_v([b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3], b""]) == 0
         assert file.append_v([b"gh"]) == 6
@@ -76,7 +76,9 @@ class TestWriting:
         assert file.read_at(0, 100) == b"abcdefgh"
         assert file.size == 8
 
-    def test_more_parts_than_one_call_takes(self, files: Files, directory: Path) -> None:
+    def test_append_of_more_parts_than_one_system_call_takes(
+        self, files: Files, directory: Path
+    ) -> None:
         file = files.open(directory / "f", create=True)
         parts = [b"%05d" % n for n in range(5000)]
         file.append_v(parts)
@@ -84,14 +86,14 @@ class TestWriting:
         assert file.read_at(0, 25_000) == b"".join(parts)
 
     @pytest.mark.parametrize("more_bytes", [0, 1])
-    def test_a_large_buffer(self, files: Files, directory: Path, more_bytes: int) -> None:
+    def test_append_of_large_buffer(self, files: Files, directory: Path, more_bytes: int) -> None:
         file = written(files, directory / "f")
         data = bytes(range(256)) * 1024 + b"!" * more_bytes
         assert file.append_v([data]) == 10
         assert file.size == 10 + len(data)
         assert file.read_at(10, 2 * len(data)) == data
 
-    def test_writing_in_place_and_past_the_end(self, files: Files, directory: Path) -> None:
+    def test_write_in_place_and_past_the_end(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         file.write_at(2, b"xx")
         assert file.size == 10
@@ -99,7 +101,7 @@ class TestWriting:
         assert file.size == 15
         assert file.read_at(0, 20) == b"01xx456789\0\0end"
 
-    def test_written_out(self, files: Files, directory: Path) -> None:
+    def test_write_out_keeps_the_file_usable(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         file.write_out(2, 4, wait=False)
         file.write_out(0, 10, wait=True)
@@ -108,7 +110,7 @@ class TestWriting:
         with pytest.raises(ValueError):
             file.write_out(0, 10, wait=True)
 
-    def test_bytes_of_another_file(self, files: Files, directory: Path) -> None:
+    def test_append_of_slice_of_another_file(self, files: Files, directory: Path) -> None:
         source, target = written(files, directory / "f"), written(files, directory / "g", b"ab")
         assert target.append_slice(FileSlice(source, 3, 5)) == 5
         assert (target.size, files.read(directory / "g")) == (7, b"ab34567")
@@ -118,7 +120,7 @@ class TestWriting:
         assert files.read(directory / "g") == b"ab3456789!"
         assert files.read(directory / "f") == b"0123456789"
 
-    def test_bytes_of_a_file_that_is_gone(self, files: Files, directory: Path) -> None:
+    def test_append_of_slice_of_removed_file(self, files: Files, directory: Path) -> None:
         source, target = written(files, directory / "f"), written(files, directory / "g", b"")
         source.pin()
         files.remove(directory / "f")
@@ -126,14 +128,16 @@ class TestWriting:
         source.unpin()
         assert files.read(directory / "g") == b"0123456789"
 
-    def test_truncated_it_goes_on_from_there(self, files: Files, directory: Path) -> None:
+    def test_append_after_truncation_continues_at_the_new_end(
+        self, files: Files, directory: Path
+    ) -> None:
         file = written(files, directory / "f")
         file.truncate(4)
         assert (file.size, files.file_size(directory / "f")) == (4, 4)
         assert file.append_v([b"x"]) == 4
         assert file.read_at(0, 9) == b"0123x"
 
-    def test_truncating_never_grows(self, files: Files, directory: Path) -> None:
+    def test_truncate_does_not_grow_the_file(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         with pytest.raises(ValueError):
             file.truncate(11)
@@ -156,7 +160,7 @@ class TestWriting:
 
 
 class TestReading:
-    def test_fewer_bytes_only_at_the_end(self, files: Files, directory: Path) -> None:
+    def test_read_is_short_only_at_the_end(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         assert file.read_at(3, 4) == b"3456"
         assert file.read_at(8, 100) == b"89"
@@ -164,7 +168,7 @@ class TestReading:
         assert file.read_at(99, 1) == b""
         assert file.read_at(0, 0) == b""
 
-    def test_what_was_just_written_is_in_memory(self, files: Files, directory: Path) -> None:
+    def test_written_bytes_are_in_memory(self, files: Files, directory: Path) -> None:
         big = bytes(range(256)) * 4096
         file = written(files, directory / "f", big)
         assert file.read_at(0, len(big), nowait=True) == big
@@ -173,7 +177,7 @@ class TestReading:
         assert file.is_in_memory(0, len(big))
         assert file.is_in_memory(5, 1)
 
-    def test_a_map_has_exactly_the_size_asked(self, files: Files, directory: Path) -> None:
+    def test_mapping_has_the_requested_size(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         assert bytes(file.map_read(4)) == b"0123"
         assert bytes(file.map_read(10)) == b"0123456789"
@@ -182,20 +186,20 @@ class TestReading:
         with pytest.raises(ValueError):
             file.map_read(11)
 
-    def test_a_map_shows_what_is_written_later(self, files: Files, directory: Path) -> None:
+    def test_mapping_shows_later_writes(self, files: Files, directory: Path) -> None:
         file = files.open(directory / "f", create=True)
         file.preallocate(4096)
         assert bytes(file.map_read(8)) == bytes(8)
         file.write_at(0, b"entry")
         assert bytes(file.map_read(5)) == b"entry"
 
-    def test_a_map_grows_with_the_file(self, files: Files, directory: Path) -> None:
+    def test_mapping_grows_with_the_file(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         assert bytes(file.map_read(10)) == b"0123456789"
         file.append_v([b"x" * 10_000])
         assert bytes(file.map_read(10_010)) == b"0123456789" + b"x" * 10_000
 
-    def test_truncating_drops_the_map(self, files: Files, directory: Path) -> None:
+    def test_truncate_drops_the_mapping(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f", bytes(10_000))
         assert len(file.map_read(10_000)) == 10_000
         file.truncate(1)
@@ -204,7 +208,7 @@ class TestReading:
         file.append_v([b"new"])
         assert bytes(file.map_read(4)) == b"\0new"
 
-    def test_no_truncating_under_a_view_that_is_held(self, files: Files, directory: Path) -> None:
+    def test_truncate_fails_while_a_view_is_held(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f", bytes(10_000))
         view = file.map_read(10_000)
         with pytest.raises(BufferError):
@@ -219,7 +223,7 @@ class TestReading:
 
 
 class TestPins:
-    def test_bytes_outlive_close_and_removal(self, files: Files, directory: Path) -> None:
+    def test_pinned_bytes_survive_close_and_removal(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         file.pin()
         file.pin()
@@ -235,7 +239,7 @@ class TestPins:
         with pytest.raises(ValueError):
             file.read_at(0, 1)
 
-    def test_bytes_outlive_the_removal_of_the_tree(self, files: Files, directory: Path) -> None:
+    def test_pinned_bytes_survive_removal_of_the_tree(self, files: Files, directory: Path) -> None:
         files.make_directory(directory / "t-0" / "deep")
         file = written(files, directory / "t-0" / "deep" / "f")
         file.pin()
@@ -244,7 +248,7 @@ class TestPins:
         file.unpin()
         file.close()
 
-    def test_bytes_outlive_a_file_renamed_onto_them(self, files: Files, directory: Path) -> None:
+    def test_pinned_bytes_survive_rename_onto_the_file(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         written(files, directory / "g", b"other")
         file.pin()
@@ -254,7 +258,7 @@ class TestPins:
         file.unpin()
         file.close()
 
-    def test_a_closed_file_is_followed_through_a_rename(
+    def test_pinned_closed_file_is_followed_through_a_rename(
         self, files: Files, directory: Path
     ) -> None:
         """A partition is closed, its directory renamed to `-delete`, an answer still being sent."""
@@ -268,14 +272,14 @@ class TestPins:
         assert file.read_at(0, 10) == b"0123456789"
         file.unpin()
 
-    def test_more_unpins_than_pins_is_a_bug(self, files: Files, directory: Path) -> None:
+    def test_unpin_without_pin_fails(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         with pytest.raises(ValueError):
             file.unpin()
 
 
 class TestNames:
-    def test_what_is_there(self, files: Files, directory: Path) -> None:
+    def test_list_and_exists_of_existing_entries(self, files: Files, directory: Path) -> None:
         written(files, directory / "b")
         written(files, directory / "a")
         files.make_directory(directory / "c" / "d")
@@ -289,7 +293,7 @@ class TestNames:
         assert not files.is_directory(directory / "x")
         assert files.file_size(directory / "a") == 10
 
-    def test_what_is_not_there(self, files: Files, directory: Path) -> None:
+    def test_missing_entries_raise_file_not_found(self, files: Files, directory: Path) -> None:
         nothing = directory / "nothing"
         for use in (files.read, files.list, files.file_size, files.remove, files.remove_tree):
             with pytest.raises(FileNotFoundError):
@@ -300,7 +304,7 @@ class TestNames:
             files.sync_directory(nothing)
         files.remove(nothing, missing_ok=True)
 
-    def test_below_a_file_is_an_error_not_an_absence(self, files: Files, directory: Path) -> None:
+    def test_path_below_a_file_raises_not_a_directory(self, files: Files, directory: Path) -> None:
         """A log directory that became a file (REQUIREMENTS E 22) is a failed one."""
         written(files, directory / "f")
         for use in (files.exists, files.is_directory, files.read, files.remove, files.list):
@@ -311,14 +315,14 @@ class TestNames:
         with pytest.raises(FileExistsError):
             files.make_directory(directory / "f")
 
-    def test_rename_replaces_a_file_at_once(self, files: Files, directory: Path) -> None:
+    def test_rename_replaces_a_file(self, files: Files, directory: Path) -> None:
         written(files, directory / "old", b"old")
         written(files, directory / "new", b"new")
         files.rename(directory / "new", directory / "old")
         assert files.list(directory) == ["old"]
         assert files.read(directory / "old") == b"new"
 
-    def test_rename_does_not_mix_kinds(self, files: Files, directory: Path) -> None:
+    def test_rename_between_file_and_directory_fails(self, files: Files, directory: Path) -> None:
         written(files, directory / "f")
         files.make_directory(directory / "d" / "inside")
         files.make_directory(directory / "e")
@@ -330,7 +334,9 @@ class TestNames:
             files.rename(directory / "e", directory / "d")
         assert caught.value.errno == errno.ENOTEMPTY
 
-    def test_a_directory_renamed_under_open_files(self, files: Files, directory: Path) -> None:
+    def test_open_files_follow_the_rename_of_their_directory(
+        self, files: Files, directory: Path
+    ) -> None:
         files.make_directory(directory / "t-0.move")
         file = written(files, directory / "t-0.move" / "f")
         files.rename(directory / "t-0.move", directory / "t-0")
@@ -340,7 +346,7 @@ class TestNames:
         assert bytes(file.map_read(11)) == b"0123456789!"
         file.sync()
 
-    def test_remove(self, files: Files, directory: Path) -> None:
+    def test_remove_deletes_files_and_directories(self, files: Files, directory: Path) -> None:
         written(files, directory / "f")
         files.make_directory(directory / "d")
         files.remove(directory / "f")
@@ -350,7 +356,7 @@ class TestNames:
         files.remove_tree(directory / "d")
         assert files.list(directory) == []
 
-    def test_write_new_replaces_and_leaves_nothing_behind(
+    def test_write_new_replaces_the_file_without_leftovers(
         self, files: Files, directory: Path
     ) -> None:
         written(files, directory / "c.tmp", b"of a crash")
@@ -359,7 +365,7 @@ class TestNames:
         assert files.read(directory / "c") == b"two"
         assert files.list(directory) == ["c"]
 
-    def test_one_lock_a_file(self, files: Files, directory: Path) -> None:
+    def test_file_has_one_lock(self, files: Files, directory: Path) -> None:
         lock = files.lock(directory / ".lock")
         with pytest.raises(BlockingIOError):
             files.lock(directory / ".lock")
@@ -371,7 +377,7 @@ class TestNames:
         other.release()
         assert files.exists(directory / ".lock")
 
-    def test_a_lock_knows_whether_it_is_still_there(self, files: Files, directory: Path) -> None:
+    def test_lock_check_fails_if_its_file_is_gone(self, files: Files, directory: Path) -> None:
         files.make_directory(directory / "d")
         lock = files.lock(directory / "d" / ".lock")
         lock.check()
@@ -388,7 +394,7 @@ class TestNames:
             lock.check()
         lock.release()
 
-    def test_disk_usage(self, files: Files, directory: Path) -> None:
+    def test_disk_usage_of_directory(self, files: Files, directory: Path) -> None:
         usage = files.disk_usage(directory)
         assert 0 < usage.free_bytes <= usage.total_bytes
         with pytest.raises(FileNotFoundError):

@@ -47,7 +47,7 @@ def no_space(caught: pytest.ExceptionInfo[OSError]) -> bool:
     return caught.value.errno == errno.ENOSPC
 
 
-def test_an_append_that_does_not_fit(small: tuple[Files, Path]) -> None:
+def test_failed_append_on_full_disk_keeps_the_file(small: tuple[Files, Path]) -> None:
     files, path = small
     file = files.open(path / "f", create=True)
     file.append_v([b"a" * 1000])
@@ -61,7 +61,7 @@ def test_an_append_that_does_not_fit(small: tuple[Files, Path]) -> None:
     assert file.read_at(990, 20) == b"a" * 10 + b"c" * 10
 
 
-def test_the_next_append_writes_over_what_a_failed_one_left(small: tuple[Files, Path]) -> None:
+def test_append_after_failed_append_overwrites_it(small: tuple[Files, Path]) -> None:
     files, path = small
     file = files.open(path / "f", create=True)
     file.append_v([b"a" * 1000])
@@ -71,7 +71,7 @@ def test_the_next_append_writes_over_what_a_failed_one_left(small: tuple[Files, 
     assert file.read_at(1000, 1000) == b"c" * 1000
 
 
-def test_preallocating_what_does_not_fit_changes_nothing(small: tuple[Files, Path]) -> None:
+def test_failed_preallocation_changes_nothing(small: tuple[Files, Path]) -> None:
     files, path = small
     file = files.open(path / "f", create=True)
     file.append_v([b"a" * 1000])
@@ -83,7 +83,7 @@ def test_preallocating_what_does_not_fit_changes_nothing(small: tuple[Files, Pat
     assert bytes(file.map_read(MIB // 2)[-1:]) == b"\0"
 
 
-def test_replacing_a_small_file_fails_and_leaves_the_old_one(small: tuple[Files, Path]) -> None:
+def test_failed_replacement_keeps_the_old_file(small: tuple[Files, Path]) -> None:
     files, path = small
     files.write_new(path / "checkpoint", b"old")
     with pytest.raises(OSError) as caught:
@@ -93,7 +93,7 @@ def test_replacing_a_small_file_fails_and_leaves_the_old_one(small: tuple[Files,
     assert files.list(path) == ["checkpoint"]
 
 
-def test_room_comes_back_with_removal(small: tuple[Files, Path]) -> None:
+def test_removal_frees_space(small: tuple[Files, Path]) -> None:
     files, path = small
     file = files.open(path / "f", create=True)
     file.append_v([bytes(MIB * 3 // 4)])
@@ -108,7 +108,7 @@ def test_room_comes_back_with_removal(small: tuple[Files, Path]) -> None:
     assert usage.free_bytes <= MIB // 2
 
 
-def test_over_the_limit_of_a_files_size(tmp_path: OsPath) -> None:
+def test_append_over_the_file_size_limit_fails(tmp_path: OsPath) -> None:
     """RLIMIT_FSIZE: the one way to a short write and an error without a disk of one's own."""
     files = RealFiles(max_open=16)
     file = files.open(Path(tmp_path) / "f", create=True)

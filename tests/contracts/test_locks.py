@@ -8,7 +8,7 @@ import trio.testing
 from odradek.seams.locks import PromptLock
 
 
-async def test_to_find_it_free_is_no_checkpoint() -> None:
+async def test_free_lock_is_acquired_without_checkpoint() -> None:
     lock = PromptLock()
     with trio.testing.assert_no_checkpoints():
         async with lock:
@@ -17,7 +17,7 @@ async def test_to_find_it_free_is_no_checkpoint() -> None:
             pass
 
 
-async def test_who_waits_gets_it_in_turn() -> None:
+async def test_waiting_tasks_acquire_the_lock_in_order() -> None:
     lock = PromptLock()
     had_it: list[int] = []
 
@@ -34,7 +34,7 @@ async def test_who_waits_gets_it_in_turn() -> None:
     assert had_it == [0, 1, 2]
 
 
-async def test_who_waits_no_longer_is_passed_over() -> None:
+async def test_cancelled_task_is_skipped() -> None:
     lock = PromptLock()
     had_it: list[int] = []
 
@@ -58,7 +58,7 @@ async def test_who_waits_no_longer_is_passed_over() -> None:
             pass
 
 
-async def test_as_many_as_it_is_for_have_it_at_once() -> None:
+async def test_lock_of_two_is_held_by_two_tasks() -> None:
     lock = PromptLock(2)
 
     async def hold(number: int) -> None:
@@ -80,7 +80,7 @@ async def test_as_many_as_it_is_for_have_it_at_once() -> None:
                 assert had_it == list(range(so_far))
 
 
-async def test_who_fails_gives_it_back() -> None:
+async def test_exception_releases_the_lock() -> None:
     lock = PromptLock()
     try:
         async with lock:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-def test_the_c_library_can_be_told() -> None:
+def test_c_library_keeps_freed_memory() -> None:
     code = (
         "from odradek.seams.memory import keep_freed_memory\n"
         "print(keep_freed_memory())\n"

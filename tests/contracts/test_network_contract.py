@@ -54,20 +54,20 @@ def file(request: pytest.FixtureRequest, tmp_path: OsPath) -> File:
 
 
 class TestTalking:
-    async def test_there_and_back(self, hosts: TwoHosts) -> None:
+    async def test_bytes_are_sent_in_both_directions(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         await client.send([b"ques", bytearray(b"ti"), memoryview(b"on"), b""])
         assert await receive(server, 8) == b"question"
         await server.send([b"answer"])
         assert await receive(client, 6) == b"answer"
 
-    async def test_both_know_both_ends(self, hosts: TwoHosts) -> None:
+    async def test_both_ends_know_both_addresses(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         assert client.local == server.peer
         assert client.peer == server.local
         assert client.peer.host == hosts.name
 
-    async def test_waiting_for_bytes_can_be_cancelled_and_loses_none(self, hosts: TwoHosts) -> None:
+    async def test_cancelled_receive_loses_no_bytes(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         room = memoryview(bytearray(10))
         with trio.move_on_after(0):
@@ -75,7 +75,7 @@ class TestTalking:
         await client.send([b"after"])
         assert await receive(server, 5) == b"after"
 
-    async def test_readable_by_what_came_and_by_the_end(self, hosts: TwoHosts) -> None:
+    async def test_connection_is_readable_with_bytes_and_at_the_end(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         waited = trio.Event()
 
@@ -95,7 +95,7 @@ class TestTalking:
             await server.wait_readable()
             assert await receive(server, 1) == b""
 
-    async def test_a_wait_that_is_interrupted_loses_nothing(self, hosts: TwoHosts) -> None:
+    async def test_interrupted_wait_loses_no_bytes(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         server.interrupt()  # nobody is in it: nothing happens
         with trio.fail_after(TIMEOUT_SECONDS):
@@ -107,7 +107,7 @@ class TestTalking:
             await client.send([b"after"])
             assert await receive(server, 5) == b"after"
 
-    async def test_waiting_on_a_connection_that_is_aborted(self, hosts: TwoHosts) -> None:
+    async def test_wait_on_aborted_connection_fails(self, hosts: TwoHosts) -> None:
         _, server = await hosts.connected()
 
         async def wait() -> None:
@@ -121,31 +121,31 @@ class TestTalking:
                 server.abort()
             await wait()
 
-    async def test_sending_nothing(self, hosts: TwoHosts) -> None:
+    async def test_send_of_nothing(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         await client.send([])
         await client.send([b""])
         await client.send([b"x"])
         assert await receive(server, 1) == b"x"
 
-    async def test_no_room_to_receive_into_is_a_bug(self, hosts: TwoHosts) -> None:
+    async def test_receive_into_empty_buffer_fails(self, hosts: TwoHosts) -> None:
         client, _ = await hosts.connected()
         with pytest.raises(ValueError):
             await client.receive_into(memoryview(b"").cast("B"))
 
-    async def test_more_parts_than_one_call_takes(self, hosts: TwoHosts) -> None:
+    async def test_send_of_more_parts_than_one_system_call_takes(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         parts: list[Buffer | FileSlice] = [b"%06d" % n for n in range(5000)]
         received = await send_and_receive(client, server, parts, 30_000)
         assert received == b"".join(b"%06d" % n for n in range(5000))
 
-    async def test_more_bytes_than_the_network_holds(self, hosts: TwoHosts) -> None:
+    async def test_send_of_more_bytes_than_the_network_buffers(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         big = bytes(range(256)) * (32 * MIB // 256)
         received = await send_and_receive(client, server, [b"<", big, b">"], len(big) + 2)
         assert received == b"<" + big + b">"
 
-    async def test_what_is_sent_at_once_and_the_rest_of_it(self, hosts: TwoHosts) -> None:
+    async def test_send_nowait_returns_the_number_of_sent_bytes(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         assert client.send_nowait(b"ques") == 4
         assert client.send_nowait(memoryview(bytearray(b"tion"))) == 4
@@ -157,7 +157,7 @@ class TestTalking:
         received = await send_and_receive(client, server, [big[sent_bytes:], b"."], len(big) + 1)
         assert received == big + b"."
 
-    async def test_half_of_what_was_sent_at_once_is_the_last(self, hosts: TwoHosts) -> None:
+    async def test_cancelled_rest_of_send_nowait_ends_the_connection(self, hosts: TwoHosts) -> None:
         """Where the rest was cancelled, nothing may follow."""
         client, _server = await hosts.connected()
         while client.send_nowait(bytes(MIB)):
@@ -167,7 +167,7 @@ class TestTalking:
         with pytest.raises(ConnectionLost):
             client.send_nowait(b"another")
 
-    async def test_a_close_inside_a_frame_is_a_reset(self, hosts: TwoHosts) -> None:
+    async def test_close_inside_a_frame_resets_the_connection(self, hosts: TwoHosts) -> None:
         """Nobody takes what there is of it for the end of the conversation."""
         client, server = await hosts.connected()
         while client.send_nowait(bytes(MIB)):
@@ -176,7 +176,7 @@ class TestTalking:
         with pytest.raises(ConnectionLost):
             await receive(server, 64 * MIB)
 
-    async def test_so_is_one_while_a_frame_is_sent(self, hosts: TwoHosts) -> None:
+    async def test_close_during_send_resets_the_connection(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
 
         async def send() -> None:
@@ -190,7 +190,7 @@ class TestTalking:
         with pytest.raises(ConnectionLost):
             await receive(server, 64 * MIB)
 
-    async def test_one_sender_at_a_time(self, hosts: TwoHosts) -> None:
+    async def test_concurrent_send_fails(self, hosts: TwoHosts) -> None:
         client, _server = await hosts.connected()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send, [bytes(64 * MIB)])
@@ -201,7 +201,7 @@ class TestTalking:
                 client.send_nowait(b"x")
             nursery.cancel_scope.cancel()
 
-    async def test_a_fast_peer_does_not_keep_the_loop(self, hosts: TwoHosts) -> None:
+    async def test_fast_peer_does_not_block_the_event_loop(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         turns = 0
 
@@ -225,7 +225,7 @@ class TestTalking:
 
 class TestSlices:
     @pytest.mark.parametrize("size", [0, 1, 4096, 130_000, 131_072, 2 * MIB + 5])
-    async def test_of_any_size_between_buffers(
+    async def test_file_slice_of_any_size_is_sent_between_buffers(
         self, hosts: TwoHosts, file: File, size: int
     ) -> None:
         client, server = await hosts.connected()
@@ -233,7 +233,9 @@ class TestSlices:
         received = await send_and_receive(client, server, parts, size + 8)
         assert received == b"head" + file.read_at(13, size) + b"tail"
 
-    async def test_many_in_one_frame(self, hosts: TwoHosts, file: File) -> None:
+    async def test_many_file_slices_are_sent_in_one_frame(
+        self, hosts: TwoHosts, file: File
+    ) -> None:
         """Within 2 s: Linux corks the end of a sendfile that was cut short, 200 ms each time."""
         client, server = await hosts.connected()
         parts: list[Buffer | FileSlice] = []
@@ -246,7 +248,7 @@ class TestSlices:
             received = await send_and_receive(client, server, parts, len(expected))
         assert received == expected
 
-    async def test_of_a_file_that_was_closed_and_removed(
+    async def test_slice_of_closed_and_removed_file_is_sent(
         self, hosts: TwoHosts, tmp_path: OsPath
     ) -> None:
         files = RealFiles(max_open=8)
@@ -262,7 +264,7 @@ class TestSlices:
         file.unpin()
 
     @pytest.mark.parametrize("size", [1000, 1 * MIB])
-    async def test_past_the_end_of_its_file_aborts(
+    async def test_slice_past_the_end_of_its_file_aborts_the_connection(
         self, hosts: TwoHosts, file: File, size: int
     ) -> None:
         """A follower truncated while the answer was being sent: an error, not an endless loop."""
@@ -275,7 +277,7 @@ class TestSlices:
 
 
 class TestEnding:
-    async def test_closing_is_an_end_after_the_last_byte(self, hosts: TwoHosts) -> None:
+    async def test_close_ends_the_stream_after_the_last_byte(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         await client.send([b"last words"])
         await client.aclose()
@@ -284,7 +286,7 @@ class TestEnding:
         assert await server.receive_into(memoryview(bytearray(1))) == 0
 
     @pytest.mark.parametrize("how", ["abort", "aclose"])
-    async def test_that_a_peer_hangs_up_is_seen_before_it_is_received(
+    async def test_close_by_peer_is_detected_before_receive(
         self, hosts: TwoHosts, how: str
     ) -> None:
         client, server = await hosts.connected()
@@ -302,7 +304,7 @@ class TestEnding:
         assert not server.is_hung_up
         assert not client.is_hung_up
 
-    async def test_nothing_works_once_closed(self, hosts: TwoHosts) -> None:
+    async def test_closed_connection_cannot_be_used(self, hosts: TwoHosts) -> None:
         client, _ = await hosts.connected()
         await client.aclose()
         with pytest.raises(ConnectionLost):
@@ -314,7 +316,7 @@ class TestEnding:
         client.abort()
 
     @pytest.mark.parametrize("how", ["abort", "aclose"])
-    async def test_nor_after_all_was_received_that_there_was(
+    async def test_closed_connection_cannot_be_used_after_receive(
         self, hosts: TwoHosts, how: str
     ) -> None:
         client, server = await hosts.connected()
@@ -327,7 +329,7 @@ class TestEnding:
         with pytest.raises(ConnectionLost):
             await client.receive_into(memoryview(bytearray(10)))
 
-    async def test_aborting_loses_the_connection_for_both(self, hosts: TwoHosts) -> None:
+    async def test_abort_ends_the_connection_for_both_ends(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         client.abort()
         client.abort()
@@ -337,7 +339,7 @@ class TestEnding:
             await server.receive_into(memoryview(bytearray(1)))
 
     @pytest.mark.parametrize("how", ["abort", "aclose"])
-    async def test_whoever_waits_is_told(self, hosts: TwoHosts, how: str) -> None:
+    async def test_close_ends_waiting_receive_and_send(self, hosts: TwoHosts, how: str) -> None:
         client, _server = await hosts.connected()
         told = []
 
@@ -361,15 +363,13 @@ class TestEnding:
                 await client.aclose()
         assert sorted(told) == ["receiver", "sender"]
 
-    async def test_sending_to_a_peer_that_is_gone(self, hosts: TwoHosts) -> None:
+    async def test_send_to_closed_peer_fails(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         await server.aclose()
         with pytest.raises(ConnectionLost), trio.fail_after(5):
             await send_for_ever(client)
 
-    async def test_cancelled_before_its_first_byte_a_frame_leaves_no_trace(
-        self, hosts: TwoHosts
-    ) -> None:
+    async def test_frame_cancelled_before_its_first_byte_is_not_sent(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         frame = b"f" * hosts.whole_frame_bytes
         sent = await fill(client, frame)
@@ -384,7 +384,9 @@ class TestEnding:
         await client.send([b"next"])
         assert await receive(server, 4) == b"next"
 
-    async def test_cancelled_in_the_middle_a_frame_is_the_last(self, hosts: TwoHosts) -> None:
+    async def test_frame_cancelled_after_its_first_byte_ends_the_connection(
+        self, hosts: TwoHosts
+    ) -> None:
         client, server = await hosts.connected()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send, [bytes(64 * MIB)])
@@ -395,7 +397,7 @@ class TestEnding:
         with pytest.raises(ConnectionLost):
             await receive(server, 64 * MIB)
 
-    async def test_an_error_in_the_middle_of_a_frame_aborts(
+    async def test_error_in_the_middle_of_a_frame_aborts_the_connection(
         self, hosts: TwoHosts, tmp_path: OsPath
     ) -> None:
         disk = VirtualDisk()
@@ -453,32 +455,32 @@ async def send_and_ignore(
 
 
 class TestListening:
-    async def test_port_0_is_a_port_that_was_free(self, hosts: TwoHosts) -> None:
+    async def test_port_0_selects_a_free_port(self, hosts: TwoHosts) -> None:
         listeners = await hosts.server.listen("", 0)
         ports = {listener.address.port for listener in listeners}
         assert len(ports) == 1
         assert ports.pop() > 0
         await close_all(listeners)
 
-    async def test_every_address_answers(self, hosts: TwoHosts) -> None:
+    async def test_every_address_accepts_connections(self, hosts: TwoHosts) -> None:
         listeners = await hosts.server.listen("", 0)
         client = await hosts.client.connect(hosts.name, listeners[0].address.port)
         assert client.peer.port == listeners[0].address.port
         await close_all(listeners)
 
-    async def test_localhost(self, hosts: TwoHosts) -> None:
+    async def test_localhost_accepts_connections(self, hosts: TwoHosts) -> None:
         listeners = await hosts.server.listen("localhost", 0)
         client = await hosts.server.connect("localhost", listeners[0].address.port)
         assert client.peer.port == listeners[0].address.port
         await close_all(listeners)
 
-    async def test_two_cannot_have_one_port(self, hosts: TwoHosts) -> None:
+    async def test_second_listen_on_a_port_fails(self, hosts: TwoHosts) -> None:
         [listener] = await hosts.server.listen(hosts.name, 0)
         with pytest.raises(OSError, match="in use"):
             await hosts.server.listen(hosts.name, listener.address.port)
         await listener.aclose()
 
-    async def test_a_port_is_free_again_at_once(self, hosts: TwoHosts) -> None:
+    async def test_port_of_closed_listener_is_free(self, hosts: TwoHosts) -> None:
         [listener] = await hosts.server.listen(hosts.name, 0)
         port = listener.address.port
         client = await hosts.client.connect(hosts.name, port)
@@ -490,14 +492,14 @@ class TestListening:
         assert again.address.port == port
         await again.aclose()
 
-    async def test_nobody_listens(self, hosts: TwoHosts) -> None:
+    async def test_connect_without_listener_is_refused(self, hosts: TwoHosts) -> None:
         [listener] = await hosts.server.listen(hosts.name, 0)
         await listener.aclose()
         await listener.aclose()
         with pytest.raises(ConnectionRefused):
             await hosts.client.connect(hosts.name, listener.address.port)
 
-    async def test_who_is_cancelled_has_no_port(self, hosts: TwoHosts) -> None:
+    async def test_cancelled_listen_releases_its_port(self, hosts: TwoHosts) -> None:
         [listener] = await hosts.server.listen(hosts.name, 0)
         port = listener.address.port
         await listener.aclose()
@@ -508,7 +510,7 @@ class TestListening:
         [listener] = await hosts.server.listen(hosts.name, port)
         await listener.aclose()
 
-    async def test_closing_tells_who_waits_for_peers(self, hosts: TwoHosts) -> None:
+    async def test_close_of_listener_ends_waiting_accept(self, hosts: TwoHosts) -> None:
         [listener] = await hosts.server.listen(hosts.name, 0)
 
         async def wait() -> None:
@@ -522,7 +524,7 @@ class TestListening:
         with pytest.raises(ConnectionLost):
             await listener.accept()
 
-    async def test_many_at_once(self, hosts: TwoHosts) -> None:
+    async def test_listener_accepts_many_connections_concurrently(self, hosts: TwoHosts) -> None:
         [listener] = await hosts.server.listen(hosts.name, 0)
         seen = []
 
@@ -576,7 +578,7 @@ class Unhappy(Words):
         raise KeyError("unhappy")
 
 
-async def test_a_machine_is_called_something(hosts: TwoHosts) -> None:
+async def test_host_has_a_name(hosts: TwoHosts) -> None:
     assert await hosts.server.own_name()
 
 
@@ -589,7 +591,9 @@ class TestSelecting:
             yield made
             nursery.cancel_scope.cancel()
 
-    async def test_each_takes_its_own(self, hosts: TwoHosts, selector: Selector) -> None:
+    async def test_selector_delivers_bytes_to_their_receiver(
+        self, hosts: TwoHosts, selector: Selector
+    ) -> None:
         pairs = [await hosts.connected() for _ in range(20)]
         words = [Words(b"what came for %d" % number) for number in range(20)]
         with trio.fail_after(TIMEOUT_SECONDS):
@@ -601,7 +605,9 @@ class TestSelecting:
         assert [receiver.came for receiver in words] == [receiver.wanted for receiver in words]
         assert all(receiver.turns >= 2 for receiver in words)
 
-    async def test_the_end(self, hosts: TwoHosts, selector: Selector) -> None:
+    async def test_selector_delivers_the_end_of_the_stream(
+        self, hosts: TwoHosts, selector: Selector
+    ) -> None:
         client, server = await hosts.connected()
         receiver = Words(b"never")
         await client.send([b"all"])
@@ -610,7 +616,7 @@ class TestSelecting:
             await selector.receive(server, receiver)
         assert (receiver.came, receiver.is_over) == (b"all", True)
 
-    async def test_what_comes_after_is_for_whoever_receives_next(
+    async def test_bytes_after_selector_receive_go_to_the_next_receiver(
         self, hosts: TwoHosts, selector: Selector
     ) -> None:
         client, server = await hosts.connected()
@@ -621,7 +627,7 @@ class TestSelecting:
                 await client.send([word])
                 assert await receive(server, 3) == word
 
-    async def test_a_cancelled_one_has_taken_nothing_more(
+    async def test_cancelled_selector_receive_takes_no_bytes(
         self, hosts: TwoHosts, selector: Selector
     ) -> None:
         client, server = await hosts.connected()
@@ -632,7 +638,9 @@ class TestSelecting:
         assert await receive(server, 5) == b"after"
         assert not receiver.came
 
-    async def test_what_a_receiver_raises(self, hosts: TwoHosts, selector: Selector) -> None:
+    async def test_exception_of_receiver_is_raised_and_others_continue(
+        self, hosts: TwoHosts, selector: Selector
+    ) -> None:
         client, server = await hosts.connected()
         other_client, other_server = await hosts.connected()
         await client.send([b"x"])
@@ -642,13 +650,17 @@ class TestSelecting:
         with trio.fail_after(TIMEOUT_SECONDS):
             await selector.receive(other_server, Words(b"fine"))
 
-    async def test_a_lost_connection(self, hosts: TwoHosts, selector: Selector) -> None:
+    async def test_selector_receive_on_lost_connection_fails(
+        self, hosts: TwoHosts, selector: Selector
+    ) -> None:
         client, server = await hosts.connected()
         client.abort()
         with trio.fail_after(TIMEOUT_SECONDS), pytest.raises(ConnectionLost):
             await selector.receive(server, Words(b"never"))
 
-    async def test_one_that_is_aborted_here(self, hosts: TwoHosts, selector: Selector) -> None:
+    async def test_selector_receive_on_aborted_connection_fails(
+        self, hosts: TwoHosts, selector: Selector
+    ) -> None:
         _client, server = await hosts.connected()
         with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:

@@ -86,25 +86,25 @@ def serving() -> Iterator[Serving]:
         store.server_close()
 
 
-def test_throttled_it_is_asked_again(serving: Serving) -> None:
+def test_throttled_request_is_retried(serving: Serving) -> None:
     objects, store = serving("503", "503", "500")
     assert bytes(objects.get("k")) == b"data"
     assert store.asked == ["GET /b/k"] * 4
 
 
-def test_so_often_and_no_more(serving: Serving) -> None:
+def test_retries_are_limited(serving: Serving) -> None:
     objects, store = serving(*["503"] * 9, retries=2)
     with pytest.raises(ObjectsUnavailable, match=r"k: .*(503|SlowDown)"):
         objects.put("k", [b"data"])
     assert store.asked == ["PUT /b/k"] * 3
 
 
-def test_a_connection_that_breaks(serving: Serving) -> None:
+def test_broken_connection_is_retried(serving: Serving) -> None:
     objects, _ = serving("breaks")
     assert bytes(objects.get("k")) == b"data"
 
 
-def test_no_answer_is_not_waited_for_long(serving: Serving) -> None:
+def test_request_without_response_times_out(serving: Serving) -> None:
     objects, _ = serving("hangs", "hangs", request_seconds=0.2, retries=1)
     began = time.monotonic()
     with pytest.raises(ObjectsUnavailable, match="k: "):
@@ -113,7 +113,7 @@ def test_no_answer_is_not_waited_for_long(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("status", ["401", "403"])
-def test_who_may_not_list_is_told_that(serving: Serving, status: str) -> None:
+def test_denied_list_raises_object_denied(serving: Serving, status: str) -> None:
     objects, store = serving(*[status] * 3)
     for ask in (objects.list, objects.directories, objects.outside_directories):
         with pytest.raises(ObjectDenied, match=f"^p/: .*{status}"):
@@ -121,7 +121,7 @@ def test_who_may_not_list_is_told_that(serving: Serving, status: str) -> None:
     assert len(store.asked) == 3
 
 
-def test_who_is_not_let_in_is_told_at_once(serving: Serving) -> None:
+def test_denied_put_is_not_retried(serving: Serving) -> None:
     objects, store = serving("403", "403")
     with pytest.raises(ObjectsUnavailable, match="k: "):
         objects.put("k", [b"data"])
@@ -129,7 +129,7 @@ def test_who_is_not_let_in_is_told_at_once(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("status", ["401", "403"])
-def test_denied_is_denied_whatever_was_asked(serving: Serving, status: str) -> None:
+def test_every_denied_request_raises_object_denied(serving: Serving, status: str) -> None:
     """A listing, too, which is what a broker asks for at its start."""
     objects, _ = serving(*[status] * 4)
     asked: list[Callable[[], object]] = [
@@ -143,7 +143,7 @@ def test_denied_is_denied_whatever_was_asked(serving: Serving, status: str) -> N
             ask()
 
 
-def test_the_text_is_one_line_that_says_what_happened(serving: Serving) -> None:
+def test_error_text_is_one_line_with_the_response(serving: Serving) -> None:
     objects, _ = serving("403")
     with pytest.raises(ObjectsUnavailable) as caught:
         objects.put("k", [b"data"])
@@ -153,7 +153,7 @@ def test_the_text_is_one_line_that_says_what_happened(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL"])
-def test_the_environment_names_a_store_without_tls(
+def test_endpoint_from_environment_may_be_without_tls(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """As MinIO's users have it."""
@@ -163,14 +163,14 @@ def test_the_environment_names_a_store_without_tls(
     assert bytes(open_objects("s3://b", others).get("k")) == b"data"
 
 
-def test_endpoints_of_other_services_are_nobody_s_business(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoints_of_other_services_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many a machine has some in its environment."""
     monkeypatch.setenv("AZURE_SERVICEBUS_ENDPOINT", "sb://bus.example")
     monkeypatch.setenv("AWS_REDIS_ENDPOINT", "cache.example:6379")
     open_objects("s3://b", {"aws_region": "eu-north-1"})
 
 
-def test_an_endpoint_that_is_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_endpoint_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told when it is opened: used, it would end the process."""
     with pytest.raises(
         ValueError, match=r"aws_endpoint is .127\.0\.0\.1:9000.: it must start with"

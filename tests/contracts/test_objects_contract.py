@@ -52,31 +52,31 @@ def sized(info: ObjectInfo) -> tuple[str, int]:
     return info.key, info.size
 
 
-def test_what_was_put_is_there(objects: Objects) -> None:
+def test_put_object_can_be_read(objects: Objects) -> None:
     objects.put("t-0/1.log", [b"ab", bytearray(b"cd"), memoryview(b"xef")[1:]])
     assert bytes(objects.get("t-0/1.log")) == b"abcdef"
     assert sized(objects.head("t-0/1.log")) == ("t-0/1.log", 6)
 
 
-def test_parts_may_come_one_by_one(objects: Objects) -> None:
+def test_put_takes_parts_from_an_iterator(objects: Objects) -> None:
     objects.put("k", (b"%d," % n for n in range(5)))
     assert bytes(objects.get("k")) == b"0,1,2,3,4,"
 
 
-def test_empty(objects: Objects) -> None:
+def test_empty_object(objects: Objects) -> None:
     objects.put("empty", [])
     assert bytes(objects.get("empty")) == b""
     assert bytes(objects.get_range("empty", 0, 10)) == b""
     assert objects.head("empty").size == 0
 
 
-def test_putting_again_replaces(objects: Objects) -> None:
+def test_second_put_replaces_the_object(objects: Objects) -> None:
     objects.put("k", [b"a long first one"])
     objects.put("k", [b"short"])
     assert bytes(objects.get("k")) == b"short"
 
 
-def test_ranges_end_with_the_object(objects: Objects) -> None:
+def test_range_ends_with_the_object(objects: Objects) -> None:
     objects.put("k", [b"0123456789"])
     assert bytes(objects.get_range("k", 2, 3)) == b"234"
     assert bytes(objects.get_range("k", 0, 10)) == b"0123456789"
@@ -86,7 +86,7 @@ def test_ranges_end_with_the_object(objects: Objects) -> None:
     assert bytes(objects.get_range("k", 3, 0)) == b""
 
 
-def test_ranges_into_memory_that_is_there(objects: Objects) -> None:
+def test_range_is_read_into_given_buffer(objects: Objects) -> None:
     objects.put("t-0/k", [b"0123456789"])
     for start, room, found in (
         (2, 3, b"234"),
@@ -99,14 +99,14 @@ def test_ranges_into_memory_that_is_there(objects: Objects) -> None:
         assert bytes(memory) == found + bytes(room - len(found))
 
 
-def test_a_big_one_goes_in_parts(objects: Objects) -> None:
+def test_large_object_is_uploaded_in_parts(objects: Objects) -> None:
     chunk = bytes(range(256)) * 4096
     objects.put("big", [chunk] * 20)
     assert objects.head("big").size == 20 << 20
     assert bytes(objects.get_range("big", (19 << 20) - 5, 10)) == chunk[-5:] + chunk[:5]
 
 
-def test_what_is_missing(objects: Objects) -> None:
+def test_missing_object_raises_object_missing(objects: Objects) -> None:
     objects.put("k", [b"x"])
     for use in (
         lambda: objects.get("none"),
@@ -121,7 +121,7 @@ def test_what_is_missing(objects: Objects) -> None:
     objects.delete("none")
 
 
-def test_deleting(objects: Objects) -> None:
+def test_deleted_object_is_missing(objects: Objects) -> None:
     objects.put("k", [b"x"])
     objects.delete("k")
     objects.delete("k")
@@ -129,7 +129,7 @@ def test_deleting(objects: Objects) -> None:
         objects.get("k")
 
 
-def test_listing_below_a_prefix(objects: Objects) -> None:
+def test_list_of_prefix(objects: Objects) -> None:
     for key in ("t/0/b", "t/0/a", "t/1/a", "t/01/a", "u"):
         objects.put(key, [key.encode()])
     assert [info.key for info in objects.list("t/0")] == ["t/0/a", "t/0/b"]
@@ -139,7 +139,7 @@ def test_listing_below_a_prefix(objects: Objects) -> None:
     assert objects.list("none") == []
 
 
-def test_pages_behind_a_key(objects: Objects) -> None:
+def test_pages_start_after_a_key(objects: Objects) -> None:
     keys = [f"{name}/{n:02}" for name in ("a", "a-b", "b") for n in range(5)]
     for key in keys:
         objects.put(key, [b"x"])
@@ -154,7 +154,7 @@ def test_pages_behind_a_key(objects: Objects) -> None:
     assert behind("", "a-b/") == [key for key in sorted(keys) if key > "a-b/"]
 
 
-def test_directories(objects: Objects) -> None:
+def test_directories_of_prefix(objects: Objects) -> None:
     for key in ("t-0/b", "t-0/a/c", "t-1/a", "t", "t-01/a/b"):
         objects.put(key, [b"x"])
     assert objects.directories("") == ["t-0", "t-01", "t-1"]
@@ -165,7 +165,7 @@ def test_directories(objects: Objects) -> None:
     assert objects.outside_directories("none") == []
 
 
-def test_pages_are_in_order(objects: Objects) -> None:
+def test_pages_are_in_key_order(objects: Objects) -> None:
     """Sorted as strings are: "-" and "." come before the "/" that ends a directory's name."""
     keys = [f"{name}/{n:02}" for name in ("a", "a-b", "a.c", "b/c") for n in range(5)] + ["a.log"]
     for key in keys:
@@ -176,7 +176,7 @@ def test_pages_are_in_order(objects: Objects) -> None:
     assert list(objects.pages("none")) == []
 
 
-def test_deleting_several(objects: Objects) -> None:
+def test_delete_of_several_objects(objects: Objects) -> None:
     for key in ("t/a", "t/b", "t/c"):
         objects.put(key, [b"x"])
     objects.delete_all(["t/a", "t/none", "t/c"])
@@ -185,7 +185,9 @@ def test_deleting_several(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_what_taking_the_parts_raises(objects: Objects, small: bool) -> None:
+def test_exception_of_part_iterator_is_raised_and_nothing_is_stored(
+    objects: Objects, small: bool
+) -> None:
     """It is raised as it is, and nothing is stored."""
 
     def parts() -> Iterator[bytes]:
@@ -199,13 +201,13 @@ def test_what_taking_the_parts_raises(objects: Objects, small: bool) -> None:
     assert [info.key for info in objects.list("")] == ["k"]
 
 
-def test_it_is_known_when_it_was_put(objects: Objects) -> None:
+def test_modification_time_is_the_time_of_put(objects: Objects) -> None:
     objects.put("k", [b"x"])
     found = objects.head("k").modified_ms
     assert [info.modified_ms // 1000 for info in objects.list("")] == [found // 1000]
 
 
-def test_empty_directories_go(tmp_path: OsPath) -> None:
+def test_empty_directories_are_removed(tmp_path: OsPath) -> None:
     """What is deleted leaves nothing: not of a topic that is gone, either."""
     objects = open_objects(f"file://{tmp_path}/store")
     objects.put("t-0/a", [b"x"])
@@ -214,7 +216,7 @@ def test_empty_directories_go(tmp_path: OsPath) -> None:
     assert list((tmp_path / "store").rglob("*")) == []
 
 
-def test_a_directory_that_is_not_there_is_not_an_empty_one(tmp_path: OsPath) -> None:
+def test_missing_store_directory_is_unavailable(tmp_path: OsPath) -> None:
     """As when it is unmounted: nothing is missing, and nothing is put beside the store."""
     root = tmp_path / "store"
     objects = open_objects(f"file://{root}")
@@ -240,7 +242,7 @@ def test_a_directory_that_is_not_there_is_not_an_empty_one(tmp_path: OsPath) -> 
     assert bytes(objects.get("k")) == b"x"
 
 
-def test_what_a_killed_put_left_is_swept(tmp_path: OsPath) -> None:
+def test_sweep_removes_leftovers_of_a_killed_put(tmp_path: OsPath) -> None:
     """A process that is killed while it puts leaves a file that is no object."""
     script = f"""
 import os
@@ -261,7 +263,7 @@ open_objects("file://{tmp_path}").put("t-0/a.log", parts())
     assert [*(tmp_path / "t-0").iterdir()] == [tmp_path / "t-0" / "kept"]
 
 
-def test_nothing_is_swept_that_is_finished(objects: Objects) -> None:
+def test_sweep_keeps_finished_objects(objects: Objects) -> None:
     objects.put("k", [b"x"])
     assert list(objects.sweep(1 << 60)) == []
     assert bytes(objects.get("k")) == b"x"
@@ -278,14 +280,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[OsPath]:
     return paths
 
 
-def test_put_in_a_directory_it_is_synced(tmp_path: OsPath, synced: list[OsPath]) -> None:
+def test_put_syncs_file_and_directory(tmp_path: OsPath, synced: list[OsPath]) -> None:
     """The file and all names above it: what was put is there after a power failure."""
     root = tmp_path / "with space" / "store"
     open_objects(f"file://{quote(str(root))}").put("t-0/a", [b"x"])
     assert synced == [root / "t-0" / "a", root / "t-0", root]
 
 
-def test_deleted_in_a_directory_it_is_synced(tmp_path: OsPath, synced: list[OsPath]) -> None:
+def test_delete_syncs_the_directory(tmp_path: OsPath, synced: list[OsPath]) -> None:
     """What was deleted is not there again after a power failure. Empty directories go, too."""
     objects = open_objects(f"file://{tmp_path}")
     for key in ("t-0/a", "t-0/b", "t-0/c", "u-0/a"):
@@ -299,7 +301,7 @@ def test_deleted_in_a_directory_it_is_synced(tmp_path: OsPath, synced: list[OsPa
     assert synced[3:] == [tmp_path, tmp_path]
 
 
-def test_a_store_that_does_not_answer() -> None:
+def test_store_without_response_is_unavailable() -> None:
     objects = open_objects(
         "s3://bucket/prefix",
         {
@@ -313,7 +315,7 @@ def test_a_store_that_does_not_answer() -> None:
         objects.head("k")
 
 
-def test_a_store_nobody_knows() -> None:
+def test_unknown_store_url_is_rejected() -> None:
     with pytest.raises(ValueError):
         open_objects("gopher://example")
     with pytest.raises(ValueError):
@@ -321,7 +323,7 @@ def test_a_store_nobody_knows() -> None:
 
 
 class TestFaults:
-    def test_away_and_back(self) -> None:
+    def test_failing_virtual_store_recovers(self) -> None:
         bucket = VirtualBucket()
         objects = VirtualObjectStore(bucket)
         bucket.inject(StoreFault(StoreFaultKind.FAILS, "t/*", ("put",)))
@@ -333,14 +335,14 @@ class TestFaults:
         objects.put("t/k", [b"x"])
         assert bucket.requests == [("put", "t/k"), ("put", "u"), ("list", ""), ("put", "t/k")]
 
-    def test_an_answer_that_was_lost(self) -> None:
+    def test_lost_response_of_virtual_store(self) -> None:
         bucket = VirtualBucket()
         bucket.inject(StoreFault(StoreFaultKind.RESPONSE_LOST))
         with pytest.raises(ObjectsUnavailable):
             VirtualObjectStore(bucket).put("k", [b"x"])
         assert bucket.objects == {"k": b"x"}
 
-    def test_half_a_put_and_half_a_read(self) -> None:
+    def test_partial_put_and_read_of_virtual_store(self) -> None:
         bucket = VirtualBucket()
         objects = VirtualObjectStore(bucket)
         bucket.inject(StoreFault(StoreFaultKind.HALF_DONE, times=1))
@@ -350,7 +352,7 @@ class TestFaults:
         bucket.inject(StoreFault(StoreFaultKind.HALF_DONE, operations=("get_range",)))
         assert bytes(objects.get_range("k", 0, 2)) == b"1"
 
-    def test_lies(self) -> None:
+    def test_virtual_store_loses_acknowledged_changes(self) -> None:
         bucket = VirtualBucket()
         objects = VirtualObjectStore(bucket)
         objects.put("k", [b"x"])
@@ -361,7 +363,7 @@ class TestFaults:
             objects.get("k")
         assert [info.key for info in objects.list("")] == ["k"]
 
-    def test_it_strikes_so_often_and_not_at_once(self) -> None:
+    def test_store_fault_starts_after_and_ends_as_configured(self) -> None:
         bucket = VirtualBucket()
         objects = VirtualObjectStore(bucket)
         bucket.inject(StoreFault(StoreFaultKind.THROTTLED, operations=("put",), after=1, times=2))
@@ -374,7 +376,7 @@ class TestFaults:
                 assert "503" in str(error)  # noqa: PT017
         assert came == [0, 3, 4]
 
-    def test_faults_drawn_for_each_request(self) -> None:
+    def test_random_store_faults_are_drawn_per_request(self) -> None:
         bucket = VirtualBucket()
         objects = VirtualObjectStore(bucket)
         bucket.draw = lambda operation, key: (
@@ -386,7 +388,7 @@ class TestFaults:
         bucket.heal()
         assert objects.head("k").size == 1
 
-    def test_who_waits_for_it_waits(self) -> None:
+    def test_slow_request_takes_virtual_time(self) -> None:
         """In virtual time: of one call, and not of the others."""
         clock, bucket = VirtualClock(), VirtualBucket()
         clock.jumping = True
@@ -415,7 +417,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("kind", "left"), [(StoreFaultKind.POWER_CUT, []), (StoreFaultKind.POWER_CUT_AFTER, ["k"])]
     )
-    def test_the_power_goes_at_a_request(self, kind: StoreFaultKind, left: list[str]) -> None:
+    def test_power_failure_at_a_store_request(self, kind: StoreFaultKind, left: list[str]) -> None:
         bucket, power = VirtualBucket(), Power()
         objects = VirtualObjectStore(bucket, power)
         bucket.inject(StoreFault(kind, operations=("put",)))
@@ -424,13 +426,13 @@ class TestFaults:
         assert not power.on
         assert [*bucket.objects] == left
 
-    def test_times_are_the_clocks(self) -> None:
+    def test_modification_time_is_virtual_time(self) -> None:
         clock = VirtualClock()
         objects = VirtualObjectStore(VirtualBucket(clock))
         objects.put("k", [b"x"])
         assert objects.head("k").modified_ms == clock.wall_ms()
 
-    def test_no_request_after_a_crash(self) -> None:
+    def test_crashed_node_sends_no_store_request(self) -> None:
         bucket, power = VirtualBucket(), Power()
         objects = VirtualObjectStore(bucket, power)
         power.cut()

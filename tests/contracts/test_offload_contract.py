@@ -22,17 +22,17 @@ def offload(request: pytest.FixtureRequest) -> Offload:
     return ThreadOffload() if request.param == "threads" else VirtualOffload()
 
 
-async def test_the_result_comes_back(offload: Offload) -> None:
+async def test_result_is_returned(offload: Offload) -> None:
     assert await offload.run(divmod, 7, 2, lane="/d1") == (3, 1)
     assert await offload.run(list, lane="objects") == []
 
 
-async def test_errors_come_back(offload: Offload) -> None:
+async def test_exception_is_raised(offload: Offload) -> None:
     with pytest.raises(ZeroDivisionError):
         await offload.run(divmod, 7, 0, lane="/d1")
 
 
-async def test_cancelled_before_it_begins_it_is_not_called(offload: Offload) -> None:
+async def test_call_cancelled_before_its_start_is_not_made(offload: Offload) -> None:
     called = []
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -41,7 +41,7 @@ async def test_cancelled_before_it_begins_it_is_not_called(offload: Offload) -> 
     assert called == []
 
 
-async def test_a_call_that_has_begun_is_never_abandoned() -> None:
+async def test_started_call_is_not_abandoned() -> None:
     """STYLE: never abandon a disk write."""
     begun, go_on = threading.Event(), threading.Event()
     done = []
@@ -60,7 +60,7 @@ async def test_a_call_that_has_begun_is_never_abandoned() -> None:
     assert done == ["written"]
 
 
-async def test_a_slow_lane_holds_up_no_other() -> None:
+async def test_slow_lane_does_not_block_other_lanes() -> None:
     offload = ThreadOffload(threads_per_lane=2)
     release = threading.Event()
     finished = []
@@ -80,7 +80,7 @@ async def test_a_slow_lane_holds_up_no_other() -> None:
 
 
 class TestThreads:
-    async def test_the_loop_does_not_wait_for_a_thread_to_start(
+    async def test_event_loop_does_not_wait_for_thread_start(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Thread.start returns when the new thread has run: not before the machine has time for it."""
@@ -91,19 +91,19 @@ class TestThreads:
         monkeypatch.setattr(threading.Thread, "start", start)
         assert await ThreadOffload().run(len, "abc", lane="/d1") == 3
 
-    async def test_calls_one_after_the_other_have_one_thread(self) -> None:
+    async def test_sequential_calls_use_one_thread(self) -> None:
         offload = ThreadOffload()
         threads = {await offload.run(threading.get_ident, lane="/d1") for _ in range(50)}
         assert len(threads) == 1
         assert threads != {threading.get_ident()}
 
-    async def test_calls_at_once_have_a_thread_each(self) -> None:
+    async def test_concurrent_calls_use_one_thread_each(self) -> None:
         offload, together = ThreadOffload(threads_per_lane=3), threading.Barrier(3)
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(lambda: offload.run(together.wait, 5, lane="/d1"))
 
-    async def test_threads_that_come_and_go(self) -> None:
+    async def test_call_that_meets_an_ending_thread_is_made(self) -> None:
         """An idle thread ends; one that is taken just then does the call."""
         offload = ThreadOffload(idle_seconds=0.0)
         for number in range(300):
@@ -112,7 +112,7 @@ class TestThreads:
 
 class TestVirtual:
     @pytest.mark.parametrize("jumping", [False, True])
-    def test_it_takes_virtual_time(self, jumping: bool) -> None:
+    def test_virtual_call_takes_virtual_time(self, jumping: bool) -> None:
         clock = VirtualClock()
         clock.jumping = jumping
         entropy = SeededEntropy(random.Random(3))
@@ -136,7 +136,7 @@ class TestVirtual:
             assert 0 < begins < ends <= 12
         assert called[1] > returned[0]
 
-    async def test_nothing_is_called_after_a_crash(self) -> None:
+    async def test_crashed_node_makes_no_calls(self) -> None:
         power = Power()
         offload = VirtualOffload(power)
         called = []
@@ -146,7 +146,7 @@ class TestVirtual:
         assert called == []
 
     @pytest.mark.parametrize("jumping", [False, True])
-    def test_what_was_to_be_called_when_the_power_went(self, jumping: bool) -> None:
+    def test_queued_call_is_dropped_at_power_failure(self, jumping: bool) -> None:
         clock, power = VirtualClock(), Power()
         clock.jumping = jumping
         offload = VirtualOffload(power, None, clock, delay_seconds=1.0)
@@ -169,7 +169,7 @@ class TestVirtual:
         assert called == []
 
     @pytest.mark.parametrize("jumping", [False, True])
-    def test_what_has_begun_is_waited_for(self, jumping: bool) -> None:
+    def test_cancelled_task_waits_for_started_call(self, jumping: bool) -> None:
         clock = VirtualClock()
         clock.jumping = jumping
         offload = VirtualOffload(None, None, clock, delay_seconds=1.0)

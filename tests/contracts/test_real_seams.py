@@ -13,13 +13,13 @@ from odradek.seams import zero_copy
 from odradek.seams.real import real_seams
 
 
-def test_they_are_all_there() -> None:
+def test_real_seams_work_together() -> None:
     seams = real_seams(max_open=16)
     assert seams.clock.wall_ms() > 0
     assert seams.entropy.below(1) == 0
 
 
-def test_they_import_nothing_that_is_not_used_at_start() -> None:
+def test_real_seams_import_no_optional_modules() -> None:
     """DESIGN: serve imports no obstore or sqlite3 that it does not use."""
     code = (
         "import sys, odradek.seams.real\n"
@@ -30,7 +30,7 @@ def test_they_import_nothing_that_is_not_used_at_start() -> None:
 
 
 @pytest.mark.parametrize("first", range(len(zero_copy._WAYS)))
-def test_every_way_from_file_to_file(
+def test_zero_copy_methods_copy_the_same_bytes(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     """Each by itself, with the worse ones to fall back on: the bytes, at the place, and no more."""
@@ -50,7 +50,7 @@ def test_every_way_from_file_to_file(
     assert (tmp_path / "target").read_bytes() == b"before" + content[100:]
 
 
-def test_an_error_of_either_file_is_raised(tmp_path: OsPath) -> None:
+def test_zero_copy_error_of_either_file_is_raised(tmp_path: OsPath) -> None:
     (tmp_path / "source").write_bytes(b"x" * 100)
     source = os.open(tmp_path / "source", os.O_RDONLY)
     try:

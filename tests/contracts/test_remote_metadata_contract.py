@@ -93,7 +93,7 @@ def numbers(manager: Manager, epoch: int | None = None) -> list[int]:
     return [each.id.id.int for each in manager.segments(FOO_0, epoch)]
 
 
-def test_what_is_published_is_known_when_that_returns(two_nodes: TwoNodes) -> None:
+def test_published_event_is_known_when_put_returns(two_nodes: TwoNodes) -> None:
     """T-23 to T-26, through a segment's life."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -112,7 +112,7 @@ def test_what_is_published_is_known_when_that_returns(two_nodes: TwoNodes) -> No
     two_nodes(main)
 
 
-def test_a_segment_begins_with_its_copy(two_nodes: TwoNodes) -> None:
+def test_segment_starts_with_copy_segment_started(two_nodes: TwoNodes) -> None:
     """T-23."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -126,7 +126,7 @@ def test_a_segment_begins_with_its_copy(two_nodes: TwoNodes) -> None:
     two_nodes(main)
 
 
-def test_an_update_is_of_a_known_segment_and_starts_none(two_nodes: TwoNodes) -> None:
+def test_update_of_unknown_segment_is_rejected(two_nodes: TwoNodes) -> None:
     """T-24."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -141,7 +141,7 @@ def test_an_update_is_of_a_known_segment_and_starts_none(two_nodes: TwoNodes) ->
     two_nodes(main)
 
 
-def test_what_does_not_follow_is_refused(two_nodes: TwoNodes) -> None:
+def test_invalid_state_transition_is_rejected(two_nodes: TwoNodes) -> None:
     """T-25."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -157,7 +157,7 @@ def test_what_does_not_follow_is_refused(two_nodes: TwoNodes) -> None:
     two_nodes(main)
 
 
-def test_a_state_may_be_published_again(two_nodes: TwoNodes) -> None:
+def test_repeated_state_is_accepted(two_nodes: TwoNodes) -> None:
     async def main(manager: Manager, other: Manager) -> None:
         await ready(manager, FOO_0)
         copy = segment(1, 0, 9)
@@ -170,7 +170,7 @@ def test_a_state_may_be_published_again(two_nodes: TwoNodes) -> None:
     two_nodes(main)
 
 
-def test_a_partitions_deletion(two_nodes: TwoNodes) -> None:
+def test_partition_delete_states_follow_in_order(two_nodes: TwoNodes) -> None:
     """T-27."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -192,7 +192,7 @@ def deletion(state: PartitionDeleteState) -> RemotePartitionDeleteMetadata:
     return RemotePartitionDeleteMetadata(FOO_0, 1, 5, state)
 
 
-def test_what_is_found_and_listed(two_nodes: TwoNodes) -> None:
+def test_segments_are_found_and_listed(two_nodes: TwoNodes) -> None:
     """T-26, T-31, T-35."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -224,7 +224,7 @@ def test_what_is_found_and_listed(two_nodes: TwoNodes) -> None:
     two_nodes(main)
 
 
-def test_sizes(two_nodes: TwoNodes) -> None:
+def test_remote_log_size_by_epoch(two_nodes: TwoNodes) -> None:
     """S-01, S-05, E16: six in one epoch; one, two and three; an epoch that is not there; a partition
     that is not known."""
 
@@ -249,7 +249,7 @@ def test_sizes(two_nodes: TwoNodes) -> None:
     two_nodes(main)
 
 
-def test_custom_metadata_is_kept_until_the_end(two_nodes: TwoNodes) -> None:
+def test_custom_metadata_is_kept_until_deletion(two_nodes: TwoNodes) -> None:
     async def main(manager: Manager, other: Manager) -> None:
         await ready(manager, FOO_0)
         copy = segment(1, 0, 9)
@@ -261,7 +261,7 @@ def test_custom_metadata_is_kept_until_the_end(two_nodes: TwoNodes) -> None:
     two_nodes(main)
 
 
-def test_a_partition_that_was_not_announced_is_not_known(two_nodes: TwoNodes) -> None:
+def test_unassigned_partition_is_unknown(two_nodes: TwoNodes) -> None:
     """T-49."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -294,7 +294,7 @@ def questions(manager: Manager) -> list[Callable[[], object]]:
     ]
 
 
-def test_a_partition_is_forgotten_when_it_is_stopped(two_nodes: TwoNodes) -> None:
+def test_stopped_partition_is_unknown(two_nodes: TwoNodes) -> None:
     """T-26, T-53; and it is read again when it comes back."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -311,7 +311,7 @@ def test_a_partition_is_forgotten_when_it_is_stopped(two_nodes: TwoNodes) -> Non
     two_nodes(main)
 
 
-def test_who_waits_for_a_partition_that_is_stopped_is_told(two_nodes: TwoNodes) -> None:
+def test_stop_of_partition_ends_waiting_calls(two_nodes: TwoNodes) -> None:
     async def main(manager: Manager, other: Manager) -> None:
         async def stop() -> None:
             manager.stop_partitions([FOO_0])
@@ -326,7 +326,7 @@ def test_who_waits_for_a_partition_that_is_stopped_is_told(two_nodes: TwoNodes) 
     two_nodes(main)
 
 
-def test_the_other_node_sees_it_too(two_nodes: TwoNodes) -> None:
+def test_other_node_reads_published_events(two_nodes: TwoNodes) -> None:
     """A follower that was there (T-36), and one that comes later (T-49) and is not asked too early."""
 
     async def main(manager: Manager, other: Manager) -> None:
@@ -348,7 +348,7 @@ def test_the_other_node_sees_it_too(two_nodes: TwoNodes) -> None:
     two_nodes(main)
 
 
-def test_two_leaders_who_publish_at_once_end_up_knowing_the_same(two_nodes: TwoNodes) -> None:
+def test_concurrent_publishers_converge(two_nodes: TwoNodes) -> None:
     async def main(manager: Manager, other: Manager) -> None:
         for each in (manager, other):
             await ready(each, FOO_0)
@@ -365,7 +365,7 @@ def test_two_leaders_who_publish_at_once_end_up_knowing_the_same(two_nodes: TwoN
     two_nodes(main)
 
 
-def test_listeners_hear_every_change(two_nodes: TwoNodes) -> None:
+def test_listener_gets_every_change(two_nodes: TwoNodes) -> None:
     async def main(manager: Manager, other: Manager) -> None:
         heard: list[tuple[int, SegmentState]] = []
         manager.on_segment(lambda each: heard.append((each.id.id.int, each.state)))

@@ -120,7 +120,7 @@ def copied(storage: RemoteStorageManager) -> Copy:
     return copy
 
 
-def test_all_of_it_can_be_fetched(storage: RemoteStorageManager, copied: Copy) -> None:
+def test_copied_segment_is_fetched_as_a_whole(storage: RemoteStorageManager, copied: Copy) -> None:
     """T-17, T-19, T-21: the log, offset, time and transaction indexes, producer snapshot, epochs."""
     metadata = copied(segment())
     assert bytes(storage.fetch_segment(metadata, 0)) == LOG
@@ -128,7 +128,7 @@ def test_all_of_it_can_be_fetched(storage: RemoteStorageManager, copied: Copy) -
         assert bytes(storage.fetch_index(metadata, kind)) == expected
 
 
-def test_ranges_into_memory_that_is_there(storage: RemoteStorageManager, copied: Copy) -> None:
+def test_range_is_fetched_into_given_buffer(storage: RemoteStorageManager, copied: Copy) -> None:
     metadata, size = copied(segment()), len(LOG)
     for start, room in (
         (0, 1000),
@@ -143,7 +143,7 @@ def test_ranges_into_memory_that_is_there(storage: RemoteStorageManager, copied:
         assert bytes(memory) == expected + bytes(room - len(expected))
 
 
-def test_ranges_are_inclusive_and_end_with_the_log(
+def test_range_is_inclusive_and_ends_with_the_log(
     storage: RemoteStorageManager, copied: Copy
 ) -> None:
     """T-18: from start to end inclusive, or to the end of the log."""
@@ -161,7 +161,7 @@ def test_ranges_are_inclusive_and_end_with_the_log(
             storage.fetch_segment(metadata, start, end)
 
 
-def test_ranges_drawn_at_random(storage: RemoteStorageManager, copied: Copy) -> None:
+def test_random_ranges_are_fetched(storage: RemoteStorageManager, copied: Copy) -> None:
     """T-18"""
     metadata, draw = copied(segment()), random.Random(11)
     for _ in range(25):
@@ -170,7 +170,7 @@ def test_ranges_drawn_at_random(storage: RemoteStorageManager, copied: Copy) -> 
         assert bytes(storage.fetch_segment(metadata, start, end)) == LOG[start : end + 1]
 
 
-def test_what_is_missing(storage: RemoteStorageManager) -> None:
+def test_missing_segment_raises_resource_not_found(storage: RemoteStorageManager) -> None:
     """T-18, T-19: a segment that is not there."""
     with pytest.raises(RemoteResourceNotFound):
         storage.fetch_segment(segment(9), 0, 10)
@@ -182,7 +182,7 @@ def test_what_is_missing(storage: RemoteStorageManager) -> None:
 
 
 @pytest.mark.parametrize("transactions", [None, b""])
-def test_a_segment_without_aborted_transactions(
+def test_segment_without_transaction_index(
     storage: RemoteStorageManager, copied: Copy, transactions: bytes | None
 ) -> None:
     """T-19: it has no transaction index, as with Kafka, which never uploads an empty one."""
@@ -193,7 +193,7 @@ def test_a_segment_without_aborted_transactions(
     assert bytes(storage.fetch_index(metadata, IndexType.OFFSET)) == INDEXES[IndexType.OFFSET]
 
 
-def test_a_copy_may_be_repeated(storage: RemoteStorageManager, copied: Copy) -> None:
+def test_copy_can_be_repeated(storage: RemoteStorageManager, copied: Copy) -> None:
     """T-17: whatever is there under this id is overwritten."""
     copied(segment(size=3), data_of(b"old"))
     metadata = copied(segment())
@@ -203,7 +203,7 @@ def test_a_copy_may_be_repeated(storage: RemoteStorageManager, copied: Copy) -> 
     assert bytes(storage.fetch_index(again, IndexType.TIMESTAMP)) == b"i" * 24
 
 
-def test_each_attempt_is_apart(storage: RemoteStorageManager, copied: Copy) -> None:
+def test_copies_with_other_ids_are_independent(storage: RemoteStorageManager, copied: Copy) -> None:
     """T-22: the same offsets under another id are another copy."""
     one, other = copied(segment(1)), copied(segment(2, size=5), data_of(b"other"))
     storage.delete_segment(one)
@@ -212,7 +212,9 @@ def test_each_attempt_is_apart(storage: RemoteStorageManager, copied: Copy) -> N
         storage.fetch_segment(one, 0)
 
 
-def test_deleting(storage: RemoteStorageManager, copied: Copy, objects: Objects) -> None:
+def test_deleted_segment_cannot_be_fetched(
+    storage: RemoteStorageManager, copied: Copy, objects: Objects
+) -> None:
     """T-20: nothing is left, and what is not there is deleted without complaint."""
     assert not storage.has_any_of(segment().partition)
     metadata = copied(segment())
@@ -224,7 +226,7 @@ def test_deleting(storage: RemoteStorageManager, copied: Copy, objects: Objects)
     storage.delete_segment(segment(8))
 
 
-def test_deleting_what_is_left_of_a_failed_copy(
+def test_leftovers_of_failed_copy_are_deleted(
     storage: RemoteStorageManager, copied: Copy, objects: Objects
 ) -> None:
     """T-20: without its custom metadata, which a copy that failed never had."""
@@ -235,12 +237,12 @@ def test_deleting_what_is_left_of_a_failed_copy(
     assert objects.list("") == []
 
 
-def test_an_empty_log(storage: RemoteStorageManager, copied: Copy) -> None:
+def test_segment_with_empty_log(storage: RemoteStorageManager, copied: Copy) -> None:
     metadata = copied(segment(size=0), data_of(b""))
     assert bytes(storage.fetch_segment(metadata, 0)) == b""
 
 
-def test_from_files_by_pieces(
+def test_large_log_is_copied_from_file_slices(
     storage: RemoteStorageManager, copied: Copy, tmp_path: OsPath
 ) -> None:
     """T-21: the parts of a segment are slices of files, the log larger than one request's part."""
@@ -266,7 +268,7 @@ def test_from_files_by_pieces(
     assert bytes(storage.fetch_index(metadata, IndexType.OFFSET)) == b"o" * 80
 
 
-def test_closing(storage: RemoteStorageManager, objects: Objects) -> None:
+def test_closed_storage_cannot_be_used(storage: RemoteStorageManager, objects: Objects) -> None:
     """A copy under way ends, and is not a finished one."""
     storage.close()
     storage.close()

@@ -24,7 +24,7 @@ def server(s3_server: S3Server) -> Iterator[S3Server]:
         s3_server.start()
 
 
-def test_it_goes_away_in_the_middle_of_an_upload(server: S3Server) -> None:
+def test_server_stops_during_upload(server: S3Server) -> None:
     """The put fails, nothing of it is seen afterwards, and it may be repeated."""
     short_timeouts = StoreTimeouts(retries=1, first_backoff_seconds=0.01, connect_seconds=1)
     objects = open_objects(server.new_store(), server.options, short_timeouts)
@@ -47,7 +47,7 @@ def test_it_goes_away_in_the_middle_of_an_upload(server: S3Server) -> None:
     assert bytes(objects.get("big")) == PIECE * 40
 
 
-def test_a_bucket_that_is_not_there(server: S3Server) -> None:
+def test_missing_bucket_is_unavailable(server: S3Server) -> None:
     objects = open_objects("s3://no-such-bucket", server.options, StoreTimeouts(retries=0))
     for use in (
         lambda: objects.put("k", [b"x"]),
@@ -59,14 +59,14 @@ def test_a_bucket_that_is_not_there(server: S3Server) -> None:
             use()
 
 
-def test_who_is_not_let_in(server: S3Server) -> None:
+def test_wrong_secret_key_is_unavailable(server: S3Server) -> None:
     options = server.options | {"aws_secret_access_key": "wrong"}
     objects = open_objects(server.new_store(), options, StoreTimeouts(retries=0))
     with pytest.raises(ObjectsUnavailable, match="403 Forbidden: SignatureDoesNotMatch: "):
         objects.put("k", [b"x"])
 
 
-def test_more_than_a_page(server: S3Server) -> None:
+def test_list_and_delete_of_more_than_one_page(server: S3Server) -> None:
     """S3 lists, and deletes, by a thousand."""
     objects = open_objects(server.new_store(), server.options)
     keys = [f"t/{number:04}" for number in range(1_005)]

@@ -55,9 +55,7 @@ def is_away(objects: Objects) -> bool:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_who_starts_while_it_is_unmounted_takes_nothing_for_it(
-    store: Store, is_there: bool
-) -> None:
+def test_restarted_node_rejects_directory_of_unmounted_store(store: Store, is_there: bool) -> None:
     store.opened().put("k", [b"kept"])
     store.unmount()
     if is_there:
@@ -71,7 +69,7 @@ def test_who_starts_while_it_is_unmounted_takes_nothing_for_it(
     assert sorted(info.key for info in objects.list("")) == ["k", "new"]
 
 
-def test_it_is_known_again_wherever_it_is_mounted_from(store: Store) -> None:
+def test_remounted_store_is_recognized(store: Store) -> None:
     """A mount may get another device number, and a copy other inodes."""
     objects = store.opened()
     objects.put("k", [b"kept"])
@@ -83,7 +81,7 @@ def test_it_is_known_again_wherever_it_is_mounted_from(store: Store) -> None:
     assert bytes(store.opened().get("k")) == b"kept"
 
 
-def test_nodes_share_its_mark(store: Store) -> None:
+def test_nodes_share_the_mark_of_the_store(store: Store) -> None:
     one, two = store.opened(1), store.opened(2)
     one.put("k", [b"x"])
     assert bytes(two.get("k")) == b"x"
@@ -95,14 +93,14 @@ def test_nodes_share_its_mark(store: Store) -> None:
     assert (store.root / MARK).read_bytes() == mark
 
 
-def test_another_store_in_its_place_is_not_it(store: Store) -> None:
+def test_other_store_in_the_same_directory_is_rejected(store: Store) -> None:
     store.opened(1).put("k", [b"x"])
     store.unmount()
     store.opened(2).put("k", [b"y"])
     assert is_away(store.opened(1))
 
 
-def test_whoever_put_nothing_takes_what_is_mounted_later(store: Store) -> None:
+def test_node_without_objects_accepts_store_mounted_later(store: Store) -> None:
     """A node that is new while it is unmounted puts no mark into what lies in its place by looking there."""
     store.opened(1).put("k", [b"kept"])
     store.unmount()
@@ -116,7 +114,7 @@ def test_whoever_put_nothing_takes_what_is_mounted_later(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-def test_a_directory_is_taken_in_place_of_one_that_is_lost_where_somebody_says_so(
+def test_operator_can_replace_a_lost_store(
     store: Store, caplog: pytest.LogCaptureFixture, is_begun: bool
 ) -> None:
     """By all nodes, those that are running and those that start later; and nothing else is."""
@@ -143,7 +141,7 @@ def test_a_directory_is_taken_in_place_of_one_that_is_lost_where_somebody_says_s
     assert is_away(store.opened(1)), "the one that was given up"
 
 
-def test_another_place_in_the_configs_is_taken_and_said(
+def test_changed_store_url_is_accepted_and_logged(
     store: Store, tmp_path: OsPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A wrong directory, or bucket: what was copied would not be found there."""
@@ -158,7 +156,7 @@ def test_another_place_in_the_configs_is_taken_and_said(
     ]
 
 
-def test_the_same_store_in_another_place_is_nothing_to_be_said(
+def test_moved_store_is_accepted_without_log_message(
     store: Store, tmp_path: OsPath, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.opened().put("k", [b"kept"])
@@ -168,13 +166,13 @@ def test_the_same_store_in_another_place_is_nothing_to_be_said(
     assert caplog.records == []
 
 
-def test_its_mark_is_no_object(store: Store) -> None:
+def test_mark_is_not_listed_as_an_object(store: Store) -> None:
     objects = store.opened()
     objects.put("t-0/a", [b"x"])
     assert [info.key for info in objects.list("")] == ["t-0/a"]
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: OsPath) -> None:
+def test_error_names_directory_that_cannot_be_created(tmp_path: OsPath) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=f"the directory {tmp_path}/file/store cannot be created"):
         open_objects(f"file://{tmp_path}/file/store")

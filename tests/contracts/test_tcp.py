@@ -35,7 +35,7 @@ async def accepted() -> tuple[socket.socket, TcpConnection]:
 
 
 @needs_ipv6
-async def test_all_addresses_are_both_families_on_one_port() -> None:
+async def test_all_addresses_have_both_families_on_one_port() -> None:
     listeners = await TcpNetwork().listen("", 0)
     port = listeners[0].address.port
     assert {listener.address for listener in listeners} == {
@@ -51,7 +51,7 @@ async def test_all_addresses_are_both_families_on_one_port() -> None:
 
 
 @needs_ipv6
-async def test_a_port_picked_for_one_family_that_is_taken_in_the_other() -> None:
+async def test_free_port_is_free_in_both_families() -> None:
     """Whatever is picked, both have it in the end."""
     with socket.socket(socket.AF_INET6) as other:
         other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -64,12 +64,12 @@ async def test_a_port_picked_for_one_family_that_is_taken_in_the_other() -> None
         await listener.aclose()
 
 
-async def test_an_address_that_is_not_ours() -> None:
+async def test_listen_on_foreign_address_fails() -> None:
     with pytest.raises(OSError):
         await TcpNetwork().listen("192.0.2.1", 0)
 
 
-async def test_a_half_closed_peer_still_gets_its_answer() -> None:
+async def test_half_closed_peer_gets_its_response() -> None:
     """`printf … | nc`: it has said all it will, and listens."""
     peer, connection = await accepted()
     with peer:
@@ -82,7 +82,7 @@ async def test_a_half_closed_peer_still_gets_its_answer() -> None:
         assert peer.recv(100) == b""
 
 
-async def test_an_abort_is_a_reset() -> None:
+async def test_abort_resets_the_connection() -> None:
     peer, connection = await accepted()
     with peer:
         await connection.send([b"half an ans"])
@@ -91,7 +91,7 @@ async def test_an_abort_is_a_reset() -> None:
             b"".join(iter(lambda: peer.recv(100), b""))
 
 
-async def test_a_reset_by_the_peer_is_a_lost_connection() -> None:
+async def test_reset_by_peer_raises_connection_lost() -> None:
     peer, connection = await accepted()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.close()
@@ -99,7 +99,7 @@ async def test_a_reset_by_the_peer_is_a_lost_connection() -> None:
         await connection.receive_into(memoryview(bytearray(1)))
 
 
-async def test_who_cannot_even_try_was_not_refused() -> None:
+async def test_connect_without_descriptors_is_not_refused() -> None:
     with descriptors_left(0), pytest.raises(ConnectionLost) as lost:
         await TcpNetwork().connect("127.0.0.1", 1)
     assert not isinstance(lost.value, ConnectionRefused)
@@ -107,14 +107,14 @@ async def test_who_cannot_even_try_was_not_refused() -> None:
 
 @needs_ipv6
 @pytest.mark.parametrize("host", ["a..b", 70 * "a", "\udcff"], ids=["empty", "long", "no text"])
-async def test_what_is_no_name_of_a_host_is_none_that_resolves(host: str) -> None:
+async def test_invalid_host_name_does_not_resolve(host: str) -> None:
     with pytest.raises(ConnectionLost, match="no host is named so"):
         await TcpNetwork().connect(host, 9092)
     with pytest.raises(OSError, match=r"no host is named so|Name or service not known"):
         await TcpNetwork().listen(host, 0)
 
 
-async def test_every_address_of_a_host_may_refuse() -> None:
+async def test_connect_is_refused_by_every_address_of_a_host() -> None:
     [listener, *others] = await TcpNetwork().listen("localhost", 0)
     for each in (listener, *others):
         await each.aclose()
@@ -122,7 +122,7 @@ async def test_every_address_of_a_host_may_refuse() -> None:
         await TcpNetwork().connect("localhost", listener.address.port)
 
 
-async def test_accepting_goes_on_after_running_out_of_descriptors(
+async def test_accept_continues_after_descriptor_exhaustion(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -148,7 +148,7 @@ async def test_accepting_goes_on_after_running_out_of_descriptors(
     await listener.aclose()
 
 
-async def test_accepted_connections_have_the_buffers_that_were_asked_for() -> None:
+async def test_accepted_connection_has_configured_buffers() -> None:
     options = SocketOptions(send_buffer_bytes=50_000, receive_buffer_bytes=70_000)
     [listener] = await TcpNetwork().listen("127.0.0.1", 0, options)
     with socket.create_connection(("127.0.0.1", listener.address.port)):
@@ -162,7 +162,7 @@ async def test_accepted_connections_have_the_buffers_that_were_asked_for() -> No
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux has it")
-async def test_what_this_machine_alone_can_reach_is_not_paced() -> None:
+async def test_loopback_connection_uses_reno_congestion_control() -> None:
     """Whatever the system's congestion control: BBR would send by a timer."""
     [listener] = await TcpNetwork().listen("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", listener.address.port)):
@@ -174,7 +174,7 @@ async def test_what_this_machine_alone_can_reach_is_not_paced() -> None:
     await listener.aclose()
 
 
-async def test_a_peer_that_hung_up_in_the_queue() -> None:
+async def test_peer_that_resets_before_accept_does_not_block_the_next() -> None:
     """It is accepted and lost, or never seen; the next one is served."""
     [listener] = await TcpNetwork().listen("127.0.0.1", 0)
     early = socket.create_connection(("127.0.0.1", listener.address.port))
@@ -231,7 +231,7 @@ async def what_happens(connections: int, size_bytes: int) -> list[str]:
     return story
 
 
-async def test_all_who_have_something_take_it_before_the_first_ends_its_turn() -> None:
+async def test_readable_connections_receive_before_the_first_turn_ends() -> None:
     story = await what_happens(2 * TURN_CONNECTIONS, 1)
     first = [line.split()[0] for line in story[:TURN_CONNECTIONS]]
     assert story[: 2 * TURN_CONNECTIONS] == [
@@ -241,7 +241,7 @@ async def test_all_who_have_something_take_it_before_the_first_ends_its_turn() -
     assert len(set(story)) == len(story) == 4 * TURN_CONNECTIONS
 
 
-async def test_who_has_much_ends_its_turn_before_others_take_theirs() -> None:
+async def test_connection_with_many_bytes_ends_its_turn_before_others_receive() -> None:
     size_bytes = TURN_BYTES + 1
     story = await what_happens(3, size_bytes)
     order = [int(line.split()[0]) for line in story[::2]]
@@ -251,7 +251,7 @@ async def test_who_has_much_ends_its_turn_before_others_take_theirs() -> None:
     ]
 
 
-async def test_a_number_that_is_another_connection_s_by_now() -> None:
+async def test_reused_descriptor_number_does_not_confuse_the_selector() -> None:
     """The descriptor of one that was closed in the middle of a turn is soon somebody else's."""
     selector, story = TcpNetwork().selector(), list[str]()
     peer, connection = await accepted()
@@ -271,7 +271,7 @@ async def test_a_number_that_is_another_connection_s_by_now() -> None:
     connection.abort()
 
 
-async def test_who_comes_after_the_selector_has_ended_has_lost_the_connection() -> None:
+async def test_receive_after_end_of_selector_raises_connection_lost() -> None:
     selector = TcpNetwork().selector()
     peer, connection = await accepted()
     with trio.fail_after(20):

@@ -82,7 +82,7 @@ class Titled(Counter):
     title: str = "plain"
 
 
-def test_equal_where_all_fields_are() -> None:
+def test_values_are_equal_if_all_fields_are() -> None:
     assert Span(1) == Span(1, 7, ())
     assert Span(1) != Span(2)
     assert Size(1) == Size(1)
@@ -90,24 +90,24 @@ def test_equal_where_all_fields_are() -> None:
     assert Nothing() == Nothing()
 
 
-def test_never_equal_to_another_class() -> None:
+def test_values_of_different_classes_are_unequal() -> None:
     assert Span(1) != (1, 7, ())
     assert Size(1) != 1
     assert Nothing() != ()
 
 
 @pytest.mark.parametrize("one", [Span(1), Size(3), Nothing()])
-def test_equal_values_have_one_hash(one: object) -> None:
+def test_equal_values_have_the_same_hash(one: object) -> None:
     assert {one: "found"}[pickle.loads(pickle.dumps(one))] == "found"
 
 
-def test_unhashable_where_a_field_is() -> None:
+def test_value_with_unhashable_field_is_unhashable() -> None:
     labels: Sequence[str] = ["a list"]
     with pytest.raises(TypeError):
         hash(Span(1, 2, labels))  # type: ignore[arg-type]
 
 
-def test_looks_like_a_dataclass() -> None:
+def test_value_class_is_a_dataclass() -> None:
     assert repr(Span(1)) == repr(Reference(1)).replace("Reference", "Span")
     assert repr(Nothing()) == "Nothing()"
     assert [each.name for each in fields(Span)] == [each.name for each in fields(Reference)]
@@ -117,17 +117,17 @@ def test_looks_like_a_dataclass() -> None:
             assert (start, end) == (4, 5)
 
 
-def test_has_no_room_for_other_attributes() -> None:
+def test_value_class_has_slots() -> None:
     assert not hasattr(Span(1), "__dict__")
 
 
-def test_what_a_class_says_itself_stays() -> None:
+def test_methods_of_the_class_are_kept() -> None:
     assert repr(Named("a", 1)) == "<a>"
     assert Named("a", 1) == Named("a", 2)
     assert hash(Named("a", 1)) == hash(Named("a", 2))
 
 
-def test_what_is_not_compared_and_what_is_not_shown() -> None:
+def test_fields_without_compare_and_repr() -> None:
     one = Account("a", secret=b"s", seen_ms=1)
     assert one == Account("a", secret=b"s", seen_ms=2)
     assert hash(one) == hash(Account("a", secret=b"s"))
@@ -135,7 +135,7 @@ def test_what_is_not_compared_and_what_is_not_shown() -> None:
     assert repr(one) == "Account(name='a', seen_ms=1)"
 
 
-def test_fields_by_keyword() -> None:
+def test_keyword_only_fields() -> None:
     assert (Options(level=1).level, Options(level=1).depth, Options(level=1, depth=4).depth) == (
         1,
         2,
@@ -148,14 +148,14 @@ def test_fields_by_keyword() -> None:
 
 
 @pytest.mark.parametrize("again", range(2), ids=["compiled", "as compiled before"])
-def test_wrong_arguments_are_told_of_the_class(again: int) -> None:
+def test_wrong_argument_names_the_class_in_the_error(again: int) -> None:
     with pytest.raises(TypeError, match=r"Size\.__init__\(\) missing .* 'size'"):
         Size()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"Span\.__init__\(\) got an unexpected .* 'begin'"):
         Span(begin=again)  # type: ignore[call-arg]
 
 
-def test_a_state_is_the_object_that_changes() -> None:
+def test_state_class_compares_by_identity() -> None:
     one, other = Counter(2, 3), Counter(2, 3)
     assert one.total == 6
     assert one != other
@@ -165,7 +165,7 @@ def test_a_state_is_the_object_that_changes() -> None:
     assert other.history == []
 
 
-def test_an_heir_has_more_fields() -> None:
+def test_subclass_adds_fields() -> None:
     heir = Titled(2, title="n")
     assert (heir.step, heir.count, heir.title, heir.total) == (2, 0, "n", 0)
     assert Counter(5, 1).total == 5

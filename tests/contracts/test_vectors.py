@@ -9,7 +9,7 @@ from odradek.seams.files import rest_after
 
 
 @given(parts=st.lists(st.binary(max_size=9)), data=st.data())
-def test_the_rest_is_the_rest(parts: list[bytes], data: st.DataObject) -> None:
+def test_rest_after_short_write(parts: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(parts)
     taken = data.draw(st.integers(0, len(whole)))
     rest = rest_after(parts, taken)

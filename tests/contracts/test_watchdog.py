@@ -32,7 +32,7 @@ def run(what: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_write_that_hangs_ends_the_process_with_the_place_where_it_stands() -> None:
+def test_hanging_write_ends_the_process_with_its_stack() -> None:
     ended = run("hang")
     assert ended.returncode == EXIT_STATUS
     assert ended.stdout == "moved\n"
@@ -40,6 +40,6 @@ def test_a_write_that_hangs_ends_the_process_with_the_place_where_it_stands() ->
     assert "main" in ended.stderr
 
 
-def test_a_loop_that_moves_goes_on() -> None:
+def test_responsive_event_loop_is_not_ended() -> None:
     ended = run("move")
     assert (ended.returncode, ended.stdout) == (0, "moved\n")

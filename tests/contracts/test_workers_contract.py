@@ -65,13 +65,13 @@ def workers(request: pytest.FixtureRequest) -> Workers:
     return ProcessWorkers() if request.param == "real" else VirtualWorkers(RealFiles())
 
 
-async def test_steps_come_in_order_and_one_worker_does_several_works(workers: Workers) -> None:
+async def test_steps_come_in_order_and_worker_is_reused(workers: Workers) -> None:
     async with workers.open() as worker:
         for count in (3, 0, 1):
             assert [step async for step in worker.run(squares, count)] == [0, 1, 4][:count]
 
 
-async def test_an_early_end_closes_the_work(workers: Workers, tmp_path: os.PathLike[str]) -> None:
+async def test_early_end_closes_the_work(workers: Workers, tmp_path: os.PathLike[str]) -> None:
     path = Path(str(tmp_path)) / "closed"
     async with workers.open() as worker:
         async with aclosing(worker.run(noted, path)) as steps:
@@ -80,7 +80,7 @@ async def test_an_early_end_closes_the_work(workers: Workers, tmp_path: os.PathL
         assert [step async for step in worker.run(squares, 2)] == [0, 1]
 
 
-async def test_errors_come_as_they_are(workers: Workers) -> None:
+async def test_exception_of_work_is_raised(workers: Workers) -> None:
     async with workers.open() as worker:
         for error in (OSError(28, "full", "/x"), CorruptRecords("at 7")):
             steps = worker.run(failing, error)
@@ -91,18 +91,18 @@ async def test_errors_come_as_they_are(workers: Workers) -> None:
         assert [step async for step in worker.run(squares, 1)] == [0]
 
 
-async def test_an_error_that_cannot_travel_is_told() -> None:
+async def test_exception_that_cannot_be_pickled_is_reported() -> None:
     async with ProcessWorkers().open() as worker:
         with pytest.raises(WorkerDied, match="Odd: 1 2"):
             await anext(worker.run(odd, 2))
 
 
-async def test_what_the_work_prints_is_no_answer() -> None:
+async def test_output_of_work_is_not_a_response() -> None:
     async with ProcessWorkers().open() as worker:
         assert [step async for step in worker.run(printing, "noise")] == ["noise"]
 
 
-async def test_a_killed_worker_is_a_dead_one() -> None:
+async def test_killed_worker_raises_worker_died() -> None:
     async with ProcessWorkers().open() as worker:
         steps = worker.run(who, None)
         os.kill(await anext(steps), signal.SIGKILL)
@@ -110,7 +110,7 @@ async def test_a_killed_worker_is_a_dead_one() -> None:
             await anext(steps)
 
 
-async def test_a_worker_is_gone_when_it_is_let_go_of() -> None:
+async def test_released_worker_process_ends() -> None:
     async with ProcessWorkers().open() as worker:
         pid = await anext(worker.run(who, None))
         assert pid != os.getpid()
@@ -132,7 +132,7 @@ trio.run(main)
 """
 
 
-def test_a_worker_ends_with_its_killed_broker() -> None:
+def test_worker_ends_with_its_killed_broker() -> None:
     broker = subprocess.Popen([sys.executable, "-c", BROKER], stdout=subprocess.PIPE, text=True)
     assert broker.stdout is not None
     worker = int(broker.stdout.readline())

@@ -24,7 +24,7 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-async def test_what_a_topic_left_that_was_deleted_unopened_is_not_its_successors(
+async def test_log_of_deleted_topic_is_not_used_by_recreated_topic(
     clock: VirtualClock,
 ) -> None:
     async with running(clock) as (cluster, logs):
@@ -36,7 +36,7 @@ async def test_what_a_topic_left_that_was_deleted_unopened_is_not_its_successors
         assert logs.logs() == (partition.log,)
 
 
-async def test_a_log_that_does_not_say_whose_it_is_becomes_the_topics_that_opens_it(
+async def test_log_without_topic_id_gets_id_of_topic_that_opens_it(
     clock: VirtualClock,
 ) -> None:
     """A crash has left it, between its directory and the file that says so; what it has from then on is
@@ -58,7 +58,7 @@ async def test_a_log_that_does_not_say_whose_it_is_becomes_the_topics_that_opens
         assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
 
 
-async def test_what_moves_while_it_becomes_a_topics_is_not_the_next_ones(
+async def test_log_that_gets_topic_id_during_move_is_not_used_by_recreated_topic(
     clock: VirtualClock,
 ) -> None:
     world = World(clock=clock)
@@ -79,7 +79,7 @@ async def test_what_moves_while_it_becomes_a_topics_is_not_the_next_ones(
 
 @pytest.mark.parametrize("known", [THREE, ONE, TWO], ids=["neither", "the old one", "the new one"])
 @pytest.mark.parametrize("away", [0, 1])
-async def test_a_directory_that_comes_back_with_the_old_topic_has_a_stray(
+async def test_returning_directory_with_deleted_topic_has_a_stray_log(
     clock: VirtualClock, away: int, known: Any
 ) -> None:
     """Whichever is found first. It has two where the cluster has made the topic anew once more."""
@@ -105,7 +105,7 @@ async def test_a_directory_that_comes_back_with_the_old_topic_has_a_stray(
     logs.directories.close()
 
 
-async def test_a_topic_made_anew_when_a_directory_has_failed_is_in_another(
+async def test_topic_recreated_after_directory_failure_uses_another_directory(
     clock: VirtualClock,
 ) -> None:
     async with running(clock) as (cluster, logs):
@@ -120,7 +120,7 @@ async def test_a_topic_made_anew_when_a_directory_has_failed_is_in_another(
 
 
 @pytest.mark.parametrize("copy", ["t-0", "t-0.move"])
-async def test_what_cannot_be_served_of_a_topic_is_not_in_the_way_of_the_next_one(
+async def test_failed_log_of_deleted_topic_does_not_block_recreated_topic(
     clock: VirtualClock, copy: str
 ) -> None:
     """It is in two directories; or a move's copy is all there is, while a directory is offline."""
@@ -146,7 +146,7 @@ async def test_what_cannot_be_served_of_a_topic_is_not_in_the_way_of_the_next_on
     assert copy == "t-0.move" or [name for name in world.names(A) if name.endswith("-stray")]
 
 
-async def test_what_is_damaged_where_the_new_topics_log_would_be_is_the_operators(
+async def test_damaged_partition_metadata_fails_recreated_topic(
     clock: VirtualClock,
 ) -> None:
     world = World(clock=clock)
@@ -159,7 +159,7 @@ async def test_what_is_damaged_where_the_new_topics_log_would_be_is_the_operator
             await cluster.table.get("t", None, 0)
 
 
-async def test_who_asks_by_id_does_not_get_the_next_topic_of_that_name(
+async def test_lookup_by_topic_id_does_not_return_recreated_topic(
     clock: VirtualClock,
 ) -> None:
     """Not even who waited for another one that opened it."""
