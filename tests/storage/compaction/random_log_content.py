@@ -105,7 +105,7 @@ class History:
     def _end(self, producer: int) -> None:
         self.in_transaction.remove(producer)
         epoch = self.epochs[producer]
-        if self.rng.random() < 0.3:  # as with transaction.version 2: each end bumps the epoch
+        if self.rng.random() < 0.3:  # transaction.version 2: each transaction increments the epoch
             epoch += 1
             self.sequences[producer] = 0
         self.epochs[producer] = epoch

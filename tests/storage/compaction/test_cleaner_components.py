@@ -65,10 +65,13 @@ def test_log_without_checkpoint_is_dirty_up_to_active_segment() -> None:
     ("change", "expected"),
     [
         ({"cleaned_to": 20}, (20, 40, 200, 200)),
-        ({"cleaned_to": 25}, (25, 40, 300, 200)),  # the map was full within a segment
+        ({"cleaned_to": 25}, (25, 40, 300, 200)),  # the offset map was full within a segment
         ({"cleaned_to": 40}, (40, 40, 400, 0)),
-        ({"start": 10, "cleaned_to": 5}, (10, 40, 100, 300)),  # records were deleted
-        ({"cleaned_to": 46}, (0, 40, 0, 400)),  # the log was cut: nothing is known to be clean
+        ({"start": 10, "cleaned_to": 5}, (10, 40, 100, 300)),  # DeleteRecords
+        (
+            {"cleaned_to": 46},
+            (0, 40, 0, 400),
+        ),  # the log was truncated: no part is known to be clean
         ({"last_stable": 35}, (0, 30, 0, 300)),
         ({"last_stable": 30}, (0, 30, 0, 300)),
         ({"last_stable": 5}, (0, 0, 0, 0)),
@@ -132,7 +135,7 @@ def test_group_has_limited_number_of_segments() -> None:
     assert [len(one) for one in grouped(sizes(*[1] * 70))] == [SEGMENTS_MAX, SEGMENTS_MAX, 6]
 
 
-# The map of keys
+# Offset map
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -191,7 +194,7 @@ def test_different_keys_have_different_hashes() -> None:
     keys += [b"x" * LONG, b"x" * (LONG + 1), b"x" * LONG + b"y"]
     found = hashed(keys)
     assert len(set(found)) == len(keys)
-    for half in (0, 1):  # either half by itself, too
+    for half in (0, 1):  # each half separately, too
         assert len({each[half] for each in found}) == len(keys)
 
 
@@ -267,12 +270,12 @@ def test_corrupt_batches_raise_and_are_not_copied() -> None:
             offsets = [offset for page in pages for offset in page.records(~page.is_control).offset]
         except KafkaError:
             continue
-        # Base offset and leader epoch are the only things that the CRC does not cover.
+        # The CRC does not cover base offset and leader epoch.
         assert offsets == sorted(offsets)
     with pytest.raises(KafkaError):
         pages_of(data[:-1], 1 << 20)
     with pytest.raises(KafkaError):
-        pages_of(data + data, 1 << 20)  # offsets go back
+        pages_of(data + data, 1 << 20)  # offsets decrease
 
 
 @pytest.mark.parametrize(

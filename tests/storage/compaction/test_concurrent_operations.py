@@ -139,7 +139,7 @@ async def test_truncation_aborts_cleaning(world: World, where: dict[str, object]
         assert log.end_offset <= cut
         assert log.cleaned_to == 0
         check_files(world, log)
-        # What is appended then is compacted in its turn.
+        # The next pass compacts later appends.
         history = History(log, random.Random(5), world.clock, keys=6)
         append_keyed(log, {b"new": b"value"}, now_ms=world.clock.wall_ms())
         history.seal()
@@ -159,7 +159,7 @@ async def test_topic_deletion_aborts_cleaning(world: World, where: dict[str, obj
         assert manager.log_cleaner is not None
         assert manager.log_cleaner.statistics.given_up == 1
         assert not world.failures
-        # Its name can be used again at once, and its successor is compacted.
+        # A new log of that name is compacted.
         again = await manager.create("t", 0, ONE)
         history = History(again, random.Random(6), world.clock)
         history.go_on(20)
@@ -180,7 +180,7 @@ async def test_rename_to_stray_aborts_cleaning(world: World, where: dict[str, ob
         assert manager.log_cleaner.statistics.uncleanable == 0
         assert not world.failures
         assert len(manager.homes()) == 1
-        await manager.create("t", 0, ONE)  # its name can be used again, and its directory
+        await manager.create("t", 0, ONE)  # the name and the directory are free
 
 
 async def test_last_batches_of_many_producers_are_collected_in_parts(world: World) -> None:
@@ -204,9 +204,7 @@ async def test_last_batches_of_many_producers_are_collected_in_parts(world: Worl
             nursery.start_soon(count_turns)
             found = await one._last_batches()
             nursery.cancel_scope.cancel()
-        assert (
-            turns >= len(many) // PRODUCERS_PER_STEP // 2
-        )  # whose turn is first is left to chance
+        assert turns >= len(many) // PRODUCERS_PER_STEP // 2  # either task may run first
         assert set(found.producer_ids) >= set(many)
 
 
@@ -374,7 +372,7 @@ async def test_full_disk_leaves_log_unchanged_and_directory_online(world: World)
         before, names = content(log), world.names(log.directory)
         world.disk.fail("*.cleaned", errno.ENOSPC, ["write"])
         assert manager.log_cleaner is not None
-        assert await manager.log_cleaner.clean_due_logs() == 1  # the next round tries again
+        assert await manager.log_cleaner.clean_due_logs() == 1  # the next round retries
         assert content(log) == before
         assert world.names(log.directory) == names
         assert not world.failures
@@ -432,7 +430,7 @@ async def test_swap_without_file_descriptors_completes_or_reverts_or_takes_log_o
             assert again is not None
             assert latest_of(again) == latest, f"operation {passes}"
             check_files(world, again)
-        assert not world.failures  # of the directory
+        assert not world.failures  # the directory stays online
     assert lost
     assert undone
 
@@ -467,7 +465,7 @@ async def test_changed_cleaner_settings_apply_while_running(
         assert world.workers.opened == 0
         world.cleaner = CleanerSettings(backoff_ms=1000, threads=2, io_max_bytes_per_second=5000)
         await clock.run_for(3)
-        assert log.cleaned_to == 0  # some 30 kB, read twice, take longer
+        assert log.cleaned_to == 0  # reading about 30 kB twice takes longer
         await clock.run_for(20)
         assert log.cleaned_to == log.segments[-1].base_offset
         nursery.cancel_scope.cancel()

@@ -89,7 +89,7 @@ async def check(story: Story, after: list[Kept], *, seeds: int = 1) -> None:
             check_mixture(story.before, found, after)
             check_files(world, log)
             assert log.end_offset == story.before[-1].last_offset + 1
-            # It goes on from there, and ends where it would have.
+            # The next pass completes the result.
             assert manager.log_cleaner is not None
             await manager.log_cleaner.clean_due_logs()
             assert survivors(content(log)) == survivors(after)

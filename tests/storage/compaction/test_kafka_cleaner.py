@@ -110,7 +110,7 @@ async def test_kafka_cleaner_retains_same_batches(
             first_dirty = log.cleaned_to
         async with opened(theirs, clock) as (_, log):
             assert content(log) == mine
-        clock.advance(rng.choice((1, 90)))  # some horizons pass
+        clock.advance(rng.choice((1, 90)))  # some delete horizons pass
 
 
 async def test_compacted_log_is_read_by_kafka_tools_and_log(
@@ -149,7 +149,7 @@ async def test_compacted_log_is_read_by_kafka_tools_and_log(
     assert f"end {end}\n" in said
     assert f"producers {producers}\n" in said
     assert data_of(directory) == before
-    # And as if it had not been closed: all that it must scan is whole.
+    # Also after an unclean shutdown: all scanned batches are valid.
     for path in copy.glob("*.snapshot"):
         path.unlink()
     said = java("recover-log", copy, *sizes)
@@ -169,5 +169,5 @@ def dumped(directory: Path, suffix: str, *options: str) -> str:
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    # Kafka's log looks at the machine's clock: producers expire.
+    # Kafka's log uses the machine's clock to expire producers.
     return VirtualClock(epoch_ms=time.time_ns() // 1_000_000)

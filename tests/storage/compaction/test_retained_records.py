@@ -62,7 +62,7 @@ async def test_retained_records_match_model(world: World, clock: VirtualClock, s
             want = await compact_once(manager, log)
             assert content(log) == want
             check_files(world, log)
-            clock.advance(rng.choice((1, 61, 200)))  # some horizons pass
+            clock.advance(rng.choice((1, 61, 200)))  # some delete horizons pass
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -92,7 +92,7 @@ async def test_second_pass_changes_nothing(world: World, clock: VirtualClock, se
         history.go_on(80)
         history.seal()
         await compact_once(manager, log)
-        # A horizon is not moved by the second pass, and a marker may get one only then.
+        # The second pass does not change a delete horizon, but may set that of a marker.
         log.cleaned_to = None
         await compact_once(manager, log)
         first = content(log)
@@ -127,7 +127,7 @@ async def test_readers_find_last_record_of_every_key(
             want = [record for batch in left for record in batch.records if record.offset >= start]
             assert found == want
         assert set(log.aborted_transactions(0, log.end_offset)) <= set(aborted)
-        for each in aborted:  # nothing of theirs is left to be filtered out
+        for each in aborted:  # no aborted records remain
             assert not any(
                 batch.records
                 for batch in left

@@ -1,4 +1,4 @@
-"""The clean mark, and which errors take a directory offline."""
+"""Clean shutdown file, and which errors take a log directory offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""meta.properties: Kafka's text in and out, and the decision whose directories these are."""
+"""meta.properties: Kafka's format, and the decision which log directories belong to the node."""
 
 from __future__ import annotations
 

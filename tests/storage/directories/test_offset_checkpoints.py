@@ -1,4 +1,4 @@
-"""Offset checkpoints: Kafka's text, and every damage is named."""
+"""Offset checkpoints: Kafka's format, and the errors for corrupt files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a node's directories, on the machine's own files."""
+"""Opening the log directories of a node, on real files."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_directory_of_another_cluster_or_duplicate_id_is_offline(
     assert [directory.failed for directory in directories.all] == [False, True, True, True]
     assert "in its meta.properties, but this cluster has cluster.id=" in caplog.text
     assert "have the same directory.id" in caplog.text
-    opened(tmp_path / "theirs", cluster_id="theirs").close()  # its owner may use it meanwhile
+    opened(tmp_path / "theirs", cluster_id="theirs").close()  # its owner may use it
     assert (tmp_path / "theirs" / "meta.properties").read_bytes() == before
     directories.close()
 

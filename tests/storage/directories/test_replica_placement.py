@@ -130,5 +130,5 @@ def test_failed_creation_releases_reservation() -> None:
     estimate.measured({"a": DirectoryUsage(50, 5)}, now=0)
     estimate.reserved("a", now=0)
     estimate.released("a")
-    estimate.released("a")  # measured meanwhile
+    estimate.released("a")  # after a measurement
     assert estimate.size_bytes("a") == 50

@@ -172,7 +172,7 @@ def test_log_append_time_from_producer_is_refused() -> None:
         produced(batch(timestamp_type=1), config(message_timestamp_type="LogAppendTime"))
     with pytest.raises(InvalidTimestamp):
         produced(batch(timestamp_type=1, timestamps=-1))
-    # With a timestamp it is taken for what the topic says.
+    # With a timestamp the topic's timestamp type applies.
     found = produced(batch(timestamp_type=1))
     assert found.timestamp_type == 0
     found.check()

@@ -47,7 +47,7 @@ CONFIG = dataclasses.replace(
 def log(tmp_path: RealPath) -> PartitionLog:
     return PartitionLog.open(
         LogEnvironment(
-            RealFiles(max_open=20),  # so that descriptors and maps come and go
+            RealFiles(max_open=20),  # so that descriptors and maps are closed and opened again
             VirtualClock(),
         ),
         Path(str(tmp_path / "t-0")),
@@ -169,7 +169,7 @@ def test_reader_waits_while_files_are_replaced(
         return real(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(partition_log, "read_segments", counted)
-    read = functools.partial(log.read, 2, 1000, limit=2)  # nothing there, so nothing pinned
+    read = functools.partial(log.read, 2, 1000, limit=2)  # an empty read pins nothing
     reader = threading.Thread(target=read)
     with log.replacing():
         reader.start()
@@ -217,7 +217,7 @@ def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> 
             lines += 1
             if lines == line:
                 closing.start()
-                closing.join(0.01)  # it may have to wait for us
+                closing.join(0.01)  # it may wait for this thread
         return count
 
     before = sys.gettrace()
@@ -311,7 +311,7 @@ def test_files_opened_in_thread_during_rename_have_new_names(
     count = len(files.list(segment.directory))
     meddled = Meddled(files, lambda: move(segment), before=before)
     segment._files = meddled  # type: ignore[assignment]
-    # It was closed meanwhile, or its directory was renamed, which a reader is told of by `generation`.
+    # It was closed meanwhile, or its directory was renamed; a reader detects this by `generation`.
     with suppress(ValueError, FileNotFoundError):
         use(segment)
     assert meddled.thread is not None

@@ -138,7 +138,7 @@ def starting_anew(story: Story) -> Iterator[None]:
     story.append(29)
     story.flush()
     yield
-    # Until it is done, some prefix of the old log may be there, or none.
+    # Until it completes, a prefix of the old log may remain.
     story.durable = 0
     story.log.truncate_fully_and_start_at(3)
     story.start = story.world.log_start_offset = 3
@@ -216,7 +216,7 @@ def cutting_below_the_disk(story: Story) -> Iterator[None]:
     story.append(4)
     story.flush()
     yield
-    story.durable = 0  # what is behind the tier goes first
+    story.durable = 0  # records behind the remote tier are deleted first
     story.truncate(25)
     story.append(9)
     story.flush()
@@ -304,7 +304,9 @@ def check(story: Story, world: World) -> None:
     for record in found:
         epoch = log.epochs.epoch_for(record.offset)
         assert epoch == (record.timestamp - NOW_MS) // 7
-    if log.is_tiered and start > log.log_start_offset:  # the epochs of what left the disk are known
+    if (
+        log.is_tiered and start > log.log_start_offset
+    ):  # the epochs of locally deleted records are known
         for offset in range(log.log_start_offset, start):
             assert log.epochs.epoch_for(offset) == (story.written[offset] - NOW_MS) // 7
 
@@ -330,10 +332,10 @@ def test_power_cut_at_every_sync(
     for seed in SEEDS:
         world = restarted(story.world, seed)
         check(story, world)
-        # And once more, in the middle of what the recovery left unsynced.
+        # A second failure, while changes of the recovery are not synced.
         again = restarted(world, seed + 100)
         check(story, again)
-        # It goes on, and what it syncs now is there after the next one.
+        # The log continues, and later syncs survive the next failure.
         end = again.log.end_offset
         data = idempotent(11, 0, 2, timestamps=NOW_MS + 10**6)
         assert again.append(data, epoch=10**6 // 7).first_offset == end
@@ -428,7 +430,7 @@ def test_unsynced_names_of_killed_process_are_synced_before_recovery_point_advan
     story.append(3)
     story.flush()
     story.log.roll()
-    story.append(3)  # of the same epoch, or its file would have the directory synced
+    story.append(3)  # same epoch: writing a new one would sync the directory
     story.world.kill()
     story.flush()
     for seed in range(20):

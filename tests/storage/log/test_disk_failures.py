@@ -60,7 +60,7 @@ def test_full_disk_fails_append_and_changes_nothing(room: int) -> None:
     before = records_in(world.log)
     with pytest.raises(DiskFull):
         fill(world)
-    # Room is made, and the producer's retry succeeds where it left off.
+    # After space is freed, the retry of the producer succeeds.
     world.disk.mount_of(ROOT).capacity_bytes = 10**6
     end = world.log.end_offset
     assert not world.append(idempotent(7, end, size=100)).duplicate
@@ -217,7 +217,7 @@ def _next(world: World) -> memoryview:
 def test_io_error_takes_log_offline_once(name: str) -> None:
     world = filled()
     world.log.update_config(dataclasses.replace(CONFIG, retention_ms=1))
-    world.reopen()  # nothing is in memory
+    world.reopen()  # with nothing in memory
     world.log.advance_high_watermark(20)
     world.append()
     world.log.update_config(dataclasses.replace(CONFIG, retention_ms=1))
@@ -228,7 +228,7 @@ def test_io_error_takes_log_offline_once(name: str) -> None:
     world.disk.heal()
     assert all(raises_offline(lambda call=call: call(world)) for call in CALLS.values())  # type: ignore[misc]
     assert len(world.failures) == 1
-    # A restart finds what was there.
+    # A restart finds the acknowledged records.
     world.kill()
     assert world.log.end_offset >= 15 or world.log.log_start_offset > 0
 
@@ -329,4 +329,4 @@ def test_unexpected_error_after_write_takes_log_offline(monkeypatch: pytest.Monk
         world.append(batch(size=40))
     world.kill()
     assert offsets_in(world.log) == [*range(world.log.end_offset)]
-    assert not world.failures  # of the directory
+    assert not world.failures  # the directory stays online

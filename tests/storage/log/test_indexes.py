@@ -111,7 +111,7 @@ def test_truncated_offset_index_keeps_batches_that_end_below(
     kept = [entry for entry in entries if entry[0] < cut]
     assert fresh.file.read_at(0, 10_000) == b"".join(struct.pack(">ii", *entry) for entry in kept)
     assert fresh.last == (kept[-1] if kept else (0, 0))
-    # Whoever still looks into the old one finds it whole.
+    # Readers of the old file find all its entries.
     assert old.count == len(entries)
 
 

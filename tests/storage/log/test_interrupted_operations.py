@@ -56,7 +56,7 @@ def test_deleted_and_cleaned_files_are_removed(world: World, clean: bool) -> Non
     assert offsets_in(log) == list(range(30))
     names = world.files.list(DIRECTORY)
     assert not [each for each in names if each.endswith((".cleaned", "log.deleted"))]
-    # The Raft log's own.
+    # A file of the Raft log.
     assert {each for each in names if "checkpoint" in each or "quorum" in each} == {
         "00000000000000000007-0000000001.checkpoint",
         "00000000000000000007-0000000001.checkpoint.deleted",
@@ -98,7 +98,7 @@ def test_complete_swap_replaces_old_segments(
             put(world, name(6, kind), data)
         else:
             put(world, name(6, f"{kind}.swap"), data)
-    if renamed:  # by then the old segments had been set aside
+    if renamed:  # the old segments were renamed to `.deleted` before
         for kind in ("log", "index", "timeindex"):
             world.files.rename(DIRECTORY / name(12, kind), DIRECTORY / name(12, f"{kind}.deleted"))
     log = world.open(clean=clean)

@@ -41,7 +41,7 @@ SEGMENT_BYTES, INTERVAL_BYTES = 4000, 300
 CONFIG = dataclasses.replace(
     FOREVER, internal_segment_bytes=SEGMENT_BYTES, index_interval_bytes=INTERVAL_BYTES
 )
-NOW_MS = time.time_ns() // 1_000_000  # Kafka's log looks at the machine's clock: producers expire
+NOW_MS = time.time_ns() // 1_000_000  # Kafka's log uses the machine's clock to expire producers
 
 
 def opened(directory: RealPath, *, clean: bool, recovery_point: int = 0) -> PartitionLog:
@@ -170,7 +170,7 @@ def test_kafka_log_recovery_builds_same_files(directory: RealPath, tmp_path: Rea
     said = kafka_opens(theirs)
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
         ours = of_kind(directory, suffix)
-        # A transaction index that is empty need not be there.
+        # An empty transaction index may be missing.
         found = {
             name: data for name, data in of_kind(theirs, suffix).items() if data or name in ours
         }

@@ -37,12 +37,12 @@ def listed(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("asked", "response"),
     [
-        (2, EpochEnd(2, 11)),  # before all known: it ends where they begin
+        (2, EpochEnd(2, 11)),  # before the first epoch: it ends at its start
         (3, EpochEnd(3, 21)),
-        (4, EpochEnd(3, 21)),  # a hole: the epoch before it
+        (4, EpochEnd(3, 21)),  # unknown epoch: the previous one
         (5, EpochEnd(5, 50)),
-        (7, EpochEnd(7, 100)),  # the latest ends where the log does
-        (8, UNKNOWN),  # past all known
+        (7, EpochEnd(7, 100)),  # the latest epoch ends at the log end offset
+        (8, UNKNOWN),  # after the latest epoch
         (-1, UNKNOWN),
     ],
 )
@@ -65,11 +65,11 @@ def test_epoch_for_offset() -> None:
     ("assigned", "result"),
     [
         ((7, 50), [(3, 11), (5, 21), (7, 50)]),
-        ((5, 21), [(3, 11), (5, 21)]),  # once more
-        ((5, 30), [(3, 11), (5, 21)]),  # it has begun before
-        ((5, 15), [(3, 11), (5, 15)]),  # it begins earlier than we thought
-        ((7, 21), [(3, 11), (7, 21)]),  # nothing was written in 5
-        ((4, 15), [(3, 11), (4, 15)]),  # 5 was never so
+        ((5, 21), [(3, 11), (5, 21)]),  # repeated
+        ((5, 30), [(3, 11), (5, 21)]),  # it started before
+        ((5, 15), [(3, 11), (5, 15)]),  # it starts earlier than known
+        ((7, 21), [(3, 11), (7, 21)]),  # epoch 5 has no records
+        ((4, 15), [(3, 11), (4, 15)]),  # epoch 5 conflicts
         ((2, 5), [(2, 5)]),
     ],
 )

@@ -63,7 +63,7 @@ class LogModel(RuleBasedStateMachine):
         self.is_reopened = False
         self.pinned: list[tuple[LogRead, bytes]] = []
 
-    # What can be done
+    # Operations
 
     def _appended(self, data: memoryview, count: int, producer: int, sequence: int) -> None:
         first = self.end
@@ -93,7 +93,7 @@ class LogModel(RuleBasedStateMachine):
     def produce(self, producer: int, count: int) -> None:
         last = self._last_of(producer)
         sequence = 0 if last is None else last.sequence + last.count
-        if last is None:  # it may have been forgotten, or never known: it begins where it likes
+        if last is None:  # unknown or expired: it may start with any sequence
             known = self.world.log.producers.get(producer)
             sequence = 0 if known is None else known.last_sequence + 1
         self._appended(idempotent(producer, sequence, count), count, producer, sequence)
@@ -133,7 +133,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
         ends = [self.start, *(each.end for each in self.written)]
-        cut = ends[max(0, len(ends) - 1 - back)]  # the start may lie within a batch
+        cut = ends[max(0, len(ends) - 1 - back)]  # the log start offset may be within a batch
         self.world.log.truncate_to(cut)
         self._cut(cut)
 
@@ -225,9 +225,9 @@ class LogModel(RuleBasedStateMachine):
         self.world.log_start_offset = self.start
         self.world.power_cut(seed)
         self._restarted()
-        self.is_reopened = True  # the last segment may have been sealed, and lost its successor
+        self.is_reopened = True  # the last segment may have been sealed, and the next one lost
 
-    # What must always hold
+    # Invariants
 
     @invariant()
     def every_record_is_there(self) -> None:

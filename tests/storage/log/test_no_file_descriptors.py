@@ -150,8 +150,8 @@ def test_truncation_completes_or_fails_or_takes_log_offline(
         assert log.end_offset >= 15 or cut is begin_at_40
         failed, passes = fault.failed, passes + 1
     assert lost
-    assert refused or cut is begin_at_40  # which begins with its first file
-    assert world.failures == []  # of the directory
+    assert refused or cut is begin_at_40  # its first step opens a file
+    assert world.failures == []  # the directory stays online
 
 
 def test_failed_checkpoint_of_lowered_recovery_point_is_retried() -> None:

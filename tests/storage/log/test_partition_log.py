@@ -162,7 +162,7 @@ def test_read_is_limited_to_max_bytes_except_first_batch(world: World) -> None:
     whole = log.read(0, 10_000, limit=6)
     assert whole.slice is not None
     assert whole.slice.size == sum(sizes)
-    within = log.read(2, 10_000, limit=6)  # the batch that offset 2 is in starts at 1
+    within = log.read(2, 10_000, limit=6)  # the batch of offset 2 starts at offset 1
     assert within.slice is not None
     assert (within.slice.position, within.base_offset) == (sizes[0], 1)
     assert within.slice.size == sizes[1] + sizes[2]
@@ -293,7 +293,7 @@ def test_flush_advances_recovery_point_with_minimal_syncs(world: World) -> None:
     assert world.files.syncs == syncs
     world.append()
     world.log.flush()
-    assert world.files.syncs == syncs + 3  # data and two indexes; no epoch, no name is new
+    assert world.files.syncs == syncs + 3  # data and two indexes; no new epoch or file name
     assert world.files.read(DIRECTORY / "leader-epoch-checkpoint") == b"0\n1\n0 0\n"
 
 
@@ -309,7 +309,7 @@ def test_flush_messages_requests_flush_without_sync_on_loop() -> None:
     assert not world.log.is_flush_due
 
 
-# The high watermark, transactions
+# High watermark, transactions
 
 
 def test_high_watermark_increases_up_to_log_end(world: World) -> None:
@@ -397,7 +397,7 @@ def test_sequential_read_equals_first_lookup() -> None:
     for _ in range(60):
         append(draw.randint(1, 3))
     assert len(world.log.segments) > 2
-    world.reopen()  # from here on there is no tail to look at
+    world.reopen()  # without the tail in memory
     end = world.log.end_offset
     check(range(end))
     check(draw.randrange(end) for _ in range(200))
@@ -463,7 +463,7 @@ def test_timestamp_lookup_across_segments_and_restarts(world: World) -> None:
 def test_timestamp_lookup_decodes_batch_up_to_found_record(world: World) -> None:
     """A million records after it cost neither time nor memory."""
     data = batch(3, timestamps=[100, 200, 300])
-    data[-1] = 0x7F  # so many headers the last record has not
+    data[-1] = 0x7F  # the last record does not have that many headers
     data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
     world.append(data)
     assert world.log.find_timestamp(150) == TimestampAndOffset(200, 1, 0)
@@ -503,7 +503,7 @@ def test_log_continues_after_all_records_expired(world: World) -> None:
         world.append(batch(size=60), epoch=3)
     log = world.log
     log.update_config(LogConfig(retention_ms=1000))
-    assert log.delete_expired(NOW_MS + 5000) == 0  # the high watermark has not moved
+    assert log.delete_expired(NOW_MS + 5000) == 0  # the high watermark did not advance
     log.advance_high_watermark(5)
     assert log.delete_expired(NOW_MS + 5000) == 2
     assert (log.log_start_offset, log.end_offset) == (5, 5)

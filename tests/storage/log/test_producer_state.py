@@ -79,7 +79,7 @@ def test_sequence_wraps_around(log: Log) -> None:
     assert entry is not None
     assert entry.last_sequence == LAST_SEQUENCE
     log.append(idempotent(P, 0, 1))
-    # And within a batch.
+    # Also within a batch.
     other = Log()
     other.append(idempotent(P, LAST_SEQUENCE, 3))
     kept = other.append(idempotent(P, LAST_SEQUENCE, 3))
@@ -97,7 +97,7 @@ def test_last_five_batches_are_detected_as_duplicates(log: Log) -> None:
         assert (kept.first_offset, kept.last_offset) == (number * 2, number * 2 + 1)
         assert kept.timestamp == NOW_MS + number
     with pytest.raises(OutOfOrderSequence):
-        log.append(idempotent(P, 0, 2))  # the sixth from the end is forgotten
+        log.append(idempotent(P, 0, 2))  # only the last five are kept
     with pytest.raises(OutOfOrderSequence):
         log.append(idempotent(P, 10, 1))  # a part of a batch is no duplicate
 
@@ -134,7 +134,7 @@ def test_open_transaction_limits_first_unstable_offset(log: Log) -> None:
     log.append(idempotent(P, 1, transactional=True))
     assert log.states.first_unstable == 1
     log.end_transaction()
-    # Decided, but the marker (offset 3) is not replicated yet.
+    # Completed, but the marker (offset 3) is not replicated yet.
     assert log.states.first_unstable == 1
     log.states.replicated_to(3)
     assert log.states.first_unstable == 1
@@ -192,7 +192,7 @@ def test_marker_of_transaction_version_2_needs_larger_epoch(log: Log) -> None:
     with pytest.raises(InvalidProducerEpoch):
         log.end_transaction(epoch=5, version=2)
     log.end_transaction(epoch=6, version=2)
-    log.end_transaction(epoch=6, version=2)  # the same once more (KAFKA-19999)
+    log.end_transaction(epoch=6, version=2)  # repeated marker (KAFKA-19999)
     with pytest.raises(InvalidProducerEpoch):
         log.end_transaction(epoch=5, version=2)
 

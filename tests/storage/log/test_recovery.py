@@ -199,7 +199,7 @@ def test_indexes_are_rebuilt(
         assert found is not None
         assert found.offset == 0
     assert offsets_in(log) == list(range(30))
-    if damage != "empty" or not clean:  # an empty index is a valid one that says little
+    if damage != "empty" or not clean:  # an empty index is valid
         sealed = log.segments[-1]
         sealed.locate(29)
         world.append(idempotent(7, 30))
@@ -313,7 +313,7 @@ def test_any_file_change_leaves_prefix_of_log(data: st.DataObject) -> None:
         world.recovery_point = point
     world.log.close(False)
     victims = [name for name in world.names() if name[0].isdigit()]
-    if point:  # what is past the point, and all that can be made anew
+    if point:  # data past the recovery point, and files that can be rebuilt
         victims = [
             name
             for name in victims

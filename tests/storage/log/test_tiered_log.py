@@ -245,7 +245,7 @@ def test_t28_only_inactive_segments_below_last_stable_offset_are_copied() -> Non
         world.append(idempotent(7, number))
     log = world.log
     assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
-    assert list_candidate_segments(log) == []  # none is replicated
+    assert list_candidate_segments(log) == []  # no record is replicated
     log.advance_high_watermark(2)
     assert list_candidate_segments(log) == []
     log.advance_high_watermark(9)

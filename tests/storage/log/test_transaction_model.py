@@ -134,7 +134,7 @@ class TransactionModel:
         self.high_watermark = min(self.high_watermark, end)
         self.flushed = min(self.flushed, end)
 
-    # Restarts: of a leader that is alone in its in-sync set, so that all is replicated
+    # Restarts of a leader that is the only in-sync replica, so that all records are replicated
 
     def _restarted(self) -> None:
         log = self.world.log
@@ -160,7 +160,7 @@ class TransactionModel:
         self.world.power_cut(self.rng.getrandbits(32))
         self._restarted()
 
-    # What must always hold
+    # Invariants
 
     def expected_stable_offset(self) -> None:
         """A transaction counts until its marker is replicated; after a truncation, as in Kafka,

@@ -109,7 +109,7 @@ def test_marker_invalidates_guard(log: Log, commit: bool) -> None:
     with pytest.raises(InvalidTransactionState):
         log.write(guard)
     assert log.ask() is not guard
-    # And so does one that begins and ends a transaction meanwhile.
+    # So does a transaction that starts and ends meanwhile.
     guard = log.ask()
     assert log.write(guard)
     log.end_transaction()
@@ -120,7 +120,7 @@ def test_marker_invalidates_guard(log: Log, commit: bool) -> None:
 @pytest.mark.parametrize(
     ("adds", "marker_epoch", "survives"),
     [
-        (True, 1, True),  # the marker of epoch 0's transaction, which epoch 1 waits for
+        (True, 1, True),  # the marker of the transaction of epoch 0 has epoch 1
         (True, 2, False),
         (False, 1, False),
     ],

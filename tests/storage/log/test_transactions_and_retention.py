@@ -52,7 +52,7 @@ def test_transaction_with_deleted_beginning_stays_open(world: World, restart: st
         case "power cut":
             log = world.power_cut(1)
     log.advance_high_watermark(log.end_offset)
-    assert log.last_stable_offset == start  # all that is left is after its beginning
+    assert log.last_stable_offset == start  # all remaining records are after its first offset
     end = aborted(world)
     log.advance_high_watermark(end + 1)
     assert log.last_stable_offset == end + 1
@@ -87,7 +87,7 @@ def test_abort_of_long_transaction_is_in_segment_of_its_marker(world: World) -> 
     assert [each for each in world.names() if each.endswith(".txnindex")] == [
         f"{last.base_offset:020}.txnindex"
     ]
-    # A reader of the first batches alone must know of it, as must one of the last.
+    # Reads of only the first or only the last batches return it.
     wanted = [AbortedTransaction(7, first, end, end + 1)]
     assert list(log.aborted_transactions(first, first + 1)) == wanted
     assert list(log.aborted_transactions(end, end + 1)) == wanted

@@ -59,7 +59,7 @@ def test_truncation_keeps_records_below_offset(
     )
     if not closing:
         check_indexes(world)
-    # The producer is where it was then.
+    # The producer has its earlier state.
     for n in range(offset, offset + 4):
         world.append(idempotent(7, n, timestamps=NOW_MS + n), epoch=5)
     assert [record.offset for record in records_in(world.log)] == list(range(offset + 4))
@@ -72,7 +72,7 @@ def test_truncation_keeps_records_below_offset(
 def test_truncation_at_or_past_log_end_changes_nothing(world: World) -> None:
     world.log.assign_epoch(9, 30)
     assert not world.log.truncate_to(30)
-    assert world.log.epochs.latest == 2  # nothing was written in 9
+    assert world.log.epochs.latest == 2  # epoch 9 has no records
     assert world.log.end_offset == 30
 
 

@@ -1,10 +1,7 @@
-"""The power is cut at every sync of a node's life; the next start finds what the pages promise.
-
-One scripted life on two disks: logs created, written, rolled, flushed, checkpointed, one truncated,
-one deleted and created anew, all closed. It is run again and again, each time ended a sync later,
-at the sync's beginning or after its end, and each time the next life is started on several images
-that such a cut may leave.
-"""
+"""Power failure at every sync of a node's run. One scripted run on two disks creates, writes,
+rolls, flushes, checkpoints, truncates, deletes and recreates logs, and closes them. It is
+repeated, each time ended one sync later, before or after the sync takes effect, and the next
+start runs on several images that the failure may leave."""
 
 from __future__ import annotations
 
@@ -28,12 +25,12 @@ MARK = ".kafka_cleanshutdown"
 IMAGES = 3
 
 
-OLD, NEW = TWO, ONE  # the ids of the two topics that are called "u", one after the other
+OLD, NEW = TWO, ONE  # topic ids of "u" before and after its recreation
 
 
 @dataclass
 class Promised:
-    """What must be there, and what may be; by topic, the deleted one being called `old u`."""
+    """What must be in the logs and what may be, by topic; `old u` is the deleted topic."""
 
     synced: dict[str, list[str]] = field(default_factory=dict)
     """A log begins with these."""
@@ -43,7 +40,7 @@ class Promised:
     """Whether the deletion of `old u` is done: it must not come back under its name."""
 
     def write(self, topic: str, log: PartitionLog, *values: str) -> None:
-        """What is being appended may be there, whatever the append says."""
+        """A record whose append did not return may be in the log."""
         history = self.histories.setdefault(topic, [[]])
         history[-1].extend(values)
         append(log, *values)
@@ -60,7 +57,7 @@ class Promised:
 
 
 async def life(manager: LogManager, promised: Promised) -> None:
-    """Every operation that makes something durable in more than one step."""
+    """All operations that make changes durable in several steps."""
     checkpoint = manager.checkpoint
     t = await manager.create("t", 0, ONE)
     u = await manager.create("u", 0, OLD)
@@ -88,7 +85,7 @@ async def life(manager: LogManager, promised: Promised) -> None:
 
 
 async def crashed_life(world: World) -> Promised:
-    """One life, which ends in order or by the power cut that was set up."""
+    """One run, which ends normally or by the power failure."""
     promised = Promised()
     try:
         manager = world.manager()
@@ -118,7 +115,7 @@ async def check_next_life(world: World, promised: Promised) -> None:
 
 
 def check_log(log: PartitionLog, promised: Promised, *, whole: bool) -> None:
-    if log.topic_id is None:  # the crash came while it was made: nobody has it yet
+    if log.topic_id is None:  # the crash interrupted its creation: no record was acknowledged
         assert log.end_offset == 0
         return
     name = "old u" if log.topic == "u" and log.topic_id == OLD else log.topic
@@ -127,7 +124,7 @@ def check_log(log: PartitionLog, promised: Promised, *, whole: bool) -> None:
     synced = promised.synced.get(name, [])
     assert found[: max(0, len(synced) - start)] == synced[start:]
     histories = promised.histories.get(name, [[]])
-    if whole:  # closed cleanly, in this life or the one before: all of that
+    if whole:  # closed cleanly in this run or the previous one: all records
         assert found in (histories[-1][start:], synced[start:])
     else:
         assert any(found == history[start : start + len(found)] for history in histories)
@@ -162,7 +159,7 @@ async def test_power_cut_at_every_sync(when: str) -> None:
                 raise
 
 
-async def test_no_byte_changes_after_the_cut() -> None:
+async def test_no_byte_changes_after_power_cut() -> None:
     world = World()
     world.files.cut_power_at(60)
     await crashed_life(world)
@@ -172,8 +169,8 @@ async def test_no_byte_changes_after_the_cut() -> None:
     assert world.disk.fingerprint() == before
 
 
-async def test_a_crash_while_loading_is_unclean() -> None:
-    """The mark is gone, durably, before the first log is opened."""
+async def test_crash_while_loading_is_unclean_shutdown() -> None:
+    """The clean shutdown file is removed durably before the first log is opened."""
     total = await syncs_of_a_life()
     for number in range(1, 8):
         world = World()
@@ -197,9 +194,9 @@ async def _load_and_close(world: World) -> None:
     await manager.close()
 
 
-async def start_beside_an_empty_copy(power: CountingPower) -> World:
-    """A replica's log, and what a directory that failed while one was made in it has of the other: a start that
-    removes that, until the power goes."""
+async def start_with_empty_duplicate(power: CountingPower) -> World:
+    """A replica's log, and an empty log of it that a failed creation left in another directory; a
+    start removes the empty one, until the power failure."""
     world = World()
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "all there is")
@@ -214,12 +211,12 @@ async def start_beside_an_empty_copy(power: CountingPower) -> World:
     return world
 
 
-async def test_an_empty_copy_goes_whole_whenever_the_start_is_killed() -> None:
+async def test_empty_duplicate_log_is_removed_completely_despite_kills() -> None:
     power = CountingPower()
-    await start_beside_an_empty_copy(power)
+    await start_with_empty_duplicate(power)
     assert power.uses > 50
     for at in range(1, power.uses):
-        world = await start_beside_an_empty_copy(CountingPower(at))
+        world = await start_with_empty_duplicate(CountingPower(at))
         assert not world.files.power.on
         for next_life in (world.crashed(0), world.crashed(1), world.killed()):
             try:
@@ -232,9 +229,9 @@ async def test_an_empty_copy_goes_whole_whenever_the_start_is_killed() -> None:
                 raise
 
 
-async def with_a_hole() -> tuple[World, list[int]]:
-    """A node that was killed, and the end of a sealed segment is not there: nothing is torn, but the next one
-    begins too late. What is left."""
+async def with_lost_segment_end() -> tuple[World, list[int]]:
+    """A node that was killed; the end of a sealed segment is lost without an incomplete batch, so
+    that the next segment starts too late. Returns the remaining records."""
     world = World(paths=(A,), configs={"t": replace(SMALL, cleanup_policy=("compact",))})
     manager = world.manager()
     await manager.load()
@@ -244,14 +241,14 @@ async def with_a_hole() -> tuple[World, list[int]]:
     first, second, *_ = log.segments
     size = world.files.file_size(first.path(".log"))
     batch_bytes = size // (second.base_offset - first.base_offset)
-    manager.directories.close()  # as a process that is killed does
+    manager.directories.close()  # like a killed process
     world.killed().files.open(first.path(".log"), write=True).truncate(size - batch_bytes)
     last = second.base_offset - 1
     return world, [*range(last), *range(last + 1, 9)]
 
 
 async def numbers_after_a_kill(world: World) -> list[int]:
-    """In a next life that is killed, too."""
+    """Records in the next run, which is killed too."""
     manager = world.manager()
     await manager.load()
     log = manager.get("t", 0)
@@ -262,18 +259,18 @@ async def numbers_after_a_kill(world: World) -> list[int]:
     return found
 
 
-async def test_a_batch_that_was_lost_before_a_roll_is_missed() -> None:
+async def test_batch_lost_before_a_roll_is_detected() -> None:
     """In a compacted log too: its gaps are below the recovery point."""
-    world, left = await with_a_hole()
+    world, left = await with_lost_segment_end()
     before = [number for at, number in enumerate(left) if number == at]
     assert 0 < len(before) < len(left)
     assert await numbers_after_a_kill(world) == before
 
 
 @pytest.mark.parametrize("damage", ["removed", "damaged", "without it"])
-async def test_where_the_recovery_point_is_lost_it_may_be_a_gap(damage: str) -> None:
-    """And may be one still when the node is killed once more."""
-    world, left = await with_a_hole()
+async def test_gap_is_accepted_if_recovery_point_is_lost(damage: str) -> None:
+    """It is still accepted after another kill."""
+    world, left = await with_lost_segment_end()
     checkpoint = A / Checkpoint.RECOVERY_POINT.value
     text = {"removed": "", "damaged": "0\n2\nt 0 0\n", "without it": "0\n0\n"}[damage]
     world.files.remove(checkpoint)
@@ -284,15 +281,15 @@ async def test_where_the_recovery_point_is_lost_it_may_be_a_gap(damage: str) -> 
 
 
 @pytest.mark.parametrize("cleaned_to", [0, 9])
-async def test_what_a_cleaner_has_come_to_may_have_gaps(cleaned_to: int) -> None:
-    """Kafka's writes down the recovery point later."""
-    world, left = await with_a_hole()
+async def test_gaps_below_cleaner_checkpoint_are_accepted(cleaned_to: int) -> None:
+    """Kafka's cleaner writes the recovery point later."""
+    world, left = await with_lost_segment_end()
     world.files.write_new(A / Checkpoint.CLEANER.value, f"0\n1\nt 0 {cleaned_to}\n".encode())
     assert (await numbers_after_a_kill(world) == left) is (cleaned_to == 9)
 
 
-async def test_checkpoints_of_a_directory_that_failed_stay_as_they_are() -> None:
-    """Its logs are not served any more, and would be missing there."""
+async def test_checkpoints_of_failed_directory_are_not_changed() -> None:
+    """Its logs are not served, so they would be missing in a new checkpoint."""
     world = World(paths=(A, B))
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -309,7 +306,7 @@ async def test_checkpoints_of_a_directory_that_failed_stay_as_they_are() -> None
         assert world.read(path) == before
 
 
-async def test_a_new_log_has_nothing_of_an_unserved_one_of_its_name() -> None:
+async def test_new_log_ignores_checkpoints_of_offline_log_of_same_name() -> None:
     world = World(paths=(A,))
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -327,8 +324,9 @@ async def test_a_new_log_has_nothing_of_an_unserved_one_of_its_name() -> None:
         assert world.read(A / Checkpoint.LOG_START.value) == "0\n0\n"
 
 
-async def test_not_even_where_the_node_is_killed_before_the_next_checkpoint() -> None:
-    """A directory has entries of a copy that was about to become a log there."""
+async def test_new_log_ignores_checkpoints_of_cancelled_swap_after_kill() -> None:
+    """A log directory has checkpoint entries of a future replica that was about to become the log
+    there."""
     world = World(paths=(A, B))
     async with trio.open_nursery() as nursery:
         manager = world.manager()

@@ -1,4 +1,5 @@
-"""Whatever somebody did to the files: a start serves what it can, and ends in order."""
+"""Starts after arbitrary changes to the files: a start serves what it can, and shuts down
+cleanly."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ async def one_life(world: World) -> None:
 
 
 def damage(world: World, data: st.DataObject) -> set[str]:
-    """Change, cut or remove a few files; the directories that have one of them."""
+    """Change, truncate or remove a few files; returns their directories."""
     touched = set()
     files = [(path, node) for path, node in world.disk.walk() if isinstance(node, FileNode)]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -52,17 +53,17 @@ async def next_life(world: World, touched: set[str]) -> None:
     try:
         manager = world.manager()
     except DirectoryError:
-        return  # whose directory it is cannot be told any more
+        return  # the owner of the directory is unknown
     await manager.load()
     for directory in manager.directories.all:
-        # What the metadata directory says of cluster and node counts, damaged or not.
+        # The ids in the metadata log directory apply, even if damaged.
         blamed = {str(directory.path)} | ({str(A)} if is_wrong(directory) else set())
         assert not directory.failed or blamed & touched
     for log in manager.logs():
         if str(log.directory.parent) not in touched:
             wanted = [f"{log.partition}:{at}" + "x" * 40 for at in range(1, 12)]
             assert contents(log)[: len(wanted)] == wanted
-        # Bits that rotted in what was closed cleanly are served as they are: the client checks.
+        # Corrupt bits of a cleanly closed log are served unchanged: clients check the CRC.
         with contextlib.suppress(StorageError):
             log.read(log.log_start_offset, 1 << 20, limit=log.end_offset)
             append(log, "life goes on")
@@ -76,11 +77,11 @@ def is_wrong(directory: LogDirectory) -> bool:
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_a_damaged_directory_takes_nothing_else_down(data: st.DataObject) -> None:
+def test_damaged_log_directory_does_not_affect_others(data: st.DataObject) -> None:
     world = World(paths=(A, B))
     trio.run(one_life, world, clock=world.clock)
     touched = damage(world, data)
-    if data.draw(st.booleans()):  # an unclean end as well: everything is scanned
+    if data.draw(st.booleans()):  # after an unclean shutdown too: everything is scanned
         for directory in (A, B):
             world.files.remove(directory / clean_shutdown.FILE_NAME, missing_ok=True)
     for _ in range(2):
@@ -92,7 +93,7 @@ def home_of(world: World, partition: int) -> Path:
 
 
 @pytest.mark.parametrize("name", ["odd.deleted", f"{40:020d}.log"])
-async def test_a_directory_in_the_place_of_a_file_is_one_logs_affair(name: str) -> None:
+async def test_directory_in_place_of_file_takes_only_the_log_offline(name: str) -> None:
     world = World()
     await one_life(world)
     path = home_of(world, 0) / "t-0" / name
@@ -116,7 +117,9 @@ def use(log: PartitionLog) -> None:
     ("suffix", "place"),
     [(".log", 0), (".log", -1), (".index", 0), (".timeindex", 0), (".snapshot", -1)],
 )
-async def test_so_it_is_when_it_is_come_upon_after_a_clean_start(suffix: str, place: int) -> None:
+async def test_directory_in_place_of_file_after_clean_start_takes_only_the_log_offline(
+    suffix: str, place: int
+) -> None:
     world = World()
     await one_life(world)
     home = home_of(world, 0) / "t-0"
@@ -133,7 +136,7 @@ async def test_so_it_is_when_it_is_come_upon_after_a_clean_start(suffix: str, pl
 
 
 @pytest.mark.parametrize("name", ["odd", "t-0"])
-async def test_a_link_that_leads_in_circles_costs_no_more_than_itself(name: str) -> None:
+async def test_symlink_loop_affects_only_its_log(name: str) -> None:
     world = World()
     await one_life(world)
     home = home_of(world, 0)

@@ -1,15 +1,11 @@
-"""A disk fails at the n-th operation of a kind; the other directory never notices, nothing is lost.
-
-One scripted life of a node with two directories, which an earlier one has closed cleanly, each with a plain log, a compacted one, one that is
-cut and one that is deleted and made anew, while housekeeping runs: appends, reads, rolls, flushes,
-checkpoints, retention, compaction, directory_deletion. It is run again and again, each time one operation of
-one kind on B fails at another place: once, or from then on. Then:
-
-- nothing that was asked of A was refused, and A is online;
-- what was asked of B was done, or refused by a storage error; never anything else;
-- B went offline and stays so, or (a full disk where the operation could be undone) goes on;
-- a next life, on the same disk healed, has every record that was acknowledged, and closes cleanly.
-"""
+"""A disk fails at the nth operation of a kind; the other log directory is not affected, and no
+record is lost. One scripted run of a node with two log directories, which an earlier run has
+closed cleanly. Each directory has a plain log, a compacted one, one that is truncated, and one
+that is deleted and recreated, while background tasks run. The run is repeated, each time with a
+failure of one kind of operation on B at another place, once or permanently. No request to A
+fails, and A stays online. A request to B succeeds or raises a storage error. B goes offline and
+stays offline, or stays online (a full disk where the operation was undone). The next run on the
+repaired disk has every acknowledged record, and closes cleanly."""
 
 from __future__ import annotations
 
@@ -51,7 +47,7 @@ PLACES, MORE_PLACES = 2, 8
 
 @dataclass
 class Side:
-    """What was acknowledged in one directory."""
+    """Acknowledged records of one log directory."""
 
     name: str
     path: object
@@ -101,7 +97,7 @@ def new_world(clock: VirtualClock, disk: VirtualDisk | None = None) -> World:
 
 @pytest.fixture
 async def before(clock: VirtualClock) -> Before:
-    """The earlier life."""
+    """The earlier run."""
     world = new_world(clock)
     world.disk.mount(B)
     both = await run(world, sides())
@@ -110,7 +106,7 @@ async def before(clock: VirtualClock) -> Before:
 
 
 def after(clock: VirtualClock, before: Before) -> tuple[World, list[Side]]:
-    """A world to go on in: all was synced, so what a power cut leaves is a copy."""
+    """A copy of the world in which all writes are synced, like the result of a power failure."""
     disk, both = before
     return new_world(clock, disk.crash(0)), copy.deepcopy(both)
 
@@ -162,7 +158,7 @@ async def look_and_cut(
                 contents(log)
             except StorageError as error:
                 side.refusals.append(error)
-            except OSError as error:  # of a slice, which is read when it is sent
+            except OSError as error:  # a slice is read when it is sent
                 manager.report_at(log.directory / "x", error)
     if number == 2 and (side.name, "cut") in logs:
         cut = logs[side.name, "cut"]
@@ -213,9 +209,9 @@ async def check_next_life(world: World, both: list[Side]) -> None:
 
 
 def check_log(log: PartitionLog, acknowledged: list[str]) -> None:
-    """All of it from the log's start on, and nothing between but what was refused halfway."""
+    """Check all records from the log start offset on; only refused batches may be in between."""
     found = contents(log)
-    if log.topic.startswith("short"):  # retention may have taken the oldest
+    if log.topic.startswith("short"):  # retention may have deleted the oldest
         kept = [value for value in found if value in acknowledged]
         assert kept == acknowledged[len(acknowledged) - len(kept) :]
         return
@@ -249,7 +245,7 @@ def keyed_contents(log: PartitionLog) -> list[tuple[bytes, bytes]]:
 
 
 async def operations_of_a_life(clock: VirtualClock, before: Before) -> dict[str, int]:
-    """How often each is done on B."""
+    """Number of operations of each kind on B."""
     world, both = after(clock, before)
     counting = {
         operation: world.disk.fail("/b*", operations={operation}, passes=1_000_000)
@@ -264,7 +260,7 @@ def places(total: int, most: int) -> list[int]:
     return sorted({round(n * (total - 1) / max(1, most - 1)) for n in range(most)})
 
 
-async def test_a_healthy_life_keeps_everything_and_does_all_there_is(
+async def test_run_without_failures_keeps_all_records_and_uses_every_operation(
     clock: VirtualClock, before: Before
 ) -> None:
     counts = await operations_of_a_life(clock, before)
@@ -283,7 +279,7 @@ KINDS = [(operation, errno.EIO) for operation in sorted(OPERATIONS)] + [
 
 @pytest.mark.parametrize(("operation", "error"), KINDS)
 @pytest.mark.parametrize("most", [PLACES, pytest.param(MORE_PLACES, marks=pytest.mark.slow)])
-async def test_the_nth_operation_fails(
+async def test_failure_of_nth_operation_loses_nothing(
     operation: str, error: int, most: int, clock: VirtualClock, before: Before
 ) -> None:
     total = (await operations_of_a_life(clock, before))[operation]

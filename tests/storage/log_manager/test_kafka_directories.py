@@ -1,4 +1,4 @@
-"""Directories of a real Kafka, opened and closed by our log manager, and by Kafka again."""
+"""Log directories of Apache Kafka, opened and closed by the log manager, and by Kafka again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def kafka(directory: Path, log_dirs: list[Path] | None = None) -> RealKafka:
 
 
 async def visit(log_dirs: list[Path]) -> None:
-    """Open what Kafka closed, read all, write some, close: no log is scanned, none is lost."""
+    """Open what Kafka closed, read all, write some, close: no log is scanned and none is lost."""
     seams = real_seams()
     paths = [SeamPath(str(path)) for path in log_dirs]
     directories = open_directories(seams.files, seams.entropy, paths, node_id=1)
@@ -88,7 +88,7 @@ async def visit(log_dirs: list[Path]) -> None:
 
 
 @pytest.mark.slow
-async def test_there_and_back(tmp_path: Path) -> None:
+async def test_kafka_log_directories_are_opened_and_returned(tmp_path: Path) -> None:
     first = kafka(tmp_path)
     try:
         produce(first.bootstrap)

@@ -1,4 +1,4 @@
-"""The log manager: logs found, created, deleted, looked after and closed, on virtual files."""
+"""Log manager on virtual files: loading, creation, deletion, background tasks and shutdown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RECOVERY_POINTS = [Checkpoint.RECOVERY_POINT]
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    """A test that asks for it by name runs under it (pytest-trio)."""
+    """A test that requests it by name runs under it (pytest-trio)."""
     return VirtualClock()
 
 
@@ -62,10 +62,10 @@ def world(clock: VirtualClock) -> World:
     return World(clock=clock)
 
 
-# Creating
+# Creation
 
 
-async def test_new_partitions_are_spread(world: World) -> None:
+async def test_new_partitions_are_spread_over_log_directories(world: World) -> None:
     async with world.running() as manager:
         logs = [await manager.create("t", number, ONE) for number in range(5)]
         assert [log.directory.parent for log in logs] == [A, B, A, B, A]
@@ -75,10 +75,10 @@ async def test_new_partitions_are_spread(world: World) -> None:
         assert len(manager.logs()) == 5
 
 
-async def test_new_partitions_go_where_the_fewest_bytes_are(
+async def test_new_partitions_go_to_directory_with_fewest_bytes(
     world: World, clock: VirtualClock
 ) -> None:
-    """What was written counts from the first partition on that is made after a pause."""
+    """Sizes are measured at the first creation after a pause."""
     async with world.running() as manager:
         first = await manager.create("t", 0, ONE)
         second = await manager.create("t", 1, ONE)
@@ -87,17 +87,17 @@ async def test_new_partitions_go_where_the_fewest_bytes_are(
             append(first, f"value {number}")
         clock.advance(2)
         logs = [await manager.create("u", number, TWO) for number in range(5)]
-        # Half of what A holds is the average: B gets two, then they alternate.
+        # The average is half of A's bytes: B gets two replicas, then they alternate.
         assert [log.directory.parent for log in logs] == [B, B, A, B, A]
         for number in range(60):
             append(second, f"value {number}")
         clock.advance(2)
         assert (await manager.create("v", 0, THREE)).directory.parent == A
-    async with world.running() as manager:  # and from its files after a restart
+    async with world.running() as manager:  # also after a restart, from the files
         assert (await manager.create("v", 1, THREE)).directory.parent == A
 
 
-async def test_a_directory_can_be_asked_for_by_its_id(world: World) -> None:
+async def test_log_is_created_in_requested_directory_id(world: World) -> None:
     async with world.running() as manager:
         wanted = manager.directories.all[1]
         assert wanted.id is not None
@@ -106,7 +106,7 @@ async def test_a_directory_can_be_asked_for_by_its_id(world: World) -> None:
             assert manager.directory_of(log) is wanted
 
 
-async def test_what_is_there_is_given_back_unless_it_is_another_topics(world: World) -> None:
+async def test_create_returns_existing_log_unless_topic_id_differs(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         assert await manager.create("t", 0, ONE) is log
@@ -114,7 +114,7 @@ async def test_what_is_there_is_given_back_unless_it_is_another_topics(world: Wo
             await manager.create("t", 0, TWO)
 
 
-async def test_two_who_create_the_same_at_once_get_one_log(world: World) -> None:
+async def test_concurrent_creations_of_partition_share_log(world: World) -> None:
     async with world.running() as manager:
         found = []
 
@@ -127,14 +127,14 @@ async def test_two_who_create_the_same_at_once_get_one_log(world: World) -> None
         assert found[0] is found[1]
 
 
-async def test_a_cordoned_directory_gets_no_new_partitions(world: World) -> None:
+async def test_cordoned_directory_gets_no_new_partitions(world: World) -> None:
     async with world.running() as manager:
         manager.registry.cordoned = frozenset({A})
         logs = [await manager.create("t", number, ONE) for number in range(3)]
         assert {log.directory.parent for log in logs} == {B}
 
 
-async def test_a_config_that_changes_while_a_log_is_made_reaches_it(world: World) -> None:
+async def test_config_change_during_creation_is_applied(world: World) -> None:
     async with world.running() as manager:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.create, "t", 0, ONE)
@@ -146,10 +146,10 @@ async def test_a_config_that_changes_while_a_log_is_made_reaches_it(world: World
         assert log.config.retention_ms == 5
 
 
-# Closing and loading
+# Shutdown and loading
 
 
-async def test_a_clean_shutdown_keeps_everything(world: World) -> None:
+async def test_clean_shutdown_keeps_all_state(world: World) -> None:
     async with world.running() as manager:
         assert manager.previous_broker_epoch == -1
         for number in range(3):
@@ -175,7 +175,7 @@ async def test_a_clean_shutdown_keeps_everything(world: World) -> None:
             assert contents(log) == [f"{number}:{at}" for at in range(log.log_start_offset, 20)]
 
 
-async def test_after_a_crash_what_was_synced_is_there(world: World) -> None:
+async def test_crash_keeps_synced_records(world: World) -> None:
     manager = world.manager()
     await manager.load()
     log = await manager.create("t", 0, ONE)
@@ -193,7 +193,7 @@ async def test_after_a_crash_what_was_synced_is_there(world: World) -> None:
             assert contents(found)[:20] == [str(at) for at in range(20)]
 
 
-async def test_a_high_watermark_comes_back_from_its_checkpoint(world: World) -> None:
+async def test_high_watermark_is_restored_from_checkpoint(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         append(log, "a", "b", "c")
@@ -205,7 +205,7 @@ async def test_a_high_watermark_comes_back_from_its_checkpoint(world: World) -> 
         assert (again.high_watermark, again.end_offset) == (2, 3)
 
 
-async def test_other_directories_are_left_alone(
+async def test_unknown_directories_are_ignored(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
@@ -231,13 +231,13 @@ async def test_other_directories_are_left_alone(
     )
 
 
-async def test_without_a_finished_load_there_is_no_clean_mark(world: World) -> None:
+async def test_incomplete_load_writes_no_clean_shutdown_file(world: World) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "a")
     manager = world.manager()
     await manager.close()
     manager.directories.close()
-    assert MARK in world.names(A)  # it was never taken: nothing was opened
+    assert MARK in world.names(A)  # it was not removed, because no log was opened
     manager = world.manager()
     world.disk.fail("/a/t-0*", operations={"list"})
     await manager.load()
@@ -247,7 +247,7 @@ async def test_without_a_finished_load_there_is_no_clean_mark(world: World) -> N
     assert MARK in world.names(B)
 
 
-async def test_a_log_that_broke_costs_the_mark_of_its_directory_alone(
+async def test_failed_log_prevents_clean_shutdown_file_of_its_directory_only(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
@@ -261,7 +261,9 @@ async def test_a_log_that_broke_costs_the_mark_of_its_directory_alone(
     assert "Traceback" not in caplog.text
 
 
-async def test_so_does_one_that_was_fenced_by_an_error_of_its_own(world: World) -> None:
+async def test_log_fenced_by_unexpected_error_prevents_clean_shutdown_file_of_its_directory_only(
+    world: World,
+) -> None:
     async with world.running() as manager:
         fenced = await manager.create("t", 0, ONE)
         append(fenced, "a")
@@ -270,7 +272,7 @@ async def test_so_does_one_that_was_fenced_by_an_error_of_its_own(world: World) 
     assert MARK in world.names(B)
 
 
-async def test_a_partition_in_two_directories_is_served_from_neither(
+async def test_partition_in_two_directories_is_offline(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
@@ -294,10 +296,10 @@ async def test_a_partition_in_two_directories_is_served_from_neither(
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("has_id", [True, False])
-async def test_one_that_was_never_used_is_removed(
+async def test_empty_duplicate_log_is_removed(
     world: World, is_first: bool, has_id: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a directory leaves it that fails while a log is made in it: then it is made in another."""
+    """A failed creation leaves one, and the log is created in another directory."""
     async with world.running() as manager:
         for number in (0, 1):
             log = await manager.create("t", number, ONE)
@@ -318,8 +320,8 @@ async def test_one_that_was_never_used_is_removed(
         assert contents(log) == ["all there is", "more"]
 
 
-async def test_an_empty_one_of_another_topic_is_not(world: World) -> None:
-    """Of one that was made anew under its name: which of them is right, the cluster knows."""
+async def test_empty_duplicate_log_of_another_topic_is_kept(world: World) -> None:
+    """The topic was recreated: only the cluster metadata tells which log is current."""
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "of the first")
         await manager.create("t", 1, TWO)
@@ -333,10 +335,10 @@ C = Path("/c")
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-async def test_one_in_a_directory_that_fails_while_it_is_loaded_does_not_count(
+async def test_log_in_directory_that_fails_while_loading_is_no_duplicate(
     monkeypatch: pytest.MonkeyPatch, is_last: bool
 ) -> None:
-    """Whichever is found first: it may be there because the directory failed once before."""
+    """In either order of loading: the log may be there because the directory failed before."""
     world = World()
     async with world.running() as logs:
         append(await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id), "there")
@@ -363,7 +365,7 @@ async def test_one_in_a_directory_that_fails_while_it_is_loaded_does_not_count(
         assert logs.offline == ()
 
 
-async def test_nor_from_a_third(caplog: pytest.LogCaptureFixture) -> None:
+async def test_partition_in_three_directories_is_offline(caplog: pytest.LogCaptureFixture) -> None:
     world = World(paths=(A, B, C))
     async with world.running() as manager:
         for number in range(3):
@@ -387,13 +389,13 @@ async def test_nor_from_a_third(caplog: pytest.LogCaptureFixture) -> None:
         assert (log.log_start_offset, contents(log)) == (1, ["b"])
 
 
-async def test_a_copy_that_cannot_be_closed_is_no_reason_not_to_start(world: World) -> None:
+async def test_duplicate_log_that_cannot_be_closed_does_not_prevent_start(world: World) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "in a")
         append(await manager.create("t", 1, ONE), "in b")
     world.files.rename(B / "t-1", B / "t-0")
     for home in (A, B):
-        world.files.remove(home / MARK)  # so that closing has something to sync
+        world.files.remove(home / MARK)  # so that the shutdown has a change to sync
     world.disk.fail("/a/t-0/*.log", operations={"sync"})
     async with world.running() as manager:
         assert manager.logs() == ()
@@ -401,10 +403,10 @@ async def test_a_copy_that_cannot_be_closed_is_no_reason_not_to_start(world: Wor
     assert MARK in world.names(B)
 
 
-# Deleting
+# Deletion
 
 
-async def test_who_is_cancelled_while_deleting_leaves_no_name_busy(world: World) -> None:
+async def test_cancelled_deletion_releases_partition_name(world: World) -> None:
     names = [TopicPartition("t", number) for number in range(3)]
     async with world.running() as manager:
         for name in names:
@@ -422,7 +424,7 @@ async def test_who_is_cancelled_while_deleting_leaves_no_name_busy(world: World)
                 await manager.create(*name, TWO)
 
 
-async def test_deletions_that_overlap_do_not_wait_for_each_other(world: World) -> None:
+async def test_overlapping_deletions_do_not_deadlock(world: World) -> None:
     names = [TopicPartition("t", number) for number in range(3)]
     async with world.running() as manager:
         for name in names:
@@ -436,7 +438,7 @@ async def test_deletions_that_overlap_do_not_wait_for_each_other(world: World) -
         assert len(manager.directory_deletion) == 3
 
 
-async def test_a_deleted_log_makes_room_for_its_name_and_is_removed_later(
+async def test_deleted_log_frees_its_name_and_is_removed_after_delay(
     world: World, clock: VirtualClock
 ) -> None:
     async with world.running(housekeeping=True) as manager:
@@ -459,10 +461,10 @@ async def test_a_deleted_log_makes_room_for_its_name_and_is_removed_later(
         assert contents(fresh) == ["new"]
 
 
-async def test_an_operator_may_remove_what_is_deleted_himself(
+async def test_deleted_log_removed_by_operator_is_accepted(
     world: World, clock: VirtualClock
 ) -> None:
-    """All of it before its time, or file by file beside us."""
+    """Completely before the delay has passed, or file by file during the removal."""
     async with world.running(housekeeping=True) as manager:
         for number in range(2):
             await manager.create("t", number, ONE, directory_id=manager.homes()[0].directory.id)
@@ -477,7 +479,7 @@ async def test_an_operator_may_remove_what_is_deleted_himself(
         assert len(manager.homes()) == 2
 
 
-async def test_a_reader_in_the_middle_of_a_deleted_log_finishes(world: World) -> None:
+async def test_reader_of_deleted_log_finishes(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         append(log, "still here")
@@ -488,9 +490,7 @@ async def test_a_reader_in_the_middle_of_a_deleted_log_finishes(world: World) ->
         read.slice.file.unpin()
 
 
-async def test_what_was_deleted_before_a_restart_is_removed_after_it(
-    world: World, clock: VirtualClock
-) -> None:
+async def test_deleted_log_is_removed_after_restart(world: World, clock: VirtualClock) -> None:
     async with world.running() as manager:
         await manager.create("t", 0, ONE)
         await manager.delete(TopicPartition("t", 0))
@@ -502,17 +502,17 @@ async def test_what_was_deleted_before_a_restart_is_removed_after_it(
         assert not any("delete" in name for name in world.names(A))
 
 
-async def test_stale_checkpoint_entries_never_meet_a_new_log(world: World) -> None:
+async def test_stale_checkpoint_entries_do_not_apply_to_new_log(world: World) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "a")
-    world.files.remove_tree(A / "t-0")  # somebody tidied up by hand
+    world.files.remove_tree(A / "t-0")  # removed by an operator
     manager = world.manager()
     await manager.load()
     assert world.read(A / RECOVERY) == "0\n0\n"
     manager.directories.close()
 
 
-async def test_strays_are_closed_and_kept(world: World) -> None:
+async def test_stray_logs_are_closed_and_kept(world: World) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "mine")
         append(await manager.create("u", 0, TWO), "whose?")
@@ -522,7 +522,7 @@ async def test_strays_are_closed_and_kept(world: World) -> None:
     assert any(name.startswith("u-0.") and name.endswith("-stray") for name in world.names(B))
 
 
-async def test_deleting_on_a_full_disk_works(world: World) -> None:
+async def test_deletion_on_full_disk_succeeds(world: World) -> None:
     mount = world.disk.mount(A)
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "x" * 100)
@@ -536,10 +536,10 @@ async def test_deleting_on_a_full_disk_works(world: World) -> None:
     assert MARK in world.names(A)
 
 
-# Failing
+# Failures
 
 
-async def test_an_error_takes_the_directory_and_only_it_offline(world: World) -> None:
+async def test_io_error_takes_only_its_log_directory_offline(world: World) -> None:
     async with world.running() as manager:
         logs = [await manager.create("t", number, ONE) for number in range(4)]
         world.disk.fail("/a/t-0/*")
@@ -558,20 +558,20 @@ async def test_an_error_takes_the_directory_and_only_it_offline(world: World) ->
         assert (await manager.create("new", 0, TWO)).directory.parent == B
         with pytest.raises(LogFailed):
             await manager.create("t", 2, ONE)
-        again = await manager.create("t", 2, THREE)  # the topic was deleted and created anew
+        again = await manager.create("t", 2, THREE)  # the topic was recreated
         assert again.directory.parent == B
         assert manager.get("t", 2) is again
         with pytest.raises(LogFailed, match="because a log directory is offline"):
             await manager.create("old", 0, TWO, is_new=False)
         with pytest.raises(LogFailed):
             await manager.delete(TopicPartition("t", 0))
-        assert manager.all_failed.is_set()  # /a holds the metadata as well
+        assert manager.all_failed.is_set()  # /a is the metadata log directory too
         world.disk.heal()
     assert MARK not in world.names(A)
     assert MARK in world.names(B)
 
 
-async def test_kafkas_gauges_tell_of_directories(world: World) -> None:
+async def test_kafka_gauges_report_log_directories(world: World) -> None:
     async with world.running() as manager:
         manager.registry.cordoned = frozenset({A})
         expected = {
@@ -588,7 +588,7 @@ async def test_kafkas_gauges_tell_of_directories(world: World) -> None:
         assert manager.gauges() == expected | offline
 
 
-async def test_the_last_directory_ends_the_node(world: World) -> None:
+async def test_failure_of_last_log_directory_sets_all_failed(world: World) -> None:
     world.paths = (A,)
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -601,7 +601,7 @@ async def test_the_last_directory_ends_the_node(world: World) -> None:
             await manager.create("u", 0, TWO)
 
 
-async def test_creating_goes_on_in_the_next_directory(world: World) -> None:
+async def test_failed_creation_continues_in_next_directory(world: World) -> None:
     async with world.running() as manager:
         world.disk.fail("/a/t-0*", operations={"create"})
         log = await manager.create("t", 0, ONE)
@@ -609,7 +609,7 @@ async def test_creating_goes_on_in_the_next_directory(world: World) -> None:
         assert manager.directories.all[0].failed
 
 
-async def test_creating_on_a_full_disk_is_taken_back(world: World) -> None:
+async def test_creation_on_full_disk_is_undone(world: World) -> None:
     world.paths = (A,)
     mount = world.disk.mount(A)
     async with world.running() as manager:
@@ -622,7 +622,7 @@ async def test_creating_on_a_full_disk_is_taken_back(world: World) -> None:
         append(await manager.create("t", 0, ONE), "now")
 
 
-async def test_a_full_disk_at_a_checkpoint_changes_nothing(world: World) -> None:
+async def test_full_disk_at_checkpoint_changes_nothing(world: World) -> None:
     mount = world.disk.mount(A)
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -639,10 +639,10 @@ async def test_a_full_disk_at_a_checkpoint_changes_nothing(world: World) -> None
         assert "t 0 1" in world.read(A / RECOVERY)
 
 
-async def test_a_full_directory_is_told_until_it_has_room(
+async def test_full_log_directory_is_logged_until_space_is_free(
     world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever refused it: an append of a log without other replicas, which nobody else hears of."""
+    """Including a failed append to a log without other replicas, which no other node notices."""
     mount = world.disk.mount(A)
 
     def told() -> list[str]:
@@ -669,10 +669,10 @@ async def test_a_full_directory_is_told_until_it_has_room(
     assert ".room" not in world.names(A)
 
 
-async def test_what_no_number_tells_is_tried_out(
+async def test_full_log_directory_is_detected_by_allocation(
     world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A quota, or a lack of inodes: by its size the disk has room."""
+    """A quota or a lack of inodes: the file system reports free space."""
     async with world.running(housekeeping=True) as manager:
         world.disk.fail("/a/*", errno.EDQUOT, {"create"})
         with pytest.raises(DiskFull):
@@ -686,14 +686,14 @@ async def test_what_no_number_tells_is_tried_out(
         assert "/a has free space again" in caplog.messages[-1]
 
 
-async def test_what_a_killed_trial_left_goes_at_the_start(world: World) -> None:
+async def test_allocation_file_of_killed_process_is_removed_at_start(world: World) -> None:
     world.files.make_directory(A)
     world.files.open(A / ".room", create=True).preallocate(1 << 20)
     async with world.running():
         assert ".room" not in world.names(A)
 
 
-async def test_a_damaged_log_is_offline_and_nothing_else(
+async def test_log_that_cannot_be_opened_is_offline_alone(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
@@ -722,10 +722,10 @@ async def test_a_damaged_log_is_offline_and_nothing_else(
     async with world.running() as manager:
         mended = manager.get("t", 1)
         assert mended is not None
-        assert mended.log_start_offset == 1  # what was deleted stays deleted
+        assert mended.log_start_offset == 1  # deleted records stay deleted
 
 
-async def test_so_is_one_that_an_error_of_ours_keeps_from_opening(
+async def test_unexpected_error_while_opening_takes_only_the_log_offline(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
@@ -748,7 +748,7 @@ async def test_so_is_one_that_an_error_of_ours_keeps_from_opening(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_directory_that_cannot_be_read_at_start_is_offline(world: World) -> None:
+async def test_unreadable_log_directory_is_offline_after_start(world: World) -> None:
     async with world.running() as manager:
         await manager.create("t", 0, ONE)
     world.disk.fail("/b", operations={"list"})
@@ -766,10 +766,10 @@ async def test_a_directory_that_cannot_be_read_at_start_is_offline(world: World)
 
 
 @pytest.mark.parametrize("what", ["read-only", "unmounted", "dead"])
-async def test_an_idle_directory_that_went_away_is_noticed(
+async def test_missing_idle_log_directory_is_detected(
     world: World, clock: VirtualClock, what: str
 ) -> None:
-    """Nobody writes to it: it is looked at every now and then (read-only remount, vanished mount)."""
+    """Periodic checks find read-only remounts and unmounted disks without writes."""
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE, directory_id=manager.directories.all[1].id)
         other = await manager.create("u", 0, TWO, directory_id=manager.directories.all[0].id)
@@ -788,7 +788,7 @@ async def test_an_idle_directory_that_went_away_is_noticed(
         append(other, "kept")
 
 
-async def test_a_failure_in_a_thread_is_heard_of_on_the_loop(world: World) -> None:
+async def test_failure_in_worker_thread_is_reported_on_the_loop(world: World) -> None:
     world.threads = True
     where = []
     world.on_failure = lambda directory, logs: where.append(trio.lowlevel.in_trio_run())
@@ -806,7 +806,7 @@ async def test_a_failure_in_a_thread_is_heard_of_on_the_loop(world: World) -> No
 
 
 class NoneLeft(VirtualFiles):
-    """Runs out of descriptors when told to."""
+    """Fails without file descriptors while it is set."""
 
     exhausted = ""
 
@@ -816,7 +816,7 @@ class NoneLeft(VirtualFiles):
         return super().open(path, create=create, write=write)
 
 
-async def test_running_out_of_descriptors_fails_no_directory(world: World) -> None:
+async def test_missing_file_descriptors_fail_no_log_directory(world: World) -> None:
     files = world.files = NoneLeft(world.disk)
     async with world.running() as manager:
         files.exhausted = "t-0"
@@ -832,10 +832,10 @@ async def test_running_out_of_descriptors_fails_no_directory(world: World) -> No
     manager.directories.close()
 
 
-# Housekeeping
+# Background tasks
 
 
-async def test_checkpoints_are_written_in_time_and_only_when_something_changed(
+async def test_checkpoints_are_written_periodically_and_only_after_changes(
     world: World, clock: VirtualClock
 ) -> None:
     async with world.running(housekeeping=True) as manager:
@@ -855,7 +855,7 @@ async def test_checkpoints_are_written_in_time_and_only_when_something_changed(
         assert world.files.syncs == syncs
 
 
-async def test_old_segments_are_deleted_and_unlinked(world: World, clock: VirtualClock) -> None:
+async def test_expired_segments_are_deleted_and_unlinked(world: World, clock: VirtualClock) -> None:
     world.configs["t"] = LogConfig(
         internal_segment_bytes=300, retention_ms=1_000_000, file_delete_delay_ms=20_000
     )
@@ -876,7 +876,7 @@ async def test_old_segments_are_deleted_and_unlinked(world: World, clock: Virtua
         assert not any(name.endswith(".deleted") for name in names)
 
 
-async def test_a_rolled_segment_is_flushed_soon(world: World, clock: VirtualClock) -> None:
+async def test_rolled_segment_is_flushed(world: World, clock: VirtualClock) -> None:
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE)
         while len(log.segments) == 1:
@@ -886,7 +886,7 @@ async def test_a_rolled_segment_is_flushed_soon(world: World, clock: VirtualCloc
         assert log.recovery_point == log.segments[1].base_offset
 
 
-async def test_flush_messages_are_flushed_soon(world: World, clock: VirtualClock) -> None:
+async def test_flush_messages_triggers_flush(world: World, clock: VirtualClock) -> None:
     world.configs["t"] = LogConfig(flush_messages=2)
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE)
@@ -897,10 +897,8 @@ async def test_flush_messages_are_flushed_soon(world: World, clock: VirtualClock
         assert log.recovery_point == 2
 
 
-async def test_a_flush_that_lacked_a_descriptor_is_made_up_for(
-    world: World, clock: VirtualClock
-) -> None:
-    """Nothing need be appended for that: who waits for the high watermark waits for this."""
+async def test_flush_without_file_descriptors_is_retried(world: World, clock: VirtualClock) -> None:
+    """No append is needed for that: requests may wait for the high watermark."""
     world.configs["t"] = LogConfig(flush_messages=1)
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE)
@@ -915,10 +913,10 @@ async def test_a_flush_that_lacked_a_descriptor_is_made_up_for(
         assert told == [0, 0, 1]
 
 
-async def test_what_somebody_else_made_durable_is_told_as_a_flush(
+async def test_data_made_durable_by_a_move_is_notified_as_flush(
     world: World, clock: VirtualClock
 ) -> None:
-    """The copy that a move makes may be, in which the log goes on."""
+    """The future replica that becomes the log may be durable already."""
     world.configs["t"] = LogConfig(flush_messages=1)
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE)
@@ -932,7 +930,7 @@ async def test_what_somebody_else_made_durable_is_told_as_a_flush(
         assert told == [1]
 
 
-async def test_those_who_wait_for_a_flush_together_share_it(world: World) -> None:
+async def test_concurrent_flush_requests_share_flush(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         append(log, "the first one syncs names too")
@@ -953,7 +951,7 @@ async def test_those_who_wait_for_a_flush_together_share_it(world: World) -> Non
             await manager.flush(log, 5)
 
 
-async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_first(
+async def test_truncation_excludes_flush_and_lowers_recovery_point_first(
     world: World,
 ) -> None:
     async with world.running() as manager:
@@ -975,9 +973,7 @@ async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_fi
         assert (log.log_start_offset, log.end_offset) == (2, 9)
 
 
-async def test_flush_ms_is_kept_where_the_scheduler_is_on(
-    world: World, clock: VirtualClock
-) -> None:
+async def test_flush_ms_applies_while_scheduler_runs(world: World, clock: VirtualClock) -> None:
     world.intervals = LogManagerIntervals(flush_check_ms=1_000)
     world.configs["t"] = LogConfig(flush_ms=10_000)
     async with world.running(housekeeping=True) as manager:
@@ -993,7 +989,7 @@ async def test_flush_ms_is_kept_where_the_scheduler_is_on(
         assert other.recovery_point == 0
 
 
-async def test_idle_producers_are_forgotten(world: World, clock: VirtualClock) -> None:
+async def test_idle_producers_expire(world: World, clock: VirtualClock) -> None:
     world.intervals = LogManagerIntervals(
         producer_id_check_ms=10_000, producer_id_expiration_ms=90_000
     )
@@ -1015,7 +1011,7 @@ async def test_idle_producers_are_forgotten(world: World, clock: VirtualClock) -
         assert 5 not in log.producers.active
 
 
-async def test_a_log_broken_by_itself_is_fenced_and_the_round_goes_on(
+async def test_unexpected_error_fences_log_and_task_continues(
     world: World, clock: VirtualClock
 ) -> None:
     async with world.running(housekeeping=True) as manager:
@@ -1032,7 +1028,7 @@ async def test_a_log_broken_by_itself_is_fenced_and_the_round_goes_on(
         assert not any(directory.failed for directory in manager.directories.all)
 
 
-async def test_a_flush_that_breaks_is_its_logs_own_affair(
+async def test_unexpected_error_in_flush_affects_only_its_log(
     world: World, clock: VirtualClock
 ) -> None:
     world.configs["t"] = LogConfig(flush_messages=1)
@@ -1054,7 +1050,7 @@ async def test_a_flush_that_breaks_is_its_logs_own_affair(
         assert good.recovery_point == 2
 
 
-async def test_a_log_that_cannot_be_closed_is_deleted_with_the_others(world: World) -> None:
+async def test_log_that_cannot_be_closed_is_deleted(world: World) -> None:
     async with world.running() as manager:
         broken = await manager.create("t", 0, ONE)
         await manager.create("t", 1, ONE)
@@ -1067,7 +1063,7 @@ async def test_a_log_that_cannot_be_closed_is_deleted_with_the_others(world: Wor
         assert not {"t-0", "t-1"} & {*world.names(A), *world.names(B)}
 
 
-async def test_configs_reach_the_logs(world: World) -> None:
+async def test_config_changes_are_applied_to_logs(world: World) -> None:
     async with world.running() as manager:
         one, two = await manager.create("t", 0, ONE), await manager.create("u", 0, TWO)
         assert one.config == SMALL
@@ -1080,10 +1076,10 @@ async def test_configs_reach_the_logs(world: World) -> None:
 
 @pytest.mark.parametrize("grows_to", [5, 14], ids=["below the old start", "past it"])
 @pytest.mark.parametrize("anew", [False, True], ids=["cut", "begun anew"])
-async def test_a_log_that_starts_lower_than_it_did_keeps_what_it_gets(
+async def test_lowered_log_start_keeps_later_appends(
     world: World, grows_to: int, anew: bool
 ) -> None:
-    """By a checkpoint from before the next start would take it for deleted."""
+    """With the old checkpoint, the next start would delete them."""
     world.paths = (A,)
     manager = world.manager()
     await manager.load()
@@ -1109,7 +1105,7 @@ async def test_a_log_that_starts_lower_than_it_did_keeps_what_it_gets(
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-async def test_a_directory_that_cannot_say_where_a_log_starts_now_is_offline(
+async def test_failed_checkpoint_of_lowered_log_start_takes_directory_offline(
     world: World, code: int
 ) -> None:
     async with world.running() as manager:
@@ -1125,11 +1121,11 @@ async def test_a_directory_that_cannot_say_where_a_log_starts_now_is_offline(
         assert log.failure is not None
 
 
-async def test_without_descriptors_it_is_waited_until_it_can_be_said_where_a_log_starts_now(
+async def test_checkpoint_of_lowered_log_start_waits_for_file_descriptors(
     world: World, clock: VirtualClock
 ) -> None:
-    """The log would begin where it did before, to a start that comes before the next checkpoint: a replica
-    that has lost what its leader knows it to have."""
+    """A start before the next checkpoint would use the old log start offset, and the replica
+    would lose records that its leader counts as replicated."""
     world.paths = (A,)
     manager = world.manager()
     await manager.load()
@@ -1154,7 +1150,7 @@ async def test_without_descriptors_it_is_waited_until_it_can_be_said_where_a_log
         assert contents(log) == ["new 2"]
 
 
-async def test_a_truncation_makes_its_recovery_point_durable_first(world: World) -> None:
+async def test_truncation_writes_recovery_point_first(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         for at in range(10):

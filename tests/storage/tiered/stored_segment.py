@@ -1,4 +1,4 @@
-"""One segment and its data, as object stores keep it."""
+"""One segment and its data, for tests of object stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every object accounted for: what is whole, what is lost, what is garbage, and what never is."""
+"""Audit of the remote tier: status of every object as complete, lost, garbage, or neither."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def known_to_be(*steps: SegmentState, copy: RemoteLogSegmentMetadata = COPY) -> 
 def audited(
     known: KnownSegments | None, *objects: Iterable[ObjectInfo], page: int = 3
 ) -> tuple[RemoteStorageAudit, dict[int, SegmentStatus]]:
-    """By the segments' numbers; settled."""
+    """Findings by segment number, after `recheck`."""
     audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     listed = sorted((info for some in objects for info in some), key=lambda info: info.key)
     judged = []
@@ -68,7 +68,7 @@ def audited(
 
 
 @pytest.mark.parametrize("with_metadata", [True, False])
-def test_directories_that_are_listed_at_once_are_as_one_after_the_other(
+def test_concurrent_and_sequential_listing_give_same_findings(
     with_metadata: bool,
 ) -> None:
     other = segment(2, 0, 9, partition=BAR_0)
@@ -118,7 +118,7 @@ def test_directories_that_are_listed_at_once_are_as_one_after_the_other(
         (KnownSegments(), [".log"], NEW, SegmentStatus.FOREIGN),
     ],
 )
-def test_how_a_segment_stands(
+def test_segment_status_with_metadata(
     known: KnownSegments, suffixes: Iterable[str], put_ms: int, status: SegmentStatus | None
 ) -> None:
     _, found = audited(known, objects_of(COPY, suffixes, put_ms))
@@ -134,7 +134,7 @@ def test_how_a_segment_stands(
         (NEEDED, NEW, SegmentStatus.YOUNG),
     ],
 )
-def test_how_a_segment_stands_by_the_manifests_alone(
+def test_segment_status_from_manifests(
     suffixes: Iterable[str], put_ms: int, status: SegmentStatus
 ) -> None:
     other = objects_of(segment(2, 10, 19))
@@ -142,8 +142,8 @@ def test_how_a_segment_stands_by_the_manifests_alone(
     assert found == {1: status, 2: SegmentStatus.WHOLE}
 
 
-def test_without_a_single_manifest_nothing_is_garbage() -> None:
-    """A store that Kafka's LocalTieredStorage wrote: nothing in it may be taken for garbage."""
+def test_partition_without_manifests_has_no_garbage() -> None:
+    """A store of Kafka's LocalTieredStorage."""
     kafkas = [objects_of(segment(n, n, n, partition=BAR_0), NEEDED) for n in range(5)]
     _, found = audited(None, *kafkas, objects_of(segment(9, 0, 9)), objects_of(COPY, [".log"]))
     expected = dict.fromkeys(range(5), SegmentStatus.FOREIGN)
@@ -158,10 +158,10 @@ def test_without_a_single_manifest_nothing_is_garbage() -> None:
         (OLD, BAR_0, SegmentStatus.DANGLING),
     ],
 )
-def test_what_brokers_may_know_of_is_no_garbage(
+def test_segments_that_brokers_may_know_are_no_garbage(
     put_ms: int, doubtful: TopicIdPartition, status: SegmentStatus
 ) -> None:
-    """Nor in a part of the listing."""
+    """In a part of the listing too."""
     known = known_to_be(copy=segment(5, 0, 9))
     audit = RemoteStorageAudit(
         known,
@@ -176,8 +176,9 @@ def test_what_brokers_may_know_of_is_no_garbage(
     assert [each.status for each in audit.findings] == [status]
 
 
-def test_a_copy_that_begins_while_the_store_is_listed_is_no_garbage() -> None:
-    """It is announced before its first object is put: the metadata that is read after has it."""
+def test_copy_started_during_listing_is_no_garbage() -> None:
+    """It is published before its first object is put, so the metadata read afterwards contains
+    it."""
     known = known_to_be(copy=segment(5, 0, 9))
     audit = RemoteStorageAudit(known, old_before_ms=NEW + 1)  # its age would make it garbage
     audit.take(objects_of(COPY, [".log"], NEW))
@@ -188,7 +189,7 @@ def test_a_copy_that_begins_while_the_store_is_listed_is_no_garbage() -> None:
     assert [each.status for each in audit.findings] == [SegmentStatus.COPYING]
 
 
-def test_a_copy_that_ends_while_the_store_is_listed_is_not_incomplete() -> None:
+def test_copy_finished_during_listing_is_not_incomplete() -> None:
     known = known_to_be()
     audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     audit.take(objects_of(COPY, [".log"], NEW))
@@ -198,7 +199,7 @@ def test_a_copy_that_ends_while_the_store_is_listed_is_not_incomplete() -> None:
     assert audit.findings == []
 
 
-def test_what_is_lost_of_a_copy_that_had_ended_is_told_however_young_it_is() -> None:
+def test_lost_objects_of_finished_copy_are_reported_at_any_age() -> None:
     known = known_to_be()
     known.apply(becomes(COPY, FINISHED, NEW))
     _, found = audited(known, objects_of(COPY, NEEDED[1:], NEW))
@@ -215,7 +216,7 @@ def test_what_is_lost_of_a_copy_that_had_ended_is_told_however_young_it_is() -> 
         (b"somebody else's", SegmentStatus.INCOMPLETE),
     ],
 )
-def test_what_is_compressed_or_encrypted_is_nothing_without_its_manifest(
+def test_compressed_or_encrypted_segment_without_manifest_is_incomplete(
     custom: bytes | None, status: SegmentStatus
 ) -> None:
     known = known_to_be()
@@ -224,7 +225,7 @@ def test_what_is_compressed_or_encrypted_is_nothing_without_its_manifest(
     assert found == {1: status}
 
 
-def test_a_segment_that_expires_while_the_store_is_listed_is_not_missing() -> None:
+def test_segment_expired_during_listing_is_not_missing() -> None:
     known = known_to_be(FINISHED)
     audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     audit.end()
@@ -234,7 +235,7 @@ def test_a_segment_that_expires_while_the_store_is_listed_is_not_missing() -> No
     assert audit.findings == []
 
 
-def test_a_failed_copy_that_is_deleted_while_the_store_is_listed_is_no_garbage() -> None:
+def test_failed_copy_deleted_during_listing_is_no_garbage() -> None:
     known = known_to_be()
     audit = RemoteStorageAudit(known, old_before_ms=NEW + 1)
     audit.take(objects_of(COPY))
@@ -246,7 +247,7 @@ def test_a_failed_copy_that_is_deleted_while_the_store_is_listed_is_no_garbage()
     assert audit.findings == []
 
 
-def test_everything_is_counted_whatever_the_pages() -> None:
+def test_usage_is_independent_of_listing_pages() -> None:
     copies = [segment(n, 10 * n, 10 * n + 9, partition=(FOO_0, BAR_0)[n % 2]) for n in range(20)]
     known = KnownSegments()
     for each in copies:
@@ -262,7 +263,7 @@ def test_everything_is_counted_whatever_the_pages() -> None:
         }
 
 
-def test_objects_of_others_are_strays_and_stay() -> None:
+def test_unknown_objects_are_stray_and_kept() -> None:
     names = [
         "README",
         f"foo-0-AAAAAAAAAAAAAAAAAAAAAQ/{0:020}-AAAAAAAAAAAAAAAAAAAAAQ.mine",
@@ -275,8 +276,8 @@ def test_objects_of_others_are_strays_and_stay() -> None:
     assert sorted(each.stray.key for each in audit.findings if each.stray) == sorted(names)
 
 
-def test_another_topic_of_the_same_name_is_another() -> None:
-    """T-52: the old one's objects are foreign only if nobody has heard of it."""
+def test_recreated_topic_is_another_partition() -> None:
+    """T-52: objects of the old topic are FOREIGN only without any metadata of it."""
     before = replace(FOO_0, topic_id=UUID(int=77))
     old = segment(7, 0, 9, partition=before)
     known = known_to_be(FINISHED)
@@ -287,7 +288,7 @@ def test_another_topic_of_the_same_name_is_another() -> None:
     assert found == {1: SegmentStatus.WHOLE, 7: SegmentStatus.DANGLING}
 
 
-def test_a_manifest_is_removed_first() -> None:
+def test_manifest_is_removed_first() -> None:
     audit, _ = audited(known_to_be(DELETING, DELETED), objects_of(COPY))
     (finding,) = audit.findings
     assert finding.stored is not None
@@ -295,7 +296,7 @@ def test_a_manifest_is_removed_first() -> None:
     assert len(finding.stored.removal_order()) == len(SUFFIXES)
 
 
-def test_only_what_is_wanted() -> None:
+def test_audit_of_selected_partitions() -> None:
     known = KnownSegments()
     for each in (COPY, segment(2, 0, 9, partition=BAR_0)):
         known.apply(each)
@@ -312,7 +313,7 @@ SUMMARY = ObjectInfo(summary_key(FOO_0, 3), 10, OLD)
 
 
 def deleted(*steps: SegmentState) -> KnownSegments:
-    """The partition's deletion has begun, after `steps` of its segment."""
+    """The partition's deletion has started, after `steps` of its segment."""
     known = known_to_be(*steps)
     mark = PartitionDeleteState.DELETE_PARTITION_MARKED
     known.apply(RemotePartitionDeleteMetadata(FOO_0, 1, OLD, mark))
@@ -332,7 +333,7 @@ def deleted(*steps: SegmentState) -> KnownSegments:
         (None, [], OLD, False),
     ],
 )
-def test_a_summary_is_garbage_when_its_partition_was_deleted(
+def test_summary_of_deleted_partition_is_garbage(
     known: KnownSegments | None, segments: list[ObjectInfo], put_ms: int, is_garbage: bool
 ) -> None:
     summary = replace(SUMMARY, modified_ms=put_ms)

@@ -1,4 +1,4 @@
-"""Which logs have a record for each of their offsets, however the pieces are cut that they come in."""
+"""Detection of logs with one record per offset (DENSE), for any split of their bytes."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ some_counts = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 
 @given(some_counts, st.data())
-def test_one_that_has_is_dense_however_it_is_cut(counts: list[int], data: st.DataObject) -> None:
+def test_log_with_all_offsets_is_dense_for_any_split(
+    counts: list[int], data: st.DataObject
+) -> None:
     log = b"".join(batches(counts))
     cuts = data.draw(st.lists(st.integers(0, len(log)), max_size=8))
     assert is_dense(log, FIRST + sum(counts) - 1, cuts)
 
 
 @given(some_counts, st.data())
-def test_one_with_another_bit_is_not(counts: list[int], data: st.DataObject) -> None:
-    """But for those of leader epochs, of which nothing is said."""
+def test_corrupt_log_is_not_dense(counts: list[int], data: st.DataObject) -> None:
+    """Except in leader epochs, which are not checked."""
     log = bytearray(b"".join(batches(counts)))
     at = data.draw(st.integers(0, len(log) - 1))
     begin = 0
@@ -86,7 +88,7 @@ def _with_a_marker(log: list[bytes]) -> list[bytes]:
 
 
 def _with_fewer_records(log: list[bytes]) -> list[bytes]:
-    """As compaction leaves a batch: its offsets are those that it had."""
+    """A batch after compaction: it keeps its offsets."""
     left = [Record(FIRST + 5, 0, None, b""), Record(FIRST + 10, 0, None, b"")]
     return [log[0], bytes(build_batch(left, base_offset=FIRST + 5)), log[2]]
 
@@ -102,7 +104,9 @@ def _empty(log: list[bytes]) -> list[bytes]:
         _with_fewer_records, _empty,
     ],
 )  # fmt: skip
-def test_one_that_lacks_offsets_is_not(change: Callable[[list[bytes]], list[bytes]]) -> None:
+def test_log_with_missing_offsets_is_not_dense(
+    change: Callable[[list[bytes]], list[bytes]],
+) -> None:
     log = batches([5, 6, 7])
     last = FIRST + 17
     assert is_dense(b"".join(log), last)
@@ -110,8 +114,8 @@ def test_one_that_lacks_offsets_is_not(change: Callable[[list[bytes]], list[byte
 
 
 @pytest.mark.parametrize(("count", "dense"), [(1, False), (10, True)])
-def test_of_many_tiny_batches_nothing_is_said(count: int, dense: bool) -> None:
-    """They would take too long."""
+def test_log_of_many_small_batches_is_not_checked(count: int, dense: bool) -> None:
+    """It would take too long."""
     offset, log = FIRST, bytearray()
     while len(log) <= 2 * custom_metadata.ALWAYS_BYTES:
         records = [Record(-1, 0, None, b"v" * 100)] * count
@@ -124,5 +128,5 @@ def test_of_many_tiny_batches_nothing_is_said(count: int, dense: bool) -> None:
 
 
 @pytest.mark.parametrize("last", [FIRST + 16, FIRST + 18, FIRST - 1])
-def test_one_that_ends_elsewhere_is_not(last: int) -> None:
+def test_log_with_another_end_offset_is_not_dense(last: int) -> None:
     assert not is_dense(b"".join(batches([5, 6, 7])), last)

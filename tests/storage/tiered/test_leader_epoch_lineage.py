@@ -1,4 +1,4 @@
-"""Which remote segments are those of a log (E15): Kafka's cases, one a line."""
+"""Remote segments within a log's leader epoch lineage (E15), with Kafka's test cases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.finished_segments import epochs, segment
 LINEAGE = epochs((0, 0), (1, 10), (3, 40), (5, 100))
 
 
-def test_epochs_without_records_are_left_out() -> None:
+def test_lineage_omits_epochs_without_records() -> None:
     found = with_records(epochs((0, 0), (1, 10), (2, 10), (3, 10), (4, 20)))
     assert found == epochs((0, 0), (3, 10), (4, 20))
     assert with_records(()) == ()
@@ -26,28 +26,29 @@ def test_epochs_without_records_are_left_out() -> None:
         (5, 60, [(0, 5), (1, 10), (3, 40)], True),
         (110, 119, [(5, 110)], True),
         (110, 120, [(5, 110)], False),  # the log ends there
-        (0, 10, [(0, 0)], False),  # epoch 0 goes on where the log has 1
+        (0, 10, [(0, 0)], False),  # epoch 0 continues where the log has epoch 1
         (0, 20, [(0, 0), (1, 9)], False),
-        (0, 50, [(0, 0), (3, 40)], False),  # the log had 1 in between
-        (30, 50, [(2, 30), (3, 40)], False),  # the log knows no 2
-        (50, 60, [(6, 50)], False),  # nor a 6
-        (9, 20, [(1, 9)], False),  # begins before the log's 1 does
+        (0, 50, [(0, 0), (3, 40)], False),  # the log has epoch 1 in between
+        (30, 50, [(2, 30), (3, 40)], False),  # the log has no epoch 2
+        (50, 60, [(6, 50)], False),  # the log has no epoch 6
+        (9, 20, [(1, 9)], False),  # starts before epoch 1 of the log
         (8, 20, [(0, 8), (1, 10)], True),
         (35, 120, [(1, 35), (3, 40), (5, 100)], False),
         (35, 119, [(1, 35), (3, 40), (5, 100)], True),
-        # (an epoch without records in the segment says nothing)
+        # (epochs without records in the segment are ignored)
         (10, 20, [(0, 10), (1, 10)], True),
     ],
 )
-def test_segment_within_the_lineage(
+def test_segment_is_within_lineage_of_its_log(
     start: int, end: int, of: list[tuple[int, int]], within: bool
 ) -> None:
-    """E15: only those whose epochs are the log's."""
+    """E15."""
     assert is_within(segment(start, end, *of), LINEAGE, 120) is within
 
 
-def test_overlapping_segments_after_the_start_has_moved() -> None:
-    """E15: of two that overlap the first was deleted, and the log begins in the middle of the second."""
+def test_overlapping_segments_after_log_start_advanced() -> None:
+    """E15: the first of two overlapping segments was deleted, and the log starts within the
+    second."""
     second = segment(14, 150, (5, 14), (7, 15), (9, 100))
     assert is_within(second, epochs((5, 10), (7, 15), (9, 100)), 200)
     assert is_within(second, epochs((7, 51), (9, 100)), 200)
@@ -55,7 +56,7 @@ def test_overlapping_segments_after_the_start_has_moved() -> None:
     assert not is_within(second, epochs((10, 160)), 200)
 
 
-def test_nothing_is_within_no_lineage() -> None:
+def test_empty_lineage_contains_no_segment() -> None:
     assert not is_within(segment(0, 5), (), 120)
 
 
@@ -71,7 +72,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @given(of=histories(), ours=histories(), last=st.integers(20, 25), offset=st.integers(0, 25))
-def test_t60_where_a_segment_parts_from_the_log(
+def test_t60_first_offset_where_segment_diverges_from_log(
     of: list[tuple[int, int]], ours: list[tuple[int, int]], last: int, offset: int
 ) -> None:
     first = of[0][1]

@@ -1,4 +1,4 @@
-"""Records of `__remote_log_metadata`: Kafka's bytes (T-45, T-46)."""
+"""Records of `__remote_log_metadata` in Kafka's format (T-45, T-46)."""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ VECTOR = bytes.fromhex(
 KNOWN = replace(segment(2, 0, 100, size=1024), max_timestamp_ms=-1, event_timestamp_ms=123)
 
 
-def test_the_vector() -> None:
+def test_record_has_kafka_bytes() -> None:
     assert encode(KNOWN) == VECTOR
     assert decode(VECTOR) == KNOWN
 
 
 @given(segments())
-def test_a_segment_comes_back(found: object) -> None:
+def test_encoded_segment_is_decoded(found: object) -> None:
     assert decode(encode(found)) == found  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", SegmentState)
 @pytest.mark.parametrize("custom", [None, b"where it is"])
-def test_an_update_comes_back(state: SegmentState, custom: bytes | None) -> None:
+def test_encoded_update_is_decoded(state: SegmentState, custom: bytes | None) -> None:
     update = becomes(KNOWN, state, 55, custom)
     assert decode(encode(update)) == update
 
 
 @pytest.mark.parametrize("state", PartitionDeleteState)
-def test_a_deletion_comes_back(state: PartitionDeleteState) -> None:
+def test_encoded_partition_deletion_is_decoded(state: PartitionDeleteState) -> None:
     deletion = RemotePartitionDeleteMetadata(FOO_0, 3, 99, state)
     assert decode(encode(deletion)) == deletion
 
 
-def test_tags_of_a_later_kafka_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_ignored() -> None:
     tagged = VECTOR[:-4] + b"\x02" + b"\x00\x01\x01" + b"\x64\x03new"
     assert decode(tagged) == KNOWN
 
 
 @pytest.mark.parametrize("value", [b"\x01\x09\x00", b"\x01\x00\x07", b"\x02\x00\x00"])
-def test_what_a_later_kafka_may_write_is_unknown(value: bytes) -> None:
+def test_unknown_record_type_or_version_raises(value: bytes) -> None:
     with pytest.raises(UnknownRemoteRecord):
         decode(value)
 
 
-def test_that_a_copy_is_given_up_comes_back() -> None:
+def test_deletion_of_unfinished_copy_is_decoded() -> None:
     update = replace(becomes(KNOWN, SegmentState.DELETE_SEGMENT_STARTED), unless_finished=True)
     assert decode(encode(update)) == update
     finished = becomes(KNOWN, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"")
     assert decode(encode(finished)) == finished
 
 
-def test_custom_metadata_outlives_the_batch_that_it_came_in() -> None:
+def test_decoded_custom_metadata_is_independent_of_buffer() -> None:
     batch = bytearray(encode(becomes(KNOWN, FINISHED, 5, b"where")))
     update = decode(memoryview(batch))
     batch[:] = bytes(len(batch))
@@ -77,7 +77,7 @@ def test_custom_metadata_outlives_the_batch_that_it_came_in() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_garbage_is_refused(garbage: bytes) -> None:
+def test_random_bytes_are_refused(garbage: bytes) -> None:
     for value in (garbage, VECTOR[: len(garbage)], VECTOR + garbage + b"\0"):
         with pytest.raises((CorruptRemoteData, UnknownRemoteRecord)):
             decode(value)
@@ -95,13 +95,13 @@ def test_garbage_is_refused(garbage: bytes) -> None:
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_segment_that_kafkas_classes_would_refuse_is_refused(wrong: dict[str, object]) -> None:
+def test_segment_that_kafka_rejects_is_refused(wrong: dict[str, object]) -> None:
     record = replace(serde.decode_remote_log_record(VECTOR), **wrong)
     with pytest.raises(CorruptRemoteData):
         decode(serde.encode_remote_log_record(record))
 
 
-def test_a_snapshot_record_is_no_event() -> None:
+def test_snapshot_record_is_no_event() -> None:
     record = wire.RemoteLogSegmentMetadataSnapshotRecord(segment_id=UUID(int=1))
     with pytest.raises(CorruptRemoteData):
         decode(serde.encode_remote_log_record(record))

@@ -1,4 +1,4 @@
-"""The files that a restart reads instead of the metadata topic (T-47, T-48)."""
+"""Snapshot files that a restart reads instead of the metadata topic (T-47, T-48)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def restored(data: bytes, partition: TopicIdPartition = FOO_0) -> MetadataSnapsh
     return snapshot
 
 
-def test_the_file_is_as_the_kip_has_it() -> None:
+def test_t48_snapshot_file_has_kip_format() -> None:
     """T-48, byte by byte."""
     metadata = with_copies(segment(2, 0, 100))
     deletion = RemotePartitionDeleteMetadata(
@@ -75,7 +75,7 @@ def test_the_file_is_as_the_kip_has_it() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(any_events, any_events, st.integers(0, 2**62))
-def test_a_restored_snapshot_knows_the_same(events: Events, more: Events, offset: int) -> None:
+def test_restored_snapshot_equals_original(events: Events, more: Events, offset: int) -> None:
     model, before = Model(), RemoteLogMetadataCache(FOO_0)
     play(events, model, before)
     snapshot = restored(b"".join(encode_snapshot(before, offset)))
@@ -86,7 +86,7 @@ def test_a_restored_snapshot_knows_the_same(events: Events, more: Events, offset
     check_against(model, snapshot.metadata)
 
 
-def test_a_deletion_is_restored() -> None:
+def test_partition_deletion_is_restored() -> None:
     metadata = RemoteLogMetadataCache(FOO_0)
     assert restored(b"".join(encode_snapshot(metadata, 0))).metadata.deletion is None
     for state in list(PartitionDeleteState)[:2]:
@@ -95,8 +95,8 @@ def test_a_deletion_is_restored() -> None:
     assert restored(data).metadata.deletion == metadata.deletion
 
 
-def test_what_is_applied_while_the_snapshot_is_taken_may_be_applied_again() -> None:
-    """Each event is applied before some part, and again after the restart."""
+def test_events_applied_during_snapshot_may_be_applied_again() -> None:
+    """Each event is applied before some chunk, and again after the restart."""
     copies = [segment(n, 10 * n, 10 * n + 9) for n in range(1, 1001)]
     later = [
         event
@@ -124,7 +124,7 @@ def test_what_is_applied_while_the_snapshot_is_taken_may_be_applied_again() -> N
         assert again.highest_offsets == metadata.highest_offsets
 
 
-def test_damage_is_noticed_wherever_it_is() -> None:
+def test_corruption_of_any_byte_is_detected() -> None:
     data = b"".join(encode_snapshot(with_copies(segment(1, 0, 9), segment(2, 10, 19)), 150))
     for at in range(len(data)):
         with pytest.raises(CorruptRemoteData):
@@ -134,27 +134,27 @@ def test_damage_is_noticed_wherever_it_is() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_garbage_with_a_right_checksum_is_refused_or_read(garbage: bytes) -> None:
+def test_random_bytes_with_valid_crc_are_refused_or_read(garbage: bytes) -> None:
     data = garbage + bytes.fromhex("060300") + crc32c(garbage).to_bytes(4, "big")
     with pytest.raises(CorruptRemoteData):
         restored(data)
 
 
-def test_a_snapshot_of_another_topic_of_that_name_is_refused() -> None:
-    """T-52: the topic was deleted and made again."""
+def test_snapshot_of_recreated_topic_is_refused() -> None:
+    """T-52."""
     data = b"".join(encode_snapshot(with_copies(segment(1, 0, 9)), 150))
     with pytest.raises(CorruptRemoteData, match="another topic"):
         MetadataSnapshotReader(data, TopicIdPartition(UUID(int=9), "foo", 0))
 
 
-def test_committed_offsets_are_lines() -> None:
+def test_t47_committed_offsets_file_format() -> None:
     """T-47, with the KIP's example."""
     assert encode_offsets({0: 2022, 4: 104, 2: 498}) == b"0 2022\n4 104\n2 498\n"
     assert decode_offsets(b"0 2022\n4 104\n2 498\n") == {0: 2022, 4: 104, 2: 498}
     assert decode_offsets(b"") == {}
 
 
-def test_the_topics_id_is_a_line() -> None:
+def test_topic_id_file_format() -> None:
     assert encode_topic_id(UUID(int=1)) == b"AAAAAAAAAAAAAAAAAAAAAQ\n"
     assert decode_topic_id(b"AAAAAAAAAAAAAAAAAAAAAQ\n") == UUID(int=1)
     for data in (b"", b"\n", b"AAAAAAAAAAAAAAAAAAAAAQ", b"AAAAAAAAAAAAAAAAAAAA\n", b"\xff" * 22):
@@ -166,6 +166,6 @@ def test_the_topics_id_is_a_line() -> None:
     "data",
     [b"0", b"0 1", b"0 1\n2", b"0 -1\n", b"a b\n", b"0 1 2\n", b"\xff\n", b"0 1\n\n", b"\x00" * 8],
 )
-def test_committed_offsets_that_are_damaged(data: bytes) -> None:
+def test_corrupt_committed_offsets_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptRemoteData):
         decode_offsets(data)

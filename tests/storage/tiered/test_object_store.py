@@ -1,4 +1,5 @@
-"""The remote tier in an object store: names, order, crashes, stores that lie, bytes that rot."""
+"""RemoteStorageManager in an object store: object names, manifests, crashes, failures of the
+store, corruption, encryption."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ def storage_at(
 
 
 class TestNames:
-    def test_they_are_those_of_kafkas_local_tiered_storage(self) -> None:
-        """KIP-405's layout as `LocalTieredStorage` has it, and the manifest put last."""
+    def test_object_names_equal_kafka_local_tiered_storage(self) -> None:
+        """KIP-405's layout as in `LocalTieredStorage`; the manifest is put last."""
         bucket = VirtualBucket()
         storage_at(bucket).copy_segment(METADATA, DATA)
         assert bucket.objects.keys() == {
@@ -73,8 +74,8 @@ class TestNames:
         puts = [key for operation, key in bucket.requests if operation == "put"]
         assert puts[-2:] == [f"{STEM}.log", f"{STEM}.manifest"]
 
-    def test_what_kafka_put_there_is_read(self) -> None:
-        """It has no manifest, and no custom metadata."""
+    def test_segment_copied_by_kafka_is_read(self) -> None:
+        """It has no manifest and no custom metadata."""
         bucket = VirtualBucket()
         bucket.store(f"{STEM}.log", LOG)
         bucket.store(f"{STEM}.index", b"oo")
@@ -82,7 +83,7 @@ class TestNames:
         assert bytes(storage.fetch_segment(METADATA, 5, 9)) == LOG[5:10]
         assert bytes(storage.fetch_index(METADATA, IndexType.OFFSET)) == b"oo"
 
-    def test_taken_apart(self) -> None:
+    def test_object_name_is_parsed(self) -> None:
         assert parse_directory(DIRECTORY) == PARTITION
         assert parse_key(f"{STEM}.timeindex") == ObjectName(METADATA.id, 11, ".timeindex")
 
@@ -92,15 +93,15 @@ class TestNames:
             "", "x", f"{STEM}.log/x", f"{STEM}.log.tmp", f"{STEM}.other", f"{STEM}", f"{STEM}.LOG",
             f"{DIRECTORY}/11-bCqX9U-US-mk-UF_MUDWIw.log", f"a/{STEM}.log",
             f"{DIRECTORY[:-1]}/{STEM.partition('/')[2]}.log", STEM.partition("/")[2],
-            f"{STEM[:-1]}x.log",  # bits that no UUID has
+            f"{STEM[:-1]}x.log",  # not a UUID
         ],
     )  # fmt: skip
-    def test_what_is_no_name(self, key: str) -> None:
+    def test_invalid_object_name_is_none(self, key: str) -> None:
         assert parse_key(key) is None
 
 
 class TestManifest:
-    def test_it_says_what_is_there(self) -> None:
+    def test_manifest_describes_objects(self) -> None:
         bucket = VirtualBucket()
         storage_at(bucket).copy_segment(METADATA, DATA)
         manifest = Manifest.parse(bucket.objects[f"{STEM}.manifest"])
@@ -111,21 +112,21 @@ class TestManifest:
             assert (stored.size, stored.crc32c) == (len(data), crc32c(data))
         assert len(manifest.objects) == 6
 
-    def test_history_can_be_read_by_it_alone(self) -> None:
-        """Chunks, data key and custom metadata stand in it: no broker is asked."""
+    def test_manifest_describes_chunks_key_and_custom_metadata(self) -> None:
+        """The store is readable without a broker."""
         bucket = VirtualBucket()
         custom = storage_at(bucket, SEALED).copy_segment(METADATA, DATA)
         manifest = Manifest.parse(bucket.objects[f"{STEM}.manifest"])
         assert manifest.metadata.custom_metadata == custom
         assert bytes(storage_at(bucket, SEALED).fetch_segment(manifest.metadata, 0)) == LOG
 
-    def test_rendered_and_parsed(self) -> None:
+    def test_rendered_manifest_is_parsed_back(self) -> None:
         bucket = VirtualBucket()
         storage_at(bucket, SEALED).copy_segment(METADATA, DATA)
         text = bucket.objects[f"{STEM}.manifest"]
         assert Manifest.parse(text).render() == text
 
-    def test_fields_of_later_versions_are_passed_over(self) -> None:
+    def test_unknown_manifest_fields_are_ignored(self) -> None:
         bucket = VirtualBucket()
         storage_at(bucket).copy_segment(METADATA, DATA)
         text = bucket.objects[f"{STEM}.manifest"]
@@ -137,11 +138,11 @@ class TestManifest:
     @pytest.mark.parametrize(
         "text", [b"", b"{}", b"[]", b"7", b'{"version":2}', b"\xff", b"null", b"[" * 100_000]
     )
-    def test_what_is_none(self, text: bytes) -> None:
+    def test_invalid_manifest_is_refused(self, text: bytes) -> None:
         with pytest.raises(ValueError):
             Manifest.parse(text)
 
-    def test_a_field_that_is_missing_or_of_another_kind(self) -> None:
+    def test_manifest_with_missing_or_wrong_field_is_refused(self) -> None:
         bucket = VirtualBucket()
         storage_at(bucket, SEALED).copy_segment(METADATA, DATA)
         fields = json.loads(bucket.objects[f"{STEM}.manifest"])
@@ -159,9 +160,7 @@ class TestManifest:
 
 @pytest.mark.parametrize("form", [StorageFormat(), StorageFormat(Compression.ZSTD, 100), SEALED])
 @pytest.mark.parametrize(("end_offset", "dense"), [(29, True), (30, False)])
-def test_a_copy_tells_whether_each_offset_has_a_record(
-    form: StorageFormat, end_offset: int, dense: bool
-) -> None:
+def test_copy_sets_dense_flag(form: StorageFormat, end_offset: int, dense: bool) -> None:
     records = [Record(-1, 0, None, b"%d" % at) for at in range(11, 30)]
     log = bytes(build_batch(records, base_offset=11))
     metadata = replace(METADATA, end_offset=end_offset, size_bytes=len(log))
@@ -174,12 +173,13 @@ def test_a_copy_tells_whether_each_offset_has_a_record(
 
 @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
 class TestCrashes:
-    """What a power failure at each request leaves, and what comes after it (T-17, T-20, T-22)."""
+    """Objects after a power failure at each request, and the following attempts (T-17, T-20,
+    T-22)."""
 
     @pytest.mark.parametrize("kind", [StoreFaultKind.POWER_CUT, StoreFaultKind.POWER_CUT_AFTER])
-    def test_of_a_copy(self, form: StorageFormat, kind: StoreFaultKind) -> None:
-        """A manifest is there only with everything else; a second attempt makes it whole, and a
-        deletion leaves nothing."""
+    def test_crash_during_copy(self, form: StorageFormat, kind: StoreFaultKind) -> None:
+        """The manifest exists only with all other objects; a second attempt completes the copy,
+        and a deletion removes all objects."""
         for step in range(_requests_of_a_copy(form)):
             bucket, power = VirtualBucket(), Power()
             bucket.inject(StoreFault(kind, after=step, times=1))
@@ -195,7 +195,7 @@ class TestCrashes:
             assert bucket.objects == {}
 
     @pytest.mark.parametrize("kind", [StoreFaultKind.POWER_CUT, StoreFaultKind.POWER_CUT_AFTER])
-    def test_of_a_copy_over_another(self, form: StorageFormat, kind: StoreFaultKind) -> None:
+    def test_crash_during_repeated_copy(self, form: StorageFormat, kind: StoreFaultKind) -> None:
         for step in range(_requests_of_a_copy(form)):
             bucket, power = VirtualBucket(), Power()
             storage_at(bucket, form).copy_segment(METADATA, DATA)
@@ -206,8 +206,8 @@ class TestCrashes:
                 _is_whole(bucket, form)
 
     @pytest.mark.parametrize("kind", [StoreFaultKind.POWER_CUT, StoreFaultKind.POWER_CUT_AFTER])
-    def test_of_a_deletion(self, form: StorageFormat, kind: StoreFaultKind) -> None:
-        """Something missing means no manifest."""
+    def test_crash_during_deletion(self, form: StorageFormat, kind: StoreFaultKind) -> None:
+        """If an object is missing, the manifest is missing too."""
         for step in range(7):
             bucket, power = VirtualBucket(), Power()
             storage_at(bucket, form).copy_segment(METADATA, DATA)
@@ -245,10 +245,8 @@ class TestFaults:
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
-    def test_no_copy_succeeds_that_is_not_whole(
-        self, kind: StoreFaultKind, form: StorageFormat
-    ) -> None:
-        """Whatever goes wrong with whichever request: an error, or all of it is there."""
+    def test_successful_copy_is_complete(self, kind: StoreFaultKind, form: StorageFormat) -> None:
+        """Every request may fail in every way: the copy raises, or all objects exist."""
         for step in range(_requests_of_a_copy(form)):
             bucket = VirtualBucket()
             bucket.inject(StoreFault(kind, after=step, times=1))
@@ -258,7 +256,7 @@ class TestFaults:
                 storage_at(bucket, form).copy_segment(METADATA, DATA)
             _is_whole(bucket, form)
 
-    def test_a_store_that_has_not_what_it_took(self) -> None:
+    def test_copy_to_store_that_loses_object_raises(self) -> None:
         bucket = VirtualBucket()
         bucket.inject(StoreFault(StoreFaultKind.LIES, "*.log", ("put",)))
         with pytest.raises(
@@ -267,7 +265,7 @@ class TestFaults:
             storage_at(bucket).copy_segment(METADATA, DATA)
         assert f"{STEM}.manifest" not in bucket.objects
 
-    def test_a_store_that_is_away(self) -> None:
+    def test_unavailable_store_raises(self) -> None:
         bucket = VirtualBucket()
         storage = storage_at(bucket)
         storage.copy_segment(METADATA, DATA)
@@ -282,20 +280,21 @@ class TestFaults:
                 use()
 
     @pytest.mark.parametrize("data", [b"", b"t", b"tu", b"ttt"])
-    def test_an_index_that_is_not_what_was_copied_is_an_error(self, data: bytes) -> None:
-        """One with fewer transactions looks whole, and its reader would get what was aborted."""
+    def test_index_that_differs_from_manifest_raises(self, data: bytes) -> None:
+        """An index with fewer transactions looks valid, and readers would receive aborted
+        records."""
         bucket = VirtualBucket()
         storage = storage_at(bucket)
         storage.copy_segment(METADATA, DATA)
         bucket.objects[f"{STEM}.txnindex"] = data
         with pytest.raises(CorruptRemoteData, match="does not match its manifest"):
             storage.fetch_index(METADATA, IndexType.TRANSACTION)
-        del bucket.objects[f"{STEM}.manifest"]  # as Kafka's LocalTieredStorage copies
+        del bucket.objects[f"{STEM}.manifest"]  # like a copy of Kafka's LocalTieredStorage
         assert bytes(storage_at(bucket).fetch_index(METADATA, IndexType.TRANSACTION)) == data
 
-    def test_an_index_of_transactions_that_is_lost_is_not_one_that_never_was(self) -> None:
-        """Its readers take a missing one for empty, since Kafka's older copies do not say whether there is
-        one; ours do, and without it aborted records would be read."""
+    def test_lost_transaction_index_is_not_empty(self) -> None:
+        """Readers treat a missing index of Kafka's older copies as empty. For own copies it is
+        known whether there was one; otherwise aborted records would be read."""
         bucket = VirtualBucket()
         storage = storage_at(bucket)
         storage.copy_segment(METADATA, DATA)
@@ -316,10 +315,10 @@ class TestFaults:
             storage.fetch_index(METADATA, IndexType.TRANSACTION)
 
     @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
-    def test_transactions_of_a_segment_that_is_being_deleted_are_not_none(
+    def test_transaction_index_of_segment_being_deleted_is_not_empty(
         self, form: StorageFormat
     ) -> None:
-        """After each request of its deletion, by whoever has no manifest in memory."""
+        """After each request of the deletion, without the manifest in memory."""
         told = set[str]()
         for step in range(7):
             bucket, power = VirtualBucket(), Power()
@@ -339,14 +338,14 @@ class TestFaults:
         assert "gone" in told
 
     @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
-    def test_a_read_cut_short_is_an_error(self, form: StorageFormat) -> None:
+    def test_truncated_read_raises(self, form: StorageFormat) -> None:
         bucket = VirtualBucket()
         custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
         bucket.inject(StoreFault(StoreFaultKind.HALF_DONE, operations=("get_range",)))
         with pytest.raises(CorruptRemoteData, match=r"-bCqX9U-US-mk-UF_MUDWIw\.log: "):
             storage_at(bucket, form).fetch_segment(replace(METADATA, custom_metadata=custom), 0)
 
-    def test_a_segment_file_cut_short_is_not_copied(self) -> None:
+    def test_truncated_segment_file_is_not_copied(self) -> None:
         files = VirtualFiles(VirtualDisk())
         files.make_directory(Path("/d"))
         file = files.open(Path("/d/0.log"), create=True)
@@ -364,15 +363,15 @@ class TestSealed:
         custom = storage_at(bucket, SEALED).copy_segment(METADATA, DATA)
         return bucket, replace(METADATA, custom_metadata=custom)
 
-    def test_nothing_of_it_is_in_the_store(self) -> None:
+    def test_encrypted_objects_contain_no_plain_text(self) -> None:
         bucket, _ = self.sealed()
         for key, data in bucket.objects.items():
             if not key.endswith(".manifest"):
                 assert data not in LOG
                 assert data[:2] not in (b"oo", b"ii", b"tt", b"pp", b"ee")
 
-    def test_any_byte_that_changes_is_found(self) -> None:
-        """Of a log whose chunks are encrypted; in a compressed one by the frame's checksum."""
+    def test_change_of_any_byte_is_detected(self) -> None:
+        """Encrypted chunks by their tags, compressed ones by the checksum of the frame."""
         bucket, metadata = self.sealed()
         good = bucket.objects[f"{STEM}.log"]
         for at in range(0, len(good), 97):
@@ -383,7 +382,7 @@ class TestSealed:
                 storage_at(bucket, SEALED).fetch_segment(metadata, 0)
 
     @pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.LZ4])
-    def test_any_byte_that_changes_is_found_by_the_codec(self, compression: Compression) -> None:
+    def test_change_of_any_byte_is_detected_by_codec(self, compression: Compression) -> None:
         form = StorageFormat(compression, 2_000)
         bucket = VirtualBucket()
         custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
@@ -397,10 +396,10 @@ class TestSealed:
                 read = bytes(storage_at(bucket, form).fetch_segment(metadata, 0))
             except CorruptRemoteData:
                 continue
-            assert read == LOG  # a bit that says nothing
+            assert read == LOG  # the bit has no effect
 
-    def test_no_chunk_passes_for_another(self) -> None:
-        """Nor for one of another segment: chunks of the same size, put in one another's place."""
+    def test_swapped_chunks_are_detected(self) -> None:
+        """Chunks of the same size, also of another segment."""
         form = replace(SEALED, compression=Compression.NONE)
         bucket = VirtualBucket()
         custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
@@ -410,7 +409,7 @@ class TestSealed:
         with pytest.raises(CorruptRemoteData):
             storage_at(bucket, form).fetch_segment(replace(METADATA, custom_metadata=custom), 0)
 
-    def test_a_new_key_still_reads_what_the_old_one_wrapped(self) -> None:
+    def test_segments_of_old_key_are_read_after_key_rotation(self) -> None:
         bucket, metadata = self.sealed()
         ring = KeyRing.parse("# rotated\nk2 AAECAwQFBgcICQoLDA0ODw==\nk1 " + "A" * 43 + "=")
         storage = storage_at(bucket, replace(SEALED, keys=ring))
@@ -423,26 +422,26 @@ class TestSealed:
     @pytest.mark.parametrize(
         "form", [StorageFormat(), replace(SEALED, keys=KeyRing({"k9": bytes(32)}))]
     )
-    def test_without_the_key(self, form: StorageFormat) -> None:
+    def test_missing_key_raises(self, form: StorageFormat) -> None:
         bucket, metadata = self.sealed()
         with pytest.raises(
             RemoteStorageError, match=r"key 'k1', which is not in encryption\.key\.file"
         ):
             storage_at(bucket, form).fetch_segment(metadata, 0)
 
-    def test_with_another_key_of_that_name(self) -> None:
+    def test_wrong_key_with_same_id_raises(self) -> None:
         bucket, metadata = self.sealed()
         form = replace(SEALED, keys=KeyRing({"k1": bytes([1]) * 32}))
         with pytest.raises(CorruptRemoteData, match="cannot be unwrapped with key 'k1'"):
             storage_at(bucket, form).fetch_segment(metadata, 0)
 
-    def test_it_is_read_whatever_the_form_of_new_copies(self) -> None:
+    def test_segment_is_read_with_any_format_of_new_copies(self) -> None:
         bucket, metadata = self.sealed()
         storage = storage_at(bucket, StorageFormat(keys=KEYS))
         assert bytes(storage.fetch_segment(metadata, 1, 5_000)) == LOG[1:5_001]
         assert bytes(storage.fetch_index(metadata, IndexType.OFFSET)) == b"oo"
 
-    def test_a_range_is_its_chunks_and_no_more(self) -> None:
+    def test_range_read_fetches_only_its_chunks(self) -> None:
         bucket, metadata = self.sealed()
         storage = storage_at(bucket, SEALED)
         storage.fetch_segment(metadata, 0, 1)
@@ -450,20 +449,20 @@ class TestSealed:
         assert bytes(storage.fetch_segment(metadata, 2_000, 3_999)) == LOG[2_000:4_000]
         assert bucket.requests == [("get_range", f"{STEM}.log")]
 
-    def test_without_its_manifest(self) -> None:
+    def test_chunked_log_without_manifest_raises(self) -> None:
         bucket, metadata = self.sealed()
         bucket.remove(f"{STEM}.manifest")
         with pytest.raises(RemoteResourceNotFound):
             storage_at(bucket, SEALED).fetch_segment(metadata, 0)
 
     @pytest.mark.parametrize("text", [b"{", b'{"version":9}'])
-    def test_with_a_broken_manifest(self, text: bytes) -> None:
+    def test_chunked_log_with_corrupt_manifest_raises(self, text: bytes) -> None:
         bucket, metadata = self.sealed()
         bucket.store(f"{STEM}.manifest", text)
         with pytest.raises(CorruptRemoteData, match=r"\.manifest: "):
             storage_at(bucket, SEALED).fetch_segment(metadata, 0)
 
-    def test_custom_metadata_of_somebody_else(self) -> None:
+    def test_custom_metadata_of_another_remote_storage_manager_is_refused(self) -> None:
         bucket, metadata = self.sealed()
         with pytest.raises(RemoteStorageError, match="another RemoteStorageManager"):
             storage_at(bucket, SEALED).fetch_segment(
@@ -472,7 +471,7 @@ class TestSealed:
         storage_at(bucket, SEALED).delete_segment(replace(metadata, custom_metadata=b"\x07abc"))
         assert bucket.objects == {}
 
-    def test_not_more_manifests_are_kept_than_a_number(self) -> None:
+    def test_number_of_cached_manifests_is_limited(self) -> None:
         bucket = VirtualBucket()
         storage = storage_at(bucket, SEALED)
         made = []

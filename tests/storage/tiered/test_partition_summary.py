@@ -1,4 +1,4 @@
-"""What a summary says of segments is what their manifests say; what is no summary is not taken for one."""
+"""Partition summaries contain the metadata of the manifests; other bytes are refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
 
 
 @given(st.lists(segments(), max_size=20))
-def test_what_is_put_into_it_comes_out(given: list[RemoteLogSegmentMetadata]) -> None:
+def test_encoded_summary_is_decoded(given: list[RemoteLogSegmentMetadata]) -> None:
     assert list(decode(PartitionSummaryBuilder(given).encode()).segments(WHERE)) == given
 
 
@@ -72,7 +72,7 @@ SOME = RemoteLogSegmentMetadata(
 )
 
 
-def test_any_wrong_bit_is_noticed() -> None:
+def test_flipped_bit_is_detected() -> None:
     whole = PartitionSummaryBuilder([SOME]).encode()
     for at in range(len(whole)):
         broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
@@ -82,13 +82,13 @@ def test_any_wrong_bit_is_noticed() -> None:
             decode(whole[:at])
 
 
-def test_a_segment_that_does_not_fit_is_refused() -> None:
+def test_segment_that_format_cannot_hold_is_refused() -> None:
     builder = PartitionSummaryBuilder([SOME])
     with pytest.raises(ValueError, match="cannot be represented"):
         builder.add(replace(SOME, end_offset=SOME.start_offset + (1 << 32)))
 
 
-def test_a_summary_sorts_before_segments_and_a_later_epochs_behind() -> None:
+def test_summary_key_sorts_before_segments_and_by_epoch() -> None:
     first = replace(SOME, start_offset=0, id=RemoteLogSegmentId(WHERE, UUID(int=0)))
     assert summary_key(WHERE, 7) < summary_key(WHERE, 12) < segment_key(first, ".index")
     assert summary_key(WHERE, NO_LEADER) < summary_key(WHERE, 0)
@@ -100,7 +100,7 @@ def test_a_summary_sorts_before_segments_and_a_later_epochs_behind() -> None:
     assert keys_from(WHERE, 100) < segment_key(SOME, ".index") < keys_from(WHERE, 101)
 
 
-def test_the_latest_leaders_is_kept_and_all_go_with_the_partition() -> None:
+def test_latest_summary_is_kept_and_removed_with_partition() -> None:
     objects = VirtualObjectStore()
     storage = ObjectStoreStorage(objects, SeededEntropy(1))
     storage.put_summary(WHERE, 3, b"old")

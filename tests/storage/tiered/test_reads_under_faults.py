@@ -1,5 +1,5 @@
-"""Several readers of one log while the store fails, is slow, or hands out less: whatever they get is right,
-and once no problems found again, they get all."""
+"""Concurrent readers of one log while the store fails, is slow, or returns truncated data: every
+result is correct, and after the faults end every reader gets all records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FaultyStore(Store):
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_nobody_reads_what_is_not_there(
+async def test_readers_get_only_correct_records_during_store_faults(
     seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     monkeypatch.setattr(remote_log_reader, "FETCH_BYTES", 200)
@@ -80,7 +80,7 @@ async def test_nobody_reads_what_is_not_there(
 
 
 async def _read_about(readers: Readers, rng: random.Random) -> None:
-    """From here and there, onwards for a while, giving up at times."""
+    """Sequential reads from random offsets, some of them cancelled."""
     log, offset = readers.tiers.log, 0
     for _ in range(ROUNDS):
         if rng.random() < 0.2:
@@ -112,5 +112,5 @@ async def _read_all(readers: Readers) -> None:
         try:
             found += await readers.offsets(len(found))
         except RemoteStorageError:
-            await trio.sleep(0.1)  # what failed before is asked for anew
+            await trio.sleep(0.1)  # failed fetches are repeated
     assert found == list(range(start))

@@ -1,4 +1,4 @@
-"""Which transactions were aborted among records of the remote tier: those that the local log would tell."""
+"""Aborted transactions of records in the remote tier are those that the local log returned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.remote_log_reads import TIERED, Tiers
 
 
 def append_transactions(world: World) -> None:
-    """Producer 7 aborts every other transaction, of three batches; 8 has one open for long."""
+    """Producer 7 aborts every other transaction of three batches; producer 8 has a long open one."""
     world.append(idempotent(8, 0, transactional=True))
     for number in range(8):
         for each in range(3):
@@ -40,7 +40,7 @@ def with_transactions() -> Tiers:
     return tiers
 
 
-async def test_t35_aborted_transactions_are_those_that_the_local_log_would_tell() -> None:
+async def test_t35_remote_aborted_transactions_equal_local_ones() -> None:
     """T-35, E10."""
     tiers = with_transactions()
     local = World(dataclasses.replace(TIERED, remote_storage_enable=False))
@@ -54,8 +54,8 @@ async def test_t35_aborted_transactions_are_those_that_the_local_log_would_tell(
             found.unpin()
 
 
-async def test_e10_few_index_fetches_with_no_cache_at_all() -> None:
-    """E10: a cache of one byte."""
+async def test_e10_search_without_cache_fetches_few_indexes() -> None:
+    """E10: the cache has one byte."""
     tiers = with_transactions()
     tiers.limit_bytes = 1
     async with tiers.readers() as readers:
@@ -80,7 +80,8 @@ steps = st.lists(
 
 
 def play(world: World, *parts: list[Step]) -> World:
-    """Each part is of the next epoch; what is open at the end is committed, and some more follows."""
+    """Each part is in the next epoch; open transactions are committed at the end, and more
+    records follow."""
     sequences = {7: 0, 8: 0}
     open_: dict[int, None] = {}
     for epoch, part in enumerate(parts):
@@ -103,7 +104,8 @@ def play(world: World, *parts: list[Step]) -> World:
 
 
 def of_two_leaders(before: list[Step], theirs: list[Step], ours: list[Step]) -> Tiers:
-    """Both have what was `before`, and copied all they have; ours is the history that counts."""
+    """Both leaders have the records `before` and copied all their segments; the log has the
+    second lineage."""
     large = dataclasses.replace(TIERED, internal_segment_bytes=1000)
     deposed = Tiers(play(World(large), before + theirs))
     deposed.copy_and_expire()
@@ -133,11 +135,11 @@ async def check_aborted(tiers: Tiers, local: World) -> None:
     ],
     ids=str,
 )
-async def test_t60_markers_of_a_history_that_is_no_more_are_not_believed(
+async def test_t60_markers_of_diverging_segment_are_ignored(
     theirs: list[Step], ours: list[Step]
 ) -> None:
-    """T-60, T-35: what was committed was left out, for a deposed leader had aborted it; and what was
-    aborted was given out, for its segment said that nothing later can matter."""
+    """T-60, T-35: markers of a deposed leader hide committed records, or its segment ends the
+    search too early, and aborted records are returned."""
     before: list[Step] = [(7, "send"), (7, "send")]
     without_tiers = dataclasses.replace(TIERED, remote_storage_enable=False)
     local = play(World(without_tiers), before, ours)
@@ -146,7 +148,7 @@ async def test_t60_markers_of_a_history_that_is_no_more_are_not_believed(
 
 @settings(max_examples=50)
 @given(before=steps, theirs=steps, ours=steps)
-def test_t60_aborted_transactions_are_those_of_our_history(
+def test_t60_aborted_transactions_follow_lineage_of_log(
     before: list[Step], theirs: list[Step], ours: list[Step]
 ) -> None:
     without_tiers = dataclasses.replace(TIERED, remote_storage_enable=False)
@@ -155,18 +157,18 @@ def test_t60_aborted_transactions_are_those_of_our_history(
 
 
 def keep_on_disk(tiers: Tiers, size_bytes: int) -> None:
-    """Local retention is that from now on, and takes what is copied."""
+    """Set local retention, and delete the copied segments."""
     log = tiers.log
     log.update_config(dataclasses.replace(log.config, local_retention_bytes=size_bytes))
     log.delete_expired(NOW_MS)
     log.remove_deleted(NOW_MS)
 
 
-async def test_t35_a_marker_that_leaves_the_disk_under_the_search_is_found(
+async def test_t35_marker_deleted_locally_during_search_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """T-35: the segment with it is copied, and on the disk still when the remote tier is looked through,
-    and gone when the disk is: a reader of what is committed got aborted records."""
+    """T-35: the segment with the marker is copied. It is still local while the remote tier is
+    searched, and deleted while the local log is searched."""
     tiers = Tiers()
     keep_on_disk(tiers, 1 << 20)
     for number in range(6):
@@ -193,7 +195,7 @@ async def test_t35_a_marker_that_leaves_the_disk_under_the_search_is_found(
 
 
 def after_each(tiers: Tiers, monkeypatch: pytest.MonkeyPatch, during: Any, then: Any) -> None:
-    """`then` is done when a call of `during` has its answer, before who asked knows."""
+    """`then` runs after each call of `during` has its result, before the caller continues."""
     run = tiers.offload.run
 
     async def late(fn: Any, *args: Any, lane: str) -> Any:
@@ -206,7 +208,7 @@ def after_each(tiers: Tiers, monkeypatch: pytest.MonkeyPatch, during: Any, then:
 
 
 def with_one_aborted() -> Tiers:
-    """Three batches of a transaction, which ends in the segment behind theirs."""
+    """A transaction of three batches whose marker is in the next segment."""
     tiers = Tiers()
     for number in range(3):
         tiers.append(idempotent(7, number, transactional=True))
@@ -221,10 +223,10 @@ def with_one_aborted() -> Tiers:
 
 
 @pytest.mark.parametrize("start", [1, 2, 8])
-async def test_t35_what_was_aborted_is_not_given_out_when_the_logs_start_moves_under_a_read(
+async def test_t35_log_start_advance_during_read_returns_no_aborted_records(
     start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T-35: within the segment or past it; the log forgets the epochs by which markers are found."""
+    """T-35: within the segment or past it. The log removes the epochs by which markers are found."""
     tiers = with_one_aborted()
     move = partial(tiers.log.advance_log_start, start, "DeleteRecords")
     after_each(tiers, monkeypatch, tiers.store.fetch_segment, move)
@@ -236,10 +238,11 @@ async def test_t35_what_was_aborted_is_not_given_out_when_the_logs_start_moves_u
         found.unpin()
 
 
-async def test_t35_transactions_of_a_segment_that_is_deleted_under_a_read_are_not_none(
+async def test_t35_segment_deleted_during_read_is_no_empty_transaction_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """T-35: its leader deleted it, and this node, which serves reads too, has not heard of it."""
+    """T-35: the leader deleted the segment, and this node, which serves reads too, has not read
+    the event."""
     tiers = with_one_aborted()
 
     def delete() -> None:
@@ -254,10 +257,10 @@ async def test_t35_transactions_of_a_segment_that_is_deleted_under_a_read_are_no
         assert not readers.indexes.has(second), "it was kept as one without any"
 
 
-async def test_t35_a_segment_whose_deletion_begins_under_a_read_is_looked_for_again(
+async def test_t35_segment_with_started_deletion_is_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """T-35: the one that has its marker is passed over, then."""
+    """T-35: otherwise the segment with the marker would be skipped."""
     tiers = with_one_aborted()
     known = list(tiers.metadata.known)
 
@@ -275,8 +278,8 @@ async def test_t35_a_segment_whose_deletion_begins_under_a_read_is_looked_for_ag
         found.unpin()
 
 
-async def test_t35_a_reader_goes_on_in_the_copy_that_counts() -> None:
-    """Where it stopped in another one it is not told for ever to ask again."""
+async def test_t35_reader_continues_in_readable_copy() -> None:
+    """A reader that stopped in another copy must not get a retriable error forever."""
     tiers = Tiers()
     for _ in range(12):
         tiers.append(batch(2))

@@ -1,4 +1,4 @@
-"""The cache of remote segments' indexes: bounded, shared, believed only after a look, and never needed."""
+"""Disk cache of remote indexes: limit, shared fetches, validation of files, and disk failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def fetch(readers: Readers, number: int, kind: IndexType = IndexType.OFFSE
     return bytes(await readers.indexes.fetch(readers.tiers.metadata.known[number], kind))
 
 
-async def test_t10_an_index_is_fetched_once_and_kept_under_kafkas_name() -> None:
+async def test_t10_index_is_fetched_once_and_stored_under_kafka_name() -> None:
     """T-10."""
     tiers = filled()
     segment = tiers.metadata.known[1]
@@ -55,7 +55,7 @@ async def test_t10_an_index_is_fetched_once_and_kept_under_kafkas_name() -> None
         assert names(tiers) == sorted(name_of(segment, kind) for kind in KINDS)
 
 
-async def test_two_readers_fetch_once() -> None:
+async def test_concurrent_readers_share_fetch() -> None:
     tiers = filled()
     found: list[bytes] = []
     async with tiers.readers() as readers:
@@ -71,7 +71,7 @@ async def test_two_readers_fetch_once() -> None:
         assert readers.indexes.fetches == 1
 
 
-async def test_a_restart_finds_what_there_is() -> None:
+async def test_restart_reuses_cached_indexes() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         before = [await fetch(readers, number) for number in range(5)]
@@ -87,7 +87,7 @@ async def test_a_restart_finds_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("damage", ["longer", "out of the segment", "gone", "shorter"])
-async def test_a_file_that_is_wrong_is_fetched_again(damage: str) -> None:
+async def test_corrupt_cached_index_is_fetched_again(damage: str) -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         right = await fetch(readers, 1)
@@ -106,7 +106,7 @@ async def test_a_file_that_is_wrong_is_fetched_again(damage: str) -> None:
         assert readers.indexes.fetches == 1
 
 
-async def test_transactions_that_are_zeros_are_not_taken_for_none() -> None:
+async def test_transaction_index_of_zeros_is_not_empty() -> None:
     tiers = filled()
     segment = tiers.metadata.known[0]
     async with tiers.readers() as readers:
@@ -116,7 +116,7 @@ async def test_transactions_that_are_zeros_are_not_taken_for_none() -> None:
         assert names(tiers) == []
 
 
-async def test_the_least_recently_used_go() -> None:
+async def test_least_recently_used_indexes_are_evicted() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         size = len(await fetch(readers, 0))
@@ -126,12 +126,12 @@ async def test_the_least_recently_used_go() -> None:
         assert readers.indexes.total_bytes == 3 * size
         known = tiers.metadata.known
         assert names(tiers) == sorted(name_of(known[n], IndexType.OFFSET) for n in (0, 2, 3))
-        tiers.limit_bytes = size  # dynamic: the next one sees to it
+        tiers.limit_bytes = size  # dynamic config: the next store applies it
         await fetch(readers, 4)
         assert names(tiers) == [name_of(known[4], IndexType.OFFSET)]
 
 
-async def test_what_nobody_uses_for_long_goes() -> None:
+async def test_unused_indexes_are_evicted_after_ttl() -> None:
     tiers = filled(ttl_ms=1000)
     async with tiers.readers() as readers:
         await fetch(readers, 0)
@@ -144,7 +144,7 @@ async def test_what_nobody_uses_for_long_goes() -> None:
         assert names(tiers) == sorted(name_of(known[n], IndexType.OFFSET) for n in (1, 2))
 
 
-async def test_those_of_deleted_segments_go() -> None:
+async def test_indexes_of_deleted_segments_are_removed() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         for kind in KINDS:
@@ -154,7 +154,7 @@ async def test_those_of_deleted_segments_go() -> None:
         assert names(tiers) == sorted(name_of(tiers.metadata.known[1], kind) for kind in KINDS)
 
 
-async def test_a_full_disk_costs_no_more_than_the_cache() -> None:
+async def test_full_disk_disables_cache_only() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         tiers.log_world.disk.fail(f"{HERE}/*", errno.ENOSPC, {"write"})
@@ -166,7 +166,7 @@ async def test_a_full_disk_costs_no_more_than_the_cache() -> None:
         assert readers.indexes.total_bytes > 0
 
 
-async def test_an_error_of_the_store_is_every_askers() -> None:
+async def test_store_error_is_raised_to_all_callers() -> None:
     tiers = filled()
     tiers.store.error = RemoteStorageUnavailable("503")
     failed = 0
@@ -188,7 +188,7 @@ async def test_an_error_of_the_store_is_every_askers() -> None:
 
 @pytest.mark.parametrize("cut_at", [1, 2, 3])
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_crash_at_any_sync_leaves_only_whole_files(cut_at: int, after: bool) -> None:
+async def test_crash_at_any_sync_leaves_only_complete_files(cut_at: int, after: bool) -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         right = [await fetch(readers, 1, kind) for kind in KINDS]

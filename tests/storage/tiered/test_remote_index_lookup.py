@@ -1,5 +1,5 @@
-"""Where an offset index says that a batch is: never behind its first byte, never before its last, nor that
-of the next."""
+"""Position of a batch by the offset index of a remote segment: at or before its first byte, at or
+after its last, not in the next batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BASE = 1000
     st.lists(st.tuples(st.integers(1, 5), st.integers(61, 500), st.booleans()), min_size=1),
     st.integers(0, 200),
 )
-def test_an_offsets_batch_lies_between_what_the_index_says(
+def test_index_positions_enclose_batch_of_offset(
     batches: list[tuple[int, int, bool]], ahead: int
 ) -> None:
-    """Each batch has so many offsets and bytes; not every one has an entry."""
+    """Batches of these numbers of offsets and bytes; not every batch has an index entry."""
     index = b""
     offset, position, spans = BASE, 0, []
     for count, size, has_entry in batches:

@@ -1,4 +1,4 @@
-"""What is known of a partition's remote segments (T-23 to T-27, E15, E16, S-01, S-02)."""
+"""Remote log segment metadata of one partition (T-23 to T-27, E15, E16, S-01, S-02)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def numbers(metadata: RemoteLogMetadataCache, epoch: int | None = None) -> list[
     return [each.id.id.int for each in metadata.segments(epoch)]
 
 
-def test_a_copy_is_read_only_between_its_end_and_its_deletion() -> None:
+def test_copy_is_readable_only_while_finished() -> None:
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
     seen = []
     for event in (copy, *(becomes(copy, state) for state in (FINISHED, DELETING, DELETED))):
@@ -57,7 +57,7 @@ def test_a_copy_is_read_only_between_its_end_and_its_deletion() -> None:
     assert seen == [(None, [1], 0), (1, [1], 100), (None, [1], 0), (None, [], 0)]
 
 
-def test_only_copy_segment_started_begins_a_segment() -> None:
+def test_t23_segment_starts_with_copy_segment_started() -> None:
     """T-23."""
     for state in (FINISHED, DELETING, DELETED):
         metadata = RemoteLogMetadataCache(FOO_0)
@@ -67,7 +67,7 @@ def test_only_copy_segment_started_begins_a_segment() -> None:
         assert numbers(metadata) == []
 
 
-def test_an_update_never_starts_a_copy_and_needs_a_segment() -> None:
+def test_t24_update_needs_existing_segment() -> None:
     """T-24."""
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
     with pytest.raises(RemoteResourceNotFound):
@@ -77,7 +77,7 @@ def test_an_update_never_starts_a_copy_and_needs_a_segment() -> None:
         metadata.apply(becomes(copy, STARTED))
 
 
-def test_a_state_said_again_changes_nothing() -> None:
+def test_repeated_state_changes_nothing() -> None:
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
     metadata.apply(copy)
     metadata.apply(copy)
@@ -87,8 +87,8 @@ def test_a_state_said_again_changes_nothing() -> None:
     assert metadata.size_bytes(0) == 100
 
 
-def test_a_failed_copy_is_deleted_without_ever_being_read() -> None:
-    """T-25: 0 to 2; E15: a copy under way is not sized."""
+def test_t25_failed_copy_is_deleted_without_being_readable() -> None:
+    """T-25: state 0 to 2; E15: an unfinished copy has no size."""
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
     metadata.apply(copy)
     assert (metadata.size_bytes(0), metadata.highest_offset(0)) == (0, None)
@@ -98,7 +98,7 @@ def test_a_failed_copy_is_deleted_without_ever_being_read() -> None:
     assert (metadata.unfinished(), metadata.epochs(), len(metadata)) == ([], [], 0)
 
 
-def test_a_copy_is_given_up_unless_it_is_finished() -> None:
+def test_deletion_of_unfinished_copy_is_refused_once_finished() -> None:
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
     given_up = replace(becomes(copy, DELETING), unless_finished=True)
     metadata.apply(copy)
@@ -113,7 +113,7 @@ def test_a_copy_is_given_up_unless_it_is_finished() -> None:
         metadata.apply(becomes(copy, FINISHED))
 
 
-def test_the_deletion_of_a_partition() -> None:
+def test_t27_partition_deletion_states() -> None:
     """T-27."""
     metadata = RemoteLogMetadataCache(FOO_0)
     marked, started, finished = (
@@ -129,7 +129,7 @@ def test_the_deletion_of_a_partition() -> None:
     assert metadata.deletion == finished
 
 
-def test_an_offset_is_found_by_the_epoch_that_it_was_written_in() -> None:
+def test_offset_is_found_by_its_leader_epoch() -> None:
     metadata = with_copies(segment(1, 0, 9, [(0, 0), (2, 6)]), segment(2, 10, 19, [(2, 10)]))
     found = {(e, o): number_of(metadata.find(e, o)) for e in (0, 1, 2) for o in (0, 5, 6, 10, 20)}
     assert {at: number for at, number in found.items() if number} == {
@@ -140,8 +140,8 @@ def test_an_offset_is_found_by_the_epoch_that_it_was_written_in() -> None:
     }
 
 
-def test_the_larger_of_two_copies_is_read() -> None:
-    """E15: both leaders copied, the second in a segment that has all of the first's."""
+def test_larger_of_two_copies_is_readable() -> None:
+    """E15: both leaders copied, the second in a segment that contains the first's."""
     for first, second in [((0, 100), (0, 200)), ((10, 90), (5, 100)), ((0, 9), (0, 9))]:
         metadata = with_copies(segment(1, *first), segment(2, *second))
         assert number_of(metadata.find(0, second[1])) == 2
@@ -149,20 +149,20 @@ def test_the_larger_of_two_copies_is_read() -> None:
         assert numbers(metadata) == ([1, 2] if first[0] <= second[0] else [2, 1])
 
 
-def test_a_smaller_copy_that_comes_later_hides_nothing() -> None:
-    """Kafka's cache finds 50-100 for offset 150, and thus nothing."""
+def test_smaller_later_copy_hides_no_offsets() -> None:
+    """Kafka's cache finds 50-100 for offset 150, and thus no segment."""
     metadata = with_copies(segment(1, 0, 200), segment(2, 50, 100))
     assert [number_of(metadata.find(0, offset)) for offset in (40, 75, 150)] == [1, 1, 1]
 
 
-def test_the_smaller_copy_is_read_again_when_the_larger_goes() -> None:
+def test_smaller_copy_is_readable_after_larger_is_deleted() -> None:
     metadata = with_copies(segment(1, 10, 20), segment(2, 10, 15), segment(3, 0, 30))
     metadata.apply(becomes(segment(3, 0, 30), DELETING))
     assert [number_of(metadata.find(0, offset)) for offset in (5, 10, 20, 25)] == [None, 1, 1, None]
 
 
-def test_an_unclean_election_leaves_two_histories() -> None:
-    """T-61's remote tier: seg-0-3 of either leader, and seg-4-5 of the second."""
+def test_unclean_leader_election_leaves_two_lineages() -> None:
+    """The remote tier of T-61: seg-0-3 of both leaders, and seg-4-5 of the second."""
     metadata = with_copies(
         segment(1, 0, 3, [(0, 0)]), segment(2, 0, 3, [(1, 0)]), segment(3, 4, 5, [(0, 4), (2, 5)])
     )
@@ -174,8 +174,9 @@ def test_an_unclean_election_leaves_two_histories() -> None:
     assert [metadata.highest_offset(epoch) for epoch in range(4)] == [4, 3, 5, None]
 
 
-def test_a_copy_without_records_of_an_epoch_lies_within_the_one_before() -> None:
-    """It ends where the epoch's other copy does, a record before it starts; whichever came first."""
+def test_copy_without_records_of_epoch_is_covered_by_previous_copy() -> None:
+    """It ends at the end of the other copy of the epoch, one record before it starts; in either
+    order of arrival."""
     before, without = segment(1, 0, 4), segment(2, 5, 9, ((0, 5), (1, 5)))
     for order in ((before, without), (without, before)):
         metadata = RemoteLogMetadataCache(FOO_0)
@@ -185,8 +186,8 @@ def test_a_copy_without_records_of_an_epoch_lies_within_the_one_before() -> None
         assert metadata.size_bytes(0) == metadata.size_bytes(1) == 100
 
 
-def test_the_highest_offset_stays_when_the_copies_go() -> None:
-    """T-31 walks epochs by it: what was copied once is not copied again because it expired."""
+def test_t31_highest_offset_is_kept_after_deletion() -> None:
+    """T-31: expired segments must not be copied again."""
     copy = segment(1, 0, 9)
     metadata = with_copies(copy)
     metadata.apply(becomes(copy, DELETING))
@@ -194,8 +195,8 @@ def test_the_highest_offset_stays_when_the_copies_go() -> None:
     assert (metadata.highest_offset(0), metadata.epochs()) == (9, [])
 
 
-def test_sizes_by_epoch() -> None:
-    """S-01, E16: a segment of several epochs counts in each; an epoch that is not there is 0."""
+def test_s01_sizes_by_epoch() -> None:
+    """S-01, E16: a segment of several epochs counts in each; an unknown epoch has size 0."""
     metadata = with_copies(
         segment(1, 0, 9, [(0, 0)]),
         segment(2, 10, 19, [(0, 10), (1, 15)]),
@@ -208,8 +209,8 @@ def test_sizes_by_epoch() -> None:
     assert metadata.lineage_bytes(lineage, 50) == 500
 
 
-def test_transactions_are_found_past_any_number_of_segments_without() -> None:
-    """T-35: 1,000 segments, of which two have a transaction index."""
+def test_t35_segments_without_transaction_index_are_skipped() -> None:
+    """T-35: 1,000 segments, two of which have a transaction index."""
     copies = [
         segment(n, 10 * n, 10 * n + 9, txn_index_empty=n not in (300, 700)) for n in range(1, 1000)
     ]
@@ -218,7 +219,7 @@ def test_transactions_are_found_past_any_number_of_segments_without() -> None:
     assert [number_of(each) for each in found] == [300, 300, 700, 700, None]
 
 
-def test_custom_metadata_that_grows_a_row() -> None:
+def test_custom_metadata_may_enlarge_row() -> None:
     metadata = RemoteLogMetadataCache(FOO_0)
     for number in range(3):
         metadata.apply(segment(number, number, number))
@@ -229,7 +230,7 @@ def test_custom_metadata_that_grows_a_row() -> None:
     assert metadata.size_bytes(0) == 300
 
 
-def test_a_walk_is_not_disturbed_by_what_comes_and_goes() -> None:
+def test_iteration_continues_during_concurrent_changes() -> None:
     copies = [segment(n, 10 * n, 10 * n + 9) for n in range(10)]
     walks: list[Callable[[RemoteLogMetadataCache], Iterator[RemoteLogSegmentMetadata]]] = [
         RemoteLogMetadataCache.segments,
@@ -249,8 +250,8 @@ def test_a_walk_is_not_disturbed_by_what_comes_and_goes() -> None:
         assert seen == [0, 10, 20, 30, 50, 55, 60, 70, 80, 90]
 
 
-def test_t39_a_timestamp_is_looked_for_past_any_number_of_segments() -> None:
-    """T-39: of their largest timestamps, which need not grow, all that are asked about are found."""
+def test_t39_segments_below_timestamp_are_skipped() -> None:
+    """T-39: the largest timestamps need not increase."""
     times = [(37_037 * n) % 1_000_000 for n in range(2500)]
     times[7], times[2000] = -1, 1 << 60
     copies = [replace(segment(n, n, n), max_timestamp_ms=each) for n, each in enumerate(times)]
@@ -260,7 +261,7 @@ def test_t39_a_timestamp_is_looked_for_past_any_number_of_segments() -> None:
         assert found == [n for n, each in enumerate(times) if each >= timestamp]
 
 
-def test_segments_that_are_all_gone_leave_no_rows() -> None:
+def test_deleted_segments_leave_no_rows() -> None:
     metadata = RemoteLogMetadataCache(FOO_0)
     copies = [segment(n, n, n) for n in range(3000)]
     for round_ in range(3):
@@ -281,9 +282,7 @@ def lineages(draw: st.DrawFn) -> list[EpochStart]:
 
 @settings(max_examples=150, deadline=None)
 @given(any_events, lineages(), st.integers(0, 60))
-def test_any_history_as_the_model_has_it(
-    events: Events, lineage: list[EpochStart], log_end: int
-) -> None:
+def test_random_events_match_model(events: Events, lineage: list[EpochStart], log_end: int) -> None:
     model, metadata = Model(), RemoteLogMetadataCache(FOO_0)
     play(events, model, metadata)
     check_against(model, metadata)
@@ -298,7 +297,7 @@ def test_any_history_as_the_model_has_it(
 
 @settings(max_examples=50, deadline=None)
 @given(any_events, any_events)
-def test_rows_restored_in_any_order_know_the_same(events: Events, more: Events) -> None:
+def test_rows_restored_in_any_order_are_equal(events: Events, more: Events) -> None:
     model, before = Model(), RemoteLogMetadataCache(FOO_0)
     play(events, model, before)
     metadata = RemoteLogMetadataCache(FOO_0)
@@ -311,8 +310,8 @@ def test_rows_restored_in_any_order_know_the_same(events: Events, more: Events) 
     check_against(model, metadata)
 
 
-def test_a_segment_takes_less_than_100_bytes() -> None:
-    """Resident, with all that finds it: over 3,000 segments."""
+def test_segment_takes_less_than_100_bytes() -> None:
+    """Resident memory with all tables, over 3,000 segments."""
     copies = [segment(n, 10 * n, 10 * n + 9) for n in range(3_000)]
     gc.collect()
     tracemalloc.start()
@@ -323,13 +322,13 @@ def test_a_segment_takes_less_than_100_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert len(metadata) == 3_000
-    of_it = tracemalloc.Filter(True, "*/storage/tiered/*")  # other threads allocate, too
+    of_it = tracemalloc.Filter(True, "*/storage/tiered/*")  # excludes allocations of other threads
     resident = sum(each.size for each in kept.filter_traces([of_it]).statistics("filename"))
     assert resident / 3_000 < 100
 
 
-def test_one_without_records_of_an_epoch_comes_back_when_what_covers_it_goes() -> None:
-    """It ends in that epoch where it starts: behind the other's end."""
+def test_copy_without_records_of_epoch_is_readable_after_covering_copy_is_deleted() -> None:
+    """In that epoch it ends where it starts, behind the other's end."""
     other = segment(1, 8, 15, [(0, 8)])
     both = segment(2, 16, 16, [(0, 16), (1, 16)], size=7)
     metadata = with_copies(both, other)
@@ -338,8 +337,9 @@ def test_one_without_records_of_an_epoch_comes_back_when_what_covers_it_goes() -
     assert metadata.size_bytes(0) == both.size_bytes
 
 
-def test_what_was_copied_twice_counts_once() -> None:
-    """S-02: the next leader did not know yet of a copy of the last one, and copied it again."""
+def test_s02_repeated_copy_counts_once() -> None:
+    """S-02: the next leader did not know a copy of the previous one, and copied the segment
+    again."""
     metadata = with_copies(segment(1, 0, 9, [(0, 0)]), segment(2, 10, 19, [(0, 10)]))
     for again in (segment(3, 10, 19, [(0, 10)]), segment(4, 10, 29, [(0, 10), (1, 20)], size=200)):
         metadata.apply(again)

@@ -1,4 +1,4 @@
-"""Reads of what only the remote tier has: the right batches of the right history, or an error."""
+"""Reads from the remote tier return the batches of the log's lineage, or raise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.remote_log_reads import CACHE_ROOT, TIERED, Tiers, as_bytes
 
 
 def filled(count: int = 30, **more: object) -> Tiers:
-    """Batches of two records, three or so to a segment; a new epoch with each tenth."""
+    """Batches of two records, about three per segment; a new epoch for every tenth batch."""
     tiers = Tiers(**more)  # type: ignore[arg-type]
     for number in range(count):
         tiers.append(batch(2, timestamps=NOW_MS + 2 * number), epoch=number // 10)
@@ -45,7 +45,7 @@ def filled(count: int = 30, **more: object) -> Tiers:
     return tiers
 
 
-async def test_t32_every_offset_below_the_local_log_is_read_from_the_remote_tier() -> None:
+async def test_t32_offsets_below_local_log_are_read_from_remote_tier() -> None:
     """T-32, T-33."""
     tiers = filled()
     start = tiers.log.local_log_start_offset
@@ -58,7 +58,7 @@ async def test_t32_every_offset_below_the_local_log_is_read_from_the_remote_tier
         assert await readers.all_from(0) == list(range(start))
 
 
-async def test_who_goes_on_needs_no_index() -> None:
+async def test_sequential_reader_fetches_no_index() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         await readers.all_from(0)
@@ -68,7 +68,7 @@ async def test_who_goes_on_needs_no_index() -> None:
         assert readers.indexes.fetches == 1
 
 
-async def test_what_was_fetched_is_not_fetched_again() -> None:
+async def test_cached_ranges_are_not_fetched_again() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         await readers.all_from(0)
@@ -79,7 +79,7 @@ async def test_what_was_fetched_is_not_fetched_again() -> None:
 
 
 @pytest.mark.parametrize("at_least_one", [True, False])
-async def test_a_read_is_cut_between_batches(at_least_one: bool) -> None:
+async def test_read_ends_between_batches(at_least_one: bool) -> None:
     tiers = filled()
     size = len(batch(2))
     async with tiers.readers() as readers:
@@ -90,7 +90,7 @@ async def test_a_read_is_cut_between_batches(at_least_one: bool) -> None:
         found.unpin()
 
 
-async def test_nothing_past_the_limit() -> None:
+async def test_read_returns_nothing_past_limit() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         assert await readers.offsets(0, ReadLimits(1 << 20, 2)) == [0, 1]
@@ -98,7 +98,7 @@ async def test_nothing_past_the_limit() -> None:
         assert await readers.offsets(1, ReadLimits(1 << 20, 1)) == []
 
 
-async def test_slices_stay_until_they_were_sent() -> None:
+async def test_slices_stay_readable_until_unpinned() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         found = await readers.read(0)
@@ -110,12 +110,12 @@ async def test_slices_stay_until_they_were_sent() -> None:
         assert readers.ranges.total_bytes < held
 
 
-# Histories
+# Lineages
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])
-async def test_a_segment_of_which_compaction_has_left_nothing_is_passed_over(number: int) -> None:
-    """The topic was compacted before it was tiered; as in Kafka, the segment is there, and empty."""
+async def test_segment_without_records_is_skipped(number: int) -> None:
+    """The topic was compacted before it was tiered; as in Kafka, the empty segment exists."""
     tiers = filled()
     known = tiers.metadata.known
     empty = known[number]
@@ -133,8 +133,8 @@ async def test_a_segment_of_which_compaction_has_left_nothing_is_passed_over(num
             found.unpin()
 
 
-async def test_t60_records_of_a_history_that_is_no_more_are_not_read() -> None:
-    """T-60, E15: a segment that a deposed leader has copied goes on where we part from it."""
+async def test_t60_records_of_diverging_segment_are_not_read() -> None:
+    """T-60, E15: a segment of a deposed leader has more records after the divergence."""
     tiers = filled(2)
     tiers.log.roll()
     tiers.copy_and_expire()
@@ -154,7 +154,7 @@ async def test_t60_records_of_a_history_that_is_no_more_are_not_read() -> None:
             await readers.read(2)
 
 
-async def test_of_two_copies_that_overlap_each_offset_comes_from_its_own() -> None:
+async def test_overlapping_copies_serve_their_own_offsets() -> None:
     """E15, E16."""
     tiers = filled(10)
     first = tiers.metadata.known[0]
@@ -169,11 +169,11 @@ async def test_of_two_copies_that_overlap_each_offset_comes_from_its_own() -> No
         assert await readers.all_from(0) == list(range(start))
 
 
-# What is missing, or wrong
+# Missing segments and corrupt data
 
 
-async def test_an_offset_that_no_segment_has_is_no_reason_to_start_over() -> None:
-    """A consumer must not be reset for metadata that this leader has not read."""
+async def test_offset_without_segment_raises_retriable_error() -> None:
+    """A consumer must not reset its position because this leader has not read all metadata."""
     tiers = filled()
     async with tiers.readers() as readers:
         tiers.metadata.known.pop(0)
@@ -184,7 +184,7 @@ async def test_an_offset_that_no_segment_has_is_no_reason_to_start_over() -> Non
             await readers.read(10)
 
 
-async def test_t33_but_one_that_is_below_the_log_by_now_is() -> None:
+async def test_t33_offset_below_log_start_raises_offset_out_of_range() -> None:
     """T-33: a deleted segment."""
     tiers = filled()
     async with tiers.readers() as readers:
@@ -194,7 +194,7 @@ async def test_t33_but_one_that_is_below_the_log_by_now_is() -> None:
             await readers.read(0)
 
 
-async def test_a_segment_that_goes_under_a_read_is_looked_for_once_more() -> None:
+async def test_segment_deleted_during_read_is_looked_up_again() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         assert await readers.offsets(0) == [0, 1, 2, 3]
@@ -212,7 +212,7 @@ async def test_a_segment_that_goes_under_a_read_is_looked_for_once_more() -> Non
         assert await readers.offsets(2) == [2, 3]
 
 
-async def test_an_object_that_is_cut_short_is_an_error_that_names_it() -> None:
+async def test_truncated_object_raises_error_with_its_name() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         key = tiers.metadata.known[0].id.id, None
@@ -226,7 +226,7 @@ async def test_an_object_that_is_cut_short_is_an_error_that_names_it() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 60), st.integers(1, 255))
-def test_a_byte_of_a_header_that_is_wrong_never_is_wrong_data(at: int, flip: int) -> None:
+def test_corrupt_batch_header_never_returns_wrong_data(at: int, flip: int) -> None:
     tiers = filled(9)
     segment = tiers.metadata.known[0]
     data = bytearray(tiers.store.objects[segment.id.id, None])
@@ -244,11 +244,11 @@ def test_a_byte_of_a_header_that_is_wrong_never_is_wrong_data(at: int, flip: int
             return list(range(found.base_offset, found.next_offset)), str(segment.id)
 
     offsets, text = trio.run(main)
-    assert offsets == right  # what the CRC covers is for the consumer to see
+    assert offsets == right  # consumers check what the CRC covers
     assert str(segment.id) in text
 
 
-async def test_an_index_that_lies_is_fetched_again_and_then_done_without() -> None:
+async def test_wrong_index_is_fetched_again_and_then_not_used() -> None:
     """T-19: the caller may do without the index."""
     tiers = filled()
     async with tiers.readers() as readers:
@@ -266,9 +266,9 @@ async def test_an_index_that_lies_is_fetched_again_and_then_done_without() -> No
         assert other.end_offset in await readers.offsets(other.end_offset)
 
 
-async def test_an_index_of_an_older_kafka_leads_to_the_first_of_several_batches() -> None:
-    """Its entries were for all that a follower appended at once: the last offset of all, and where the first
-    begins."""
+async def test_index_of_older_kafka_leads_to_first_of_several_batches() -> None:
+    """Its entries cover all batches of one append: the last offset of the last one, and the
+    position of the first one."""
     world = World(dataclasses.replace(TIERED, internal_segment_bytes=1000))
     segment = (tiers := filled(log_world=world)).metadata.known[0]
     key = segment.id.id, IndexType.OFFSET
@@ -283,7 +283,7 @@ async def test_an_index_of_an_older_kafka_leads_to_the_first_of_several_batches(
             assert offset in await readers.offsets(offset)
 
 
-async def test_the_store_is_away_and_comes_back() -> None:
+async def test_reads_succeed_after_store_recovers() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         tiers.store.error = RemoteStorageUnavailable("503")
@@ -294,10 +294,10 @@ async def test_the_store_is_away_and_comes_back() -> None:
         assert await readers.offsets(0) == [0, 1, 2, 3]
 
 
-# How much at once
+# Limits
 
 
-async def test_t13_more_reads_than_may_wait_are_refused() -> None:
+async def test_t13_reads_beyond_pending_limit_are_refused() -> None:
     """T-13."""
     tiers = filled(60, reader_limits=ReaderLimits(threads=1, pending_max=1))
     starts = [each.start_offset for each in tiers.metadata.known[:6]]
@@ -319,7 +319,7 @@ async def test_t13_more_reads_than_may_wait_are_refused() -> None:
             assert await readers.offsets(offset)
 
 
-async def test_over_its_quota_nothing_is_fetched() -> None:
+async def test_read_over_quota_fetches_nothing() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         await readers.offsets(0)
@@ -331,7 +331,7 @@ async def test_over_its_quota_nothing_is_fetched() -> None:
         assert await readers.offsets(10)
 
 
-async def test_who_goes_on_is_fetched_ahead_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sequential_reader_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_log_reader, "FETCH_BYTES", 300)
     tiers = filled(60)
     async with tiers.readers() as readers:
@@ -348,8 +348,8 @@ async def test_who_goes_on_is_fetched_ahead_for(monkeypatch: pytest.MonkeyPatch)
         assert len(tiers.store.fetched) == len(set(tiers.store.fetched))
 
 
-async def test_who_reads_slowly_keeps_nobody_from_reading() -> None:
-    """Answers that wait for their readers' sockets leave half of the memory to others."""
+async def test_slow_reader_does_not_block_others() -> None:
+    """Responses that wait for their sockets leave half of the memory to other reads."""
     tiers = filled(60, bytes_max=2000)
     async with tiers.readers() as readers:
         files, held = tiers.log_world.files, []
@@ -367,7 +367,7 @@ async def test_who_reads_slowly_keeps_nobody_from_reading() -> None:
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-async def test_memory_is_bounded_where_the_disk_has_no_room_for_slow_readers(
+async def test_memory_is_bounded_on_full_disk_with_slow_readers(
     autojump_clock: trio.testing.MockClock, is_full: bool
 ) -> None:
     tiers = filled(60, bytes_max=2000, aside_max=1 << 20 if is_full else 500)
@@ -385,8 +385,8 @@ async def test_memory_is_bounded_where_the_disk_has_no_room_for_slow_readers(
         assert await readers.offsets(98) == [98, 99]
 
 
-async def test_a_batch_that_is_larger_than_all_the_memory_is_read() -> None:
-    """KIP-74: or its reader would be stuck for ever."""
+async def test_batch_larger_than_cache_is_read() -> None:
+    """KIP-74: otherwise its reader could not continue."""
     tiers = Tiers(bytes_max=4 << 20)
     tiers.log.update_config(
         dataclasses.replace(
@@ -402,10 +402,10 @@ async def test_a_batch_that_is_larger_than_all_the_memory_is_read() -> None:
         assert await readers.offsets(1, ReadLimits(100, 1000)) == [1]
 
 
-async def test_many_who_read_large_batches_do_not_wait_for_each_other(
+async def test_concurrent_reads_of_large_batches_do_not_deadlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each has the beginning of its batch in memory; nobody's rest has room beside all of those."""
+    """Each read has the beginning of its batch in memory, and no memory is free for the rest."""
     monkeypatch.setattr(remote_log_reader, "FETCH_BYTES", 300)
     monkeypatch.setattr(remote_log_reader, "FETCH_BYTES_MAX", 300)
     tiers = Tiers(bytes_max=6000)
@@ -418,7 +418,7 @@ async def test_many_who_read_large_batches_do_not_wait_for_each_other(
 
         async def read_at(offset: int) -> None:
             read.extend(await readers.offsets(offset, ReadLimits(300, 1000)))
-            assert readers.ranges.total_bytes <= 6000 + 2600  # one comes on top
+            assert readers.ranges.total_bytes <= 6000 + 2600  # one range may exceed the limit
 
         async with trio.open_nursery() as nursery:
             for offset in range(20):
@@ -426,7 +426,7 @@ async def test_many_who_read_large_batches_do_not_wait_for_each_other(
     assert sorted(read) == list(range(20))
 
 
-async def test_a_large_batch_does_not_wait_for_small_reads_to_end(
+async def test_large_batch_is_read_during_continuous_small_reads(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may always be somebody who has more of the memory than it leaves."""
@@ -449,10 +449,10 @@ async def test_a_large_batch_does_not_wait_for_small_reads_to_end(
         assert readers.ranges.total_bytes == 0
 
 
-async def test_a_reader_that_leaves_loses_nothing(
+async def test_cancelled_read_keeps_its_fetch(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The known wound of Kafka's: reads that are given up at 500 ms, and begun anew."""
+    """Unlike in Kafka, where reads are cancelled after 500 ms and start again."""
     tiers = filled()
     tiers.offload.delay_seconds = 1.0
     async with tiers.readers() as readers:
@@ -463,10 +463,10 @@ async def test_a_reader_that_leaves_loses_nothing(
         assert len(tiers.store.fetched) == 1
 
 
-async def test_a_fetch_whose_reader_has_left_makes_room_when_it_is_over(
+async def test_finished_fetch_of_cancelled_read_frees_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody has it pinned by then, and nobody else would say that there is room."""
+    """The range is not pinned by then, so only the fetch can notify waiting reads."""
     tiers = filled()
     first, second = tiers.metadata.known[:2]
     tiers.bytes_max = max(first.size_bytes, second.size_bytes)

@@ -1,4 +1,5 @@
-"""Remote retention: which segments go, why, and where the log starts then (T-36, T-37, S-02, S-03, E15)."""
+"""Remote retention: segments to delete, the reasons, and the new log start offset (T-36, T-37,
+S-02, S-03, E15)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ LOG = RetentionInput(
 
 
 def decide(*args: Any, **more: Any) -> ExpirationDecision:
-    """All steps."""
+    """All steps of a decision."""
     *_, decided = decide_expiration(*args, **more)
     assert decided is not None
     return decided
@@ -44,12 +45,12 @@ THREE = [segment(0, 9), segment(10, 19), segment(20, 29)]
 
 
 def reasons(log: RetentionInput, *segments: RemoteLogSegmentMetadata) -> dict[int, DeletionReason]:
-    """By start offset."""
+    """Reasons by start offset."""
     found = decide(log, segments)
     return {each.segment.start_offset: each.reason for each in found.expired}
 
 
-def test_nothing_expires_without_limits() -> None:
+def test_no_segment_expires_without_limits() -> None:
     found = decide(LOG, THREE)
     assert found.expired == ()
     assert found.log_start_offset is None
@@ -68,7 +69,7 @@ def test_nothing_expires_without_limits() -> None:
         (0, 3, 30),
     ],
 )
-def test_the_oldest_go_while_the_log_is_too_large(
+def test_s03_oldest_segments_expire_by_retention_bytes(
     retention: int, gone: int, start: int | None
 ) -> None:
     """S-03, E7: remote and local-only bytes together; never below the limit."""
@@ -78,7 +79,7 @@ def test_the_oldest_go_while_the_log_is_too_large(
     assert found.log_start_offset == start
 
 
-def test_the_oldest_go_when_they_are_too_old() -> None:
+def test_t36_oldest_segments_expire_by_retention_ms() -> None:
     """T-36, E7."""
     old = [segment(0, 9, newest_ms=999_999), segment(10, 19), segment(20, 29, newest_ms=999_999)]
     found = decide(replace(LOG, retention_ms=1_000_000), old)
@@ -88,8 +89,9 @@ def test_the_oldest_go_when_they_are_too_old() -> None:
     assert found.log_start_offset == 10
 
 
-def test_a_segment_that_is_empty_keeps_nothing_behind_it() -> None:
-    """S-03: of a topic that was compacted once; Kafka deletes it with what is too much behind it."""
+def test_s03_empty_segment_does_not_keep_following_segments() -> None:
+    """S-03: the topic was compacted before; Kafka deletes the segment with the following expired
+    ones."""
     empty, *more = replace(THREE[0], size_bytes=0), *THREE[1:]
     found = decide(replace(LOG, retention_bytes=250), [empty, *more])
     assert [each.segment for each in found.expired] == [empty, THREE[1]]
@@ -97,15 +99,16 @@ def test_a_segment_that_is_empty_keeps_nothing_behind_it() -> None:
     assert decide(replace(LOG, retention_bytes=350), [empty, *more]).expired == ()
 
 
-def test_what_time_takes_counts_for_size() -> None:
+def test_s03_segment_expired_by_time_counts_once_for_size() -> None:
     """S-03: deleted once, counted once."""
     old = [segment(0, 9, newest_ms=1), *THREE[1:]]
     log = replace(LOG, retention_ms=1_000_000, retention_bytes=250)
     assert reasons(log, *old) == {0: DeletionReason.RETENTION_MS}
 
 
-def test_what_is_below_the_logs_start_goes() -> None:
-    """T-37, E6: DeleteRecords(15) deletes what ends before 15; the start stays where it was put."""
+def test_t37_segments_below_log_start_offset_are_deleted() -> None:
+    """T-37, E6: DeleteRecords(15) deletes segments that end before 15; the log start offset stays
+    15."""
     log = replace(LOG, epochs=epochs((0, 15)), log_start_offset=15)
     found = decide(log, THREE)
     assert [(each.segment.start_offset, each.reason) for each in found.expired] == [
@@ -114,21 +117,22 @@ def test_what_is_below_the_logs_start_goes() -> None:
     assert found.log_start_offset is None
 
 
-def test_what_the_logs_start_takes_is_not_taken_twice() -> None:
-    """S-03: 350 bytes, of which 100 go by the log's start: 250 is kept to without another."""
+def test_s03_segment_below_log_start_counts_once_for_size() -> None:
+    """S-03: 350 bytes, of which 100 are below the log start offset: a limit of 250 deletes no
+    more."""
     log = replace(LOG, epochs=epochs((0, 10)), log_start_offset=10, retention_bytes=250)
     assert reasons(log, *THREE) == {0: DeletionReason.LOG_START}
 
 
-def test_what_is_below_the_logs_start_but_of_a_later_epoch_stays() -> None:
-    """E15: its epoch may be of a lineage that was lost; the log's own may have others there."""
+def test_e15_segment_below_log_start_with_later_epoch_is_kept() -> None:
+    """E15: its epoch may be of a lost lineage."""
     log = replace(LOG, epochs=epochs((1, 30)), log_start_offset=30)
     assert reasons(log, segment(0, 9, (2, 0))) == {}
     assert reasons(log, segment(0, 9, (0, 0), (1, 5))) == {0: DeletionReason.LOG_START}
 
 
-def test_segments_outside_the_lineage_are_passed_over() -> None:
-    """E15: they neither go by retention nor keep others."""
+def test_e15_segments_outside_lineage_are_skipped() -> None:
+    """E15: they neither expire by retention nor keep other segments."""
     log = replace(LOG, epochs=epochs((0, 0), (2, 10)), retention_bytes=250)
     lost = segment(5, 19, (0, 5), (1, 8))
     mine = [segment(0, 9), lost, segment(10, 19, (2, 10))]
@@ -139,7 +143,7 @@ def test_segments_outside_the_lineage_are_passed_over() -> None:
     }
 
 
-def test_unfinished_ones_do_not_move_the_start() -> None:
+def test_e15_unfinished_segments_do_not_advance_log_start() -> None:
     """E15: failed copies are no reason to let the log start later."""
     log = replace(LOG, retention_ms=1, retention_bytes=0)
     found = decide(log, [segment(0, 9, state=STARTED), segment(0, 9, state=DELETING, id=4)])
@@ -147,8 +151,9 @@ def test_unfinished_ones_do_not_move_the_start() -> None:
     assert found.log_start_offset is None
 
 
-def test_what_is_left_over_goes() -> None:
-    """T-36, E15, E16: deletions are finished, dangling copies deleted, lost lineages forgotten."""
+def test_unfinished_dangling_and_unreferenced_segments_are_deleted() -> None:
+    """T-36, E15, E16: deletions are completed, dangling copies deleted, and lost lineages
+    removed."""
     log = replace(LOG, epochs=epochs((3, 20)), log_start_offset=20)
     going_on = segment(40, 49, (3, 40), state=STARTED)
     dangling = segment(30, 39, (3, 30), state=STARTED)
@@ -169,8 +174,8 @@ def test_what_is_left_over_goes() -> None:
     assert found.log_start_offset is None
 
 
-def test_what_somebody_is_at_work_on_is_left_alone() -> None:
-    """E15: a copy under way is not deleted, nor is a deletion begun a second time."""
+def test_e15_segments_in_progress_are_kept() -> None:
+    """E15: neither a copy nor a deletion in progress is started again."""
     log = replace(LOG, retention_bytes=0)
     busy = segment(0, 9)
     deleting = segment(10, 19, state=DELETING)
@@ -184,8 +189,8 @@ def test_what_somebody_is_at_work_on_is_left_alone() -> None:
     assert [each.segment.start_offset for each in found.expired] == [20]
 
 
-def test_no_more_is_decided_at_once_than_the_limit() -> None:
-    """The loop is not held up by the retention of a hundred thousand segments; the rest follows."""
+def test_decision_is_limited_in_number_of_segments() -> None:
+    """The next run continues."""
     many = [segment(10 * at, 10 * at + 9, size=1) for at in range(1000)]
     taken = 0
 
@@ -206,9 +211,9 @@ def test_no_more_is_decided_at_once_than_the_limit() -> None:
     assert taken == 1
 
 
-def test_the_loop_is_not_held_up_by_very_many() -> None:
-    """Of epochs before the log's first (a change of leader, then DeleteRecords), or of other histories:
-    decided some at a time, and no more of them than the limit."""
+def test_decision_yields_between_steps() -> None:
+    """Segments of epochs before the log's first (a new leader, then DeleteRecords), or of other
+    lineages."""
     log = replace(LOG, epochs=epochs((3, 10_000)), log_start_offset=10_000, log_end_offset=10_001)
     forgotten = [segment(10 * at, 10 * at + 9) for at in range(1000)]
     *steps, found = decide_expiration(log, [], forgotten, limit=100)
@@ -224,8 +229,8 @@ def test_the_loop_is_not_held_up_by_very_many() -> None:
     assert len(steps) == 1000 // LOOKED_AT_A_STEP
 
 
-def test_records_without_timestamps_are_as_old_as_their_copy() -> None:
-    """They do not go because their time is -1: Kafka goes by when the file was last modified."""
+def test_age_of_segment_without_timestamps_is_age_of_copy() -> None:
+    """They do not expire because of timestamp -1; Kafka uses the modification time of the file."""
     copied = replace(segment(0, 9), max_timestamp_ms=-1, event_timestamp_ms=1_500_000)
     assert decide(replace(LOG, retention_ms=500_000), [copied]).expired == ()
     assert len(decide(replace(LOG, retention_ms=499_999), [copied]).expired) == 1

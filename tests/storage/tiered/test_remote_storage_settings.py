@@ -1,4 +1,4 @@
-"""From a broker's properties to its remote storage (T-02, T-04)."""
+"""Remote storage from a broker's properties (T-02, T-04)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_FILES = VirtualFiles(VirtualDisk())
 
 
 def settings(**values: str) -> RemoteStorageSettings:
-    """`aws_region="x"` is remote.log.storage.aws_region; __ stands for a dot."""
+    """`aws_region="x"` is remote.log.storage.aws_region; `__` stands for a dot."""
     return RemoteStorageSettings(
         OURS
         | BROKERS
@@ -39,31 +39,31 @@ def settings(**values: str) -> RemoteStorageSettings:
 
 
 class TestWhere:
-    def test_a_url(self) -> None:
-        """T-04: what begins with remote.log.storage. reaches the remote storage."""
+    def test_t04_url_is_passed_to_remote_storage(self) -> None:
+        """T-04: properties with the prefix remote.log.storage. are passed to the remote storage."""
         assert settings(url="s3://bucket/here").url() == "s3://bucket/here"
 
-    def test_under_kafkas_prefix_which_goes_first(self) -> None:
-        """T-04 as Kafka 4.x has it: remote.log.storage.manager.impl.prefix, rsm.config. by default."""
+    def test_t04_impl_prefix_takes_precedence(self) -> None:
+        """T-04 as in Kafka 4.x: remote.log.storage.manager.impl.prefix, rsm.config. by default."""
         both = OURS | {"remote.log.storage.url": "file:///a", "rsm.config.url": "file:///b"}
         assert RemoteStorageSettings(both).url() == "file:///b"
         own = both | {"remote.log.storage.manager.impl.prefix": "my.", "my.url": "file:///c"}
         assert RemoteStorageSettings(own).url() == "file:///c"
 
-    def test_a_prefix_of_all_names(self) -> None:
+    def test_prefix_of_object_names(self) -> None:
         assert settings(url="s3://bucket/", prefix="/a/b/").url() == "s3://bucket/a/b"
 
-    def test_kafkas_local_tiered_storage(self) -> None:
+    def test_local_tiered_storage_of_kafka(self) -> None:
         found = RemoteStorageSettings(KAFKAS | {"rsm.config.dir": "/data/a b"}).url()
         assert found == "file:///data/a%20b/kafka-tiered-storage"
 
-    def test_options_of_the_store(self) -> None:
+    def test_store_options(self) -> None:
         found = settings(
             url="s3://b", aws_region="eu", aws__endpoint="http://h:1", compression="lz4"
         )
         assert found.store_options() == {"aws_region": "eu", "aws_endpoint": "http://h:1"}
 
-    def test_patience(self) -> None:
+    def test_timeouts_and_retries(self) -> None:
         assert settings().timeouts() == DEFAULT_STORE_TIMEOUTS
         found = settings(
             connect__timeout__ms="1000", request__timeout__ms="2000", retries="0",
@@ -73,15 +73,15 @@ class TestWhere:
 
 
 class TestForm:
-    def test_as_it_is(self) -> None:
+    def test_default_format_is_unchanged(self) -> None:
         assert settings().form(NO_FILES) == StorageFormat()
 
-    def test_chunks(self) -> None:
+    def test_compression_in_chunks(self) -> None:
         found = settings(compression="zstd", chunk__bytes="65536").form(NO_FILES)
         assert found == StorageFormat(Compression.ZSTD, 65536)
 
     @pytest.mark.parametrize("encrypts", ["true", "false"])
-    def test_keys(self, encrypts: str) -> None:
+    def test_encryption_keys(self, encrypts: str) -> None:
         files = VirtualFiles(VirtualDisk())
         files.make_directory(Path("/etc"))
         key = b64encode(bytes(32)).decode()
@@ -97,7 +97,7 @@ class TestForm:
     @pytest.mark.parametrize(
         "text", ["", "# nothing", "k1", "k1 AAAA", "k1 ?", "k1 {0}\nk1 {0}", "k1 {0} {0}", "\xff"]
     )
-    def test_files_that_are_none_of_keys(self, text: str) -> None:
+    def test_invalid_key_files_are_refused(self, text: str) -> None:
         files = VirtualFiles(VirtualDisk())
         files.make_directory(Path("/etc"))
         key = b64encode(bytes(32)).decode()
@@ -119,7 +119,9 @@ class TestWhatIsWrong:
             (KAFKAS | {"rsm.config.delete.enable": "false"}, "only 'true' is supported"),
         ],
     )  # fmt: skip
-    def test_at_once(self, properties: dict[str, str], says: str) -> None:
+    def test_t02_missing_class_and_unknown_properties_are_refused(
+        self, properties: dict[str, str], says: str
+    ) -> None:
         """T-02: the class is mandatory."""
         with pytest.raises(ValueError, match=says):
             RemoteStorageSettings(properties)
@@ -135,17 +137,17 @@ class TestWhatIsWrong:
             ("encryption__key__file", "/none", "/none"),
         ],
     )
-    def test_of_the_form(self, name: str, value: str, says: str) -> None:
+    def test_invalid_format_properties_are_refused(self, name: str, value: str, says: str) -> None:
         with pytest.raises(ValueError, match=says):
             settings(**{name: value}).form(NO_FILES)
 
     @pytest.mark.parametrize("url", [None, "", "/just/a/path", "bucket"])
-    def test_of_the_place(self, url: str | None) -> None:
+    def test_invalid_url_is_refused(self, url: str | None) -> None:
         with pytest.raises(ValueError, match=r"remote\.log\.storage\.url .*file:///.*s3://"):
             settings(**({} if url is None else {"url": url})).url()
 
     @pytest.mark.parametrize("name", ["retries", "request__timeout__ms"])
-    def test_of_patience(self, name: str) -> None:
+    def test_invalid_timeouts_are_refused(self, name: str) -> None:
         with pytest.raises(ValueError, match="whole number"):
             settings(**{name: "-1"}).timeouts()
 
@@ -153,14 +155,14 @@ class TestWhatIsWrong:
         "place",
         [{"url": "gopher://x"}, {"url": "s3://b", "aws_colour": "blue"}, {"url": "s3://"}],
     )
-    def test_what_the_store_does_not_know(self, place: dict[str, str]) -> None:
+    def test_invalid_store_options_are_refused(self, place: dict[str, str]) -> None:
         named = {f"remote.log.storage.{name}": value for name, value in place.items()}
         with pytest.raises(ValueError):
             open_remote_storage(OURS | named, real_seams())
 
 
-def test_opened_in_a_world() -> None:
-    """Whatever the URL says, a simulated node has the world's store."""
+def test_simulated_node_uses_store_of_world() -> None:
+    """For any URL."""
     world = VirtualWorld(random.Random(1).randrange(100))
     properties = OURS | BROKERS | {"remote.log.storage.url": "s3://b"}
     storage = open_remote_storage(properties, world.node("n").seams)
@@ -168,7 +170,7 @@ def test_opened_in_a_world() -> None:
     assert world.bucket.objects[f"{STEM}.log"] == LOG
 
 
-def test_opened_where_kafka_would(tmp_path: OsPath) -> None:
+def test_local_tiered_storage_uses_kafka_directory(tmp_path: OsPath) -> None:
     """The directory of Kafka's LocalTieredStorage, with its names."""
     storage = open_remote_storage(KAFKAS | {"rsm.config.dir": str(tmp_path)}, real_seams())
     storage.copy_segment(METADATA, DATA)

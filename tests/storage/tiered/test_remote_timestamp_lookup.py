@@ -1,4 +1,4 @@
-"""Offsets by timestamp across both tiers (T-39, E5)."""
+"""Offset lookup by timestamp in both tiers (T-39, E5)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def filled() -> Tiers:
     return tiers
 
 
-async def test_t39_each_timestamp_is_found_as_if_all_were_local() -> None:
+async def test_t39_timestamp_lookup_equals_local_lookup() -> None:
     """T-39, E5."""
     tiers = filled()
     local = World(dataclasses.replace(TIERED, remote_storage_enable=False))
@@ -51,8 +51,8 @@ async def test_t39_each_timestamp_is_found_as_if_all_were_local() -> None:
         assert await readers.timestamps.find_max(tiers.log) == local.log.max_timestamp()
 
 
-async def test_timestamps_are_found_while_fetches_are_over_their_quota() -> None:
-    """As in Kafka: remote.log.manager.fetch.max.bytes.per.second is of fetches."""
+async def test_timestamp_lookup_ignores_fetch_quota() -> None:
+    """As in Kafka: remote.log.manager.fetch.max.bytes.per.second applies to fetches."""
     tiers = filled()
     tiers.over_quota = True
     async with tiers.readers() as readers:
@@ -61,7 +61,7 @@ async def test_timestamps_are_found_while_fetches_are_over_their_quota() -> None
         assert readers.counted == []
 
 
-async def test_not_below_the_logs_start() -> None:
+async def test_timestamp_lookup_starts_at_log_start_offset() -> None:
     tiers = filled()
     tiers.log.advance_log_start(5, "test")
     async with tiers.readers() as readers:
@@ -69,7 +69,7 @@ async def test_not_below_the_logs_start() -> None:
         assert found == TimestampAndOffset(NOW_MS + 15, 5, 0)
 
 
-async def test_the_largest_of_all_may_be_remote() -> None:
+async def test_max_timestamp_may_be_remote() -> None:
     tiers = Tiers()
     for time in (5, 9, 3, 2, 1, 1, 1, 1, 1):
         tiers.append(batch(2, timestamps=NOW_MS + time))
@@ -79,8 +79,8 @@ async def test_the_largest_of_all_may_be_remote() -> None:
         assert found == TimestampAndOffset(NOW_MS + 9, 2, 0)
 
 
-async def test_the_largest_of_all_where_two_copies_begin_alike() -> None:
-    """A leader that was deposed has copied a part of a segment of ours; both end in the same millisecond."""
+async def test_max_timestamp_with_two_copies_of_same_start_offset() -> None:
+    """A deposed leader has copied a part of the segment; both end in the same millisecond."""
     tiers = Tiers()
     for time in (5, 9, 9, 9, 3, 2, 1, 1, 1, 1, 1):
         tiers.append(batch(2, timestamps=NOW_MS + time))
@@ -99,9 +99,9 @@ async def test_the_largest_of_all_where_two_copies_begin_alike() -> None:
         assert found == TimestampAndOffset(NOW_MS + 9, 2, 0)
 
 
-async def test_segments_without_timestamps_tell_when_they_were_sealed() -> None:
-    """As Kafka's LogSegment.largestTimestamp: its expiry takes -1 for very old. They have no record of that
-    time all the same, and their data is not fetched to find out."""
+async def test_segments_without_timestamps_are_not_fetched() -> None:
+    """As in Kafka's LogSegment.largestTimestamp, their metadata has the time when they became
+    inactive. They have no record with that timestamp."""
     tiers = Tiers()
     world = tiers.log_world
     times = [-1, -1, -1, NOW_MS + 9, NOW_MS + 7, -1, -1, -1, -1, -1, -1]
@@ -124,7 +124,7 @@ async def test_segments_without_timestamps_tell_when_they_were_sealed() -> None:
         assert await readers.timestamps.find(tiers.log, NOW_MS + 10) is None
 
 
-async def test_e15_segments_of_another_history_do_not_count() -> None:
+async def test_e15_segments_outside_lineage_are_ignored() -> None:
     """E15."""
     tiers = filled()
     first = tiers.metadata.known[0]
@@ -143,7 +143,7 @@ async def test_e15_segments_of_another_history_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("kind", [IndexType.OFFSET, IndexType.TIMESTAMP])
-async def test_without_an_index_the_segment_is_read_from_its_start(kind: IndexType) -> None:
+async def test_t19_segment_without_index_is_read_from_its_start(kind: IndexType) -> None:
     """T-19."""
     tiers = filled()
     async with tiers.readers() as readers:
@@ -154,8 +154,8 @@ async def test_without_an_index_the_segment_is_read_from_its_start(kind: IndexTy
 
 
 @pytest.mark.parametrize("largest", [False, True])
-async def test_a_segment_that_is_deleted_under_a_search_is_passed_over(largest: bool) -> None:
-    """T-39: the log begins later by then."""
+async def test_t39_segment_deleted_during_lookup_is_skipped(largest: bool) -> None:
+    """T-39: the log start offset is higher by then."""
     tiers = Tiers()
     for time in (9, 9, 9, 9, 8, 7, 6, 5, 4, 3, 2):
         tiers.append(batch(2, timestamps=NOW_MS + time))
@@ -184,7 +184,7 @@ async def test_a_segment_that_is_deleted_under_a_search_is_passed_over(largest: 
 
 
 @pytest.mark.parametrize("wrong", ["no batch", "another batch"])
-async def test_an_index_that_was_damaged_on_the_disk_is_fetched_again(wrong: str) -> None:
+async def test_t10_corrupt_cached_index_is_fetched_again(wrong: str) -> None:
     """T-10: as who reads there has it."""
     tiers = Tiers(World(dataclasses.replace(TIERED, internal_segment_bytes=800)))
     append_to(tiers.log_world)
@@ -205,7 +205,7 @@ async def test_an_index_that_was_damaged_on_the_disk_is_fetched_again(wrong: str
         assert await readers.timestamps.find(tiers.log, NOW_MS + 30) == right
 
 
-async def test_metadata_that_is_not_read_yet_is_an_error() -> None:
+async def test_unread_metadata_raises() -> None:
     tiers = filled()
     tiers.metadata.ready = False
     async with tiers.readers() as readers:
@@ -213,10 +213,10 @@ async def test_metadata_that_is_not_read_yet_is_an_error() -> None:
             await readers.timestamps.find(tiers.log, NOW_MS)
 
 
-async def test_t39_what_leaves_the_disk_under_a_search_is_found(
+async def test_t39_segment_deleted_locally_during_lookup_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was on the disk when the remote tier was searched, and is not when the disk is."""
+    """It is local while the remote tier is searched, and deleted while the local log is searched."""
     tiers = Tiers()
     log, run = tiers.log, tiers.offload.run
 
@@ -241,11 +241,11 @@ async def test_t39_what_leaves_the_disk_under_a_search_is_found(
         assert log.local_log_start_offset > 0
 
 
-async def test_many_who_search_large_batches_do_not_wait_for_each_other(
+async def test_concurrent_lookups_in_large_batches_do_not_deadlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One ListOffsets has all its partitions searched at once. Each search has the beginning of its batch in
-    memory; nobody's rest has room beside all of those."""
+    """ListOffsets searches all its partitions at once. Each lookup has the beginning of its batch
+    in memory, and no memory is free for the rest."""
     monkeypatch.setattr(remote_timestamp_lookup, "SEARCH_BYTES", 300)
     tiers = Tiers(bytes_max=6000)
     tiers.log.update_config(dataclasses.replace(tiers.log.config, internal_segment_bytes=3000))
@@ -259,7 +259,7 @@ async def test_many_who_search_large_batches_do_not_wait_for_each_other(
             first = await readers.timestamps.find(tiers.log, NOW_MS + number)
             assert first is not None
             found.append(first.offset)
-            assert readers.ranges.total_bytes <= 6000 + 2600  # one comes on top
+            assert readers.ranges.total_bytes <= 6000 + 2600  # one range may exceed the limit
 
         with trio.fail_after(5):
             async with trio.open_nursery() as nursery:

@@ -1,4 +1,5 @@
-"""What follows what in the remote tier: every pair of states, written out (T-25, T-27)."""
+"""State transitions of remote log segments and of partition deletions, for every pair of states
+(T-25, T-27)."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ SEGMENT = RemoteLogSegmentMetadata(
 
 
 @pytest.mark.parametrize(("before", "after"), list(product([None, *SegmentState], SegmentState)))
-def test_states_of_a_segment(before: SegmentState | None, after: SegmentState) -> None:
+def test_t25_valid_transitions_of_segment(before: SegmentState | None, after: SegmentState) -> None:
     """T-25."""
     allowed = {(None, 0), (0, 1), (0, 2), (1, 2), (2, 3), (0, 0), (1, 1), (2, 2), (3, 3)}
     assert is_valid_transition(before, after) == ((before, after) in allowed)
@@ -44,7 +45,7 @@ def test_states_of_a_segment(before: SegmentState | None, after: SegmentState) -
 @pytest.mark.parametrize(
     ("before", "after"), list(product([None, *PartitionDeleteState], PartitionDeleteState))
 )
-def test_states_of_a_partitions_deletion(
+def test_t27_valid_transitions_of_partition_deletion(
     before: PartitionDeleteState | None, after: PartitionDeleteState
 ) -> None:
     """T-27."""
@@ -52,11 +53,11 @@ def test_states_of_a_partitions_deletion(
     assert is_valid_delete_transition(before, after) == ((before, after) in allowed)
 
 
-def test_an_epoch_ends_where_the_next_begins_or_the_segment_ends() -> None:
+def test_last_offset_of_epoch_in_segment() -> None:
     assert [SEGMENT.last_offset_of(epoch) for epoch in (2, 3, 5, 7)] == [None, 59, None, 99]
 
 
-def test_an_update_changes_the_state_and_who_published_it() -> None:
+def test_update_changes_state_broker_and_timestamp() -> None:
     update = RemoteLogSegmentMetadataUpdate(SEGMENT.id, 4, 7_000, SegmentState(1), b"elsewhere")
     assert SEGMENT.updated(update) == replace(
         SEGMENT,
@@ -67,6 +68,6 @@ def test_an_update_changes_the_state_and_who_published_it() -> None:
     )
 
 
-def test_an_update_without_custom_metadata_leaves_what_the_copy_wrote() -> None:
+def test_update_without_custom_metadata_keeps_it() -> None:
     update = RemoteLogSegmentMetadataUpdate(SEGMENT.id, 4, 7_000, SegmentState(2), None)
     assert SEGMENT.updated(update).custom_metadata == b"where it is"

@@ -1,4 +1,4 @@
-"""Rows are Kafka's snapshot records, byte for byte, and can be read in place."""
+"""Rows have the bytes of Kafka's snapshot records, and are read in place."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def as_kafka_writes(segment: RemoteLogSegmentMetadata) -> bytes:
 
 
 @given(segments())
-def test_a_row_is_kafkas_snapshot_record(segment: RemoteLogSegmentMetadata) -> None:
+def test_row_equals_kafka_snapshot_record(segment: RemoteLogSegmentMetadata) -> None:
     row = segment_row.pack(segment)
     assert row == as_kafka_writes(segment)
     assert segment_row.check(row, FOO_0) == segment
 
 
 @given(segments(), st.binary(max_size=80), st.binary(max_size=80))
-def test_a_row_is_read_print_sources(
+def test_fields_are_read_in_place(
     segment: RemoteLogSegmentMetadata, before: bytes, behind: bytes
 ) -> None:
     row, at = segment_row.pack(segment), len(before)
@@ -78,7 +78,7 @@ def test_rows_are_ordered_by_start_offset_then_id(found: list[RemoteLogSegmentMe
 
 
 @given(segments(), st.data())
-def test_what_is_no_row_is_refused(segment: RemoteLogSegmentMetadata, data: st.DataObject) -> None:
+def test_invalid_row_is_refused(segment: RemoteLogSegmentMetadata, data: st.DataObject) -> None:
     row = segment_row.pack(segment)
     cut = data.draw(st.integers(0, len(row) - 1))
     with pytest.raises(CorruptRemoteData):
@@ -88,7 +88,7 @@ def test_what_is_no_row_is_refused(segment: RemoteLogSegmentMetadata, data: st.D
 
 
 @given(st.binary(max_size=120))
-def test_garbage_is_refused_and_nothing_else_happens(garbage: bytes) -> None:
+def test_random_bytes_raise_only_corrupt_remote_data(garbage: bytes) -> None:
     try:
         found = segment_row.check(garbage, FOO_0)
     except CorruptRemoteData:
@@ -96,7 +96,7 @@ def test_garbage_is_refused_and_nothing_else_happens(garbage: bytes) -> None:
     assert segment_row.pack(found) == garbage
 
 
-def test_a_segment_of_many_epochs() -> None:
+def test_row_of_many_epochs() -> None:
     segment = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(FOO_0, UUID(int=7)),
         0,
@@ -111,7 +111,7 @@ def test_a_segment_of_many_epochs() -> None:
     assert segment_row.unpack(segment_row.pack(segment), 0, FOO_0) == segment
 
 
-def test_the_usual_row_takes_78_bytes() -> None:
+def test_usual_row_takes_78_bytes() -> None:
     segment = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(FOO_0, UUID(int=7)),
         100,

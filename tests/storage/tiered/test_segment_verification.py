@@ -1,4 +1,4 @@
-"""Segments read from their first byte to their last: whatever is wrong is named."""
+"""Verification of whole segments: every difference is reported with its object."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ FORMS = [StorageFormat(), StorageFormat(Compression.ZSTD, 4096)]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_whole_segment_has_no_problems(form: StorageFormat) -> None:
+def test_complete_segment_has_no_problems(form: StorageFormat) -> None:
     objects, metadata = copied(form)
     assert problems(objects, metadata) == []
     assert problems(objects, None) == []
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_flipped_bit_is_found_in_every_object(form: StorageFormat) -> None:
+def test_flipped_bit_in_any_object_is_reported(form: StorageFormat) -> None:
     for suffix in stored(copied(form)[0]).objects:
         objects, metadata = copied(form)
         key = segment_key(COPY, suffix)
@@ -77,7 +77,7 @@ def test_a_flipped_bit_is_found_in_every_object(form: StorageFormat) -> None:
         assert problem.startswith(f"{key}: ")
 
 
-def test_objects_that_are_missing_cut_or_too_many_are_found() -> None:
+def test_missing_truncated_and_additional_objects_are_reported() -> None:
     objects, metadata = copied()
     objects.delete(segment_key(COPY, ".index"))
     objects.put(segment_key(COPY, ".timeindex"), [b"i" * 11])
@@ -101,13 +101,13 @@ def test_objects_that_are_missing_cut_or_too_many_are_found() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_manifest_that_contradicts_the_metadata(change: dict[str, object]) -> None:
+def test_manifest_that_contradicts_metadata_is_reported(change: dict[str, object]) -> None:
     objects, metadata = copied()
     (problem,) = problems(objects, replace(metadata, **change))
     assert next(iter(change)) in problem
 
 
-def test_what_goes_meanwhile_is_a_problem_to_be_looked_into() -> None:
+def test_object_deleted_during_verification_is_reported() -> None:
     objects, metadata = copied()
     found = SegmentVerification(objects, stored(objects), metadata)
     objects.delete(segment_key(COPY, ".log"))
@@ -128,7 +128,7 @@ def without_manifest(change: Callable[[bytes], bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("read_bytes_max", [100, 1000, 4 << 20])
-def test_without_a_manifest_the_batches_are_checked(
+def test_segment_without_manifest_is_verified_by_batches(
     read_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_verification, "PIECE_BYTES", read_bytes_max)
@@ -140,7 +140,7 @@ def test_without_a_manifest_the_batches_are_checked(
         assert all(problem.startswith(key) for problem in found)
 
 
-def test_without_a_manifest_a_log_that_is_cut_or_ends_elsewhere() -> None:
+def test_truncated_log_without_manifest_is_reported() -> None:
     cut, early, late = (
         without_manifest(lambda log: log[:-1]),
         without_manifest(lambda log: b"".join(BATCHES[:-1])),
@@ -159,8 +159,9 @@ def test_without_a_manifest_a_log_that_is_cut_or_ends_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, len(BATCHES) - 1])
-def test_without_a_manifest_a_log_of_which_compaction_has_left_less_is_well(left: int) -> None:
-    """Kafka copies what it has of a topic that was compacted once: up to where the next segment begins."""
+def test_compacted_log_without_manifest_has_no_problems(left: int) -> None:
+    """Kafka copies the remaining records of a topic that was compacted before; the segment ends
+    where the next one begins."""
     objects, metadata = copied()
     log = b"".join(BATCHES[:left])
     objects.delete(segment_key(COPY, MANIFEST_SUFFIX))
