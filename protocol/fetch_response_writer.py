@@ -12,7 +12,7 @@ from struct import Struct
 from uuid import UUID
 
 from odradek.protocol.codec.primitives import append_count, append_string
-from odradek.protocol.leaders import (
+from odradek.protocol.leader_tags import (
     CURRENT_LEADER,
     CURRENT_LEADER_SIZE,
     NodeEndpoint,

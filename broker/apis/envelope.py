@@ -16,7 +16,7 @@ from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import RequestHeader, read_request_header, response_header
-from odradek.protocol.principals import decode_principal
+from odradek.protocol.principal_serde import decode_principal
 from odradek.replication.raft.errors import NotController
 from odradek.seams.files import Buffer
 from odradek.seams.network import Address

@@ -42,7 +42,7 @@ from odradek.protocol.fetch_response_writer import (
     FetchedTopic,
     write_fetch_response,
 )
-from odradek.protocol.leaders import NodeEndpoint
+from odradek.protocol.leader_tags import NodeEndpoint
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class

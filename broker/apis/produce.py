@@ -24,7 +24,7 @@ from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import WOULD_BLOCK, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
-from odradek.protocol.leaders import NodeEndpoint
+from odradek.protocol.leader_tags import NodeEndpoint
 from odradek.protocol.produce_request_reader import (
     ProduceRequest,
     ProduceTopic,

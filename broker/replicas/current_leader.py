@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from odradek.broker.requests.context import RequestContext
-from odradek.protocol.leaders import NodeEndpoint
+from odradek.protocol.leader_tags import NodeEndpoint
 
 UNKNOWN = (-1, -1)
 

@@ -16,7 +16,7 @@ from odradek.broker.requests.route import Parts, Route
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import read_response_header, request_header
-from odradek.protocol.principals import encode_principal
+from odradek.protocol.principal_serde import encode_principal
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
 

@@ -54,36 +54,36 @@ class RejectedBatches:
         That is `error`, or the error of an earlier rejected batch if these records follow that one.
         """
         if error.code in RETRIABLE_ERRORS:
-            self._remember(records, error)
+            self._add(records, error)
         elif isinstance(error, OutOfOrderSequence):
-            return self._reason(Batch(records), error)
+            return self._earlier_error(Batch(records), error)
         return error
 
-    def _remember(self, records: memoryview, error: KafkaError) -> None:
+    def _add(self, records: memoryview, error: KafkaError) -> None:
         try:
             batch = Batch(records)
         except CorruptBatch:
             return
         if batch.base_sequence == NO_SEQUENCE:
             return
-        refused = self._by_producer.pop(batch.producer_id, None)
-        if refused is None or refused.epoch != batch.producer_epoch:
-            refused = _RejectedProducer(batch.producer_epoch, error)
-        self._by_producer[batch.producer_id] = refused
+        rejected = self._by_producer.pop(batch.producer_id, None)
+        if rejected is None or rejected.epoch != batch.producer_epoch:
+            rejected = _RejectedProducer(batch.producer_epoch, error)
+        self._by_producer[batch.producer_id] = rejected
         if len(self._by_producer) > PRODUCERS_MAX:
             del self._by_producer[next(iter(self._by_producer))]
-        refused.error = error
-        refused.sequences.append(batch.base_sequence)
-        refused.remaining = IN_FLIGHT_MAX - 1
+        rejected.error = error
+        rejected.sequences.append(batch.base_sequence)
+        rejected.remaining = IN_FLIGHT_MAX - 1
 
-    def _reason(self, batch: Batch, error: OutOfOrderSequence) -> KafkaError:
-        refused = self._by_producer.get(batch.producer_id)
+    def _earlier_error(self, batch: Batch, error: OutOfOrderSequence) -> KafkaError:
+        rejected = self._by_producer.get(batch.producer_id)
         if (
-            refused is None
-            or refused.epoch != batch.producer_epoch
-            or error.expected not in refused.sequences  # the rejected batch was retried
-            or not refused.remaining
+            rejected is None
+            or rejected.epoch != batch.producer_epoch
+            or error.expected not in rejected.sequences  # the rejected batch was retried
+            or not rejected.remaining
         ):
             return error
-        refused.remaining -= 1
-        return refused.error
+        rejected.remaining -= 1
+        return rejected.error

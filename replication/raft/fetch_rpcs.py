@@ -17,7 +17,7 @@ from odradek.protocol.fetch_response_writer import (
     FetchedTopic,
     Part,
 )
-from odradek.protocol.leaders import NodeEndpoint
+from odradek.protocol.leader_tags import NodeEndpoint
 from odradek.protocol.messages import field
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.messages import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol import messages
 from odradek.protocol.apis import PRODUCE
-from odradek.protocol.leaders import NodeEndpoint
+from odradek.protocol.leader_tags import NodeEndpoint
 from odradek.protocol.produce_response_writer import (
     ProducedPartition,
     ProducedTopic,

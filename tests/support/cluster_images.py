@@ -1,4 +1,4 @@
-"""Images to decide on: clusters of a few brokers, and operations applied to them."""
+"""Metadata images of clusters with a few brokers, and controller operations on them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def registration(
 
 
 def committed(image: MetadataImage, records: Sequence[Any]) -> MetadataImage:
-    """The image once these records are in the log."""
+    """Return the image after these records were committed."""
     return apply_records(image, records, offset=image.offset + len(records)).image
 
 
@@ -72,7 +72,7 @@ def perform(image: MetadataImage, plan: ControllerResult[T]) -> tuple[MetadataIm
 
 
 def formatted(features: Mapping[str, int] = DEFAULT_FEATURES) -> MetadataImage:
-    """A new cluster, without brokers."""
+    """Return the image of a new cluster without brokers."""
     records = [
         FeatureLevelRecord(name=name, feature_level=level) for name, level in features.items()
     ]
@@ -80,7 +80,7 @@ def formatted(features: Mapping[str, int] = DEFAULT_FEATURES) -> MetadataImage:
 
 
 def joined(image: MetadataImage, who: BrokerRegistration) -> MetadataImage:
-    """With this broker registered and serving."""
+    """Register and unfence a broker."""
     image, epoch = perform(image, register_broker(image, who, next_offset=image.offset + 1))
     return committed(image, unfence_broker(image, who.id, epoch).records)
 
@@ -100,7 +100,7 @@ def cluster(
 
 
 def any_config(*_: object) -> None:
-    """A validator that finds nothing wrong."""
+    """Config validator that accepts every config."""
 
 
 def create(

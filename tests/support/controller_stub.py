@@ -1,4 +1,4 @@
-"""The controller as a partition's leader sees it: AlterPartition, elections from the ISR, fencing."""
+"""Controller of one partition: AlterPartition, leader elections and fencing."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Controller:
         return CommittedIsr(frozenset(now.isr), now.leader_epoch, now.partition_epoch)
 
     def fence(self, node: int) -> None:
-        """It leaves the ISR, unless it is the last in there."""
+        """Fence a broker, which leaves the ISR unless it is the last member."""
         self.brokers[node] = replace(self.brokers[node], fenced=True)
         self._leave(node)
 
     def register(self, node: int) -> int:
-        """It has restarted, and is fenced until it has caught up with the metadata; its new epoch."""
+        """Register a restarted broker, which is fenced at first. Returns its broker epoch."""
         epoch = self.brokers[node].epoch + 1
         self.brokers[node] = _broker(node, epoch=epoch, fenced=True)
         self._leave(node)

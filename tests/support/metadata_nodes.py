@@ -1,4 +1,4 @@
-"""A metadata node on a virtual disk, and things to commit."""
+"""Metadata nodes on virtual disks, and records to commit."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DIRECTORY_ID = UUID(int=(1 << 127) + 7)
 
 
 def new_node(world: VirtualWorld | None = None) -> VirtualNode:
-    """A node with an empty metadata directory that is there to stay."""
+    """Return a node with an empty metadata directory, which is durable."""
     disk = VirtualDisk()
     disk.mount(ROOT)
     return (world or VirtualWorld()).node("node", disk)
 
 
 def again(node: VirtualNode) -> VirtualNode:
-    """Another life of it, on the disk as it is."""
+    """Return a restarted node on the same disk."""
     return VirtualWorld(1).node("again", node.disk)
 
 
@@ -87,7 +87,7 @@ def new_topic(number: int) -> TopicRecord:
 
 
 def configs(image: MetadataImage) -> dict[str, str]:
-    """What `set_config` has set."""
+    """Return the configs that `set_config` has set."""
     return {
         name: value
         for name, value in image.config(BROKER, "").items()
@@ -100,14 +100,14 @@ def planning(*records: Any, result: Any = None) -> Callable[[MetadataImage], Con
 
 
 def described(record: Any) -> str:
-    """A metadata record, or a control record, in a word or two."""
+    """Return a short description of a metadata or control record."""
     kind = type(record).__name__.removesuffix("Record")
     name = getattr(record, "name", None)
     return kind if name is None else f"{kind} {name}"
 
 
 def log_of(files: Files, path: Path = FIRST_SEGMENT) -> list[list[str]]:
-    """A segment or a snapshot, batch by batch."""
+    """Return the record descriptions of a segment or a snapshot, by batch."""
     found = []
     for batch in batches(memoryview(files.read(path)), check=True, allow_partial=True):
         lines = []
@@ -125,7 +125,7 @@ def names(files: Files, suffix: str) -> Sequence[str]:
 
 
 def raw_log(disk: VirtualDisk, *, formatted: bool = True) -> MetadataLog:
-    """The log of a node that does not run, to write into."""
+    """Open the log of a stopped node for writing."""
     node = VirtualWorld(2).node("raw", disk)
     if not formatted:
         node.files.make_directory(LOG_DIRECTORY)

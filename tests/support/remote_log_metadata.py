@@ -1,6 +1,6 @@
-"""Whole brokers behind virtual virtual_node, each with a manager of remote log metadata beside it, and a remover.
+"""Simulated brokers, each with a TopicBasedRemoteLogMetadataManager and a RemotePartitionRemover.
 
-The manager reaches the brokers over the virtual network like any client; it dies with its node.
+The managers connect to the brokers over the virtual network, and are stopped with their nodes.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ SMALL = {
     "remote.log.metadata.topic.replication.factor": "1",
     "remote.log.metadata.topic.min.isr": "1",
 }
-"""For a cluster of one."""
+"""Properties for a cluster of one broker."""
 
 
-class Store:
-    """A remote store that only knows what was deleted, and may be away."""
+class DeletionOnlyStore:
+    """Remote storage manager that records deletions, and may be unavailable."""
 
     def __init__(self) -> None:
         self.objects: set[UUID] = set()
         self.deletions: list[UUID] = []
-        self.is_away = False
+        self.is_unavailable = False
         self.summaries_removed: list[TopicIdPartition] = []
         self.before_deletion: Callable[[], None] = lambda: None
 
@@ -73,8 +73,8 @@ class Store:
         return b""
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
-        if self.is_away:
-            raise RemoteStorageUnavailable("the store is away")
+        if self.is_unavailable:
+            raise RemoteStorageUnavailable("the store is unavailable")
         self.before_deletion()
         self.deletions.append(metadata.id.id)
         self.objects.discard(metadata.id.id)
@@ -94,8 +94,8 @@ class Store:
 
 
 @dataclass
-class Life:
-    """A node's manager and remover, while it is up."""
+class RunningManager:
+    """Manager and remover of a running node."""
 
     manager: TopicBasedRemoteLogMetadataManager
     remover: RemotePartitionRemover
@@ -112,30 +112,30 @@ class MetadataWorld:
         self.world = world
         self.cluster = SimulatedCluster(world, nodes, Trace(world.clock.monotonic), nursery)
         self.properties = {**PROPERTIES, **(SMALL if nodes == 1 else {}), **properties}
-        self.store = Store()
+        self.store = DeletionOnlyStore()
         self.removes = False
-        """Whether topics that are not there count as deleted; most tests make none."""
-        self.lives: dict[int, Life] = {}
+        """Whether missing topics count as deleted. Most tests use topics that do not exist."""
+        self.running: dict[int, RunningManager] = {}
         self.client: Cluster
         self._nursery = nursery
 
-    # Up and down
+    # Start and stop
 
     async def start(self, *numbers: int) -> None:
-        """Returns when they serve; their managers are on their way."""
+        """Start nodes, and wait until the brokers serve; their managers may not be ready yet."""
         for number in numbers:
             await self.cluster.start(number)
         for number in numbers:
             await self.start_broker(number)
-            self.lives[number] = self._new_life(number)
-            self._nursery.start_soon(self._live, number, self.lives[number])
+            self.running[number] = self._new_manager(number)
+            self._nursery.start_soon(self._run_manager, number, self.running[number])
 
     async def start_broker(self, number: int) -> None:
         await self.cluster.start(number)
         while not self.cluster.nodes[number].serves:
             await trio.sleep(0.01)
 
-    def _new_life(self, number: int) -> Life:
+    def _new_manager(self, number: int) -> RunningManager:
         virtual_node = self.cluster.nodes[number].virtual_node
         assert virtual_node is not None
         settings = read_settings(
@@ -154,7 +154,7 @@ class MetadataWorld:
                 number, deleted, partition, first_ms
             ),
         )
-        return Life(manager, remover, deleted, settings)
+        return RunningManager(manager, remover, deleted, settings)
 
     def _topic_state(
         self, number: int, deleted: DeletedTopics, partition: TopicIdPartition, first_ms: int
@@ -166,55 +166,61 @@ class MetadataWorld:
         image = broker.metadata.image
         return deleted.topic_state(image, partition.topic_id, first_ms, now_ms=now_ms)
 
-    async def _live(self, number: int, life: Life) -> None:
+    async def _run_manager(self, number: int, running_manager: RunningManager) -> None:
         broker = self.cluster.nodes[number].broker
         assert broker is not None
 
         def changed(delta: MetadataDelta | None = None) -> None:
-            if delta is not None and life.deleted.metadata_changed(delta):
+            if delta is not None and running_manager.deleted.metadata_changed(delta):
                 if self.removes:
-                    life.remover.topics_deleted(delta.deleted_topics)
-                life.manager.stop_partitions(self._gone(life, delta))
+                    running_manager.remover.topics_deleted(delta.deleted_topics)
+                running_manager.manager.stop_partitions(self._gone(running_manager, delta))
             topic = broker.metadata.image.topic(METADATA_TOPIC)
             for index, each in () if topic is None else topic.partitions.items():
                 if each.leader == number:
-                    life.manager.lead_metadata(index)
+                    running_manager.manager.lead_metadata(index)
                 else:
-                    life.manager.resign_metadata(index)
+                    running_manager.manager.resign_metadata(index)
 
         unsubscribe = broker.metadata.subscribe(changed)
         changed()
         try:
-            with life.scope:
+            with running_manager.scope:
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(life.manager.run)
-                    await nursery.start(life.remover.run)
+                    await nursery.start(running_manager.manager.run)
+                    await nursery.start(running_manager.remover.run)
         except* NodeCrashed:
             pass
         except* Exception as group:
-            life.failure = group
+            running_manager.failure = group
         finally:
             unsubscribe()
-            if self.lives.get(number) is life:
-                del self.lives[number]
+            if self.running.get(number) is running_manager:
+                del self.running[number]
 
-    def _gone(self, life: Life, delta: MetadataDelta) -> list[TopicIdPartition]:
-        """As a broker's replicas end."""
-        return [each for each in life.manager.partitions() if each.topic_id in delta.deleted_topics]
+    def _gone(
+        self, running_manager: RunningManager, delta: MetadataDelta
+    ) -> list[TopicIdPartition]:
+        """Return the partitions of deleted topics, whose replicas a broker would stop."""
+        return [
+            each
+            for each in running_manager.manager.partitions()
+            if each.topic_id in delta.deleted_topics
+        ]
 
     async def kill(self, number: int) -> None:
-        life = self.lives.pop(number)
+        running_manager = self.running.pop(number)
         await self.cluster.kill(number)
-        life.scope.cancel()
+        running_manager.scope.cancel()
 
     async def stop(self, number: int) -> None:
-        self.lives.pop(number).scope.cancel()
+        self.running.pop(number).scope.cancel()
         await self.cluster.stop(number)
 
     def manager(self, number: int) -> TopicBasedRemoteLogMetadataManager:
-        return self.lives[number].manager
+        return self.running[number].manager
 
-    # The cluster
+    # Topics and leaders
 
     async def create(self, topic: str, partitions: int = 1) -> list[TopicIdPartition]:
         (made,) = await self.client.retrying(
@@ -227,7 +233,7 @@ class MetadataWorld:
         await self.client.retrying(lambda: delete_topics(self.client, [topic]))
 
     def leader_of(self, index: int) -> int:
-        """Of a partition of the metadata topic; -1 if nobody leads it."""
+        """Return the leader of a metadata partition, or -1."""
         for _, broker in self.cluster.running():
             found = broker.metadata.image.partition(METADATA_TOPIC, index)
             return -1 if found is None else found.leader
@@ -244,11 +250,11 @@ def run(
     before: Callable[[MetadataWorld], Awaitable[None]] | None = None,
     limit_s: float = 300.0,
 ) -> None:
-    """`main` while all nodes are up; `before` while the first is, and no manager."""
+    """Run `main` with all nodes. `before` runs earlier, with the first broker and no manager."""
     world = VirtualWorld(seed)
     world.clock.jumping = True
 
-    async def all_of_it() -> None:
+    async def run_test() -> None:
         world.wires.set_delay(0.0002, 0.002)
         with trio.fail_after(limit_s):
             async with trio.open_nursery() as nursery:
@@ -263,8 +269,8 @@ def run(
                     await found.start(*range(1, nodes + 1))
                     await main(found)
                 assert found.cluster.failures == []
-                for number in list(found.lives):
+                for number in list(found.running):
                     await found.kill(number)
                 nursery.cancel_scope.cancel()
 
-    world.run(all_of_it)
+    world.run(run_test)

@@ -1,5 +1,7 @@
-"""Brokers that lead partitions, played over real logs, and a node that follows them with all it has:
-connections, sessions, log directories on a virtual disk, virtual time."""
+"""Brokers that serve Fetch from real logs, and a follower with connections, sessions and log directories.
+
+Disks and time are virtual.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ class Led:
         self.error: ErrorCode | None = None
         """Error code of every Fetch response."""
         self.local_start: int | None = None
-        """Below which all is in the tier."""
+        """Local log start offset: earlier records are only in the tier."""
         self.cut_bytes = 0
         """Bytes removed from the end of a response with several batches."""
         self.asked: list[int] = []
@@ -141,7 +143,7 @@ class Led:
 
 
 class LeadingBroker:
-    """Serves Fetch and ListOffsets for what it leads. `responses`: of whole requests, by the API."""
+    """Serves Fetch and ListOffsets of its partitions. `responses` has fixed responses by API."""
 
     def __init__(self, world: VirtualWorld, broker_id: int) -> None:
         self.id = broker_id
@@ -160,7 +162,7 @@ class LeadingBroker:
     def lead(
         self, key: TopicIdPartition, epoch: int, *, config: LogConfig = SMALL, had: bytes = b""
     ) -> Led:
-        """Begin with a log of these batches, which it has had before."""
+        """Lead a partition, with a log of earlier batches."""
         topic_id, index = key
         log = PartitionLog.open(
             LogEnvironment(self.node.files, self.node.seams.clock),
@@ -321,7 +323,7 @@ class LeadingBroker:
 
 
 class Stand:
-    """One node that follows; `follow` what brokers lead."""
+    """A follower and its leaders; `follow` assigns it a partition."""
 
     def __init__(
         self,
@@ -366,7 +368,7 @@ class Stand:
         self.image = replace(self.image, brokers={**self.image.brokers, broker.id: known})
 
     def run(self, test: Callable[[], Any]) -> None:
-        """The brokers serve, the follower runs, then `test`."""
+        """Run the brokers and the follower, then `test`."""
 
         async def main() -> None:
             async with self.living(), trio.open_nursery() as nursery:
@@ -379,7 +381,7 @@ class Stand:
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
-        """From start to shutdown of the following node."""
+        """Run the follower from start to shutdown."""
         seams = self.node.seams
         directories = open_directories(
             seams.files, seams.entropy, self.directories, node_id=FOLLOWER
@@ -432,7 +434,7 @@ class Stand:
         return log
 
     def decide(self, key: TopicIdPartition, leader: int, epoch: int) -> None:
-        """As `follow`, of a replica that is here."""
+        """Same as `follow`, for a partition with a replica on this node."""
         partition = self.partitions[key]
         partition.update(self._led_by(leader, epoch))
         self.followers.role_changed(partition)
@@ -448,7 +450,7 @@ class Stand:
         )
 
     async def until(self, condition: Callable[[], bool], *, seconds: float = 10) -> None:
-        """Let time pass until it holds."""
+        """Advance time until the condition is true."""
         end = self.clock.monotonic() + seconds
         while not condition():
             assert self.clock.monotonic() < end, "it never came to that"
@@ -456,7 +458,7 @@ class Stand:
 
 
 def all_of(log: PartitionLog) -> bytes:
-    """Every byte that is on the disk."""
+    """Return all bytes of the log on disk."""
     found = b""
     offset = log.local_log_start_offset
     while offset < log.end_offset:
@@ -471,7 +473,7 @@ def all_of(log: PartitionLog) -> bytes:
 
 
 def is_same(mine: PartitionLog, leaders: PartitionLog) -> bool:
-    """The same bytes, and all that is known about them."""
+    """Whether two logs have the same bytes, epochs, start and end offsets and high watermark."""
     return (
         mine.end_offset == leaders.end_offset
         and mine.log_start_offset == leaders.log_start_offset

@@ -1,4 +1,4 @@
-"""How transcripts are retold: their words and commands stay, what comes of these is told anew."""
+"""Transcripts: files of comments, commands ("> …") and the lines that the commands produce."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def transcripts(folder: str) -> list[Path]:
     return sorted((HERE / folder).glob("*.txt"))
 
 
-def retell(text: str, follow: Callable[[str], Sequence[str]]) -> str:
-    """The transcript as it should be; `follow` does a command and says what happened."""
+def rerun(text: str, follow: Callable[[str], Sequence[str]]) -> str:
+    """Return the transcript with new lines. `follow` runs a command and returns its lines."""
     lines = []
     for line in text.splitlines():
         if line.startswith("  "):
@@ -26,9 +26,9 @@ def retell(text: str, follow: Callable[[str], Sequence[str]]) -> str:
 
 
 def check(path: Path, follow: Callable[[str], Sequence[str]]) -> None:
-    """AssertionError where a transcript tells something else; ODRADEK_REWRITE=1 writes it anew."""
+    """Assert that a transcript is up to date. With ODRADEK_REWRITE=1, also rewrite the file."""
     text = path.read_text()
-    told = retell(text, follow)
+    expected = rerun(text, follow)
     if os.environ.get("ODRADEK_REWRITE"):
-        path.write_text(told)
-    assert told == text
+        path.write_text(expected)
+    assert expected == text

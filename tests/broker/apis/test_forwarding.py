@@ -23,7 +23,7 @@ from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import request_header
-from odradek.protocol.principals import decode_principal, encode_principal
+from odradek.protocol.principal_serde import decode_principal, encode_principal
 from odradek.replication.controller.acls import (
     AclOperation,
     AclResource,

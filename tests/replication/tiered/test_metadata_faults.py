@@ -40,9 +40,9 @@ class Writer:
         number = 0
         while True:
             await trio.sleep(self._source.uniform(0.01, 0.3))
-            if self._world.lives:
+            if self._world.running:
                 number += 1
-                by = self._source.choice(sorted(self._world.lives))
+                by = self._source.choice(sorted(self._world.running))
                 # A call to a manager whose node was killed does not return.
                 with trio.move_on_after(15):
                     await self._copy(by, number)

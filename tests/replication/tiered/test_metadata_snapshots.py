@@ -138,8 +138,8 @@ def crash_at(sync: int, seed: int) -> bool:
             await some_work(node, source)
         except NodeCrashed:
             disks.append(virtual_node.files.disk.crash(sync))
-        for life in range(2 * len(disks)):
-            virtual_node = world.node(f"again {life}", disks[-1])
+        for run in range(2 * len(disks)):
+            virtual_node = world.node(f"again {run}", disks[-1])
             node = Node(virtual_node, events)
             for partition in PARTITIONS:
                 await node.follow(partition)

@@ -27,7 +27,7 @@ async def recreate_topic_while_down(world: MetadataWorld, records: int) -> None:
     for number in range(5):
         await copied(world, 1, A, number)
     await trio.sleep(5)  # until a snapshot is written
-    world.lives.pop(1).scope.cancel()  # the manager only; its broker continues
+    world.running.pop(1).scope.cancel()  # the manager only; its broker continues
     await world.delete(METADATA_TOPIC)
     await world.create(METADATA_TOPIC)
     entropy = world.world.node("other").seams.entropy

@@ -58,7 +58,11 @@ async def copy(world: MetadataWorld, partition: TopicIdPartition, count: int) ->
 async def until_gone(world: MetadataWorld, *partitions: TopicIdPartition) -> None:
     """Wait until there is an inventory of each metadata partition, and none has the partitions."""
     while True:
-        found = [each for life in world.lives.values() for each in life.manager.inventories()]
+        found = [
+            each
+            for running_manager in world.running.values()
+            for each in running_manager.manager.inventories()
+        ]
         is_in_any = any(each in inventory for _, inventory in found for each in partitions)
         if {index for index, _ in found} == {0, 1, 2} and not is_in_any:
             return
@@ -90,14 +94,14 @@ def test_recreated_topic_is_not_affected() -> None:
     async def main(world: MetadataWorld) -> None:
         (old,) = await world.create("flights")
         await copy(world, old, 3)
-        world.store.is_away = True
+        world.store.is_unavailable = True
         await world.delete("flights")
         (new,) = await world.create("flights")
         assert new.topic_id != old.topic_id
         await copy(world, new, 2)
         await trio.sleep(20)
         assert len(world.store.objects) == 5
-        world.store.is_away = False
+        world.store.is_unavailable = False
         await until_gone(world, old)
         assert set(world.store.summaries_removed) == {old}
         assert len(world.store.objects) == 2
@@ -112,7 +116,7 @@ def test_unavailable_store_delays_the_removal() -> None:
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
         await copy(world, partition, 4)
-        world.store.is_away = True
+        world.store.is_unavailable = True
         await world.delete("flights")
         await trio.sleep(10)
         manager = world.manager(1)
@@ -121,7 +125,7 @@ def test_unavailable_store_delays_the_removal() -> None:
         )
         states = [each.state for each in manager.segments(partition)]
         assert states == [SegmentState.DELETE_SEGMENT_STARTED] * 4
-        world.store.is_away = False
+        world.store.is_unavailable = False
         with trio.fail_after(5):
             await until_gone(world, partition)
         assert world.store.objects == set()
@@ -165,18 +169,20 @@ def test_next_leader_continues_the_removal() -> None:
         await world.delete("flights")
         for _ in range(2):
             leader = world.leader_of(place)
-            while not world.lives[leader].remover.removing:
+            while not world.running[leader].remover.removing:
                 await trio.sleep(0.001)
             await trio.sleep(0.02)
-            world.store.is_away = True
+            world.store.is_unavailable = True
             await world.kill(leader)
             await trio.sleep(1)
-            world.store.is_away = False
+            world.store.is_unavailable = False
             await world.start(leader)
         await until_gone(world, partition)
         assert world.store.objects == set()
         with trio.fail_after(1):
-            while any(life.remover.removing for life in world.lives.values()):
+            while any(
+                running_manager.remover.removing for running_manager in world.running.values()
+            ):
                 await trio.sleep(0.01)
 
     run(main, 3, removes=True)
@@ -242,7 +248,7 @@ def test_missed_deletion_is_found_at_the_next_start() -> None:
     async def main(world: MetadataWorld) -> None:
         (partition,) = await world.create("flights")
         await copy(world, partition, 3)
-        world.lives.pop(1).scope.cancel()  # the manager only; its broker continues
+        world.running.pop(1).scope.cancel()  # the manager only; its broker continues
         await world.delete("flights")
         await world.start(1)
         await trio.sleep(20)

@@ -212,7 +212,7 @@ def test_publication_survives_move_of_metadata_leader() -> None:
         await copied(world, 1, A, 0)
         for round in range(1, 4):
             leader = world.leader_of(place)
-            (writer,) = [each for each in world.lives if each != leader][:1]
+            (writer,) = [each for each in world.running if each != leader][:1]
             await world.kill(leader)
             with trio.fail_after(30):
                 await copied(world, writer, A, round)
@@ -468,10 +468,10 @@ def test_topic_with_other_partition_count_is_unusable() -> None:
     """T-08."""
 
     async def main(world: MetadataWorld) -> None:
-        life = world.lives[1]
-        while life.failure is None:
+        running_manager = world.running[1]
+        while running_manager.failure is None:
             await trio.sleep(0.1)
-        assert "remote.log.metadata.topic.num.partitions is 3" in repr(life.failure)
+        assert "remote.log.metadata.topic.num.partitions is 3" in repr(running_manager.failure)
 
     async def before(world: MetadataWorld) -> None:
         await world.create(METADATA_TOPIC, 2)
@@ -485,11 +485,11 @@ def test_topic_that_cannot_be_created_fails_after_the_timeout(
     """T-08: the manager fails with the reason, as in Kafka."""
 
     async def main(world: MetadataWorld) -> None:
-        life = world.lives[1]
-        while life.failure is None:
+        running_manager = world.running[1]
+        while running_manager.failure is None:
             await trio.sleep(0.1)
-        assert "is not available after 15 s" in repr(life.failure)
-        assert "replication factor of 3" in repr(life.failure)
+        assert "is not available after 15 s" in repr(running_manager.failure)
+        assert "replication factor of 3" in repr(running_manager.failure)
 
     run(
         main,

@@ -1,4 +1,4 @@
-"""The current leader and its endpoint in Produce and Fetch responses (KIP-951)."""
+"""Tagged fields of Produce and Fetch responses with the current leader and its endpoint (KIP-951)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CURRENT_LEADER_SIZE = 9
 
 @dataclass(slots=True, kw_only=True)
 class NodeEndpoint:
-    """Host, port and rack of a broker that a response names as leader."""
+    """Host, port and rack of a broker that is a current leader in a response."""
 
     node_id: int
     host: str
