@@ -64,7 +64,7 @@ def add_parser(
     _resource_arguments(adding, required=True)
 
     removing = add_cluster_subcommand(
-        commands, "remove", "remove all ACLs that match the filter", remove
+        commands, "remove", "remove all ACLs that match the options", remove
     )
     _filter_arguments(removing, "ACLs")
     return parser

@@ -17,9 +17,9 @@ from odradek.cli.cluster_connection import (
 from odradek.cli.errors import WrongUsage
 from odradek.cli.offset_arguments import (
     HELP,
-    Beginning,
-    End,
-    Offset,
+    BeginningOffset,
+    EndOffset,
+    OffsetArgument,
     parse_offset,
     resolve_offsets,
 )
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage("--format excludes -K and -D")
     if args.group is not None and args.partitions is not None:
         raise WrongUsage("--group excludes -p: the group assigns the partitions")
-    if args.group is not None and not isinstance(args.offset, Beginning | End | None):
+    if args.group is not None and not isinstance(args.offset, BeginningOffset | EndOffset | None):
         raise WrongUsage(
             "with --group, -o is beginning or end, for partitions without a committed offset; "
             "`odradek groups reset` changes committed offsets"
@@ -179,7 +179,7 @@ async def _consume(
     args: argparse.Namespace, cluster: Cluster, format_record: Callable[[ConsumedRecord], bytes]
 ) -> int:
     options = ReaderOptions(isolation=Isolation[args.isolation.upper()], unavailable_s=args.timeout)
-    printer = _Printer(format_record, args.count)
+    printer = _RecordPrinter(format_record, args.count)
     if args.group is not None:
         await _consume_as_member(args, cluster, options, printer)
     else:
@@ -187,7 +187,7 @@ async def _consume(
     return 0
 
 
-class _Printer:
+class _RecordPrinter:
     """Prints records, up to --count."""
 
     def __init__(self, format_record: Callable[[ConsumedRecord], bytes], count: int | None) -> None:
@@ -211,10 +211,10 @@ class _Printer:
 
 
 async def _consume_partitions(
-    args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _Printer
+    args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _RecordPrinter
 ) -> None:
     where = await _partitions(args, cluster)
-    begin: Offset = args.offset if args.offset is not None else End()
+    begin: OffsetArgument = args.offset if args.offset is not None else EndOffset()
     reader = Reader(cluster, options)
     reader.assign(await resolve_offsets(cluster, dict.fromkeys(where, begin)))
     if not args.exit and is_terminal():
@@ -235,11 +235,11 @@ async def _partitions(args: argparse.Namespace, cluster: Cluster) -> list[TopicP
 
 
 async def _consume_as_member(
-    args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _Printer
+    args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _RecordPrinter
 ) -> None:
     for name in args.topics:
         await cluster.topic(name)  # report a missing topic instead of waiting for it
-    reset = LATEST if isinstance(args.offset, End) else EARLIEST
+    reset = LATEST if isinstance(args.offset, EndOffset) else EARLIEST
     member = GroupConsumer(
         cluster, args.group, args.topics, options=GroupOptions(reset=reset), reader=options
     )

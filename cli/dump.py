@@ -13,7 +13,7 @@ from odradek.cli.errors import WrongUsage
 
 if TYPE_CHECKING:
     from odradek.cli.dump_files import DumpFile
-    from odradek.cli.dump_output import Output, Problem, Row
+    from odradek.cli.dump_output import DumpOutput, DumpRow, FileProblem
     from odradek.seams.files import Files, Path
 
 HELP = "print and verify the files of a broker, offline"
@@ -98,7 +98,7 @@ def _add_remote_metadata_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Dump or verify files; return 1 if there is a problem. Raises WrongUsage."""
-    from odradek.cli.dump_output import JsonOutput, TextOutput
+    from odradek.cli.dump_output import JsonDumpOutput, TextDumpOutput
     from odradek.seams.real_files import RealFiles
 
     _check(args)
@@ -109,11 +109,11 @@ def run(args: argparse.Namespace) -> int:
     files = RealFiles()
     if args.remote_log_metadata:
         return _dump_remote_events(files, list(_find(files, args.paths)), args)
-    output: Output
+    output: DumpOutput
     if args.json:
-        output = JsonOutput(sys.stdout)
+        output = JsonDumpOutput(sys.stdout)
     else:
-        output = TextOutput(sys.stdout, only_problems=args.verify)
+        output = TextDumpOutput(sys.stdout, only_problems=args.verify)
     found = list(_find(files, args.paths))
     if args.verify:
         return _verify(files, found, output, deep=args.deep)
@@ -158,8 +158,10 @@ def _walked(found: Iterator[DumpFile], path: Path) -> Iterator[DumpFile]:
     yield from found
 
 
-def _dump(files: Files, found: Sequence[DumpFile], output: Output, args: argparse.Namespace) -> int:
-    from odradek.cli.dump_output import Problem
+def _dump(
+    files: Files, found: Sequence[DumpFile], output: DumpOutput, args: argparse.Namespace
+) -> int:
+    from odradek.cli.dump_output import FileProblem
 
     code = 0
     for each in found:
@@ -167,14 +169,14 @@ def _dump(files: Files, found: Sequence[DumpFile], output: Output, args: argpars
         try:
             output.begin(each, files.file_size(each.path))
             for item in _items(files, each, args):
-                if isinstance(item, Problem):
+                if isinstance(item, FileProblem):
                     output.problem(each, item)
                     problems += 1
                 else:
                     output.row(item)
                     rows += 1
         except OSError as error:
-            output.problem(each, Problem(f"cannot be read: {error.strerror or error}"))
+            output.problem(each, FileProblem(f"cannot be read: {error.strerror or error}"))
             problems += 1
         output.end(each, rows, problems, verified=False)
         code = FAILED if problems else code
@@ -184,7 +186,7 @@ def _dump(files: Files, found: Sequence[DumpFile], output: Output, args: argpars
 def _dump_remote_events(files: Files, found: Sequence[DumpFile], args: argparse.Namespace) -> int:
     from odradek.cli import dump_remote_log_metadata
     from odradek.cli.dump_files import FileKind
-    from odradek.cli.dump_output import Problem
+    from odradek.cli.dump_output import FileProblem
 
     show: dump_remote_log_metadata.Format = dump_remote_log_metadata.as_kafka
     if args.kip_405:
@@ -196,7 +198,7 @@ def _dump_remote_events(files: Files, found: Sequence[DumpFile], args: argparse.
         try:
             start = vars(args)["from"] or 0
             for line in dump_remote_log_metadata.lines(files, each, show, start, args.to):
-                if isinstance(line, Problem):
+                if isinstance(line, FileProblem):
                     sys.stderr.write(f"{each.path}: {line.text}\n")
                     wrong += 1
                 else:
@@ -225,7 +227,9 @@ def _kip_properties(asked: Sequence[str]) -> set[str]:
     return chosen
 
 
-def _items(files: Files, found: DumpFile, args: argparse.Namespace) -> Iterator[Row | Problem]:
+def _items(
+    files: Files, found: DumpFile, args: argparse.Namespace
+) -> Iterator[DumpRow | FileProblem]:
     from odradek.cli import dump_indexes_and_checkpoints, dump_segments
     from odradek.cli.dump_files import FileKind
 
@@ -254,11 +258,11 @@ def _decoder(found: DumpFile, asked: str) -> str:
     return BY_TOPIC.get(found.topic or "", "none")
 
 
-def _verify(files: Files, found: Sequence[DumpFile], output: Output, *, deep: bool) -> int:
-    from odradek.cli.dump_output import Problem
-    from odradek.cli.dump_verify import Verifier
+def _verify(files: Files, found: Sequence[DumpFile], output: DumpOutput, *, deep: bool) -> int:
+    from odradek.cli.dump_output import FileProblem
+    from odradek.cli.dump_verify import FileVerifier
 
-    verifier = Verifier(files, deep=deep)
+    verifier = FileVerifier(files, deep=deep)
     wrong = 0
     for each in found:
         problems = 0
@@ -268,7 +272,7 @@ def _verify(files: Files, found: Sequence[DumpFile], output: Output, *, deep: bo
                 output.problem(each, problem)
                 problems += 1
         except OSError as error:
-            output.problem(each, Problem(f"cannot be read: {error.strerror or error}"))
+            output.problem(each, FileProblem(f"cannot be read: {error.strerror or error}"))
             problems += 1
         output.end(each, verifier.entries, problems, verified=True)
         wrong += problems > 0

@@ -1,6 +1,6 @@
 """Dump of indexes, producer snapshots, checkpoints and marker files.
 
-These files are read as a whole. Invalid content is reported as a Problem.
+These files are read as a whole. Invalid content is reported as a FileProblem.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 
 from odradek.cli.dump_files import DumpFile, FileKind
-from odradek.cli.dump_output import Problem, Row
+from odradek.cli.dump_output import DumpRow, FileProblem
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.uuids import uuid_to_text
 from odradek.storage.directories import checkpoints, clean_shutdown, meta_properties
@@ -21,11 +21,11 @@ from odradek.storage.log.leader_epoch_cache import parse_checkpoint as parse_epo
 from odradek.storage.log.partition_metadata import CorruptMetadata, parse_metadata
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
 
-Rows = Iterator[Row | Problem]
+Rows = Iterator[DumpRow | FileProblem]
 
 
 def rows(found: DumpFile, data: bytes) -> Rows:
-    """Yield the entries of a file; a Problem where it is invalid."""
+    """Yield the entries of a file; a FileProblem where it is invalid."""
     try:
         yield from READERS[found.kind](found, data)
     except (
@@ -35,9 +35,9 @@ def rows(found: DumpFile, data: bytes) -> Rows:
         BadMetaProperties,
         ValueError,
     ) as error:
-        yield Problem(str(error))
+        yield FileProblem(str(error))
     except KafkaError as error:
-        yield Problem(error.message or str(error))
+        yield FileProblem(error.message or str(error))
 
 
 def offset_entries(base_offset: int, data: bytes) -> Iterator[tuple[int, int]]:
@@ -66,19 +66,19 @@ def aborted_entries(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
 
 def _offset_index(found: DumpFile, data: bytes) -> Rows:
     for offset, position in offset_entries(found.offset, data):
-        yield Row("offsetIndexEntry", {"offset": offset, "position": position})
+        yield DumpRow("offsetIndexEntry", {"offset": offset, "position": position})
     yield from _trailing_bytes(data, offset_index.ENTRY.size)
 
 
 def _time_index(found: DumpFile, data: bytes) -> Rows:
     for timestamp, offset in time_entries(found.offset, data):
-        yield Row("timeIndexEntry", {"timestamp": timestamp, "offset": offset})
+        yield DumpRow("timeIndexEntry", {"timestamp": timestamp, "offset": offset})
     yield from _trailing_bytes(data, time_index.ENTRY.size)
 
 
 def _transaction_index(found: DumpFile, data: bytes) -> Rows:
     for version, producer_id, first, last, stable in aborted_entries(data):
-        yield Row(
+        yield DumpRow(
             "abortedTransaction",
             {
                 "version": version,
@@ -95,7 +95,7 @@ def _trailing_bytes(data: bytes, entry_size: int) -> Rows:
     """Report bytes after the last complete entry, unless they are preallocated zeros."""
     rest = len(data) % entry_size
     if rest and (len(data) < entry_size or any(data[-rest - entry_size :])):
-        yield Problem(f"{rest} bytes after the last complete entry", len(data) - rest)
+        yield FileProblem(f"{rest} bytes after the last complete entry", len(data) - rest)
 
 
 def _producer_snapshot(found: DumpFile, data: bytes) -> Rows:
@@ -104,7 +104,7 @@ def _producer_snapshot(found: DumpFile, data: bytes) -> Rows:
         first = -1
         if batch is not None and batch.last_sequence >= 0:
             first = (batch.last_sequence - batch.offset_delta) & (2**31 - 1)
-        yield Row(
+        yield DumpRow(
             "producer",
             {
                 "producerId": entry.producer_id,
@@ -122,12 +122,12 @@ def _producer_snapshot(found: DumpFile, data: bytes) -> Rows:
 
 def _epochs(found: DumpFile, data: bytes) -> Rows:
     for entry in parse_epochs(data):
-        yield Row("epoch", {"epoch": entry.epoch, "startOffset": entry.start_offset})
+        yield DumpRow("epoch", {"epoch": entry.epoch, "startOffset": entry.start_offset})
 
 
 def _offset_checkpoint(found: DumpFile, data: bytes) -> Rows:
     for (topic, partition), offset in checkpoints.parse(data).items():
-        yield Row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
+        yield DumpRow("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
 
 
 def _meta_properties(found: DumpFile, data: bytes) -> Rows:
@@ -138,27 +138,29 @@ def _meta_properties(found: DumpFile, data: bytes) -> Rows:
         "node.id": parsed.node_id,
         "directory.id": None if parsed.directory_id is None else uuid_to_text(parsed.directory_id),
     }
-    yield Row("metaProperties", {name: each for name, each in fields.items() if each is not None})
+    yield DumpRow(
+        "metaProperties", {name: each for name, each in fields.items() if each is not None}
+    )
 
 
 def _quorum_state(found: DumpFile, data: bytes) -> Rows:
     from odradek.protocol.schemas.quorum_state import decode_quorum_state
 
     decode_quorum_state(data)  # raises InvalidRecord; the fields depend on the version
-    yield Row("quorumState", json.loads(data))
+    yield DumpRow("quorumState", json.loads(data))
 
 
 def _clean_mark(found: DumpFile, data: bytes) -> Rows:
-    yield Row("cleanShutdown", {"brokerEpoch": clean_shutdown.parse(data).broker_epoch})
+    yield DumpRow("cleanShutdown", {"brokerEpoch": clean_shutdown.parse(data).broker_epoch})
 
 
 def _partition_metadata(found: DumpFile, data: bytes) -> Rows:
     try:
         topic_id = parse_metadata(data)
     except CorruptMetadata as error:
-        yield Problem(str(error))
+        yield FileProblem(str(error))
     else:
-        yield Row("partitionMetadata", {"version": 0, "topicId": uuid_to_text(topic_id)})
+        yield DumpRow("partitionMetadata", {"version": 0, "topicId": uuid_to_text(topic_id)})
 
 
 def _remote_segments(found: DumpFile, data: bytes) -> Rows:
@@ -171,7 +173,7 @@ def _remote_segments(found: DumpFile, data: bytes) -> Rows:
     while snapshot.load():
         pass
     known, partition = snapshot.metadata, snapshot.metadata.partition
-    yield Row(
+    yield DumpRow(
         "remoteSegments",
         {
             "topic": partition.topic,
@@ -183,7 +185,7 @@ def _remote_segments(found: DumpFile, data: bytes) -> Rows:
         },
     )
     for segment in known.segments():
-        yield Row(
+        yield DumpRow(
             "remoteSegment",
             {
                 "segmentId": uuid_to_text(segment.id.id),
@@ -208,14 +210,14 @@ def _remote_offsets(found: DumpFile, data: bytes) -> Rows:
     from odradek.storage.tiered.metadata_snapshot_file import decode_offsets
 
     for partition, offset in decode_offsets(data).items():
-        yield Row("remoteMetadataOffset", {"partition": partition, "offset": offset})
+        yield DumpRow("remoteMetadataOffset", {"partition": partition, "offset": offset})
 
 
 def _remote_topic(found: DumpFile, data: bytes) -> Rows:
     """Yield the topic id of the metadata topic."""
     from odradek.storage.tiered.metadata_snapshot_file import decode_topic_id
 
-    yield Row("remoteMetadataTopic", {"topicId": uuid_to_text(decode_topic_id(data))})
+    yield DumpRow("remoteMetadataTopic", {"topicId": uuid_to_text(decode_topic_id(data))})
 
 
 READERS: Mapping[FileKind, Callable[[DumpFile, bytes], Rows]] = {

@@ -16,29 +16,29 @@ from odradek.cli.dump_files import DumpFile
 Fields = Mapping[str, Any]
 
 
-class Row(NamedTuple):
+class DumpRow(NamedTuple):
     kind: str
     fields: dict[str, Any]
 
 
-class Problem(NamedTuple):
+class FileProblem(NamedTuple):
     """Problem in a file, with its position in bytes."""
 
     text: str
     position: int | None = None
 
 
-class Output(Protocol):
+class DumpOutput(Protocol):
     def begin(self, found: DumpFile, size_bytes: int) -> None: ...
 
-    def row(self, row: Row) -> None: ...
+    def row(self, row: DumpRow) -> None: ...
 
-    def problem(self, found: DumpFile, problem: Problem) -> None: ...
+    def problem(self, found: DumpFile, problem: FileProblem) -> None: ...
 
     def end(self, found: DumpFile, rows: int, problems: int, *, verified: bool) -> None: ...
 
 
-class JsonOutput:
+class JsonDumpOutput:
     """Writes one JSON object per line: `type`, `file`, and the fields of the row."""
 
     def __init__(self, out: IO[str]) -> None:
@@ -51,10 +51,10 @@ class JsonOutput:
         self._file = str(found.path)
         self._line("file", {"fileType": found.kind.value, "sizeBytes": size_bytes})
 
-    def row(self, row: Row) -> None:
+    def row(self, row: DumpRow) -> None:
         self._line(row.kind, row.fields)
 
-    def problem(self, found: DumpFile, problem: Problem) -> None:
+    def problem(self, found: DumpFile, problem: FileProblem) -> None:
         fields: dict[str, Any] = {"problem": problem.text}
         if problem.position is not None:
             fields["position"] = problem.position
@@ -70,7 +70,7 @@ class JsonOutput:
         self._out.write(f"{text}\n")
 
 
-class Column(NamedTuple):
+class DumpColumn(NamedTuple):
     title: str
     width: int
     """Width in characters; negative: left-aligned."""
@@ -113,73 +113,75 @@ def _flags(fields: Fields) -> str:
     return ",".join(shown) or "-"
 
 
-TABLES: Mapping[str, Sequence[Column]] = {
+TABLES: Mapping[str, Sequence[DumpColumn]] = {
     "batch": (
-        Column("offsets", -23, lambda each: f"{each['baseOffset']}..{each['lastOffset']}"),
-        Column("records", 8, _field("count")),
-        Column("position", 11, _field("position")),
-        Column("bytes", 9, _field("sizeInBytes")),
-        Column("epoch", 6, _field("partitionLeaderEpoch")),
-        Column("codec", -6, _field("compressCodec")),
-        Column("max timestamp", -24, _time("maxTimestamp")),
-        Column("producer:sequence", -18, _producer),
-        Column("flags", -5, _flags),
+        DumpColumn("offsets", -23, lambda each: f"{each['baseOffset']}..{each['lastOffset']}"),
+        DumpColumn("records", 8, _field("count")),
+        DumpColumn("position", 11, _field("position")),
+        DumpColumn("bytes", 9, _field("sizeInBytes")),
+        DumpColumn("epoch", 6, _field("partitionLeaderEpoch")),
+        DumpColumn("codec", -6, _field("compressCodec")),
+        DumpColumn("max timestamp", -24, _time("maxTimestamp")),
+        DumpColumn("producer:sequence", -18, _producer),
+        DumpColumn("flags", -5, _flags),
     ),
     "offsetIndexEntry": (
-        Column("offset", -20, _field("offset")),
-        Column("position", 11, _field("position")),
+        DumpColumn("offset", -20, _field("offset")),
+        DumpColumn("position", 11, _field("position")),
     ),
     "timeIndexEntry": (
-        Column("timestamp", -24, _time("timestamp")),
-        Column("offset", 20, _field("offset")),
+        DumpColumn("timestamp", -24, _time("timestamp")),
+        DumpColumn("offset", 20, _field("offset")),
     ),
     "abortedTransaction": (
-        Column("producer", 10, _field("producerId")),
-        Column("first offset", 14, _field("firstOffset")),
-        Column("last offset", 14, _field("lastOffset")),
-        Column("last stable offset", 18, _field("lastStableOffset")),
+        DumpColumn("producer", 10, _field("producerId")),
+        DumpColumn("first offset", 14, _field("firstOffset")),
+        DumpColumn("last offset", 14, _field("lastOffset")),
+        DumpColumn("last stable offset", 18, _field("lastStableOffset")),
     ),
     "producer": (
-        Column("producer", 10, _field("producerId")),
-        Column("epoch", 6, _field("producerEpoch")),
-        Column("sequences", -23, lambda each: f"{each['firstSequence']}..{each['lastSequence']}"),
-        Column("last offset", 14, _field("lastOffset")),
-        Column("last timestamp", -24, _time("lastTimestamp")),
-        Column("coordinator epoch", 17, _field("coordinatorEpoch")),
-        Column("transaction start", 17, _field("currentTxnFirstOffset")),
+        DumpColumn("producer", 10, _field("producerId")),
+        DumpColumn("epoch", 6, _field("producerEpoch")),
+        DumpColumn(
+            "sequences", -23, lambda each: f"{each['firstSequence']}..{each['lastSequence']}"
+        ),
+        DumpColumn("last offset", 14, _field("lastOffset")),
+        DumpColumn("last timestamp", -24, _time("lastTimestamp")),
+        DumpColumn("coordinator epoch", 17, _field("coordinatorEpoch")),
+        DumpColumn("transaction start", 17, _field("currentTxnFirstOffset")),
     ),
     "epoch": (
-        Column("epoch", 8, _field("epoch")),
-        Column("start offset", 20, _field("startOffset")),
+        DumpColumn("epoch", 8, _field("epoch")),
+        DumpColumn("start offset", 20, _field("startOffset")),
     ),
     "checkpoint": (
-        Column("topic", -40, _field("topic")),
-        Column("partition", 10, _field("partition")),
-        Column("offset", 20, _field("offset")),
+        DumpColumn("topic", -40, _field("topic")),
+        DumpColumn("partition", 10, _field("partition")),
+        DumpColumn("offset", 20, _field("offset")),
     ),
     "remoteSegment": (
-        Column("offsets", -23, lambda each: f"{each['startOffset']}..{each['endOffset']}"),
-        Column("segment", -22, _field("segmentId")),
-        Column("bytes", 11, _field("sizeInBytes")),
-        Column("max timestamp", -24, _time("maxTimestamp")),
-        Column("epochs", -8, lambda each: ",".join(each["leaderEpochs"])),
-        Column("state", -24, _field("state")),
+        DumpColumn("offsets", -23, lambda each: f"{each['startOffset']}..{each['endOffset']}"),
+        DumpColumn("segment", -22, _field("segmentId")),
+        DumpColumn("bytes", 11, _field("sizeInBytes")),
+        DumpColumn("max timestamp", -24, _time("maxTimestamp")),
+        DumpColumn("epochs", -8, lambda each: ",".join(each["leaderEpochs"])),
+        DumpColumn("state", -24, _field("state")),
     ),
     "remoteMetadataOffset": (
-        Column("partition", 10, _field("partition")),
-        Column("offset", 20, _field("offset")),
+        DumpColumn("partition", 10, _field("partition")),
+        DumpColumn("offset", 20, _field("offset")),
     ),
-    "remoteMetadataTopic": (Column("topic id", -22, _field("topicId")),),
+    "remoteMetadataTopic": (DumpColumn("topic id", -22, _field("topicId")),),
 }
 
 
-class TextOutput:
+class TextDumpOutput:
     """Writes a heading and a table per file; with `only_problems` no rows."""
 
     def __init__(self, out: IO[str], *, only_problems: bool = False) -> None:
         self._out = out
         self._only_problems = only_problems
-        self._table: Sequence[Column] | None = None
+        self._table: Sequence[DumpColumn] | None = None
         self._files = 0
 
     def begin(self, found: DumpFile, size_bytes: int) -> None:
@@ -189,7 +191,7 @@ class TextOutput:
             self._out.write(f"{gap}{found.path}: {found.kind.value}, {size_bytes} bytes\n")
         self._files += 1
 
-    def row(self, row: Row) -> None:
+    def row(self, row: DumpRow) -> None:
         if self._only_problems:
             return
         if row.kind == "record":
@@ -200,20 +202,20 @@ class TextOutput:
             for name, value in row.fields.items():
                 self._out.write(f"  {name}: {_plain(value)}\n")
 
-    def _table_row(self, table: Sequence[Column], fields: Fields) -> None:
+    def _table_row(self, table: Sequence[DumpColumn], fields: Fields) -> None:
         if self._table is not table:
             self._table = table
             self._cells(table, [column.title for column in table])
         self._cells(table, [column.show(fields) for column in table])
 
-    def _cells(self, table: Sequence[Column], cells: Sequence[str]) -> None:
+    def _cells(self, table: Sequence[DumpColumn], cells: Sequence[str]) -> None:
         shown = [
             cell.rjust(column.width) if column.width > 0 else cell.ljust(-column.width)
             for column, cell in zip(table, cells, strict=True)
         ]
         self._out.write(f"  {'  '.join(shown).rstrip()}\n")
 
-    def problem(self, found: DumpFile, problem: Problem) -> None:
+    def problem(self, found: DumpFile, problem: FileProblem) -> None:
         where = f" at position {problem.position}" if problem.position is not None else ""
         lead = f"{found.path}: " if self._only_problems else "  PROBLEM: "
         self._out.write(f"{lead}{problem.text}{where}\n")

@@ -16,7 +16,7 @@ from contextlib import closing
 
 from odradek.cli import dump_segments
 from odradek.cli.dump_files import DumpFile
-from odradek.cli.dump_output import Problem
+from odradek.cli.dump_output import FileProblem
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.records import Record, decode
 from odradek.protocol.uuids import uuid_to_text
@@ -58,33 +58,33 @@ Format = Callable[[RecordLocation, RemoteEvent], str]
 
 def lines(
     files: Files, found: DumpFile, show: Format, start: int = 0, end: int | None = None
-) -> Iterator[str | Problem]:
+) -> Iterator[str | FileProblem]:
     """Yield one line for each record of a segment from `start` to `end`, both inclusive."""
     partition = _partition_of(found)
     with closing(files.open(found.path)) as file:
         for batch in dump_segments.batches(file, file.size):
-            if isinstance(batch, Problem):
+            if isinstance(batch, FileProblem):
                 yield batch
                 return
             try:
                 batch.check()
                 records = () if batch.is_control else decode(batch)
             except (CorruptBatch, ValueError) as error:
-                yield Problem(f"records cannot be read: {error}", batch.position)
+                yield FileProblem(f"records cannot be read: {error}", batch.position)
                 continue
             for record in records:
                 if start <= record.offset and (end is None or record.offset <= end):
                     yield _line(record, partition, show)
 
 
-def _line(record: Record, partition: int, show: Format) -> str | Problem:
+def _line(record: Record, partition: int, show: Format) -> str | FileProblem:
     try:
         if record.value is None:
-            return Problem(f"offset {record.offset}: the record has no value")
+            return FileProblem(f"offset {record.offset}: the record has no value")
         event = metadata_records.decode(record.value)
         return show(RecordLocation(partition, record.offset, metadata_records.VERSION), event)
     except RemoteStorageError as error:
-        return Problem(f"offset {record.offset}: {error.message}")
+        return FileProblem(f"offset {record.offset}: {error.message}")
 
 
 def _partition_of(found: DumpFile) -> int:

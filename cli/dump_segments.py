@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from odradek.cli import dump_decoders
-from odradek.cli.dump_output import Problem, Row
+from odradek.cli.dump_output import DumpRow, FileProblem
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch
 from odradek.protocol.records.compression import NAMES as CODECS
@@ -30,18 +30,20 @@ class SegmentDumpOptions:
     end: int | None = None
 
 
-def batches(file: File, size: int) -> Iterator[Batch | Problem]:
-    """Yield complete batches with their positions; a Problem is last if the rest is not a batch."""
+def batches(file: File, size: int) -> Iterator[Batch | FileProblem]:
+    """Yield complete batches with their positions; a FileProblem is last if the rest is not a batch."""
     position = 0
     while position < size:
         try:
             header = Batch(memoryview(file.read_at(position, HEADER_SIZE)))
         except CorruptBatch as error:
-            yield Problem(f"not a batch: {_reason(error)}", position)
+            yield FileProblem(f"not a batch: {_reason(error)}", position)
             return
         if position + header.size > size:
             left = size - position
-            yield Problem(f"the last batch is truncated: {left} of {header.size} bytes", position)
+            yield FileProblem(
+                f"the last batch is truncated: {left} of {header.size} bytes", position
+            )
             return
         batch = Batch(memoryview(file.read_at(position, header.size)))
         batch.position = position
@@ -53,10 +55,10 @@ def _reason(error: CorruptBatch) -> str:
     return error.message or str(error)
 
 
-def rows(file: File, size: int, wanted: SegmentDumpOptions) -> Iterator[Row | Problem]:
+def rows(file: File, size: int, wanted: SegmentDumpOptions) -> Iterator[DumpRow | FileProblem]:
     """Yield the batches of a file, and their records if requested."""
     for batch in batches(file, size):
-        if isinstance(batch, Problem):
+        if isinstance(batch, FileProblem):
             yield batch
             return
         if batch.last_offset < wanted.start:
@@ -64,9 +66,9 @@ def rows(file: File, size: int, wanted: SegmentDumpOptions) -> Iterator[Row | Pr
         if wanted.end is not None and batch.base_offset > wanted.end:
             return
         damage = _damage(batch)
-        yield Row("batch", _batch_fields(batch, is_valid=damage is None))
+        yield DumpRow("batch", _batch_fields(batch, is_valid=damage is None))
         if damage is not None:
-            yield Problem(damage, batch.position)
+            yield FileProblem(damage, batch.position)
         elif wanted.deep or wanted.records:
             yield from _records(batch, wanted)
 
@@ -107,16 +109,16 @@ def _batch_fields(batch: Batch, *, is_valid: bool) -> dict[str, Any]:
     }
 
 
-def _records(batch: Batch, wanted: SegmentDumpOptions) -> Iterator[Row | Problem]:
+def _records(batch: Batch, wanted: SegmentDumpOptions) -> Iterator[DumpRow | FileProblem]:
     try:
         found = decode(batch)
     except (CorruptBatch, ValueError) as error:
-        yield Problem(f"records cannot be read: {error}", batch.position)
+        yield FileProblem(f"records cannot be read: {error}", batch.position)
         return
     for record in found:
         if record.offset < wanted.start or (wanted.end is not None and record.offset > wanted.end):
             continue
-        yield Row("record", _record_fields(batch, record, wanted))
+        yield DumpRow("record", _record_fields(batch, record, wanted))
 
 
 def _record_fields(batch: Batch, record: Record, wanted: SegmentDumpOptions) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from contextlib import closing
 
 from odradek.cli import dump_indexes_and_checkpoints, dump_segments
 from odradek.cli.dump_files import DumpFile, FileKind
-from odradek.cli.dump_output import Problem
+from odradek.cli.dump_output import FileProblem
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.control import ControlType, control_type
@@ -34,7 +34,7 @@ from odradek.seams.files import Files, Path
 from odradek.storage.log import file_names as names
 from odradek.storage.log.leader_epoch_cache import CorruptEpochs, EpochStart, parse_checkpoint
 
-Problems = Iterator[Problem]
+Problems = Iterator[FileProblem]
 INT32_MAX = 2**31 - 1
 
 
@@ -67,13 +67,13 @@ class SegmentLayout:
         return slot if found else None
 
 
-class Verifier:
+class FileVerifier:
     """Verifies files, and caches the segments of the current directory for their indexes."""
 
     def __init__(self, files: Files, *, deep: bool) -> None:
         self._files = files
         self._deep = deep
-        self._layouts: dict[Path, tuple[SegmentLayout, list[Problem]]] = {}
+        self._layouts: dict[Path, tuple[SegmentLayout, list[FileProblem]]] = {}
         self._directory = Path()
         self._before: tuple[Path, int] | None = None
         self.entries = 0
@@ -96,7 +96,7 @@ class Verifier:
 
     # Segments
 
-    def _layout(self, path: Path, base_offset: int) -> tuple[SegmentLayout, list[Problem]]:
+    def _layout(self, path: Path, base_offset: int) -> tuple[SegmentLayout, list[FileProblem]]:
         known = self._layouts.get(path)
         if known is None:
             layout = SegmentLayout()
@@ -107,7 +107,7 @@ class Verifier:
         with closing(self._files.open(path)) as file:
             previous: Batch | None = None
             for batch in dump_segments.batches(file, file.size):
-                if isinstance(batch, Problem):
+                if isinstance(batch, FileProblem):
                     yield batch
                     return
                 yield from self._batch(batch, base_offset, previous)
@@ -122,21 +122,25 @@ class Verifier:
         if batch.base_offset < min_offset:
             before = "the segment starts at" if previous is None else "the previous one ends at"
             number = base_offset if previous is None else min_offset - 1
-            yield Problem(f"batch at offset {batch.base_offset}, but {before} {number}", at)
+            yield FileProblem(f"batch at offset {batch.base_offset}, but {before} {number}", at)
         if batch.last_offset < batch.base_offset:
-            yield Problem(f"batch at offset {batch.base_offset} ends at {batch.last_offset}", at)
+            yield FileProblem(
+                f"batch at offset {batch.base_offset} ends at {batch.last_offset}", at
+            )
         if batch.last_offset - base_offset > INT32_MAX:
-            yield Problem(
+            yield FileProblem(
                 f"offset {batch.last_offset} is more than 2^31-1 after the base offset", at
             )
         if previous is not None and -1 < batch.leader_epoch < previous.leader_epoch:
-            yield Problem(f"leader epoch {batch.leader_epoch} after {previous.leader_epoch}", at)
+            yield FileProblem(
+                f"leader epoch {batch.leader_epoch} after {previous.leader_epoch}", at
+            )
         try:
             batch.check()
             if self._deep:
                 decode(batch)
         except (CorruptBatch, ValueError) as error:
-            yield Problem(getattr(error, "message", "") or str(error), at)
+            yield FileProblem(getattr(error, "message", "") or str(error), at)
 
     def _note_marker(self, batch: Batch, layout: SegmentLayout) -> None:
         try:
@@ -155,7 +159,7 @@ class Verifier:
         if self._before is not None and layout.base_offsets:
             path, last = self._before
             if layout.base_offsets[0] <= last:
-                yield Problem(
+                yield FileProblem(
                     f"starts at offset {layout.base_offsets[0]}, but {path.name} ends at {last}"
                 )
         if layout.last_offsets:
@@ -172,7 +176,7 @@ class Verifier:
             ends = []  # older versions of `kafka-storage format` write neither
         for at, wanted in ends:
             if not layout.positions or self._control(found.path, layout.positions[at]) != wanted:
-                yield Problem(f"{wanted.name} is missing: the snapshot is incomplete")
+                yield FileProblem(f"{wanted.name} is missing: the snapshot is incomplete")
 
     def _control(self, path: Path, position: int) -> ControlType | None:
         file = self._files.open(path)
@@ -191,7 +195,7 @@ class Verifier:
     def _small(self, found: DumpFile) -> Problems:
         data = self._files.read(found.path)
         for item in dump_indexes_and_checkpoints.rows(found, data):
-            if isinstance(item, Problem):
+            if isinstance(item, FileProblem):
                 yield item
             else:
                 self.entries += 1
@@ -222,7 +226,7 @@ class Verifier:
             return  # already reported
         for before, after in itertools.pairwise(entries):
             if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
-                yield Problem(f"{_epoch(after)} after {_epoch(before)}")
+                yield FileProblem(f"{_epoch(after)} after {_epoch(before)}")
                 return
         for name in self._files.list(found.path.parent):
             offset = names.offset_of(name)
@@ -245,7 +249,7 @@ def _epochs_of(entries: list[EpochStart], layout: SegmentLayout) -> Problems:
         cached_epoch = entries[slot].epoch if slot >= 0 else None
         if epoch > latest or epoch < 0 or cached_epoch in (None, epoch):
             continue
-        yield Problem(
+        yield FileProblem(
             f"offset {offset} has epoch {epoch} in the log, but epoch {cached_epoch} in this file"
         )
         return
@@ -255,7 +259,7 @@ def _offset_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -
     previous = (found.offset - 1, -1)
     for offset, position in dump_indexes_and_checkpoints.offset_entries(found.offset, data):
         if offset <= previous[0] or position <= previous[1]:
-            yield Problem(
+            yield FileProblem(
                 f"offset {offset} at {position} after offset {previous[0]} at {previous[1]}"
             )
             return
@@ -264,9 +268,9 @@ def _offset_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -
             continue
         slot = segment.at_position(position)
         if slot is None:
-            yield Problem(f"offset {offset}: no batch starts at position {position} of the log")
+            yield FileProblem(f"offset {offset}: no batch starts at position {position} of the log")
         elif segment.last_offsets[slot] != offset:
-            yield Problem(
+            yield FileProblem(
                 f"offset {offset}: the batch at position {position} of the log ends at offset "
                 f"{segment.last_offsets[slot]}"
             )
@@ -278,7 +282,7 @@ def _time_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -> 
     checked = 0
     for timestamp, offset in dump_indexes_and_checkpoints.time_entries(found.offset, data):
         if timestamp <= previous[0] or offset <= previous[1]:
-            yield Problem(
+            yield FileProblem(
                 f"timestamp {timestamp} of offset {offset} after timestamp {previous[0]} of offset "
                 f"{previous[1]}"
             )
@@ -288,13 +292,13 @@ def _time_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -> 
             continue
         slot = segment.ending_at(offset)
         if slot is None:
-            yield Problem(f"timestamp {timestamp}: no batch of the log ends at offset {offset}")
+            yield FileProblem(f"timestamp {timestamp}: no batch of the log ends at offset {offset}")
             continue
         while checked <= slot:
             highest = max(highest, segment.max_timestamps[checked])
             checked += 1
         if highest != timestamp:
-            yield Problem(
+            yield FileProblem(
                 f"timestamp {timestamp}: the largest in the log up to offset {offset} is {highest}"
             )
 
@@ -303,13 +307,15 @@ def _transaction_index(data: bytes, segment: SegmentLayout | None) -> Problems:
     previous = -1
     for version, producer_id, first, last, _ in dump_indexes_and_checkpoints.aborted_entries(data):
         if version != 0:
-            yield Problem(f"unknown version {version} of an entry")
+            yield FileProblem(f"unknown version {version} of an entry")
             return
         if not first <= last or last <= previous:
-            yield Problem(f"aborted transaction {first}..{last} after one that ends at {previous}")
+            yield FileProblem(
+                f"aborted transaction {first}..{last} after one that ends at {previous}"
+            )
         previous = last
         if segment is not None and segment.aborts.get(last) != producer_id:
-            yield Problem(
+            yield FileProblem(
                 f"aborted transaction {first}..{last} of producer {producer_id}: the log has no "
                 f"abort marker of this producer at offset {last}"
             )

@@ -63,7 +63,7 @@ def add_parser(
     deleting.add_argument("groups", nargs="+", metavar="GROUP")
 
     forgetting = add_cluster_subcommand(
-        commands, "forget", "delete the committed offsets of a group for topics", forget
+        commands, "forget", "delete a group's committed offsets of topics", forget
     )
     forgetting.add_argument("group", metavar="GROUP")
     _partition_arguments(forgetting, "can be repeated")

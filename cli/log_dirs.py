@@ -15,7 +15,7 @@ from odradek.cli.log_dirs_balance import balance
 from odradek.cli.log_dirs_balance_plan import TOLERANCE_PERCENT
 from odradek.cli.log_dirs_output import (
     COLUMNS,
-    Filter,
+    LogDirFilter,
     kafka_json,
     kip_113_json,
     table,
@@ -63,7 +63,7 @@ def add_parser(
             dest="brokers",
             type=partition_list,
             metavar="LIST",
-            help="only these brokers: 1,3,5-7",
+            help="only these brokers, such as 1,3,5-7",
         )
     for command in (listing, describing):
         command.add_argument(
@@ -117,7 +117,7 @@ def _add_balance_parser(
         "the command is interrupted, the moves continue. Run it again to wait for them.",
     )
     what = balancing.add_mutually_exclusive_group()
-    what.add_argument("--plan", action="store_true", help="print the plan (the default)")
+    what.add_argument("--plan", action="store_true", help="print the plan (default)")
     what.add_argument(
         "--execute", action="store_true", help="start the moves and print their progress"
     )
@@ -126,7 +126,7 @@ def _add_balance_parser(
         metavar="PERCENT",
         type=_percent,
         default=TOLERANCE_PERCENT,
-        help=f"largest deviation from the mean of a balanced directory (default: {TOLERANCE_PERCENT})",
+        help=f"allowed deviation of a log directory from the mean (default: {TOLERANCE_PERCENT})",
     )
     balancing.add_argument(
         "--throttle",
@@ -236,7 +236,7 @@ async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Se
 async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     found = await _described(args, cluster)
     _chosen(args, found)
-    only = Filter(
+    only = LogDirFilter(
         None if args.topics is None else frozenset(args.topics),
         None if args.directories is None else frozenset(args.directories),
     )

@@ -55,7 +55,7 @@ RESTARTS_MAX = 3
 
 
 @value_class
-class Balance:
+class BrokerBalance:
     """Planned and running moves of a broker."""
 
     directories: Sequence[LogDirectory]
@@ -79,7 +79,7 @@ class Balance:
         return size_bytes, count
 
 
-def balance_of(found: Sequence[LogDirectory], *, tolerance_percent: int) -> Balance:
+def balance_of(found: Sequence[LogDirectory], *, tolerance_percent: int) -> BrokerBalance:
     """Plan the moves of one broker between its directories that are online and not cordoned."""
     usable = [each for each in found if not each.error and not each.cordoned]
     number = {each.path: index for index, each in enumerate(usable)}
@@ -111,7 +111,9 @@ def balance_of(found: Sequence[LogDirectory], *, tolerance_percent: int) -> Bala
         for (replica, source), size, home, place in zip(replicas, sizes, homes, wanted, strict=True)
         if place != home
     }
-    return Balance(found, moves, {r: each for r, each in in_progress.items() if r not in moves})
+    return BrokerBalance(
+        found, moves, {r: each for r, each in in_progress.items() if r not in moves}
+    )
 
 
 async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
@@ -157,7 +159,7 @@ async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
 async def _show(
     args: argparse.Namespace,
     cluster: Cluster,
-    balances: Sequence[Balance],
+    balances: Sequence[BrokerBalance],
     moves: Mapping[Replica, tuple[str, str, int]],
 ) -> None:
     if args.json:
@@ -181,7 +183,7 @@ async def _show(
     print_lines(["", f"{_summary(moves)}; `odradek log-dirs balance --execute` starts these moves"])
 
 
-def _directory_rows(one: Balance) -> list[tuple[Any, ...]]:
+def _directory_rows(one: BrokerBalance) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for directory in one.directories:
         if directory.error:
@@ -216,7 +218,7 @@ async def _as_reassignment(cluster: Cluster, moves: Mapping[Replica, tuple[str, 
     return dump(partitions, {replica: target for replica, (_, target, _) in moves.items()})
 
 
-def _even(balances: Sequence[Balance]) -> str:
+def _even(balances: Sequence[BrokerBalance]) -> str:
     if any(one.in_progress for one in balances):
         return "nothing to add: the running moves balance the log directories"
     return "nothing to do: the log directories are balanced"
@@ -240,7 +242,7 @@ def _print_start(
 # Execution
 
 
-def _check_free_space(balances: Sequence[Balance]) -> None:
+def _check_free_space(balances: Sequence[BrokerBalance]) -> None:
     """Raise CommandFailed if a destination does not have enough free space."""
     for one in balances:
         for directory in one.directories:
@@ -289,7 +291,7 @@ async def _watch(
     cluster: Cluster, seams: Seams, wanted: Mapping[Replica, tuple[str, str, int]]
 ) -> None:
     """Print progress until all moves are complete. Raises CommandFailed if a move stops."""
-    watcher = _Watcher(cluster, wanted)
+    watcher = _MoveWatcher(cluster, wanted)
     progress = MoveProgress()
     clock = seams.clock
     printed_at, responded_at, is_unreachable = -inf, clock.monotonic(), False
@@ -320,7 +322,7 @@ def hint_over(text: str, *, last: bool) -> None:
     hint(f"\r\x1b[K{text}", end="\n" if last else "")
 
 
-class _Watcher:
+class _MoveWatcher:
     """Reads the progress of moves, and restarts moves that the broker has dropped."""
 
     def __init__(self, cluster: Cluster, wanted: Mapping[Replica, tuple[str, str, int]]) -> None:

@@ -35,7 +35,7 @@ Score = tuple[int, int, int, int]
 
 
 @value_class
-class Goal:
+class BalanceGoal:
     """Definition of balanced: the mean of a directory is `share_bytes / sharing` bytes."""
 
     directories: int
@@ -47,7 +47,7 @@ class Goal:
     @classmethod
     def of(
         cls, sizes: Sequence[int], directories: int, tolerance_percent: int = TOLERANCE_PERCENT
-    ) -> Goal:
+    ) -> BalanceGoal:
         """Compute the mean; replicas larger than it get a directory for themselves and are excluded."""
         left, sharing = sum(sizes), directories
         for size in sorted(sizes, reverse=True):
@@ -95,7 +95,7 @@ def plan(
 
     `sizes` are in bytes, `homes` are the current directory numbers.
     """
-    goal = Goal.of(sizes, directories, tolerance_percent)
+    goal = BalanceGoal.of(sizes, directories, tolerance_percent)
     if directories < 2 or not sizes:
         return list(homes)
     if directories ** len(sizes) <= EXACT_STATES:
@@ -103,7 +103,9 @@ def plan(
     return by_steps(goal, sizes, homes)
 
 
-def score(goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]) -> Score:
+def score(
+    goal: BalanceGoal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
+) -> Score:
     """Score of a placement, lower is better: imbalance of bytes, of replicas, bytes moved, replicas moved."""
     loads = [0] * goal.directories
     counts = [0] * goal.directories
@@ -117,12 +119,12 @@ def score(goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequen
     return (*goal.imbalance(loads, counts), moved_bytes, moved)
 
 
-def _best_of_all(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
+def _best_of_all(goal: BalanceGoal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
     every = (list(each) for each in product(range(goal.directories), repeat=len(sizes)))
     return min(every, key=lambda places: score(goal, sizes, homes, places))
 
 
-def by_steps(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
+def by_steps(goal: BalanceGoal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
     """Plan with greedy steps, for placements that are too many to compare."""
     places = list(homes)
     while (better := _better(goal, sizes, homes, places)) is not None:
@@ -134,10 +136,10 @@ def by_steps(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int
 
 
 def _better(
-    goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
+    goal: BalanceGoal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
 ) -> list[int] | None:
     """Return a placement with less imbalance than `places`, or None if steps find none."""
-    state = _State(goal, sizes, homes, places)
+    state = _Placement(goal, sizes, homes, places)
     while state.step():
         pass
     state.save()
@@ -146,7 +148,7 @@ def _better(
 
 
 @value_class
-class _Step:
+class _PlanStep:
     """Move of replica `there` from source to target, in exchange for replica `back` if there is one."""
 
     there: int
@@ -155,11 +157,11 @@ class _Step:
     target: int
 
 
-class _State:
+class _Placement:
     """Placement of replicas that steps improve."""
 
     def __init__(
-        self, goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
+        self, goal: BalanceGoal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
     ) -> None:
         self._goal = goal
         self._sizes = sizes
@@ -187,11 +189,11 @@ class _State:
                     return True
         return False
 
-    def _best(self, steps: Iterator[_Step]) -> _Step | None:
+    def _best(self, steps: Iterator[_PlanStep]) -> _PlanStep | None:
         ranked = ((rank, step) for step in steps if (rank := self._rank(step)) is not None)
         return min(ranked, key=lambda pair: pair[0], default=(None, None))[1]
 
-    def _rank(self, step: _Step) -> tuple[int, float, int] | None:
+    def _rank(self, step: _PlanStep) -> tuple[int, float, int] | None:
         """Rank of a step, lower is better; None for a step that does not improve the placement.
 
         Steps that balance bytes come first, even by less than one percent, ordered by their
@@ -206,7 +208,7 @@ class _State:
             return (0, -(before[1] - after[1]) / max(1, cost), -cost)
         return (1, cost, 0)
 
-    def _pair(self, step: _Step, *, taken: bool) -> tuple[Imbalance, int]:
+    def _pair(self, step: _PlanStep, *, taken: bool) -> tuple[Imbalance, int]:
         """Imbalance of the two directories, and their bytes outside of the tolerance."""
         goal = self._goal
         weight, count = self._weight(step) if taken else (0, 0)
@@ -215,13 +217,13 @@ class _State:
         missed = sum(max(size - goal.high_bytes, goal.low_bytes - size, 0) for size in sizes)
         return goal.imbalance(sizes, counts), missed
 
-    def _weight(self, step: _Step) -> tuple[int, int]:
+    def _weight(self, step: _PlanStep) -> tuple[int, int]:
         """Bytes and replicas that the target directory gains."""
         if step.back is None:
             return self._sizes[step.there], 1
         return self._sizes[step.there] - self._sizes[step.back], 0
 
-    def _cost(self, step: _Step) -> int:
+    def _cost(self, step: _PlanStep) -> int:
         """Bytes that the step adds to the plan; negative if a replica returns to its current directory."""
         cost = self._moved(step.there, step.target) - self._moved(step.there, step.source)
         if step.back is not None:
@@ -231,7 +233,7 @@ class _State:
     def _moved(self, number: int, place: int) -> int:
         return 0 if place == self._homes[number] else self._sizes[number]
 
-    def _take(self, step: _Step) -> None:
+    def _take(self, step: _PlanStep) -> None:
         self._put(step.there, step.target)
         if step.back is not None:
             self._put(step.back, step.source)
@@ -283,13 +285,13 @@ class _State:
         }
         return tuple(sorted(size for size in sizes if size >= 0))
 
-    def _moves(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_Step]:
+    def _moves(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_PlanStep]:
         """Yield moves of one replica with about a wanted size."""
         for source, target in pairs:
             for number in self._near(source, self._wanted(source, target)):
-                yield _Step(number, None, source, target)
+                yield _PlanStep(number, None, source, target)
 
-    def _exchanges(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_Step]:
+    def _exchanges(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_PlanStep]:
         """Yield exchanges of two replicas whose sizes differ by about a wanted size."""
         for source, target in pairs:
             if self._loads[source] <= self._loads[target]:
@@ -297,7 +299,7 @@ class _State:
             wanted = self._wanted(source, target)
             for size, number in self._by_size[source][-EXCHANGED:]:
                 for back in self._near(target, [size - each for each in wanted]):
-                    yield _Step(number, back, source, target)
+                    yield _PlanStep(number, back, source, target)
 
     def _near(self, place: int, sizes: Sequence[int]) -> set[int]:
         """Replicas of a directory with the nearest sizes above and below the given ones."""
@@ -317,7 +319,7 @@ class _State:
             home, place = self._homes[number], self.places[number]
             for back in (None, *self._smaller(number)):
                 # Reversed: `number` returns to its home, and a smaller replica moves instead.
-                step = _Step(number, back, place, home)
+                step = _PlanStep(number, back, place, home)
                 before, after = self._pair(step, taken=False), self._pair(step, taken=True)
                 if after[0] <= before[0] and self._cost(step) < 0:
                     self._take(step)

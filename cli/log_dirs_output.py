@@ -25,7 +25,7 @@ KAFKA_EXCEPTIONS = {
 
 
 @value_class
-class Filter:
+class LogDirFilter:
     """Filter by topics and directories; both must match (J-17). None matches all."""
 
     topics: frozenset[str] | None = None
@@ -42,7 +42,7 @@ class Filter:
         ]
 
 
-def kip_113_json(found: Sequence[LogDirectory], only: Filter) -> dict[str, Any]:
+def kip_113_json(found: Sequence[LogDirectory], only: LogDirFilter) -> dict[str, Any]:
     """Directories in the JSON of KIP-113 (J-19); with several brokers, each directory has its broker's id."""
     several = len({directory.broker for directory in found}) > 1
     return {
@@ -68,7 +68,7 @@ def kip_113_json(found: Sequence[LogDirectory], only: Filter) -> dict[str, Any]:
     }
 
 
-def kafka_json(found: Sequence[LogDirectory], only: Filter) -> dict[str, Any]:
+def kafka_json(found: Sequence[LogDirectory], only: LogDirFilter) -> dict[str, Any]:
     """J-19, as kafka-log-dirs prints it today."""
     brokers = dict.fromkeys(directory.broker for directory in found)
     return {
@@ -87,7 +87,7 @@ def kafka_json(found: Sequence[LogDirectory], only: Filter) -> dict[str, Any]:
     }
 
 
-def _kafka_directory(directory: LogDirectory, only: Filter) -> dict[str, Any]:
+def _kafka_directory(directory: LogDirectory, only: LogDirFilter) -> dict[str, Any]:
     return {
         "logDir": directory.path,
         "error": _exception(directory.error) if directory.error else None,
@@ -110,7 +110,7 @@ def _exception(code: ErrorCode) -> str:
 # For a person
 
 
-def table(found: Sequence[LogDirectory], only: Filter) -> list[tuple[Any, ...]]:
+def table(found: Sequence[LogDirectory], only: LogDirFilter) -> list[tuple[Any, ...]]:
     """One row per replica, with the target of its move, and one row per offline directory."""
     current, future = _places(found, is_future=False), _places(found, is_future=True)
     rows: list[tuple[Any, ...]] = []
@@ -142,14 +142,16 @@ def table(found: Sequence[LogDirectory], only: Filter) -> list[tuple[Any, ...]]:
     return rows
 
 
-class _Place(NamedTuple):
+class _ReplicaPlace(NamedTuple):
     directory: LogDirectory
     replica: ReplicaInDirectory
 
 
-def _places(found: Iterable[LogDirectory], *, is_future: bool) -> dict[Replica, _Place]:
+def _places(found: Iterable[LogDirectory], *, is_future: bool) -> dict[Replica, _ReplicaPlace]:
     return {
-        Replica(directory.broker, replica.topic, replica.partition): _Place(directory, replica)
+        Replica(directory.broker, replica.topic, replica.partition): _ReplicaPlace(
+            directory, replica
+        )
         for directory in found
         for replica in directory.replicas
         if replica.is_future is is_future

@@ -139,13 +139,13 @@ def build_parser(
 
     With `alone`, the parser does not contain the other commands, because no option precedes the command.
     """
-    parser: argparse.ArgumentParser = _Parser(
+    parser: argparse.ArgumentParser = _CommandParser(
         prog="odradek",
         description="A Kafka-compatible broker, and tools for any Kafka cluster.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, help="show the version and exit")
+    parser.add_argument("--version", action=_VersionAction, help="show the version and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name, (_, line) in () if command is not None and alone else COMMANDS.items():
         if command is None or name != chosen:
@@ -157,7 +157,7 @@ def build_parser(
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     """Parser without abbreviated options: `--port 9092` is not accepted for `--port-file`."""
 
     def __init__(self, **settings: Any) -> None:
@@ -173,7 +173,7 @@ class _Parser(argparse.ArgumentParser):
         return found, rest
 
 
-class _Version(argparse.Action):
+class _VersionAction(argparse.Action):
     """Action of `--version`: reads the distribution's metadata only when it is used."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:

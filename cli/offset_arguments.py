@@ -13,83 +13,87 @@ HELP = "beginning, end, N, -N (N before the end) or s@MS (the first record whose
 
 
 @value_class
-class Exactly:
+class ExactOffset:
     offset: int
 
 
 @value_class
-class BeforeEnd:
+class OffsetBeforeEnd:
     """The offset `count` before the end, but at least the log start offset."""
 
     count: int
 
 
 @value_class
-class AtTimestamp:
+class OffsetAtTimestamp:
     """The first record whose timestamp in ms is at least the given one, or the end if there is none."""
 
     timestamp_ms: int
 
 
 @value_class
-class Beginning:
+class BeginningOffset:
     pass
 
 
 @value_class
-class End:
+class EndOffset:
     pass
 
 
-Offset = Exactly | BeforeEnd | AtTimestamp | Beginning | End
+OffsetArgument = ExactOffset | OffsetBeforeEnd | OffsetAtTimestamp | BeginningOffset | EndOffset
 
-NAMES: Mapping[str, Offset] = {
-    "beginning": Beginning(),
-    "earliest": Beginning(),
-    "end": End(),
-    "latest": End(),
+NAMES: Mapping[str, OffsetArgument] = {
+    "beginning": BeginningOffset(),
+    "earliest": BeginningOffset(),
+    "end": EndOffset(),
+    "latest": EndOffset(),
 }
 
 
-def parse_offset(text: str) -> Offset:
+def parse_offset(text: str) -> OffsetArgument:
     """Parse an offset argument. Raises ArgumentTypeError."""
     if text in NAMES:
         return NAMES[text]
     kind, at, timestamp = text.partition("@")
     if at and kind == "s" and timestamp.isdecimal():
-        return AtTimestamp(int(timestamp))
+        return OffsetAtTimestamp(int(timestamp))
     if text.isdecimal():
-        return Exactly(int(text))
+        return ExactOffset(int(text))
     if text.startswith("-") and text[1:].isdecimal():
-        return BeforeEnd(int(text[1:]))
+        return OffsetBeforeEnd(int(text[1:]))
     raise argparse.ArgumentTypeError(f"{text!r} is not an offset; give one of: {HELP}")
 
 
 async def resolve_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, Offset]
+    cluster: Cluster, wanted: Mapping[TopicPartition, OffsetArgument]
 ) -> dict[TopicPartition, int]:
     """Resolve the argument of each partition to an offset, with ListOffsets where necessary."""
     first = await list_offsets(
         cluster,
-        {w: EARLIEST for w, offset in wanted.items() if isinstance(offset, Beginning | BeforeEnd)},
+        {
+            w: EARLIEST
+            for w, offset in wanted.items()
+            if isinstance(offset, BeginningOffset | OffsetBeforeEnd)
+        },
     )
-    timed = {w: o.timestamp_ms for w, o in wanted.items() if isinstance(o, AtTimestamp)}
+    timed = {w: o.timestamp_ms for w, o in wanted.items() if isinstance(o, OffsetAtTimestamp)}
     later = await list_offsets(cluster, timed)
     end = await list_offsets(
-        cluster, {w: LATEST for w, offset in wanted.items() if not isinstance(offset, Exactly)}
+        cluster, {w: LATEST for w, offset in wanted.items() if not isinstance(offset, ExactOffset)}
     )
     found = {}
     for where, offset in wanted.items():
         match offset:
-            case Exactly(number):
+            case ExactOffset(number):
                 found[where] = number
-            case Beginning():
+            case BeginningOffset():
                 found[where] = first[where].offset
-            case End():
+            case EndOffset():
                 found[where] = end[where].offset
-            case BeforeEnd(count):
+            case OffsetBeforeEnd(count):
                 found[where] = max(first[where].offset, end[where].offset - count)
-            case AtTimestamp():
+            case OffsetAtTimestamp():
                 at = later[where].offset
                 found[where] = at if at >= 0 else end[where].offset
     return found

@@ -65,8 +65,8 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "reassign",
-        help="move partitions between brokers and between log directories",
-        description="Move partitions between brokers and between a broker's log directories.",
+        help="move replicas between brokers and between log directories",
+        description="Move replicas between brokers, and between the log directories of a broker.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

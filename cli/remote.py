@@ -21,7 +21,7 @@ from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.output import ProgressLine
 from odradek.cli.remote_give_up import find_losses, give_up
 from odradek.cli.remote_inputs import MetadataTopicConsumer, call, listing, open_store
-from odradek.cli.remote_summaries import Summaries
+from odradek.cli.remote_summaries import SummaryWriter
 from odradek.cli.terminal import hint
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
@@ -350,7 +350,7 @@ async def _problems_of_existing(
 
 
 async def _summarize(context: RemoteCommandContext) -> int:
-    made = Summaries(context.objects, context.seams)
+    made = SummaryWriter(context.objects, context.seams)
     await context.audit(made.take)
     await made.end()
     context.progress.end()

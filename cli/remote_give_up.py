@@ -61,7 +61,7 @@ class LostTopic:
 
 
 @dataclass
-class Losses:
+class LostTopics:
     """Topics to give up, and lost topics that are not changed, with the reason."""
 
     topics: list[LostTopic] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Losses:
     """Directory of the store that is marked for the brokers; None for object storage."""
 
 
-async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> Losses:
+async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> LostTopics:
     """Find the lost topics of the store at `url`. Raises KafkaError and ClientError."""
     found: dict[UUID, LostTopic] = {}
     for each in audit.findings:
@@ -82,7 +82,7 @@ async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> 
         topic.lost[of] = segments + 1, size_bytes + each.metadata.size_bytes
     await cluster.refresh(None)
     still_there = {each.topic_id for each, tally in audit.usages.items() if tally.segments}
-    losses = Losses()
+    losses = LostTopics()
     for topic in sorted(found.values(), key=lambda each: each.name):
         known = cluster.topics.get(topic.name)
         if known is None or known.topic_id != topic.topic_id:
@@ -108,7 +108,7 @@ async def _is_tiered(cluster: Cluster, topic: str) -> bool:
 
 
 async def give_up(
-    losses: Losses,
+    losses: LostTopics,
     cluster: Cluster,
     metadata: MetadataTopicConsumer,
     clock: Clock,

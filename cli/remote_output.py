@@ -8,8 +8,8 @@ from typing import Any
 
 from odradek.cli.dump_output import time_text
 from odradek.cli.output import human_bytes, print_json, print_lines, print_table
-from odradek.cli.remote_give_up import Losses, LostTopic
-from odradek.cli.remote_summaries import Summaries
+from odradek.cli.remote_give_up import LostTopic, LostTopics
+from odradek.cli.remote_summaries import SummaryWriter
 from odradek.protocol.uuids import uuid_to_text
 from odradek.storage.tiered.audit import (
     AuditFinding,
@@ -152,7 +152,7 @@ def print_collected(
         print_lines([f"removed {len(swept)} incomplete uploads"])
 
 
-def print_given_up(losses: Losses, *, executed: bool, as_json: bool) -> None:
+def print_given_up(losses: LostTopics, *, executed: bool, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -179,7 +179,7 @@ def print_given_up(losses: Losses, *, executed: bool, as_json: bool) -> None:
         print_lines(["no topic is lost: the store has segments of each tiered topic"])
 
 
-def print_summarized(made: Summaries, *, as_json: bool) -> None:
+def print_summarized(made: SummaryWriter, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {

@@ -30,7 +30,7 @@ from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, To
 MANIFESTS_AT_ONCE = 16
 
 
-class Summaries:
+class SummaryWriter:
     """Writes summaries of partitions; call `take` with findings in key order, then `end`.
 
     Raises CommandFailed if the store is unavailable.

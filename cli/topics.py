@@ -16,8 +16,8 @@ from odradek.cli.cluster_connection import (
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.offset_arguments import (
     HELP,
-    AtTimestamp,
-    Offset,
+    OffsetArgument,
+    OffsetAtTimestamp,
     parse_offset,
     resolve_offsets,
 )
@@ -48,8 +48,8 @@ examples:
 
 
 _TIERS = {
-    "earliest-local": AtTimestamp(EARLIEST_LOCAL),
-    "latest-tiered": AtTimestamp(LATEST_TIERED),
+    "earliest-local": OffsetAtTimestamp(EARLIEST_LOCAL),
+    "latest-tiered": OffsetAtTimestamp(LATEST_TIERED),
 }
 
 
@@ -299,7 +299,7 @@ async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
     return _print_result(args, text, {"deleted": deleted})
 
 
-def _parse_offset_spec(text: str) -> Offset:
+def _parse_offset_spec(text: str) -> OffsetArgument:
     """Parse an offset argument, including the special offsets of tiered storage."""
     return _TIERS[text] if text in _TIERS else parse_offset(text)
 
@@ -334,10 +334,10 @@ async def show_offsets(args: argparse.Namespace, cluster: Cluster, seams: Seams)
 
 
 async def _offsets_at(
-    cluster: Cluster, where: list[TopicPartition], at: Offset
+    cluster: Cluster, where: list[TopicPartition], at: OffsetArgument
 ) -> list[dict[str, Any]]:
     """Look up one offset per partition; None if no record is at or after the timestamp."""
-    if isinstance(at, AtTimestamp):
+    if isinstance(at, OffsetAtTimestamp):
         found = await list_offsets(cluster, dict.fromkeys(where, at.timestamp_ms))
         offsets = {part: response.offset for part, response in found.items()}
     else:

@@ -1,4 +1,4 @@
-"""The command line, run in the test's own process."""
+"""Runs the command line in the test's own process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 60.0
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    """Ctrl-C for a command that does not end: its exit code then fails the test."""
+    """Interrupt a command that does not end; its exit code then fails the test."""
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -32,7 +32,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended, and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     stdout: bytes
@@ -48,7 +48,7 @@ class Ran:
 
     @property
     def words(self) -> list[list[str]]:
-        """The words of each line: a table's cells."""
+        """Words of each line, which are the cells of a table."""
         return [line.split() for line in self.lines]
 
 
@@ -64,8 +64,9 @@ class CommandLine:
     def __call__(
         self, *words: str, stdin: bytes = b"", code: int | None = 0, more_to_come: bool = False
     ) -> Ran:
-        """Run it; AssertionError unless it ends with `code` (None: with any). With `more_to_come` stdin does
-        not end."""
+        """Run a command; AssertionError unless its exit code is `code` (None: any). With `more_to_come`,
+        stdin stays open.
+        """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         assert os.write(writing, stdin) == len(stdin), "more than a pipe holds"

@@ -1,7 +1,7 @@
 """The command line in this process, against a broker in another one.
 
-The broker is `odradek serve`, or with ODRADEK_INTEROP_BROKER=kafka an Apache Kafka: the commands
-must have the same output with both.
+The broker is `odradek serve`, or with ODRADEK_INTEROP_BROKER=kafka Apache Kafka. The output of the commands
+must be the same with both.
 """
 
 from __future__ import annotations

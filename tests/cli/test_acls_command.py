@@ -1,4 +1,4 @@
-"""`odradek acls`, against a broker of its own that has an authorizer."""
+"""Tests of `odradek acls` with a broker that has an authorizer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def acls(odradek: CommandLine, guarded: BrokerProcess) -> Acls:
     return run
 
 
-def test_add_list_and_remove(acls: Acls, odradek: CommandLine, guarded: BrokerProcess) -> None:
+def test_acls_are_added_listed_and_removed(
+    acls: Acls, odradek: CommandLine, guarded: BrokerProcess
+) -> None:
     added = acls(
         "add", "--principal", "User:alice", "--operation", "read", "--operation", "describe-configs",
         "--topic", "orders",
@@ -84,7 +86,7 @@ def test_add_list_and_remove(acls: Acls, odradek: CommandLine, guarded: BrokerPr
     assert acls("list", "--topic", "orders") == []
 
 
-def test_what_is_wrong(odradek: CommandLine, guarded: BrokerProcess) -> None:
+def test_errors_are_reported(odradek: CommandLine, guarded: BrokerProcess) -> None:
     where = ("--bootstrap", guarded.bootstrap)
     assert "give a principal" in odradek("acls", "remove", *where, code=2).stderr
     wrong = ("acls", "add", "--operation", "read", "--topic", "t", *where)
@@ -93,5 +95,5 @@ def test_what_is_wrong(odradek: CommandLine, guarded: BrokerProcess) -> None:
     odradek("acls", code=2)
 
 
-def test_acls_without_authorizer_fails(odradek: CommandLine) -> None:
+def test_acls_without_authorizer_fail(odradek: CommandLine) -> None:
     assert "authorizer.class.name" in odradek("acls", "list", code=1).stderr

@@ -1,4 +1,4 @@
-"""`odradek configs`."""
+"""Tests of `odradek configs`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.waiting import deadline
 def described(
     odradek: CommandLine, topic: str, *words: str, retention: str
 ) -> dict[str, tuple[str, str]]:
-    """Value and source of a topic's configs, once retention.ms is what it was set to."""
+    """Value and source of a topic's configs, after retention.ms has its new value."""
     with deadline(10, "the config") as check:  # a Kafka's broker learns of it a little later
         while True:
             shown = odradek("configs", "describe", "topic", topic, *words, "--json").json

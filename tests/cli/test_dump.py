@@ -44,7 +44,7 @@ def write(directory: Path, name: str, *parts: bytes | bytearray) -> Path:
 
 
 class Dump:
-    """Runs the command and keeps what it wrote."""
+    """Runs the command and captures its output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -105,7 +105,7 @@ def test_dump_prints_batches_as_table(dump: Dump, tmp_path: Path) -> None:
     assert rows[2][-1] == "txn,control"
 
 
-def test_json_has_every_field_of_a_batch_in_kafkas_names(dump: Dump, tmp_path: Path) -> None:
+def test_json_has_every_batch_field_with_kafka_names(dump: Dump, tmp_path: Path) -> None:
     batch = build_batch(records(3), producer_id=7, producer_epoch=1, base_sequence=4)
     path = write(tmp_path, f"{BASE}.log", batch)
     file, row = dump.rows(path)

@@ -28,7 +28,7 @@ DECODERS = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Log directories of a Kafka that saw transactions, idempotence and a group, and was closed."""
+    """Log directories of a stopped Kafka with transactions, an idempotent producer and a group."""
     kafka = start_kafka(
         tmp_path_factory.mktemp("kafka"),
         config={"log.index.interval.bytes": "200"},
@@ -86,14 +86,14 @@ def segments(log_dirs: list[Path]) -> Iterator[tuple[str, Path]]:
                 yield topic, path
 
 
-def test_verify_accepts_kafkas_files(
+def test_verify_accepts_kafka_files(
     written: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["dump", "--verify", "--deep", *map(str, written)])
     assert code == 0, capsys.readouterr().out
 
 
-def test_dump_matches_kafkas_dump_log(
+def test_dump_matches_kafka_dump_log(
     written: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics = set()
@@ -147,7 +147,7 @@ def assert_same(line: str, row: dict[str, Any]) -> None:
 
 
 def _shown(line: str) -> dict[str, Any]:
-    """What Kafka's tool printed behind `key:` and `payload:`."""
+    """Texts after `key:` and `payload:` in the output of Kafka's tool."""
     match = re.search(r"headerKeys: \[\](?: key: (.*?))? payload: (.*)$", line)
     assert match is not None, line
     key, payload = match[1], match[2]

@@ -56,7 +56,7 @@ def dump(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
     return capsys.readouterr().out.splitlines()
 
 
-def test_remote_log_metadata_in_kafkas_format(
+def test_remote_log_metadata_in_kafka_format(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(directory, map(encode, EVENTS))
@@ -138,14 +138,14 @@ def test_wrong_usage(directory: Path, wrong: tuple[str, ...]) -> None:
     assert main(["dump", *wrong, str(directory)]) == 2
 
 
-def test_topic_id_format_is_kafkas(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topic_id_has_kafka_format(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     partition = replace(FOO_0, topic_id=UUID("00112233-4455-6677-8899-aabbccddeeff"))
     write(directory, [encode(segment(1, 0, 9, partition=partition))])
     assert "=ABEiM0RVZneImaq7zN3u_w:foo-0," in dump(capsys, directory)[0]
 
 
 def test_dump_remote_segment_snapshots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """T-47, T-48."""
+    """T-47, T-48: the files of the remote log metadata cache."""
     metadata = with_copies(segment(1, 0, 9), segment(2, 10, 19, [(0, 10), (3, 15)]))
     path = tmp_path / "_rlmm_AAAAAAAAAAAAAAAAAAAAAQ-0"
     path.write_bytes(b"".join(encode_snapshot(metadata, 77)))

@@ -45,7 +45,7 @@ def abort(offset: int) -> bytearray:
 
 
 def segment(directory: Path, base_offset: int, content: bytes) -> None:
-    """A segment and its indexes, as an append after the other would have written them."""
+    """A segment with the indexes that the broker would have written."""
     (directory / name(base_offset, ".log")).write_bytes(content)
     builder = IndexBuilder(base_offset, 500)
     for each in batches(memoryview(content)):

@@ -1,4 +1,4 @@
-"""`odradek groups`, and `odradek consume --group`."""
+"""Tests of `odradek groups`, and of `odradek consume --group`."""
 
 from __future__ import annotations
 

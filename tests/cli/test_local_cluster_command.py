@@ -28,11 +28,11 @@ SHORT_SESSIONS = (
     *("--set", "broker.session.timeout.ms=2000"),
     *("--set", "broker.heartbeat.interval.ms=300"),
 )
-"""Who is killed is missed soon, and let in again."""
+"""Short session timeouts, so that a killed node is fenced and registered again quickly."""
 
 
 class Command:
-    """A cluster's command, and the others that are about it."""
+    """Runs `odradek cluster` and its subcommands for one cluster."""
 
     def __init__(self, path: Path) -> None:
         self.data = path / "data"
@@ -41,7 +41,7 @@ class Command:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *words: str) -> None:
-        """Run it, and wait for its port file."""
+        """Start the cluster and wait for its port file."""
         self.port_file.unlink(missing_ok=True)
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(

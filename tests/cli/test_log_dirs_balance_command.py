@@ -25,7 +25,7 @@ NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 
 
 def replicas(**sizes: int) -> tuple[ReplicaInDirectory, ...]:
-    """By topic; one that begins with `to_` is on its way here."""
+    """Replicas by topic; a name with `to_` is a future replica."""
     return tuple(
         ReplicaInDirectory(name.removeprefix("to_"), 0, size, 0, name.startswith("to_"))
         for name, size in sizes.items()

@@ -1,4 +1,6 @@
-"""The planner of `odradek log-dirs balance`: never worse, converges, moves the least."""
+"""Tests of the plan of `odradek log-dirs balance`: it never increases the imbalance, converges, and moves
+little data.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from itertools import product
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from odradek.cli.log_dirs_balance_plan import Goal, by_steps, plan, score
+from odradek.cli.log_dirs_balance_plan import BalanceGoal, by_steps, plan, score
 
 SIZES = st.one_of(st.just(0), st.integers(1, 20), st.integers(1, 10**9))
 
@@ -34,7 +36,7 @@ def test_exact_plan_matches_brute_force(
 ) -> None:
     """The plan has the least imbalance, and among equal plans the fewest moved bytes."""
     sizes, homes, directories = state
-    goal = Goal.of(sizes, directories)
+    goal = BalanceGoal.of(sizes, directories)
     every = product(range(directories), repeat=len(sizes))
     best = min(score(goal, sizes, homes, places) for places in every)
     assert score(goal, sizes, homes, plan(sizes, homes, directories)) == best
@@ -44,7 +46,7 @@ def test_exact_plan_matches_brute_force(
 @given(LARGE)
 def test_plan_never_increases_imbalance(state: tuple[list[int], list[int], int]) -> None:
     sizes, homes, directories = state
-    goal = Goal.of(sizes, directories)
+    goal = BalanceGoal.of(sizes, directories)
     for places in (plan(sizes, homes, directories), by_steps(goal, sizes, homes)):
         assert score(goal, sizes, homes, places)[:2] <= score(goal, sizes, homes, homes)[:2]
 
@@ -64,7 +66,7 @@ def test_greedy_plan_is_close_to_exact_plan(
 ) -> None:
     """Compare the greedy planner with the exact one on small states."""
     sizes, homes, directories = state
-    goal = Goal.of(sizes, directories)
+    goal = BalanceGoal.of(sizes, directories)
     places = by_steps(goal, sizes, homes)
     before = score(goal, sizes, homes, homes)
     assert score(goal, sizes, homes, places)[:2] <= before[:2]
@@ -79,7 +81,7 @@ def test_greedy_plan_moves_little_more_than_necessary(seed: int, directories: in
     chance = random.Random(seed)
     sizes = [int(chance.lognormvariate(0, 1.5) * 1e6) for _ in range(300)]
     homes = [min(chance.randrange(directories), chance.randrange(directories)) for _ in sizes]
-    goal = Goal.of(sizes, directories)
+    goal = BalanceGoal.of(sizes, directories)
     # A giant's directory is never even; one that is nearly a giant would have to stay by itself, and
     # there are numbers to be even, too.
     assume(goal.sharing == directories and max(sizes) < 0.9 * goal.share_bytes / directories)
@@ -121,6 +123,6 @@ def test_empty_replicas_balance_counts_without_bytes() -> None:
 def test_oversized_replica_gets_its_own_directory() -> None:
     sizes = [1000] + [10] * 20
     homes = [0] + [0] * 12 + [1] * 8
-    places = by_steps(Goal.of(sizes, 3), sizes, homes)
+    places = by_steps(BalanceGoal.of(sizes, 3), sizes, homes)
     loads = [sum(s for s, p in zip(sizes, places, strict=True) if p == each) for each in range(3)]
     assert loads == [1000, 100, 100]

@@ -1,4 +1,4 @@
-"""`odradek log-dirs list` and `describe`: KIP-113's JSON, Kafka's, and tables."""
+"""Tests of `odradek log-dirs list` and `describe`: the JSON of KIP-113 and of Kafka 4, and tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from odradek.cli.log_dirs_output import COLUMNS, Filter, kafka_json, kip_113_json, table
+from odradek.cli.log_dirs_output import COLUMNS, LogDirFilter, kafka_json, kip_113_json, table
 from odradek.client.log_dir_admin import LogDirectory, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.cli.command_line import CommandLine
@@ -34,8 +34,8 @@ MOVING = [
 
 
 def test_kip_113_json() -> None:
-    """J-19, with a move under way and a directory that is offline."""
-    shown = kip_113_json(MOVING, Filter())
+    """J-19, with a move in progress and an offline directory."""
+    shown = kip_113_json(MOVING, LogDirFilter())
     assert json.dumps(shown) == json.dumps(
         {
             "version": 1,
@@ -63,8 +63,8 @@ def test_kip_113_json() -> None:
 
 
 def test_filters_are_intersected() -> None:
-    """J-17: of directories and topics."""
-    only = Filter(frozenset({"t"}), frozenset({"/b", "/c"}))
+    """J-17: filters of directories and topics."""
+    only = LogDirFilter(frozenset({"t"}), frozenset({"/b", "/c"}))
     shown = kip_113_json(MOVING, only)
     assert [each["path"] for each in shown["log_dirs"]] == ["/b", "/c"]
     assert [[row["topic"] for row in each["partitions"]] for each in shown["log_dirs"]] == [
@@ -74,13 +74,13 @@ def test_filters_are_intersected() -> None:
 
 
 def test_kip_113_json_of_several_brokers_has_broker_ids() -> None:
-    shown = kip_113_json([directory("/a", broker=1), directory("/a", broker=2)], Filter())
+    shown = kip_113_json([directory("/a", broker=1), directory("/a", broker=2)], LogDirFilter())
     assert [each["broker"] for each in shown["log_dirs"]] == [1, 2]
 
 
 def test_kafka_json_has_exception_class() -> None:
-    """J-19 in Kafka 4's form."""
-    (broker,) = kafka_json(MOVING, Filter())["brokers"]
+    """J-19: the JSON of Kafka 4."""
+    (broker,) = kafka_json(MOVING, LogDirFilter())["brokers"]
     assert broker["broker"] == 1
     first, second, third = broker["logDirs"]
     assert first["error"] is None
@@ -95,15 +95,15 @@ def test_kafka_json_has_exception_class() -> None:
 
 
 def test_table_shows_move_at_source_or_target() -> None:
-    """J-18: is_temporary, for a person."""
+    """J-18: a future replica (is_temporary) in the table."""
     assert COLUMNS[-1] == "MOVE"
-    assert table(MOVING, Filter()) == [
+    assert table(MOVING, LogDirFilter()) == [
         (1, "/a", "t", 0, "2.0 KiB", 0, "to /b, 25 %"),
         (1, "/a", "t", 1, "10 B", 0, None),
         (1, "/b", "u", 0, "7 B", 0, None),
         (1, "/c", "offline [KAFKA_STORAGE_ERROR]", None, None, None, None),
     ]
-    assert table(MOVING, Filter(directories=frozenset({"/b"})))[0] == (
+    assert table(MOVING, LogDirFilter(directories=frozenset({"/b"})))[0] == (
         1, "/b", "t", 0, "500 B", 30, "from /a, 25 %"
     )  # fmt: skip
 
@@ -164,7 +164,7 @@ def test_list_shows_cordoned_directory(odradek: CommandLine, cli_broker: BrokerP
 def test_describe_filters_directories_by_broker(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str
 ) -> None:
-    """J-17: by directory, which the request itself can't."""
+    """J-17: filter by directory, which the request does not support."""
     for partition in (
         "0",
         "1",
@@ -184,7 +184,7 @@ def test_describe_filters_directories_by_broker(
     assert set(everything) == {(topic, partition) for partition in range(3)}
 
 
-def test_what_is_not_there_is_named(odradek: CommandLine) -> None:
+def test_unknown_topics_directories_and_brokers_are_reported(odradek: CommandLine) -> None:
     missing = odradek("log-dirs", "list", "--dir", "/nowhere", code=1)
     assert "no broker has the log directory /nowhere" in missing.stderr
     unknown = odradek("log-dirs", "describe", "--broker-list", "1,7", code=1)
@@ -197,7 +197,7 @@ def test_what_is_not_there_is_named(odradek: CommandLine) -> None:
 
 
 def test_format_new_log_directory(offline: CommandLine, tmp_path: Path) -> None:
-    """Without a broker: as one of the node that another directory belongs to."""
+    """Format a directory for the node of another directory, without a broker."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     (old / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")

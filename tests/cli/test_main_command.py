@@ -34,7 +34,7 @@ def test_no_command_prints_help(offline: CommandLine) -> None:
     assert all(name in ran.stderr for name in COMMANDS)
 
 
-def test_an_unknown_command_is_wrong_usage(offline: CommandLine) -> None:
+def test_unknown_command_is_wrong_usage(offline: CommandLine) -> None:
     assert "invalid choice: 'frobnicate'" in offline("frobnicate", code=2).stderr
 
 
@@ -44,7 +44,7 @@ def test_options_cannot_be_abbreviated(offline: CommandLine) -> None:
     assert "unrecognized arguments: --port 9092" in ran.stderr
 
 
-def test_unknown_option_prints_usage_of_the_command(
+def test_unknown_option_prints_usage_of_command(
     offline: CommandLine,
 ) -> None:
     ran = offline("topics", "create", "t", "--replicas", "3", code=2)
@@ -83,7 +83,7 @@ def test_invalid_bootstrap_is_wrong_usage(offline: CommandLine) -> None:
         assert "is not HOST:PORT" in offline("topics", "list", "-b", bad, code=2).stderr
 
 
-def test_impossible_bootstrap_host_is_a_connection_error(offline: CommandLine) -> None:
+def test_impossible_bootstrap_host_is_connection_error(offline: CommandLine) -> None:
     ran = offline("topics", "list", "-b", "a..b:9092", code=1)
     assert "cannot connect to a..b:9092" in ran.stderr
 
@@ -149,7 +149,7 @@ def test_stale_port_file_is_removed(tmp_path: Path, wrong: list[str]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_serve_stops_cleanly_on_kafkas_signals(tmp_path: Path, number: signal.Signals) -> None:
+def test_serve_stops_cleanly_on_signals_of_kafka(tmp_path: Path, number: signal.Signals) -> None:
     # the test process may ignore SIGHUP
     process = _serve(tmp_path, "env", "--default-signal")
     process.send_signal(number)
@@ -182,7 +182,7 @@ def _serve(path: Path, *before: str) -> subprocess.Popen[bytes]:
 
 
 def test_closed_stdout_ends_quietly(cli_broker: BrokerProcess, topic: str) -> None:
-    """As `odradek consume … | head -1`: also while there is nothing more to print."""
+    """Like `odradek consume … | head -1`; the command also ends if there are no further records."""
     main(["produce", "-b", cli_broker.bootstrap, "-t", topic, __file__])
     process = subprocess.Popen(
         [*ODRADEK, "consume", "-b", cli_broker.bootstrap, "-t", topic, "-o", "beginning"],
@@ -236,7 +236,9 @@ def test_ctrl_c_is_quiet(
 
 
 def test_ctrl_c_interrupts_only_at_checkpoints(cli_broker: BrokerProcess) -> None:
-    """Raised inside `start_soon` it would leave a nursery that waits for a task that is not there."""
+    """A KeyboardInterrupt inside `start_soon` would leave a nursery that waits for a task that does not
+    exist.
+    """
     steps: list[str] = []
 
     async def step() -> None:

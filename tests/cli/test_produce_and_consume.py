@@ -1,4 +1,4 @@
-"""`odradek produce` and `odradek consume`, in the manner of kcat."""
+"""Tests of `odradek produce` and `odradek consume`, with the options of kcat."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_empty_value_is_not_null_by_default(odradek: CommandLine, topic: str) ->
 
 
 def test_keys_and_values_keep_argument_bytes(odradek: CommandLine, topic: str) -> None:
-    """As they come from a shell, also where they are no text."""
+    """Arguments are passed as bytes, even if they are not UTF-8."""
     header = "\udcfb=\udcfe"
     odradek("produce", "-t", topic, "-k", "k\udcff", "-H", header, "-D", "\udcfd", stdin=b"x\xfd")
     shown = odradek("consume", "-t", topic, *ALL, "-f", "%k %h %s\udcfc", "-Z")
@@ -149,7 +149,7 @@ def test_produce_creates_topic_automatically(odradek: CommandLine, topic: str) -
     assert odradek("consume", "-t", f"{topic}-auto", *ALL).lines == ["first"]
 
 
-def test_produce_record_that_is_too_large(odradek: CommandLine, topic: str) -> None:
+def test_produce_of_too_large_record_fails(odradek: CommandLine, topic: str) -> None:
     odradek("topics", "alter", topic, "-c", "max.message.bytes=1000")
     refused = odradek("produce", "-t", topic, stdin=b"x" * 5000, code=1)
     assert "MESSAGE_TOO_LARGE" in refused.stderr

@@ -1,4 +1,4 @@
-"""`odradek reassign` against a broker with two log directories."""
+"""Tests of `odradek reassign` with a broker that has two log directories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 def reassignment(tmp_path: Path, topic: str, *log_dirs: str, replicas: Any = (1,)) -> str:
-    """A file: the topic's partitions in these directories."""
+    """A reassignment file with the topic's partitions in these directories."""
     rows = [
         {"topic": topic, "partition": partition, "replicas": list(replicas), "log_dirs": [path]}
         for partition, path in enumerate(log_dirs)
@@ -37,14 +37,14 @@ def placed(odradek: CommandLine, topic: str) -> dict[int, str]:
 
 
 def others(odradek: CommandLine, broker: BrokerProcess, topic: str) -> list[str]:
-    """For each partition, the directory that it is not in."""
+    """For each partition, the directory that does not contain it."""
     paths = [str(path) for path in broker.log_dirs]
     found = placed(odradek, topic)
     return [next(path for path in paths if path != found[number]) for number in sorted(found)]
 
 
 def verified(odradek: CommandLine, file: str) -> Ran:
-    """The first --verify that finds nothing in progress."""
+    """Output of the first --verify without moves in progress."""
     with deadline(30, "the moves to be over") as check:
         while True:
             ran = odradek("reassign", "--verify", "--file", file, code=None)
@@ -61,7 +61,7 @@ def written(odradek: CommandLine, topic: str) -> None:
 def test_execute_moves_replicas_to_directories(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """J-20, J-21, J-22: execute, verify, and nothing is lost."""
+    """J-20, J-21, J-22: execute and verify; no record is lost."""
     written(odradek, topic)
     wanted = others(odradek, cli_broker, topic)
     file = reassignment(tmp_path, topic, *wanted)
@@ -115,7 +115,7 @@ def test_execute_rejects_cordoned_directory(
 def test_execute_with_unknown_directory_moves_nothing(
     odradek: CommandLine, topic: str, tmp_path: Path
 ) -> None:
-    """J-21: another error than ReplicaNotAvailable fails."""
+    """J-21: an error other than REPLICA_NOT_AVAILABLE fails the command."""
     file = reassignment(tmp_path, topic, "/nowhere")
     ran = odradek("reassign", "--execute", "--file", file, code=1)
     assert f"Failed to alter dir for {topic}-0-1 to /nowhere [LOG_DIR_NOT_FOUND]" in ran.stderr
@@ -131,7 +131,7 @@ def test_execute_with_unknown_directory_moves_nothing(
 def test_throttles_are_set_and_removed(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """J-23: --throttle is not about moves between directories."""
+    """J-23: --throttle does not limit moves between directories."""
 
     def rates() -> dict[str, str]:
         shown = odradek("configs", "describe", "broker", "1", "--json").json
@@ -167,7 +167,7 @@ def test_throttles_are_set_and_removed(
 def test_any_directory_sends_no_alter_replica_log_dirs(
     odradek: CommandLine, topic: str, tmp_path: Path
 ) -> None:
-    """J-21: skipped if all are "any"."""
+    """J-21: AlterReplicaLogDirs is not sent if all directories are "any"."""
     file = reassignment(tmp_path, topic, "any", "any", "any")
     lines = odradek("reassign", "--execute", "--file", file).lines
     assert not any("moving log directory" in line for line in lines)
@@ -196,8 +196,10 @@ def test_wrong_usage(odradek: CommandLine, words: list[str], code: int, text: st
     assert text in odradek("reassign", *words, code=code).stderr
 
 
-def test_what_is_not_there_is_named(odradek: CommandLine, topic: str, tmp_path: Path) -> None:
-    """J-21: an offline or unknown broker fails."""
+def test_unknown_brokers_and_partitions_are_reported(
+    odradek: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    """J-21: an offline or unknown broker fails the command."""
     file = reassignment(tmp_path, topic, "/a", replicas=[7])
     assert "Unknown broker id 7" in odradek("reassign", "--execute", "--file", file, code=1).stderr
     file = reassignment(tmp_path, f"{topic}-none", "any")

@@ -128,7 +128,7 @@ def test_dump_of_reassignment_file_parses_back(
 def test_directory_move_states(
     place: ReplicaDirectories, state: DirectoryMoveState, line: str
 ) -> None:
-    """J-22, in the words of Kafka's tool."""
+    """J-22: the texts of Kafka's tool."""
     assert place.state_of_move_to("/b") is state
     assert move_line(ON_1, "/b", place) == line
     assert state.done == (state not in (DirectoryMoveState.ACTIVE, DirectoryMoveState.ELSEWHERE))

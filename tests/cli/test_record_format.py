@@ -1,4 +1,4 @@
-"""Format strings, escapes, offsets and tables, without a broker."""
+"""Tests of format strings, escapes, offset arguments and tables, without a broker."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from odradek.cli.cluster_connection import partition_list
 from odradek.cli.offset_arguments import (
-    AtTimestamp,
-    BeforeEnd,
-    Beginning,
-    End,
-    Exactly,
+    BeginningOffset,
+    EndOffset,
+    ExactOffset,
+    OffsetAtTimestamp,
+    OffsetBeforeEnd,
     parse_offset,
 )
 from odradek.cli.output import human_bytes, print_table
@@ -57,7 +57,7 @@ def test_invalid_format_string(text: str) -> None:
 
 
 @given(st.binary(max_size=50))
-def test_any_bytes_can_be_a_delimiter(data: bytes) -> None:
+def test_any_bytes_can_be_delimiter(data: bytes) -> None:
     assert unescape("".join(f"\\x{byte:02x}" for byte in data)) == data
 
 
@@ -71,13 +71,13 @@ def test_json() -> None:
 @pytest.mark.parametrize(
     ("text", "offset"),
     [
-        ("beginning", Beginning()),
-        ("earliest", Beginning()),
-        ("end", End()),
-        ("latest", End()),
-        ("7", Exactly(7)),
-        ("-7", BeforeEnd(7)),
-        ("s@123", AtTimestamp(123)),
+        ("beginning", BeginningOffset()),
+        ("earliest", BeginningOffset()),
+        ("end", EndOffset()),
+        ("latest", EndOffset()),
+        ("7", ExactOffset(7)),
+        ("-7", OffsetBeforeEnd(7)),
+        ("s@123", OffsetAtTimestamp(123)),
     ],
 )
 def test_offsets(text: str, offset: object) -> None:

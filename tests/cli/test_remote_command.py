@@ -248,7 +248,7 @@ class Tiered:
         self.put(*((place_of(each.partition), encode(each)) for each in events))
 
     def put(self, *values: tuple[int, bytes]) -> list[int]:
-        """Into partitions of the topic; their offsets."""
+        """Produce records to partitions of the metadata topic; returns their offsets."""
 
         async def main() -> list[int]:
             seams = real_seams()
@@ -263,7 +263,7 @@ class Tiered:
         return trio.run(main)
 
     def cut(self, place: int) -> None:
-        """All that was published so far is deleted from that partition of the topic."""
+        """Delete all records of a partition of the metadata topic."""
 
         async def main() -> None:
             addresses = parse_bootstrap(self.broker.bootstrap)
@@ -308,12 +308,12 @@ def of_topic(topic: str, number: int) -> RemoteLogSegmentMetadata:
 
 
 def place_of(partition: TopicIdPartition) -> int:
-    """Which partition of the metadata topic has it."""
+    """Partition of the metadata topic with the metadata of this partition."""
     return metadata_partition(partition, PLACES)
 
 
 def topic_at(place: int, *but: str) -> str:
-    """The name of one whose metadata is there."""
+    """Name of a topic whose metadata is in this partition."""
     return next(
         name
         for name in (f"topic{number}" for number in range(100))
@@ -404,7 +404,7 @@ def test_gc_skips_segments_of_unreadable_metadata(
 def test_gc_keeps_segments_of_truncated_metadata_partition(
     odradek_with_metadata: CommandLine, tiered: Tiered, store: Path
 ) -> None:
-    """Brokers know it by their snapshots; what is announced later makes the partition known."""
+    """Brokers have the segments in their snapshots; a later event makes the partition known to the command."""
     cut, clear = topic_at(2), topic_at(1, topic_at(1))
     early, late = (of_topic(cut, number) for number in range(2))
     other, garbage = (of_topic(clear, number) for number in range(2))

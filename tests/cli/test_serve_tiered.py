@@ -29,7 +29,7 @@ TOPIC = "remote.log.metadata.topic"
 
 
 def config(target: str, file: Path | None = None) -> ServerConfig:
-    """What `serve` makes of --tiered."""
+    """Configs that `serve` derives from --tiered."""
     commands = argparse.ArgumentParser()
     add_parser(commands.add_subparsers())
     with_file = [] if file is None else ["--config", str(file)]
@@ -38,7 +38,7 @@ def config(target: str, file: Path | None = None) -> ServerConfig:
     return ServerConfig.load(RealFiles(), path, _overrides(given), defaults=_tiered_defaults)
 
 
-def test_formatted_directory_has_kafkas_layout(tmp_path: Path) -> None:
+def test_directory_store_has_layout_of_kafka(tmp_path: Path) -> None:
     found = config(str(tmp_path / "tier"))
     assert found.get_bool("remote.log.storage.system.enable")
     texts = found.layers.effective()
@@ -68,8 +68,8 @@ def test_metadata_topic_replication_is_limited_by_brokers() -> None:
     assert found["remote.log.metadata.manager.listener.name"] == "PLAINTEXT"
 
 
-def test_metadata_topic_configs_of_file_take_precedence(tmp_path: Path) -> None:
-    """T-05: with the prefix that the file itself chooses."""
+def test_metadata_topic_configs_in_file_take_precedence(tmp_path: Path) -> None:
+    """T-05: the prefix from the config file is used."""
     written = tmp_path / "server.properties"
     written.write_text(
         "listeners=INSIDE://127.0.0.1:9092\n"
@@ -87,7 +87,7 @@ def test_metadata_topic_configs_of_file_take_precedence(tmp_path: Path) -> None:
 def test_invalid_tiered_target_is_wrong_usage(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A directory `s3:` would be made of it, here."""
+    """Without the check, a directory `s3:` would be created."""
     with pytest.raises(ConfigError, match="a directory or a URL"):
         config(target)
     assert main(["cluster", "--tiered", target, "--data", str(tmp_path)]) == WRONG_USAGE

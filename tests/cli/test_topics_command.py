@@ -1,4 +1,4 @@
-"""`odradek topics`."""
+"""Tests of `odradek topics`."""
 
 from __future__ import annotations
 

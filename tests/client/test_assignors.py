@@ -1,4 +1,4 @@
-"""murmur2, the range assignor, and the bytes that members exchange."""
+"""Tests of murmur2, the range assignor, and the encoding of subscriptions and assignments."""
 
 from __future__ import annotations
 

@@ -30,8 +30,10 @@ async def broker(
     *,
     throttled: Sequence[int] = (),
 ) -> AsyncIterator[tuple[ScriptedBroker, Cluster]]:
-    """One whose topic "t" has the first of these ids, and the others after as many fetches. The first fetches
-    are `throttled` for that number of ms."""
+    """A broker whose topic "t" has the first of `ids`, and the next id after each fetch.
+
+    The first fetches have the throttle times `throttled`, in ms.
+    """
     waits = [*throttled]
 
     def script(asked: Asked) -> Any:

@@ -64,7 +64,7 @@ async def test_produced_records_are_consumed(cluster: Cluster) -> None:
 async def test_special_timestamps_have_a_first_version(
     cluster: Cluster, timestamp: int, first_version: int
 ) -> None:
-    """T-39: -4 from version 7 on, as KIP-405 has it; -5 and -6 where Kafka has them."""
+    """T-39: -4 is supported from version 7, as in KIP-405; -5 and -6 from the versions of Kafka."""
     await produce(cluster, "u", 3)
     node = await cluster.any_node()
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}

@@ -39,9 +39,9 @@ class Log:
 
     refusals: list[Any] = field(default_factory=list)
     appended: list[tuple[int, int, list[bytes | None]]] = field(default_factory=list)
-    """Producer id, base sequence and values of each batch taken."""
+    """Producer id, base sequence and values of each appended batch."""
     sent: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """Producer id, base sequence and bytes of each batch that came."""
+    """Producer id, base sequence and bytes of each received batch."""
     next_producer_id: int = 100
     end: int = 0
 
