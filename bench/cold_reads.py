@@ -24,7 +24,7 @@ from odradek.bench.model import WorkloadFailed
 from odradek.bench.peers.odradek import keep_compiled
 from odradek.bench.peers.process import Launch, PeerProcess, free_port, running
 from odradek.bench.peers.topics import with_cluster
-from odradek.bench.stores import Store, arguments_of, open_stores
+from odradek.bench.remote_stores import Store, arguments_of, open_stores
 from odradek.client.admin import NewTopic, create_topics
 from odradek.seams.object_store import ObjectStoreObjects, open_objects
 from odradek.storage.tiered.remote_log_reader import FETCH_BYTES_MAX

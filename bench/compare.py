@@ -19,7 +19,7 @@ from odradek.bench.summary import Figure, figure
 SAME_MACHINE = ("processor", "cores", "memory", "kernel", "TCP")
 
 
-class Verdict(enum.Enum):
+class ChangeVerdict(enum.Enum):
     REGRESSION = "WORSE"
     IMPROVEMENT = "better"
     SAME = "same"
@@ -35,11 +35,11 @@ class Verdict(enum.Enum):
 
     @property
     def is_regression(self) -> bool:
-        return self in (Verdict.REGRESSION, Verdict.FAILED)
+        return self in (ChangeVerdict.REGRESSION, ChangeVerdict.FAILED)
 
 
 @dataclass(frozen=True)
-class Change:
+class MetricChange:
     """A metric in two runs.
 
     `worse` is the relative change for the worse (0.1 is 10%; negative is better), or None without a comparison.
@@ -50,12 +50,12 @@ class Change:
     old: Figure
     new: Figure | None
     worse: float | None
-    verdict: Verdict
+    verdict: ChangeVerdict
 
 
-def compare(old: Results, new: Results, *, peer: str, tolerance: float) -> list[Change]:
+def compare(old: Results, new: Results, *, peer: str, tolerance: float) -> list[MetricChange]:
     """Compare every metric that the old run has for the peer. A `tolerance` of 0.1 is 10%."""
-    changes: list[Change] = []
+    changes: list[MetricChange] = []
     for workload in old.workloads:
         measured = workload.peers.get(peer)
         if measured is not None:
@@ -70,7 +70,7 @@ def _changes(
     measured: Measured,
     peer: str,
     tolerance: float,
-) -> Iterator[Change]:
+) -> Iterator[MetricChange]:
     now = new.workload(workload.name)
     now_measured = None if now is None else now.peers.get(peer)
     for metric in workload.metrics:
@@ -80,21 +80,23 @@ def _changes(
         metric_now = metric if now is None else now.metric(metric.name) or metric
         after = None if now_measured is None else figure(new, metric_now, now_measured)
         if now is not None and now.parameters != workload.parameters:
-            yield Change(workload.name, metric, before, after, None, Verdict.OTHER_PARAMETERS)
+            yield MetricChange(
+                workload.name, metric, before, after, None, ChangeVerdict.OTHER_PARAMETERS
+            )
         elif after is not None:
             worse = worse_by(metric, before.median, after.median)
             verdict = _verdict(worse, tolerance)
             if after.metric.diagnostic or metric.diagnostic:
-                verdict = Verdict.DIAGNOSTIC
-            elif verdict is not Verdict.SAME and _overlap(before, after):
-                verdict = Verdict.NOISE
-            yield Change(workload.name, metric, before, after, worse, verdict)
+                verdict = ChangeVerdict.DIAGNOSTIC
+            elif verdict is not ChangeVerdict.SAME and _overlap(before, after):
+                verdict = ChangeVerdict.NOISE
+            yield MetricChange(workload.name, metric, before, after, worse, verdict)
         else:
             tried = now_measured is not None and (
                 now_measured.failures or (now_measured.samples and not new.interrupted)
             )
-            verdict = Verdict.FAILED if tried else Verdict.NOT_RUN
-            yield Change(workload.name, metric, before, None, None, verdict)
+            verdict = ChangeVerdict.FAILED if tried else ChangeVerdict.NOT_RUN
+            yield MetricChange(workload.name, metric, before, None, None, verdict)
 
 
 def worse_by(metric: Metric, before: float, after: float) -> float:
@@ -105,10 +107,10 @@ def worse_by(metric: Metric, before: float, after: float) -> float:
     return -change if metric.better == "higher" else change
 
 
-def _verdict(worse: float, tolerance: float) -> Verdict:
+def _verdict(worse: float, tolerance: float) -> ChangeVerdict:
     if worse > tolerance:
-        return Verdict.REGRESSION
-    return Verdict.IMPROVEMENT if worse < -tolerance else Verdict.SAME
+        return ChangeVerdict.REGRESSION
+    return ChangeVerdict.IMPROVEMENT if worse < -tolerance else ChangeVerdict.SAME
 
 
 def _overlap(before: Figure, after: Figure) -> bool:

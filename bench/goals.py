@@ -239,7 +239,7 @@ TABLE_GOALS = (
 """Goals for topics as Spark tables (`tables/`): "kafka" is Spark's connector with Apache Kafka."""
 
 
-class Verdict(enum.Enum):
+class GoalVerdict(enum.Enum):
     AIM = "target reached"
     HOLDS = "reached"
     MISSED = "missed"
@@ -258,14 +258,14 @@ class GoalResult:
     alone: float | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GoalVerdict:
         if self.odradek is None or self.must is None:
-            return Verdict.UNKNOWN
+            return GoalVerdict.UNKNOWN
         if not self._reaches(self.odradek.median, self.must):
-            return Verdict.MISSED
+            return GoalVerdict.MISSED
         if self.goal.aim is not None and self._reaches(self.odradek.median, self.goal.aim):
-            return Verdict.AIM
-        return Verdict.HOLDS
+            return GoalVerdict.AIM
+        return GoalVerdict.HOLDS
 
     @property
     def words(self) -> str:
@@ -274,8 +274,8 @@ class GoalResult:
         A star marks a verdict whose figures come only from disturbed runs.
         """
         star = "*" * any(each is not None and each.disturbed for each in self._judged_by)
-        if self.verdict is not Verdict.MISSED:
-            return str(self.verdict.value) + star * (self.verdict is not Verdict.UNKNOWN)
+        if self.verdict is not GoalVerdict.MISSED:
+            return str(self.verdict.value) + star * (self.verdict is not GoalVerdict.UNKNOWN)
         assert self.odradek is not None
         assert self.must is not None
         missed = f"missed{star}: {off(self.odradek.median, self.must)} the goal"

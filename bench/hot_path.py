@@ -61,8 +61,7 @@ NEXT_OFFSET = 0x1122334455667788
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of request: how it is written, how often it is made in the shorter phase, and what
-    of its answer must be there for the count to mean anything."""
+    """One kind of request: its fields, its number in the shorter phase, and a check of its response."""
 
     name: str
     what: str

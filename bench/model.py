@@ -249,8 +249,8 @@ class PeerFailed(Exception):
 class Peer(Protocol):
     """A broker to measure. `name` is what the command line and the results call it.
 
-    `default` is whether it is measured when no peer is asked for by name. `lacks` says of each
-    feature it does not have why not.
+    `default` is whether it is measured without being named. `lacks` has the reason for each feature
+    that the peer does not support.
     """
 
     @property

@@ -1,8 +1,7 @@
-"""What a terminal shows of a run: what is done now, on one line; each workload's table once it is
-through.
+"""Shows the progress of a run on a terminal: one line for the current measurement, and a table per workload.
 
-Progress goes to stderr and tables to stdout, so that the tables can be kept. Without a terminal there is no line
-to overwrite: then every run's end is a line.
+Progress goes to stderr and tables to stdout, so that the tables can be redirected. Without a terminal, the end of
+each run is a line.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What it costs to know of the remote segments of one partition, up to 100,000 of them.
+"""Measures the metadata cache of one partition with up to 100,000 remote log segments.
 
     python -m odradek.bench.remote_segments [--segments N,N,…] [--json]
 
-Memory is what the interpreter's allocator counts, after everything that is not needed is gone. Start-up is
-reading a snapshot file back; the longest step is what holds up the event loop meanwhile. A retention run is
-that of a leader that finds nothing to delete: the size of the lineage, and the decision. Times are the
-processor's: what else the machine does is not in them.
+Memory is that of the interpreter's allocator after garbage collection. Start time is the time to load a snapshot
+file; its longest step blocks the event loop. A retention run is that of a leader without expired segments: the size
+of the lineage, and the decision. Times are CPU times, so that other processes do not affect them.
 """
 
 from __future__ import annotations

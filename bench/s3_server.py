@@ -1,7 +1,7 @@
 """A real S3 server as a process: MinIO, built from its sources by the Go toolchain, and kept.
 
-What speaks S3 is tested and measured against it, on one drive of this machine. Buckets are directories
-of that drive, made before it starts or while it runs.
+It is used by tests and measurements of S3, on one drive of this machine. Buckets are directories of that
+drive, created before it starts or while it runs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How fast segments go into an object store and come out of it, beside what the store can do by itself.
+"""Measures the rates of copies to and reads from an object store, and the limits of the store.
 
     python -m odradek.bench.store_rates [DIRECTORY] [--s3] [--mb SIZE] [--passes N]
 
-The store's own limit is obstore alone: a file put in parts as large and as many at once as ours, and
-the same ranges read. Beside it stand whole copies (with indexes, sizes asked for, a manifest) and
-ranged reads of a segment, in every form that it can be stored in. A directory's copies are synced; so
-is what is put there by itself. Each number is the best of some passes.
+The limit of the store is obstore alone: a file in parts of the same size and concurrency as Odradek's, and the same
+ranged reads. The measurements are complete copies (with indexes, size checks and a manifest) and ranged reads of a
+segment, in each storage format. Copies to a directory are synced, and so are the files of the limit. Each number is
+the best of several passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from odradek.bench.stores import arguments_of, open_stores
+from odradek.bench.remote_stores import arguments_of, open_stores
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import FileSlice
 from odradek.seams.files import Path as FilePath

@@ -35,9 +35,9 @@ class Power:
         if not self._on:
             return
         self._on = False
-        for tell in self._callbacks:
-            tell()
+        for callback in self._callbacks:
+            callback()
 
-    def on_cut(self, tell: Callable[[], None]) -> None:
+    def on_cut(self, callback: Callable[[], None]) -> None:
         """Register a callback for the power cut (a peer's connections are then reset)."""
-        self._callbacks.append(tell)
+        self._callbacks.append(callback)

@@ -70,7 +70,7 @@ class PendingWrite:
 
     position: int
     data: bytes | None
-    doomed: bool = False
+    sync_failed_before: bool = False
     """Whether a sync of this change failed."""
 
     def apply(self, content: bytearray) -> None:
@@ -147,7 +147,7 @@ class FileNode:
     def sync(self) -> None:
         left = []
         for change in self.pending:
-            if change.doomed:
+            if change.sync_failed_before:
                 left.append(change)
             else:
                 change.apply(self.durable)
@@ -155,7 +155,7 @@ class FileNode:
 
     def sync_failed(self) -> None:
         for change in self.pending:
-            change.doomed = True
+            change.sync_failed_before = True
 
     def crash(self, rng: random.Random, keep: float) -> None:
         for change in self.pending:

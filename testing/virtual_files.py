@@ -281,18 +281,18 @@ class VirtualFiles:
         return bytes(self.disk.file(path).content)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        beside = path.with_name(f"{path.name}.tmp")
-        self.remove(beside, missing_ok=True)
-        fresh = self.open(beside, create=True)
+        temporary = path.with_name(f"{path.name}.tmp")
+        self.remove(temporary, missing_ok=True)
+        fresh = self.open(temporary, create=True)
         try:
             fresh.append_v([data])
             fresh.sync()
         except OSError:
             with suppress(OSError):
-                self.remove(beside)
+                self.remove(temporary)
             raise
         fresh.close()
-        self.rename(beside, path)
+        self.rename(temporary, path)
         self.sync_directory(path.parent)
 
     def exists(self, path: Path) -> bool:

@@ -29,15 +29,15 @@ CHANGES = ("put", "delete")
 
 
 class StoreFaultKind(Enum):
-    FAILS = "nothing is done, and an error says so"
+    FAILS = "nothing is done, and the request fails"
     THROTTLED = "nothing is done: 503 Slow Down"
-    HANGS = "nothing is done, and no answer comes until the request times out"
-    SLOW = "done, and answered late"
-    RESPONSE_LOST = "done, but an error says that it was not"
+    HANGS = "nothing is done, and the request times out"
+    SLOW = "done, with a late response"
+    RESPONSE_LOST = "done, but the request fails"
     HALF_DONE = "a part of the object is stored, or read; the put fails, the read does not"
-    LIES = "nothing is done, but the answer is that it was; what is asked for is not there"
-    POWER_CUT = "the node's power goes before the request comes to the store"
-    POWER_CUT_AFTER = "done, and the node's power goes before it hears of it"
+    FALSE_SUCCESS = "nothing is done, but a put or delete succeeds; a read finds no object"
+    POWER_CUT = "the node's power is cut before the request arrives"
+    POWER_CUT_AFTER = "done, and the node's power is cut before the response arrives"
 
 
 @value_class
@@ -153,7 +153,7 @@ class VirtualObjectStore(Objects):
         if fault is StoreFaultKind.HALF_DONE:
             self.bucket.store(key, data[: len(data) // 2])
             raise ObjectsUnavailable(f"{key}: the connection broke")
-        if fault is not StoreFaultKind.LIES:
+        if fault is not StoreFaultKind.FALSE_SUCCESS:
             self.bucket.store(key, data)
         self._leave(fault, key)
 
@@ -175,7 +175,7 @@ class VirtualObjectStore(Objects):
         fault = self._enter("delete", key)
         if fault is StoreFaultKind.HALF_DONE:
             raise ObjectsUnavailable(f"{key}: the connection broke")
-        if fault is not StoreFaultKind.LIES:
+        if fault is not StoreFaultKind.FALSE_SUCCESS:
             self.bucket.remove(key)
         self._leave(fault, key)
 
@@ -224,7 +224,7 @@ class VirtualObjectStore(Objects):
 
     def _found(self, key: str, fault: StoreFaultKind | None) -> bytes:
         data = self.bucket.objects.get(key)
-        if data is None or fault is StoreFaultKind.LIES:
+        if data is None or fault is StoreFaultKind.FALSE_SUCCESS:
             raise ObjectMissing(key)
         return data
 
@@ -238,7 +238,7 @@ class VirtualObjectStore(Objects):
         if self._wait is not None and fault.kind in (StoreFaultKind.HANGS, StoreFaultKind.SLOW):
             self._wait(fault.seconds)
         if fault.kind is StoreFaultKind.FAILS:
-            raise ObjectsUnavailable(f"{key}: the store is away")
+            raise ObjectsUnavailable(f"{key}: the store is unavailable")
         if fault.kind is StoreFaultKind.THROTTLED:
             raise ObjectsUnavailable(f"{key}: 503 Slow Down")
         if fault.kind is StoreFaultKind.HANGS:
@@ -250,7 +250,7 @@ class VirtualObjectStore(Objects):
     def _leave(self, fault: StoreFaultKind | None, key: str) -> None:
         """Complete a request: raise if its response is lost, or cut the power."""
         if fault is StoreFaultKind.RESPONSE_LOST:
-            raise ObjectsUnavailable(f"{key}: the store's answer was lost")
+            raise ObjectsUnavailable(f"{key}: the store's response was lost")
         if fault is StoreFaultKind.POWER_CUT_AFTER:
             self._cut()
 

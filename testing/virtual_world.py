@@ -145,22 +145,22 @@ class _RarelyPolledIoManager:
     Nothing but Ctrl-C arrives through it.
     """
 
-    def __init__(self, door: Any) -> None:
-        self._door = door
+    def __init__(self, io_manager: Any) -> None:
+        self._io_manager = io_manager
         self._passes = 0
 
     def get_events(self, timeout: float) -> Any:
         self._passes += 1
         if timeout <= 0 and self._passes % PASSES_PER_POLL:
             return ()
-        return self._door.get_events(timeout)
+        return self._io_manager.get_events(timeout)
 
     def process_events(self, events: Any) -> None:
         if events:
-            self._door.process_events(events)
+            self._io_manager.process_events(events)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._door, name)
+        return getattr(self._io_manager, name)
 
 
 async def _run_with_rare_polls(main: Callable[[], Awaitable[T]]) -> T:

@@ -7,7 +7,7 @@ import math
 import sys
 
 from odradek.bench.cli.arguments import load_results
-from odradek.bench.compare import Change, Verdict, compare, other_machine
+from odradek.bench.compare import ChangeVerdict, MetricChange, compare, other_machine
 from odradek.bench.summary import number, ranged
 from odradek.cli.errors import WrongUsage
 from odradek.cli.output import print_json, print_lines, print_table
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if regressions else 0
 
 
-def _cells(change: Change) -> list[str]:
+def _cells(change: MetricChange) -> list[str]:
     return [
         change.workload,
         change.metric.name,
@@ -48,27 +48,27 @@ def _cells(change: Change) -> list[str]:
     ]
 
 
-def _signed(change: Change) -> str:
+def _signed(change: MetricChange) -> str:
     """Format the change of the value: +12 % is an increase, even if lower is better."""
     assert change.new is not None
     before, after = change.old.median, change.new.median
     return f"{(after - before) / before:+.1%}" if before else f"+{number(after)}"
 
 
-def _summary(changes: list[Change], tolerance: float) -> str:
-    counts = dict.fromkeys(Verdict, 0)
+def _summary(changes: list[MetricChange], tolerance: float) -> str:
+    counts = dict.fromkeys(ChangeVerdict, 0)
     for change in changes:
         counts[change.verdict] += 1
     return (
-        f"{len(changes)} figures: {counts[Verdict.REGRESSION]} worse by more than {tolerance:g} %, "
-        f"{counts[Verdict.FAILED]} failed, {counts[Verdict.IMPROVEMENT]} better, "
-        f"{counts[Verdict.SAME]} the same, {counts[Verdict.NOISE]} within the range of their samples, "
-        f"{counts[Verdict.DIAGNOSTIC]} diagnostic, {counts[Verdict.NOT_RUN]} not run, "
-        f"{counts[Verdict.OTHER_PARAMETERS]} with other parameters"
+        f"{len(changes)} figures: {counts[ChangeVerdict.REGRESSION]} worse by more than {tolerance:g} %, "
+        f"{counts[ChangeVerdict.FAILED]} failed, {counts[ChangeVerdict.IMPROVEMENT]} better, "
+        f"{counts[ChangeVerdict.SAME]} the same, {counts[ChangeVerdict.NOISE]} within the range of their samples, "
+        f"{counts[ChangeVerdict.DIAGNOSTIC]} diagnostic, {counts[ChangeVerdict.NOT_RUN]} not run, "
+        f"{counts[ChangeVerdict.OTHER_PARAMETERS]} with other parameters"
     )
 
 
-def _row(change: Change) -> dict[str, object]:
+def _row(change: MetricChange) -> dict[str, object]:
     return {
         "workload": change.workload,
         "metric": change.metric.name,

@@ -20,7 +20,7 @@ from odradek.bench.load import LoadUnavailable, librdkafka_version
 from odradek.bench.machine import ALL_FREE_BYTES, warm_memory
 from odradek.bench.model import Limit, Peer, Workload
 from odradek.bench.peers import PEERS
-from odradek.bench.peers.given import GivenAddress
+from odradek.bench.peers.running_broker import RunningBroker
 from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import Results, WorkloadResults, check_writable, save
 from odradek.bench.runner import Plan, Runner
@@ -132,7 +132,7 @@ def _peers(args: argparse.Namespace) -> Sequence[Peer]:
         host, _, port = args.bootstrap.rpartition(":")
         if not host or not port.isdecimal():
             raise WrongUsage(f"--bootstrap requires HOST:PORT, not {args.bootstrap!r}")
-        return [GivenAddress(args.bootstrap)]
+        return [RunningBroker(args.bootstrap)]
     try:
         return choose_peers(PEERS, args.peers)
     except UnknownChoice as reason:

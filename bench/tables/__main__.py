@@ -30,7 +30,6 @@ from odradek.bench.results_file import Results, check_writable, save
 from odradek.bench.runner import Plan, Runner
 from odradek.bench.summary import remarks
 from odradek.bench.tables.brokers import running_brokers, segment_bytes
-from odradek.bench.tables.readers import readers
 from odradek.bench.tables.records import (
     BATCH_BYTES,
     DAYS,
@@ -41,6 +40,7 @@ from odradek.bench.tables.records import (
     Content,
     content,
 )
+from odradek.bench.tables.sources import readers
 from odradek.bench.tables.workloads import WORKLOADS
 
 SMALL_SHARE = 0.4

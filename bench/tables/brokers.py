@@ -27,8 +27,8 @@ from odradek.bench.peers.kafka import Kafka
 from odradek.bench.peers.odradek import keep_compiled
 from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics, not_yet, with_cluster
+from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.bench.tables.records import PARTITIONS, Content
-from odradek.bench.wire import Wire, must_be_none
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.metadata import Cluster
 from odradek.client.producer import NAMED_TOPICS
@@ -36,15 +36,15 @@ from odradek.protocol.apis import PRODUCE
 from odradek.protocol.errors import ErrorCode
 
 SEGMENTS = 16
-"""A partition has about so many, unless they became larger than the most or smaller than the least."""
+"""The approximate number of segments of a partition, within the limits of SEGMENT_BYTES."""
 SEGMENT_BYTES = (2 << 20, 128 << 20)
 TIMEOUT_S = 900.0
 START_S = 30.0
 NOT_YET = (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
 IN_FLIGHT = 4
-"""Requests: as many as a producer has."""
+"""Concurrent requests: as many as a producer sends."""
 ODRADEK, KAFKA, STORE = "odradek", "kafka", "store"
-"""Of the directories; the first two are the brokers' names too."""
+"""Names of the directories; the first two are the names of the brokers too."""
 READ_BYTES = 1 << 20
 
 
@@ -143,7 +143,7 @@ def _write(broker: Target, content: Content) -> None:
 
     with_cluster(broker.bootstrap, create)
     everywhere = range(PARTITIONS)
-    with Wire(broker.address) as wire:
+    with RawConnection(broker.address) as wire:
         for partition in everywhere:
             _write_first(wire, name, content.batch(0), partition)
         for number in range(1, content.batches):
@@ -155,7 +155,7 @@ def _write(broker: Target, content: Content) -> None:
             _check(wire, name)
 
 
-def _write_first(wire: Wire, name: str, batch: bytes, partition: int) -> None:
+def _write_first(wire: RawConnection, name: str, batch: bytes, partition: int) -> None:
     """Wait until the partition has a leader."""
     end = time.monotonic() + START_S
     while True:
@@ -178,7 +178,7 @@ def _produce(name: str, batch: bytes, partitions: Iterable[int]) -> Mapping[str,
     }
 
 
-def _check(wire: Wire, name: str) -> None:
+def _check(wire: RawConnection, name: str) -> None:
     for row in wire.receive().responses[0].partition_responses:
         must_be_none(row.error_code, f"a batch for {name}-{row.index}")
 

@@ -1,8 +1,8 @@
-"""What the two topics hold: batches as a Java producer fills them (16 KiB), made once and sent over and over.
+"""Generates the records of the two topics: batches like those of a Java producer (16 KiB), sent repeatedly.
 
-A batch's records are made from a seed, and there are `POOL` different ones of a topic; from one sending to the
-next only the base timestamp changes. So the bytes are those of real batches, neither broker has to wait for
-whoever makes them, and what a query must find is known beforehand.
+The records of a batch are drawn from a seed, and a topic has `POOL` different batches; later sends change only the
+base timestamp. The bytes are those of real batches, the brokers do not wait for the generator, and the expected result
+of each query is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DAYS = 30
 JSON_BYTES, SMALL_BYTES = 1024, 100
 CARRIERS = ("AA", "AS", "B6", "DL", "EV", "F9", "UA", "WN")
 _TEXT = (
-    "about above across after again along amber anchor answer apple arrow autumn basket beacon before"
+    "about above across after again along amber anchor artist apple arrow autumn basket beacon before"
     " better border bottle branch bridge bright broken butter button candle canvas carbon castle circle"
     " coffee copper corner cotton cradle damage dollar double dragon driver eleven engine fabric falcon"
 )
@@ -39,7 +39,7 @@ _BASE_TIMESTAMP_AT, _MAX_TIMESTAMP_AT, _CRC_AT = 27, 35, 17
 
 @dataclass(frozen=True)
 class Topic:
-    """What one holds. `batch_records` records a batch, each of `record_bytes` of key and value."""
+    """The properties of a topic: `batch_records` records per batch, each with `record_bytes` of key and value."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class Topic:
     codec: int
     batch_records: int
     make: Callable[[random.Random, int], tuple[bytes | None, bytes]]
-    """A key, and a value whose record has the number given."""
+    """Returns the key and the value of a record, by its number."""
 
 
 def _order(chance: random.Random, number: int) -> tuple[bytes | None, bytes]:

@@ -2,9 +2,9 @@
 
     python -m odradek.bench.tables.session {"master": …, "jars": …}
 
-It reads requests from its stdin, one a line in JSON, and writes an answer to each on its stdout: how long the
-query took, and what it found. The same text runs under the Spark that the connector is of, which is another
-one: so it needs nothing but PySpark, and this project only where its source is asked for.
+It reads requests from its stdin, one JSON object per line, and writes the duration and the result of each query to
+its stdout. The file also runs under the Spark release of the connector, which is another one, so it needs only
+PySpark, and this project only for queries of its source.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 ODRADEK, CONNECTOR = "odradek", "kafka"
 """The formats."""
 OFFSETS_A_BATCH = 10_000_000
-Found = dict[str, int]
+QueryResult = dict[str, int]
 
 
-def count(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """How many records; our source is told that no more of them is needed, and that none of that is null."""
+def count(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+    """Count the records; Odradek's source reads two columns only, which are never null."""
     if asked["format"] == ODRADEK:
         reader = reader.schema("partition int NOT NULL, offset long NOT NULL")
     return {"rows": reader.load().count()}
 
 
-def count_by_batches(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """The same, from our source as a sum of what batches say they have: a row for each goes through Spark."""
+def count_by_batches(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+    """Count the records; with Odradek's source from batch headers, one Spark row per batch."""
     from pyspark.sql import functions as f
 
     if asked["format"] != ODRADEK:
@@ -43,8 +43,8 @@ def count_by_batches(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found
     return {"rows": row.rows}
 
 
-def full(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """Every column of every record, into Spark's sink that throws rows away."""
+def full(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+    """Read all columns of all records into Spark's `noop` sink."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -57,8 +57,8 @@ def full(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
 ORDER = "carrier string, amount long"
 
 
-def aggregate(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """Orders and their amounts by carrier, out of the JSON."""
+def aggregate(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+    """Count the orders and sum their amounts by carrier, from JSON values."""
     from pyspark.sql import functions as f
 
     return _sums(
@@ -66,8 +66,8 @@ def aggregate(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
     )
 
 
-def aggregate_columns(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """The same, from our source by columns that its tasks make of the JSON."""
+def aggregate_columns(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+    """Aggregate like `aggregate`; with Odradek's source the tasks decode the JSON into columns."""
     from pyspark.sql import functions as f
 
     if asked["format"] != ODRADEK:
@@ -76,7 +76,7 @@ def aggregate_columns(reader: DataFrameReader, asked: Mapping[str, Any]) -> Foun
     return _sums(reader.load().select(f.col("value").alias("order")))
 
 
-def _sums(orders: DataFrame) -> Found:
+def _sums(orders: DataFrame) -> QueryResult:
     from pyspark.sql import functions as f
 
     rows = (
@@ -87,9 +87,11 @@ def _sums(orders: DataFrame) -> Found:
     return {"rows": sum(row.orders for row in rows), "amount": sum(row.amount for row in rows)}
 
 
-def between(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """The records of an hour and their bytes, by a filter on the table's timestamp; our source is told to see
-    it, and that records are in order."""
+def between(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+    """Count the records of an hour by a filter on `timestamp`.
+
+    Odradek's source pushes the filter down, and assumes that records are in order.
+    """
     from pyspark.sql import functions as f
 
     if asked["format"] == ODRADEK:
@@ -104,16 +106,19 @@ def between(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
     return {"rows": row.rows}
 
 
-def between_options(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """The same by the options that both sources have for it."""
+def between_options(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+    """Count the records of an hour by the timestamp options that both sources have."""
     since, until = asked["between_ms"]
     reader = reader.option("startingTimestamp", since).option("endingTimestamp", until)
     return between(reader, asked)
 
 
-def export(spark: SparkSession, asked: Mapping[str, Any]) -> Found:
-    """To Parquet by date. Ours is the job; for the connector the same is written with it: a stream up to where
-    the topic ends now, in batches as large, each into directories of its own."""
+def export(spark: SparkSession, asked: Mapping[str, Any]) -> QueryResult:
+    """Export to Parquet by date.
+
+    With Odradek's source this is the export job. With the connector it is a stream to the current end of the
+    topic, in batches of the same size, each into separate directories.
+    """
     if asked["format"] == ODRADEK:
         from odradek.pipeline.jobs.export import ExportJob
         from odradek.pipeline.jobs.export import export as job
@@ -126,7 +131,7 @@ def export(spark: SparkSession, asked: Mapping[str, Any]) -> Found:
     return _export_by_connector(spark, asked)
 
 
-def _export_by_connector(spark: SparkSession, asked: Mapping[str, Any]) -> Found:
+def _export_by_connector(spark: SparkSession, asked: Mapping[str, Any]) -> QueryResult:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -159,7 +164,7 @@ def _export_by_connector(spark: SparkSession, asked: Mapping[str, Any]) -> Found
     return {"rows": sum(counts)}
 
 
-QUERIES: Mapping[str, Callable[[DataFrameReader, Mapping[str, Any]], Found]] = {
+QUERIES: Mapping[str, Callable[[DataFrameReader, Mapping[str, Any]], QueryResult]] = {
     "count": count,
     "count-by-batches": count_by_batches,
     "full": full,

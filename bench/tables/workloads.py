@@ -1,4 +1,4 @@
-"""What is asked of the tables, and what is held to be right: a wrong answer is a failure, not a rate."""
+"""The queries of the tables and their expected results; a wrong result fails the workload."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
-from odradek.bench.tables.readers import ALL_CORES, ONE_CORE, ReaderTarget, Reading
 from odradek.bench.tables.records import ORDERS, SMALL, Content, Topic
+from odradek.bench.tables.sources import ALL_CORES, ONE_CORE, ReaderTarget, Reading
 
 RATE = Metric("mb_per_s", "MB/s", "higher")
 SECONDS = Metric("seconds", "s", "lower")
@@ -29,8 +29,10 @@ def _reading(target: Target) -> Reading:
 
 @dataclass(frozen=True)
 class Ask:
-    """A query of all of a topic, timed by the application's own clock. CPU is of all the application's processes:
-    the driver's Python, its JVM, and the workers."""
+    """A query of a whole topic, timed by the application's clock.
+
+    CPU time is that of all processes of the application: the driver's Python, its JVM, and the workers.
+    """
 
     name: str
     title: str

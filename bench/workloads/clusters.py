@@ -1,6 +1,6 @@
 """Clusters of three brokers: memory, replicated throughput, failover and rolling restarts.
 
-Times are measured by a producer with acks=all and three replicas (`pulse.py`). Timeouts are the brokers' defaults:
+Times are measured by a producer with acks=all and three replicas (`acknowledgement_probe.py`). Timeouts are the brokers' defaults:
 the controller notices a killed leader when its session expires (broker.session.timeout.ms, 9 s).
 """
 
@@ -23,7 +23,7 @@ from odradek.bench.model import (
     WorkloadFailed,
 )
 from odradek.bench.peers.topics import with_cluster
-from odradek.bench.workloads.pulse import Pulse
+from odradek.bench.workloads.acknowledgement_probe import AcknowledgementProbe
 from odradek.client.quorum_admin import describe_quorum
 
 SETTLE_S = 3.0
@@ -184,13 +184,13 @@ class FailOver:
         cluster = _cluster(target)
         active = with_cluster(target.bootstrap, describe_quorum).leader_id
         topic = self._led(target, active)
-        with Pulse(target.bootstrap, topic) as pulse:
+        with AcknowledgementProbe(target.bootstrap, topic) as probe:
             time.sleep(SETTLE_S)
             leader = _leader(target, topic)
             cluster.kill(leader)
             killed_at = time.monotonic()
-            acknowledged_at = pulse.wait_for_ack(killed_at)
-            longest = max(pulse.gaps(killed_at))
+            acknowledged_at = probe.wait_for_ack(killed_at)
+            longest = max(probe.gaps(killed_at))
         return Outcome(
             {FAIL_OVER.name: (acknowledged_at - killed_at) * 1e3, LONGEST.name: longest * 1e3},
             notes=(f"broker {leader} killed, {active} was the active controller",),
@@ -223,14 +223,14 @@ class RollingRestart:
     def run(self, target: Target) -> Outcome:
         cluster = _cluster(target)
         topic = _topic(target, self.name, 1)
-        with Pulse(target.bootstrap, topic) as pulse:
+        with AcknowledgementProbe(target.bootstrap, topic) as probe:
             time.sleep(SETTLE_S)
             began = time.monotonic()
             for broker in cluster.brokers:
                 cluster.restart(broker)
                 _wait_until_in_sync(target, topic, len(cluster.brokers))
-            pulse.wait_for_ack(time.monotonic())
-            gaps = pulse.gaps(began)
+            probe.wait_for_ack(time.monotonic())
+            gaps = probe.gaps(began)
         return Outcome(
             {
                 UNAVAILABLE.name: sum(gap for gap in gaps if gap > GAP_S) * 1e3,

@@ -1,6 +1,6 @@
 """Classic consumer groups: the time until the members have their assignment.
 
-The members (`members.py`) have none of the delays of a client library; one workload uses librdkafka. Times are from
+The members (`group_members.py`) have none of the delays of a client library; one workload uses librdkafka. Times are from
 opening the connection, or from the first JoinGroup of a rebalance, to the last member's SyncGroup response.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import confluent_kafka
 
-from odradek.bench.members import Member, drive, find_coordinator, quiet, settled
+from odradek.bench.group_members import Member, drive, find_coordinator, quiet, settled
 from odradek.bench.model import (
     Feature,
     Metric,
@@ -26,7 +26,7 @@ from odradek.bench.model import (
     Workload,
     WorkloadFailed,
 )
-from odradek.bench.wire import Wire
+from odradek.bench.raw_connection import RawConnection
 
 ASSIGNMENT = Metric("assignment_ms", "ms", "lower")
 SLOWEST = Metric("slowest_ms", "ms", "lower")
@@ -85,7 +85,7 @@ class VeryFirstAssignment:
 def _first_assignment_ms(target: Target, topic: str) -> float:
     group = f"group-{next(_numbers)}"
     began = time.perf_counter()
-    with Wire(target.address) as wire:
+    with RawConnection(target.address) as wire:
         find_coordinator(wire, group)
         member = Member(target.address, group, topic)
         member.join()
@@ -134,7 +134,7 @@ class Rebalance:
 @contextmanager
 def _members(target: Target, topic: str, count: int) -> Iterator[list[Member]]:
     group = f"group-{next(_numbers)}"
-    with Wire(target.address) as wire:
+    with RawConnection(target.address) as wire:
         find_coordinator(wire, group)
     members = [Member(target.address, group, topic) for _ in range(count)]
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from odradek.bench.load import FILL_RECORD_BYTES, fill
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
-from odradek.bench.wire import Wire, must_be_none
+from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.bench.workloads.requests import PRODUCE_VERSION, one_record
 from odradek.protocol.apis import PRODUCE as PRODUCE_API
 
@@ -71,7 +71,7 @@ def wait_for_produce(target: Target, topic: str) -> None:
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
         try:
-            with Wire(target.address) as wire:
+            with RawConnection(target.address) as wire:
                 response = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
                 must_be_none(response.responses[0].partition_responses[0].error_code, topic)
                 return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from odradek.bench.load import run_load
+from odradek.bench.log_end import end_offset
 from odradek.bench.model import (
     Feature,
     Metric,
@@ -25,8 +26,7 @@ from odradek.bench.model import (
     Target,
     WorkloadFailed,
 )
-from odradek.bench.reading_back import end_offset
-from odradek.bench.wire import CLIENT_ID, Wire
+from odradek.bench.raw_connection import CLIENT_ID, RawConnection
 from odradek.bench.workloads.idle_connections import idle_connections
 from odradek.protocol import messages
 from odradek.protocol.apis import PRODUCE
@@ -150,7 +150,7 @@ class Requests:
 
 def _check_appended(target: Target, topic: str, requests: int) -> None:
     """Raise WorkloadFailed if the log has fewer records than there were responses (error responses are fast)."""
-    with Wire(target.address) as wire:
+    with RawConnection(target.address) as wire:
         end = end_offset(wire, topic)
     if end != requests:
         raise WorkloadFailed(f"{requests} requests have a response, but the log has {end} records")

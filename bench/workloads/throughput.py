@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from odradek.bench.load import Load, run_load
+from odradek.bench.log_end import last_codec
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
-from odradek.bench.reading_back import last_codec
-from odradek.bench.wire import Wire
+from odradek.bench.raw_connection import RawConnection
 
 SECONDS_MAX = 20.0
 WARM_UP_S = 0.5
@@ -94,7 +94,7 @@ class Shape:
         """Produce the records. Raises WorkloadFailed if the log has another codec."""
         load = self._produce(target, topic, warm_up_s)
         if self.compression != "none":
-            with Wire(target.address) as wire:
+            with RawConnection(target.address) as wire:
                 codec = last_codec(wire, topic)
             if codec != self.compression:
                 raise WorkloadFailed(f"the records are in {codec}, not in {self.compression}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
-from odradek.bench.wire import Wire, must_be_none
+from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.protocol import apis
 
 TOPICS = 1000
@@ -45,7 +45,7 @@ class CreateTopics:
     def run(self, target: Target) -> Outcome:
         number = next(_runs)
         names = [f"{self.name}-{number}-{index}" for index in range(TOPICS)]
-        with Wire(target.address) as wire:
+        with RawConnection(target.address) as wire:
             wire.ask(apis.METADATA, {"topics": []})
             try:
                 seconds = sum(
@@ -55,14 +55,14 @@ class CreateTopics:
                 _wait_for_leaders(wire, names)
             except BaseException:
                 # The first error is reported. The connection may still have a pending response.
-                with suppress(WorkloadFailed, OSError), Wire(target.address) as another:
+                with suppress(WorkloadFailed, OSError), RawConnection(target.address) as another:
                     _delete(another, names)
                 raise
             _delete(wire, names)
         return Outcome({SECONDS.name: seconds})
 
 
-def _create(wire: Wire, names: Sequence[str]) -> float:
+def _create(wire: RawConnection, names: Sequence[str]) -> float:
     """Create topics in one request; returns the seconds until the response was received."""
     asked = {
         "topics": [
@@ -87,7 +87,7 @@ def _create(wire: Wire, names: Sequence[str]) -> float:
     return seconds
 
 
-def _wait_for_leaders(wire: Wire, names: Sequence[str]) -> None:
+def _wait_for_leaders(wire: RawConnection, names: Sequence[str]) -> None:
     end = time.monotonic() + LEADERS_S
     while missing := _without_leader(wire, names):
         if time.monotonic() > end:
@@ -95,7 +95,7 @@ def _wait_for_leaders(wire: Wire, names: Sequence[str]) -> None:
         time.sleep(ASK_EVERY_S)
 
 
-def _without_leader(wire: Wire, names: Sequence[str]) -> list[str]:
+def _without_leader(wire: RawConnection, names: Sequence[str]) -> list[str]:
     response = wire.ask(
         apis.METADATA,
         {
@@ -111,7 +111,7 @@ def _is_led(topic: Any) -> bool:
     return len(topic.partitions) == 1 and topic.partitions[0].leader_id >= 0
 
 
-def _delete(wire: Wire, names: Sequence[str]) -> None:
+def _delete(wire: RawConnection, names: Sequence[str]) -> None:
     """Delete topics. Raises WorkloadFailed if one is not deleted, because it would affect later runs."""
     if wire.version(apis.DELETE_TOPICS) >= 6:
         topics: Mapping[str, Any] = {"topics": [{"name": n, "topic_id": None} for n in names]}

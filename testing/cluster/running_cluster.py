@@ -205,7 +205,9 @@ class RunningCluster:
     @property
     def _faulty_links(self) -> Links:
         if any(
-            door.listen == door.advertised for node in self.plan.nodes for _, door in node.listeners
+            listener.listen == listener.advertised
+            for node in self.plan.nodes
+            for _, listener in node.listeners
         ):
             raise RuntimeError("a cluster without proxies has no faults of the network")
         return self._links
@@ -254,7 +256,7 @@ async def _plan(wanted: ClusterOptions, directory: str) -> ClusterPlan:
     # Two addresses a listener, and at most two listeners a node.
     count = 4 * (wanted.brokers + wanted.controllers)
     ports = iter(await free_ports(TcpNetwork(), entropy, HOST, count))
-    doors = (
+    listeners = (
         ListenerAddress(Address(HOST, next(ports)), Address(HOST, next(ports)))
         for _ in range(count // 2)
     )
@@ -263,35 +265,35 @@ async def _plan(wanted: ClusterOptions, directory: str) -> ClusterPlan:
         controllers=wanted.controllers,
         directory=directory,
         new_id=lambda: uuid_to_text(entropy.uuid()),
-        addresses=doors if wanted.proxied else _without_proxies(doors),
+        addresses=listeners if wanted.proxied else _without_proxies(listeners),
         settings=wanted.configs,
         log_directories=wanted.log_directories,
         tiered=f"{directory}/tier" if wanted.tiered is True else wanted.tiered or None,
     )
 
 
-def _without_proxies(doors: Iterable[ListenerAddress]) -> Iterator[ListenerAddress]:
-    return (ListenerAddress(door.listen, door.listen) for door in doors)
+def _without_proxies(listeners: Iterable[ListenerAddress]) -> Iterator[ListenerAddress]:
+    return (ListenerAddress(listener.listen, listener.listen) for listener in listeners)
 
 
 async def _open_proxies(nodes: Nodes, links: Links, nursery: trio.Nursery) -> None:
-    def who(listener: int, port: int) -> LinkEnd:
+    def who(proxy_port: int, port: int) -> LinkEnd:
         pids = {
             node.node_id: pid
             for node in nodes.plan.nodes
             if (pid := nodes.pid(node.node_id)) is not None
         }
-        found = find_connection_owner(port, listener, pids)
+        found = find_connection_owner(port, proxy_port, pids)
         return CLIENTS if found is None else found
 
     for node in nodes.plan.nodes:
-        for _, door in node.listeners:
-            if door.listen == door.advertised:
+        for _, listener in node.listeners:
+            if listener.listen == listener.advertised:
                 continue
-            target = (door.listen.host, door.listen.port)
-            port = door.advertised.port
+            target = (listener.listen.host, listener.listen.port)
+            port = listener.advertised.port
             proxy = Proxy(node.node_id, target, links, partial(who, port))
-            await nursery.start(proxy.serve, door.advertised.host, port)
+            await nursery.start(proxy.serve, listener.advertised.host, port)
 
 
 def _open_log(node: NodePlan) -> IO[bytes]:

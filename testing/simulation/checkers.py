@@ -155,7 +155,7 @@ class Checkers:
         before = self._high_watermarks.get(of, -1)
         if now < before:
             self._add_anomaly(
-                "high watermark back", f"{host(node.number)}, {of!r}: {before}, then {now}"
+                "high watermark decreased", f"{host(node.number)}, {of!r}: {before}, then {now}"
             )
         self._high_watermarks[of] = now
 
@@ -297,7 +297,8 @@ class Checkers:
         if there != expected:
             more, less = list(there - expected), list(expected - there)
             self._add_anomaly(
-                "other directories", f"{host(node.number)} has {more} in addition, and lacks {less}"
+                "unexpected log directories",
+                f"{host(node.number)} has {more} in addition, and lacks {less}",
             )
 
     def _check_equal(self, topic: str, index: int, expected: set[int]) -> None:
@@ -325,7 +326,7 @@ class Checkers:
         if len(set(contents.values())) > 1:
             sizes = {number: len(content) for number, content in contents.items()}
             self._add_anomaly(
-                "other records", f"{topic}-{index}: replicas differ, of {sizes} bytes"
+                "different records", f"{topic}-{index}: replicas differ, of {sizes} bytes"
             )
 
 

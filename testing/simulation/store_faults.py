@@ -31,7 +31,7 @@ STORE_KINDS: Mapping[FaultKind, StoreFaultKind] = {
     FaultKind.STORE_PARTIAL: StoreFaultKind.HALF_DONE,
 }
 ONCE: Mapping[FaultKind, tuple[StoreFaultKind, StoreFaultKind]] = {
-    FaultKind.STORE_FALSE_SUCCESS: (StoreFaultKind.LIES, StoreFaultKind.LIES),
+    FaultKind.STORE_FALSE_SUCCESS: (StoreFaultKind.FALSE_SUCCESS, StoreFaultKind.FALSE_SUCCESS),
     FaultKind.STORE_REQUEST_CRASH: (StoreFaultKind.POWER_CUT, StoreFaultKind.POWER_CUT_AFTER),
 }
 """These affect one change; the amount selects one of the two."""

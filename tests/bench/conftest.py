@@ -1,4 +1,4 @@
-"""What tests of the bench need that does not come with the packages."""
+"""Fixtures of the bench tests that need programs outside of the Python packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.bench.load import LoadUnavailable, load_program
 
 @pytest.fixture(scope="session")
 def load_program_is_there() -> None:
-    """Skips who needs the load program where it can't be built, saying what is to be installed."""
+    """Build the load program; skip the test with the reason if that is not possible."""
     try:
         load_program()
     except LoadUnavailable as unavailable:

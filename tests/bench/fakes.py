@@ -1,4 +1,4 @@
-"""Peers, workloads and a machine whose every move a test decides."""
+"""Fake peers, workloads and a fake machine, controlled by a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEED = Metric("mb_per_s", "MB/s", "higher", limit="sendfile")
 DELAY = Metric("p99_us", "µs", "lower")
 
 Journal = list[str]
-"""What happened, in order: one line an event."""
+"""The events in order, one line each."""
 
 
 class FakeTopics:
@@ -35,7 +35,7 @@ class FakeTopics:
 
 @dataclass
 class FakeProcess:
-    """A process of which nothing is asked but whether it is there."""
+    """A process that can only be asked whether it runs."""
 
     pid: int = 1
     exec_started_at: float = 0.0
@@ -94,7 +94,7 @@ class FakePeer:
 
 @dataclass
 class FakeClusterPeer(FakePeer):
-    """Can be several."""
+    """A peer that can also be started as a cluster."""
 
     @contextmanager
     def start_cluster(self, directory: Path) -> Iterator[Target]:
@@ -112,7 +112,7 @@ class FakeClusterPeer(FakePeer):
 
 @dataclass
 class FakeWorkload:
-    """Gives what `outcome` says of the target's peer, or raises it."""
+    """Returns the outcome of the target's peer, or raises it."""
 
     name: str
     journal: Journal
@@ -141,7 +141,7 @@ class FakeUsage:
 
 
 class FakeWatch:
-    """Others use what the next of `shares` says; nothing, once they are used up."""
+    """A machine whose other processes use the next of `shares`; none when there are no more."""
 
     def __init__(self, shares: Iterator[float]) -> None:
         self._share = next(shares, 0.0)
@@ -152,7 +152,7 @@ class FakeWatch:
 
 @dataclass
 class QuietProgress:
-    """Keeps what it is told."""
+    """A progress report that records its calls."""
 
     ends: list[Sample | Failure] = field(default_factory=list)
     through: list[str] = field(default_factory=list)

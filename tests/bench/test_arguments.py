@@ -1,4 +1,4 @@
-"""Which peers and workloads a command line means."""
+"""Selection of peers and workloads on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`odradek bench` as a user meets it: found by its entry point, explained, its errors said in a line."""
+"""The command `odradek bench`: its entry point, help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_missing_subcommand_lists_the_subcommands(capsys: pytest.CaptureFixture[
 
 
 def test_serve_does_not_read_entry_points() -> None:
-    """Reading every distribution's entry points would cost a start milliseconds."""
+    """Reading the entry points of all distributions would add milliseconds to each start."""
     script = (
         "import sys\n"
         "from odradek.cli.main import main\n"
@@ -147,7 +147,7 @@ def test_report_prints_tables(capsys: pytest.CaptureFixture[str], old: str) -> N
 
 @pytest.fixture
 def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of the bench waits for the disk to be quiet; these do not measure anything."""
+    """Do not wait for an idle disk: these tests measure nothing."""
     monkeypatch.setattr(machine, "settle", lambda bystanders: None)
 
 
@@ -163,11 +163,13 @@ def test_running_broker_is_measured_by_its_address(
     out, _ = capsys.readouterr()
     assert code == 0
     results = load(found)
-    assert [len(w.peers["given"].counted) for w in results.workloads] == [0, 2]
+    assert [len(w.peers["running-broker"].counted) for w in results.workloads] == [0, 2]
     assert "topics-one-by-one: create" in out
     assert "! workloads not selected: startup, " in out
     assert "peers not selected" not in out
-    assert "group-assignment-ever on given was skipped: the bench did not start this" in out
+    assert (
+        "group-assignment-ever on running-broker was skipped: the bench did not start this" in out
+    )
 
 
 @pytest.mark.usefixtures("unsettled")
@@ -175,7 +177,7 @@ def test_run_without_measurements_fails(capsys: pytest.CaptureFixture[str]) -> N
     with Broker() as broker:
         words = ["--bootstrap", broker.bootstrap, "--workloads", "group-*-ever", "--rounds", "1"]
         assert main(["bench", "run", *words]) == 1
-    assert "group-assignment-ever on given was skipped: " in capsys.readouterr().out
+    assert "group-assignment-ever on running-broker was skipped: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("unsettled")
@@ -185,7 +187,7 @@ def test_run_without_a_response_reports_the_address(
     words = ["--bootstrap", "127.0.0.1:1", "--workloads", "topics-at-once", "--rounds", "1"]
     assert main(["bench", "run", *words]) == 1
     report = capsys.readouterr().out.splitlines()
-    assert "! given is not available: no response from 127.0.0.1:1" in report
+    assert "! running-broker is not available: no response from 127.0.0.1:1" in report
 
 
 def test_run_with_unwritable_output_fails_before_measuring(
@@ -213,7 +215,7 @@ def test_results_are_written_to_another_file_if_the_output_fails(
     real = run_module.Runner.run
 
     def run_and_block(runner: object) -> None:
-        """The run itself, and then a file where the results' directory was."""
+        """Run, and then replace the directory of the results by a file."""
         real(runner)
         shutil.rmtree(out.parent)
         out.parent.touch()
@@ -252,7 +254,7 @@ def test_results_are_written_when_the_run_is_ended(
         with suppress(RuntimeError):
             main(["bench", "run", *words, "--warm-ups", "0", "--out", str(out)])
     (workload,) = load(out).workloads
-    assert len(workload.peers["given"].samples) == 1
+    assert len(workload.peers["running-broker"].samples) == 1
 
 
 @pytest.mark.usefixtures("unsettled")

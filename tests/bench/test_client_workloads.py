@@ -1,4 +1,4 @@
-"""The workloads that are clients themselves, on a real broker: each gives every value it promises."""
+"""Workloads that are clients themselves, on a real broker, return all of their metrics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.bench.members import Member, drive, quiet, settled
+from odradek.bench.group_members import Member, drive, quiet, settled
 from odradek.bench.model import Target, Workload, WorkloadFailed
 from odradek.bench.peers.topics import AdminTopics
-from odradek.bench.wire import Wire, must_be_none
+from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.bench.workloads import WORKLOADS, groups, topics
 from odradek.bench.workloads.latency import Latency, Stream, outcome
 from odradek.protocol import apis
@@ -42,14 +42,14 @@ def test_topics_are_created_and_deleted(
 ) -> None:
     monkeypatch.setattr(topics, "TOPICS", 20)
     assert_whole(topics.CreateTopics("topics", "", per_request), target)
-    with Wire(target.address) as wire:
+    with RawConnection(target.address) as wire:
         left = wire.ask(apis.METADATA, {"topics": None}).topics
     assert [topic.name for topic in left if topic.name.startswith("topics-")] == []
 
 
 def test_failed_topic_deletion_fails_the_workload(target: Target) -> None:
     with (
-        Wire(target.address) as wire,
+        RawConnection(target.address) as wire,
         pytest.raises(WorkloadFailed, match="deleting never-made: unknown_topic"),
     ):
         topics._delete(wire, ["never-made"])
@@ -58,21 +58,21 @@ def test_failed_topic_deletion_fails_the_workload(target: Target) -> None:
 def test_topic_error_is_not_hidden_by_the_deletion(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(wire: Wire, names: object) -> None:
+    def refuse(wire: RawConnection, names: object) -> None:
         raise WorkloadFailed("they have no leader")
 
     monkeypatch.setattr(topics, "TOPICS", 3)
     monkeypatch.setattr(topics, "_wait_for_leaders", refuse)
     real = topics._delete
 
-    def delete_twice(wire: Wire, names: list[str]) -> None:
+    def delete_twice(wire: RawConnection, names: list[str]) -> None:
         real(wire, names)
         real(wire, names)
 
     monkeypatch.setattr(topics, "_delete", delete_twice)
     with pytest.raises(WorkloadFailed, match="they have no leader"):
         topics.CreateTopics("unled", "", 3).run(target)
-    with Wire(target.address) as wire:
+    with RawConnection(target.address) as wire:
         left = wire.ask(apis.METADATA, {"topics": None}).topics
     assert [topic.name for topic in left if topic.name.startswith("unled-")] == []
 

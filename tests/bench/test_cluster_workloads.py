@@ -1,4 +1,4 @@
-"""The workloads of clusters, on three brokers of ours: each gives every value it promises."""
+"""Workloads of clusters, on three brokers of Odradek, return all of their metrics."""
 
 from __future__ import annotations
 

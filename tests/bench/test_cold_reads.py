@@ -1,4 +1,4 @@
-"""A consumer's rates, of a history so short that they say nothing."""
+"""The measurement of cold reads, with a history too short for meaningful rates."""
 
 from __future__ import annotations
 

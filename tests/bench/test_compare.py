@@ -1,4 +1,4 @@
-"""What counts as a regression."""
+"""Comparison of results: what counts as a regression."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.bench.compare import Verdict, compare, other_machine, worse_by
+from odradek.bench.compare import ChangeVerdict, compare, other_machine, worse_by
 from odradek.bench.results_file import Failure, Measured, Results
 from tests.bench.fakes import DELAY, SPEED
 from tests.bench.full_results import full_results
 
 
-def verdicts(old: Results, new: Results) -> dict[str, Verdict]:
+def verdicts(old: Results, new: Results) -> dict[str, ChangeVerdict]:
     changes = compare(old, new, peer="odradek", tolerance=0.1)
     return {each.metric.name: each.verdict for each in changes}
 
@@ -20,16 +20,16 @@ def verdicts(old: Results, new: Results) -> dict[str, Verdict]:
 @pytest.mark.parametrize(
     ("speed", "delay", "speed_verdict", "delay_verdict"),
     [
-        (100, 400, Verdict.SAME, Verdict.SAME),
-        (91, 439, Verdict.SAME, Verdict.SAME),
-        (89, 441, Verdict.NOISE, Verdict.REGRESSION),
-        (83, 441, Verdict.REGRESSION, Verdict.REGRESSION),
-        (111, 359, Verdict.NOISE, Verdict.IMPROVEMENT),
-        (121, 359, Verdict.IMPROVEMENT, Verdict.IMPROVEMENT),
+        (100, 400, ChangeVerdict.SAME, ChangeVerdict.SAME),
+        (91, 439, ChangeVerdict.SAME, ChangeVerdict.SAME),
+        (89, 441, ChangeVerdict.NOISE, ChangeVerdict.REGRESSION),
+        (83, 441, ChangeVerdict.REGRESSION, ChangeVerdict.REGRESSION),
+        (111, 359, ChangeVerdict.NOISE, ChangeVerdict.IMPROVEMENT),
+        (121, 359, ChangeVerdict.IMPROVEMENT, ChangeVerdict.IMPROVEMENT),
     ],
 )
 def test_higher_throughput_and_lower_latency_are_improvements(
-    speed: float, delay: float, speed_verdict: Verdict, delay_verdict: Verdict
+    speed: float, delay: float, speed_verdict: ChangeVerdict, delay_verdict: ChangeVerdict
 ) -> None:
     found = verdicts(full_results(), full_results(speed, delay))
     assert found == {SPEED.name: speed_verdict, DELAY.name: delay_verdict}
@@ -37,20 +37,20 @@ def test_higher_throughput_and_lower_latency_are_improvements(
 
 @pytest.mark.parametrize("which", ["old", "new"])
 def test_diagnostic_metric_is_no_regression(which: str) -> None:
-    """An old file does not say of what that is true."""
+    """Old results files do not mark diagnostic metrics."""
     old, new = full_results(), full_results(delay=4000)
     (workload,) = (old if which == "old" else new).workloads
     workload.metrics = (SPEED, replace(DELAY, diagnostic=True))
-    assert verdicts(old, new)[DELAY.name] is Verdict.DIAGNOSTIC
-    assert not Verdict.DIAGNOSTIC.is_regression
-    assert not Verdict.NOISE.is_regression
+    assert verdicts(old, new)[DELAY.name] is ChangeVerdict.DIAGNOSTIC
+    assert not ChangeVerdict.DIAGNOSTIC.is_regression
+    assert not ChangeVerdict.NOISE.is_regression
 
 
 def test_new_failure_is_a_regression() -> None:
     new = full_results()
     new.workloads[0].peers["odradek"] = Measured(failures=[Failure(1, "refused")])
-    assert set(verdicts(full_results(), new).values()) == {Verdict.FAILED}
-    assert Verdict.FAILED.is_regression
+    assert set(verdicts(full_results(), new).values()) == {ChangeVerdict.FAILED}
+    assert ChangeVerdict.FAILED.is_regression
 
 
 @pytest.mark.parametrize("which", ["workload", "peer"])
@@ -60,15 +60,15 @@ def test_workload_that_was_not_run_is_listed(which: str) -> None:
         new.workloads.clear()
     else:
         del new.workloads[0].peers["odradek"]
-    assert set(verdicts(full_results(), new).values()) == {Verdict.NOT_RUN}
-    assert not Verdict.NOT_RUN.is_regression
+    assert set(verdicts(full_results(), new).values()) == {ChangeVerdict.NOT_RUN}
+    assert not ChangeVerdict.NOT_RUN.is_regression
 
 
 def test_workload_with_other_parameters_is_not_compared() -> None:
     new = full_results(speed=1)
     new.workloads[0].parameters = {"record_bytes": 10}
-    assert set(verdicts(full_results(), new).values()) == {Verdict.OTHER_PARAMETERS}
-    assert not Verdict.OTHER_PARAMETERS.is_regression
+    assert set(verdicts(full_results(), new).values()) == {ChangeVerdict.OTHER_PARAMETERS}
+    assert not ChangeVerdict.OTHER_PARAMETERS.is_regression
 
 
 def test_change_from_zero_is_compared() -> None:

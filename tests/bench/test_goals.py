@@ -1,4 +1,4 @@
-"""Goals: each is of something that is measured, and is judged by the right side of its bound."""
+"""Goals refer to measured metrics, and are judged by the correct bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.bench.goals import (
     TABLE_GOALS,
     TIERED_GOALS,
     Goal,
-    Verdict,
+    GoalVerdict,
     goal_results,
     off,
 )
@@ -75,7 +75,7 @@ def measured(values: dict[tuple[str, str, str], float]) -> Results:
     return results
 
 
-def verdict(results: Results, workload: str, metric: str) -> Verdict:
+def verdict(results: Results, workload: str, metric: str) -> GoalVerdict:
     (found,) = [
         each.verdict
         for each in goal_results(results)
@@ -101,21 +101,27 @@ def test_missed_goal_reports_whether_the_machine_misses_it(alone: float, words: 
 
 
 @pytest.mark.parametrize(
-    ("ours", "expected"),
-    [(799, Verdict.MISSED), (800, Verdict.HOLDS), (999, Verdict.HOLDS), (1000, Verdict.AIM)],
+    ("odradek", "expected"),
+    [
+        (799, GoalVerdict.MISSED),
+        (800, GoalVerdict.HOLDS),
+        (999, GoalVerdict.HOLDS),
+        (1000, GoalVerdict.AIM),
+    ],
 )
-def test_throughput_goal_is_relative_to_kafka(ours: float, expected: Verdict) -> None:
+def test_throughput_goal_is_relative_to_kafka(odradek: float, expected: GoalVerdict) -> None:
     where = ("produce-1k-p1", "mb_per_s")
-    results = measured({(*where, "odradek"): ours, (*where, "kafka"): 800})
+    results = measured({(*where, "odradek"): odradek, (*where, "kafka"): 800})
     assert verdict(results, *where) is expected
 
 
 @pytest.mark.parametrize(
-    ("ours", "expected"), [(0.21, Verdict.MISSED), (0.2, Verdict.HOLDS), (0.1, Verdict.AIM)]
+    ("odradek", "expected"),
+    [(0.21, GoalVerdict.MISSED), (0.2, GoalVerdict.HOLDS), (0.1, GoalVerdict.AIM)],
 )
-def test_time_goal_is_an_upper_bound(ours: float, expected: Verdict) -> None:
+def test_time_goal_is_an_upper_bound(odradek: float, expected: GoalVerdict) -> None:
     where = ("topics-at-once", "seconds")
-    assert verdict(measured({(*where, "odradek"): ours}), *where) is expected
+    assert verdict(measured({(*where, "odradek"): odradek}), *where) is expected
 
 
 def test_missed_goal_is_reported_in_percent() -> None:
@@ -139,8 +145,8 @@ def test_verdict_of_disturbed_runs_has_a_star(peer: str, words: str) -> None:
 def test_verdict_without_kafka_is_unknown() -> None:
     where = ("produce-1k-p1", "mb_per_s")
     results = measured({(*where, "odradek"): 5000})
-    assert verdict(results, *where) is Verdict.UNKNOWN
-    assert verdict(empty_results(), *where) is Verdict.UNKNOWN
+    assert verdict(results, *where) is GoalVerdict.UNKNOWN
+    assert verdict(empty_results(), *where) is GoalVerdict.UNKNOWN
 
 
 def test_page_lists_figures_and_missing_measurements() -> None:
@@ -175,7 +181,7 @@ def test_page_has_tables_of_measured_sections() -> None:
 
 
 def test_page_compares_one_core_with_two() -> None:
-    """Of workloads that ran with one of two, too; not of others whose names end in a 1."""
+    """Only of workloads that also ran with two cores, not of others whose names end in 1."""
     tables = measured(
         {
             ("table-full-100b", "mb_per_s", "odradek"): 600.0,

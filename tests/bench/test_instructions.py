@@ -1,4 +1,4 @@
-"""The arithmetic of counting, and (slow) the counts themselves against the stored ones."""
+"""The arithmetic of instruction counts, and (slow) the counts compared with the stored ones."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_update_keeps_counts_of_other_interpreters(
 
 
 def test_every_case_receives_the_expected_response(tmp_path: Path) -> None:
-    """Under no valgrind, a few times each: the rehearsal itself raises if an answer is not good."""
+    """Without valgrind, a few times each: the run raises if a response is wrong."""
     phases = hot_path.run(str(tmp_path / "data"))
     assert [case for case, _ in phases] == [case.name for case in hot_path.CASES for _ in range(3)]
 
 
 @pytest.mark.slow
 def test_instruction_counts_match_the_stored_counts() -> None:
-    """A change of more than a twentieth is either mended or stored: `odradek bench instructions
+    """After a change of more than 5%, fix the code or store the counts: `odradek bench instructions
     --update`."""
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not there to count instructions")

@@ -1,4 +1,4 @@
-"""The workloads that the C program drives, small, on a broker of ours: every value is there."""
+"""Workloads of the C program, with small sizes, on a broker of Odradek, return all of their metrics."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from odradek.bench.model import (
     WorkloadFailed,
     reason_to_skip,
 )
-from odradek.bench.peers.given import GivenAddress
 from odradek.bench.peers.odradek import Odradek
+from odradek.bench.peers.running_broker import RunningBroker
 from odradek.bench.peers.topics import AdminTopics, with_cluster
 from odradek.bench.workloads import (
     WORKLOADS,
@@ -100,7 +100,7 @@ def test_throughput_workloads_return_all_metrics(
 ) -> None:
     values = whole(workload, target).values
     assert values["mb_per_s"] > 1
-    # Without acks the client may be through before the broker has begun.
+    # Without acks the client may end before the broker has begun.
     assert values["broker_cpu_s_per_gb"] > 0 or "acks0" in workload.name
 
 
@@ -125,7 +125,7 @@ def test_request_workloads_return_all_metrics(target: Target, workload: Requests
 
 
 def test_each_response_counts_as_one_record(target: Target) -> None:
-    """Those of the warm-up too, and those that were on their way at the end."""
+    """Includes responses of the warm-up, and requests in flight at the end."""
     found = []
 
     def check(target: Target, topic: str, requests: int) -> None:
@@ -231,7 +231,7 @@ def test_compaction_workload_restores_cleaner_settings(
 
 def test_given_broker_keeps_its_settings() -> None:
     (at_work,) = compaction.WORKLOADS
-    assert reason_to_skip(at_work, GivenAddress("127.0.0.1:1")) is not None
+    assert reason_to_skip(at_work, RunningBroker("127.0.0.1:1")) is not None
 
 
 def test_move_workload_returns_all_metrics(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ print('{{"seconds": 1, "busiest_thread": 0, "busiest_thread_name": ""}}')
 
 @pytest.fixture
 def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """A load program that says so many times so much on stderr; where it writes when it was let go on."""
+    """Return a load program that writes repeatedly to stderr, and the file that it writes when it may continue."""
 
     def write(warning: str, times: int = 1) -> Path:
         program, moments = tmp_path / "load", tmp_path / "moments"
@@ -318,7 +318,7 @@ def test_client_without_compression_fails_the_workload(pretend: Callable[..., Pa
 
 
 def test_stream_continues_while_the_broker_is_paused(target: Target) -> None:
-    """Its records wait in the client, and are late: so many that a usual queue would have been full."""
+    """The records wait in the client, more than the default queue size."""
     assert target.process is not None
     with target.topic("standing-still") as topic:
 
@@ -374,7 +374,7 @@ def test_limits_are_measured(limit: Limit, load_program_is_there: None, tmp_path
 
 
 def test_limits_that_metrics_name_exist() -> None:
-    """And each limit is some metric's."""
+    """Each limit also belongs to a metric."""
     named = {metric.limit_name for workload in WORKLOADS for metric in workload.metrics} - {None}
     assert named == {limit.name for limit in LIMITS}
 

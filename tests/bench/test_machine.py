@@ -1,4 +1,4 @@
-"""Who used the processor and the memory: told from /proc, checked with processes of our own."""
+"""CPU time and memory from /proc, checked with child processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT = "print('done', flush=True); input()"
 
 @contextmanager
 def process(code: str) -> Iterator[int]:
-    """A Python that runs `code` and then waits; entered once the code is through."""
+    """Run `code` in a Python process that then waits; enter when the code has finished."""
     with subprocess.Popen(
         [sys.executable, "-c", f"{code}\n{WAIT}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as running:
@@ -73,12 +73,12 @@ def test_ended_process_has_no_cpu_or_memory() -> None:
 def test_descendants_except_bystanders_do_not_count_as_others() -> None:
     for_ever = "import threading\ndef spin():\n    while True: pass\n"
     with process(for_ever + "threading.Thread(target=spin, daemon=True).start()") as busy:
-        bystander, ours = machine.Watch([busy]), machine.Watch()
+        bystander, own_processes = machine.Watch([busy]), machine.Watch()
         used_before = machine.tree_cpu_s(busy)
         while machine.tree_cpu_s(busy) - used_before < 0.5:
             pass
         usage = bystander.stop()
-        assert usage.others_s - ours.stop().others_s >= 0.4
+        assert usage.others_s - own_processes.stop().others_s >= 0.4
         assert usage.others_share == usage.others_s / usage.elapsed_s
 
 
@@ -97,7 +97,7 @@ def test_memory_is_touched_and_released() -> None:
 
 
 def test_memory_warm_up_leaves_memory_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 640 MiB there are 128 MiB touched, when no more is left than is to be left alone."""
+    """128 of 640 MiB are touched, because the rest must stay free."""
     left = iter([ALL_FREE_BYTES, ALL_FREE_BYTES, ALL_FREE_BYTES])
     monkeypatch.setattr(
         "odradek.bench.machine.meminfo_bytes", lambda _: next(left, LEFT_ALONE_BYTES)

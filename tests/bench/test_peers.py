@@ -1,4 +1,4 @@
-"""Peers as processes: started, asked, killed, started again; and what is said if they can't be had."""
+"""Peers as processes: start, requests, kill, restart, and errors of unavailable peers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from odradek.bench.peers import PEERS
 from odradek.bench.peers.mock import LibrdkafkaMock
 from odradek.bench.peers.odradek import Odradek
 from odradek.bench.peers.process import Launch, free_port, responses_metadata, running
-from odradek.bench.wire import Wire
+from odradek.bench.raw_connection import RawConnection
 from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
 from odradek.bench.workloads.startup import Startup
@@ -30,7 +30,7 @@ from odradek.protocol import apis
 
 
 def partitions(address: tuple[str, int], topic: str) -> int:
-    with Wire(address) as wire:
+    with RawConnection(address) as wire:
         response = wire.ask(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
     return len(response.topics[0].partitions)
 
@@ -64,7 +64,7 @@ def test_interruption_is_raised_after_the_peer_ended() -> None:
         def create(self, name: str, partitions: int) -> None: ...
 
         def delete(self, name: str) -> None:
-            raise PeerFailed("nobody answers")
+            raise PeerFailed("no response")
 
     target = Target("gone", "127.0.0.1:1", GoneTopics())
     with pytest.raises(KeyboardInterrupt), target.topic("t"):
@@ -118,10 +118,10 @@ def test_workload_without_peer_support_is_skipped_with_the_reason() -> None:
     assert reason_to_skip(Recovery(1), kept_in_memory) == kept_in_memory.lacks[Feature.RESTART]
     assert reason_to_skip(Recovery(1), PEERS["kfake-disk"]) is None
     assert all(reason_to_skip(Startup(), peer) is None for peer in PEERS.values())
-    patient = PEERS["librdkafka-mock"]
-    assert reason_to_skip(Requests(100), patient) == patient.lacks[Feature.MANY_CONNECTIONS]
-    assert reason_to_skip(Requests(1, idle=500), patient) is not None
-    assert reason_to_skip(Requests(10), patient) is None
+    waiting = PEERS["librdkafka-mock"]
+    assert reason_to_skip(Requests(100), waiting) == waiting.lacks[Feature.MANY_CONNECTIONS]
+    assert reason_to_skip(Requests(1, idle=500), waiting) is not None
+    assert reason_to_skip(Requests(10), waiting) is None
     assert Startup().stage is Stage.FRESH
     several = [peer.name for peer in PEERS.values() if isinstance(peer, ClusterPeer)]
     assert several == [peer.name for peer in PEERS.values() if Feature.CLUSTER not in peer.lacks]

@@ -1,4 +1,4 @@
-"""What a terminal shows while a run goes on, and what a file gets instead."""
+"""Progress of a run on a terminal and in a file."""
 
 from __future__ import annotations
 

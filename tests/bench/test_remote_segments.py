@@ -1,4 +1,4 @@
-"""What remote segments cost is measured, and does not grow as it should not."""
+"""The measurement of remote log segment metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results files: what is written is what is read, and nothing else is."""
+"""Results files are read as written, and damaged ones are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a run, what is repeated, what is kept of a failure, and how it is interrupted."""
+"""The order of a run, repeated runs, failures, and interruption."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def peers_of(journal: Journal, *names: str) -> list[FakePeer]:
 
 
 def failing(times: int) -> Callable[[str], Outcome]:
-    """Fails so many times on the peer "b", then works."""
+    """Fails a number of times on the peer "b", and then succeeds."""
     left = [times]
 
     def outcome(peer: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""Rates of an object store, on a segment so small that they say nothing."""
+"""Rates of an object store, with a segment too small for meaningful rates."""
 
 from __future__ import annotations
 

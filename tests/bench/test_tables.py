@@ -1,4 +1,4 @@
-"""Topics as tables beside Spark's connector: what the topics hold, and runs so short that they say nothing."""
+"""Topics as Spark tables, compared with Spark's connector: their records, and short runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EACH_KIND = (
 
 
 def records_of(made: Content) -> list[Record]:
-    """Of one partition; each batch is whole and as large as a producer's."""
+    """Check the batches of one partition: each is complete and as large as a producer's."""
     found = []
     for number in range(made.batches):
         batch = Batch(memoryview(made.batch(number)))
@@ -68,7 +68,7 @@ def test_expected_query_results_are_known(topic: Topic) -> None:
 def test_both_sources_return_the_expected_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "settle", lambda *bystanders: None)  # other tests run beside
+    monkeypatch.setattr(machine, "settle", lambda *bystanders: None)  # other tests run concurrently
     out = tmp_path / "tables.json"
     words = ["--gb", "0.01", "--rounds", "1", "--warm-up", "0", "--repeats", "0", "--out", str(out)]
     words += ["--warm-memory", "0", "--readers", "odradek", "kafka", "--workloads", *EACH_KIND]

@@ -356,7 +356,7 @@ class TestFaults:
         bucket = VirtualBucket()
         objects = VirtualObjectStore(bucket)
         objects.put("k", [b"x"])
-        bucket.inject(StoreFault(StoreFaultKind.LIES, times=3))
+        bucket.inject(StoreFault(StoreFaultKind.FALSE_SUCCESS, times=3))
         objects.put("new", [b"x"])
         objects.delete("k")
         with pytest.raises(ObjectMissing):

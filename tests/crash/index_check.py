@@ -1,7 +1,7 @@
-"""Indexes compared with what their segment says, read from scratch by nothing of the broker's.
+"""Compares index files with the batches of their segments.
 
-The reader here knows the format (a batch's header, an index's entries) and none of our code, so that
-a mistake in the broker is not made twice.
+The reader parses the formats itself and uses no code of the broker, so that it cannot repeat a mistake of the
+broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TIME_ENTRY = struct.Struct(">qi")
 
 
 def read_segment(path: Path) -> list[tuple[int, int, int, int]]:
-    """(position, first offset, last offset, largest timestamp) of every batch."""
+    """Return (position, first offset, last offset, largest timestamp) of every batch."""
     data = path.read_bytes()
     batches = []
     position = 0
@@ -36,7 +36,7 @@ def entries(path: Path, layout: struct.Struct) -> list[tuple[int, int]]:
 
 
 def index_differences(log_dir: Path) -> list[str]:
-    """What is wrong with any index in a log directory; empty if no problems found."""
+    """Return the errors of all indexes in a log directory; empty if there are none."""
     wrong: list[str] = []
     for segment in sorted(log_dir.glob("*/*.log")):
         if segment.parent.name == "__cluster_metadata-0":
@@ -52,12 +52,11 @@ def index_differences(log_dir: Path) -> list[str]:
 
 
 def _offset_index(path: Path, base: int, batches: list[tuple[int, int, int, int]]) -> list[str]:
-    """Every entry names a batch's last offset and its position; both only ever rise; and no stretch
-    of the segment that should have an entry is without one."""
+    """Check that entries have the last offset and the position of a batch, in increasing order."""
     by_position = {position: last for position, _, last, _ in batches}
     found = entries(path, OFFSET_ENTRY)
     wrong = [
-        f"{path}: entry {relative}@{position} names no batch"
+        f"{path}: entry {relative}@{position} matches no batch"
         for relative, position in found
         if by_position.get(position) != base + relative
     ]
@@ -67,7 +66,7 @@ def _offset_index(path: Path, base: int, batches: list[tuple[int, int, int, int]
 
 
 def _time_index(path: Path, base: int, batches: list[tuple[int, int, int, int]]) -> list[str]:
-    """Every entry is the largest timestamp up to its batch, with that batch's last offset."""
+    """Check that each entry has the largest timestamp up to its batch, and the batch's last offset."""
     found = entries(path, TIME_ENTRY)
     wrong = []
     for timestamp, relative in found:

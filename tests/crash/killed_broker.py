@@ -22,7 +22,7 @@ PRODUCERS = 2
 
 
 QUEUED_MAX = 4000
-"""Of each producer's records, while the broker is away: some megabytes, more than a segment."""
+"""The producer's queue while the broker is down: some megabytes, more than a segment."""
 
 
 CONFIG = {
@@ -37,7 +37,7 @@ Place = tuple[int, int]
 
 
 class Writer:
-    """An idempotent producer on a thread of its own that notes what was acknowledged, and where."""
+    """An idempotent producer in a separate thread; records the offsets of acknowledged records."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.acknowledged: dict[bytes, Place] = {}
@@ -72,7 +72,7 @@ class Writer:
                     partition=number % PARTITIONS,
                     on_delivery=self._delivered,
                 )
-            except BufferError:  # the broker is away, and the client's queue full
+            except BufferError:  # the broker is down, and the client's queue is full
                 self._producer.poll(0.05)
                 continue
             number += 1
@@ -87,14 +87,14 @@ class Writer:
             self.acknowledged[message.value()] = (message.partition(), message.offset())
 
     def finish(self) -> None:
-        """Stop writing and wait until all is acknowledged."""
+        """Stop producing, and wait until all records are acknowledged."""
         self._enough.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
 
 
 def read_everything(bootstrap: str) -> dict[Place, bytes]:
-    """Every record of the topic by its place, read without a group."""
+    """Read every record of the topic without a group, by partition and offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -152,7 +152,7 @@ def one_round(
 
 
 def set_segment_size(bootstrap: str) -> None:
-    """Small segments, so that kills meet rolls too (1 MiB is the least that Kafka allows)."""
+    """Small segments, so that kills also occur during rolls (1 MiB is Kafka's minimum)."""
     from confluent_kafka.admin import (
         AdminClient,
         AlterConfigOpType,

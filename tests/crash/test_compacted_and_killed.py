@@ -1,8 +1,7 @@
-"""A broker killed soon after a compaction: what is left has gaps, and is no log whose end was lost.
+"""A broker is killed soon after a compaction: its log has gaps, which recovery must not treat as a lost end.
 
-Nothing has written the recovery point down by then, so that the whole log is recovered; whether it was
-compacted is known from the metadata log, and, since the policy may have changed, from the cleaner's
-checkpoint.
+The recovery point has not been written yet, so the whole log is recovered. Whether it was compacted follows from the
+metadata log and, because the policy may have changed, from the cleaner's checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ KEPT = {f"kept-{number}".encode() for number in range(3)}
 
 
 def fill(bootstrap: str) -> None:
-    """Segments that hold one key alone, over and over, and in the end some others."""
+    """Produce segments with a single key, and finally some other keys."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     configs = {
         "cleanup.policy": "compact",
@@ -58,7 +57,7 @@ def _size(file: Path) -> int:
     try:
         return file.stat().st_size
     except FileNotFoundError:
-        return -1  # another one is about to take its name
+        return -1  # a cleaned segment is about to replace it
 
 
 def set_policy(bootstrap: str, policy: str) -> None:

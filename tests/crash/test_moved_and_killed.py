@@ -1,7 +1,7 @@
-"""A broker killed with SIGKILL while its replicas move from one log directory to the other and back.
+"""A broker is killed with SIGKILL while its replicas move between two log directories.
 
-The load and the checks are test_sigkill's: nothing acknowledged is lost, or doubled, or elsewhere than
-it was acknowledged; whatever step of a move the process died in (J-08, J-09, J-13, J-14).
+The load and the checks are those of test_sigkill: no acknowledged record is lost, duplicated or at another offset, at
+whatever step of a move the process ends (J-08, J-09, J-13, J-14).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ROUNDS = 4
 
 
 class Moves:
-    """Asks for a move of each partition to the directory that it is not in, again and again."""
+    """Requests moves of each partition to its other log directory, repeatedly."""
 
     def __init__(self, bootstrap: str, log_dirs: Sequence[Path]) -> None:
         self.found: defaultdict[int, set[str]] = defaultdict(set)
-        """In which directories each partition was seen."""
+        """The log directories in which each partition was found."""
         self._bootstrap = bootstrap
         self._paths = [str(path) for path in log_dirs]
         self._enough = threading.Event()
@@ -50,7 +50,7 @@ class Moves:
                 with RawClient(self._bootstrap) as client:
                     while not self._enough.wait(0.02):
                         self._ask(client)
-            except (OSError, EOFError, AssertionError):  # the broker is away
+            except (OSError, EOFError, AssertionError):  # the broker is down
                 self._enough.wait(0.02)
 
     def _ask(self, client: RawClient) -> None:
@@ -102,7 +102,7 @@ def test_replicas_moved_during_sigkill_lose_and_duplicate_no_records(
     require(len(set(found.values())) == len(found), "a record is there twice")
     assert all(len(moves.found[index]) == 2 for index in range(PARTITIONS)), "nothing was moved"
     with start(tmp_path, port):
-        pass  # opened once more after the last kill, and closed cleanly: its indexes are trimmed
+        pass  # after the last kill it was opened again and closed cleanly, so its indexes are trimmed
     for log_dir in broker.log_dirs:
         for moved_away in log_dir.glob("*[-.]delete"):
             shutil.rmtree(moved_away)

@@ -1,10 +1,10 @@
-"""A broker killed with SIGKILL at random moments under load, fifty rounds over fixed seeds.
+"""A broker is killed with SIGKILL at random times under load, in fifty rounds with fixed seeds.
 
-Each round: idempotent producers with acks=all write to several partitions with small segments, the
-process is killed at a moment that the seed chooses and started again on the same directories, the
-producers go on until everything is acknowledged. Then: every acknowledged record is at the offset
-that it was acknowledged with, none is there twice, and every index is equal to one rebuilt from its
-segment. The page cache outlives a killed process, so nothing at all may be missing.
+In each round, idempotent producers with acks=all write to several partitions with small segments. The process is
+killed at a time that the seed decides and restarted on the same directories, and the producers continue until
+everything is acknowledged. Then every acknowledged record is at its acknowledged offset, none is duplicated, and every
+index is equal to one that is rebuilt from its segment. Writes remain in the page cache after SIGKILL, so no record may
+be missing.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ def test_sigkill_loses_and_duplicates_no_acknowledged_records(
     )
     require(len(set(found.values())) == len(found), "a record is there twice")
     with start(tmp_path, port):
-        pass  # opened once more after the last kill, and closed cleanly: its indexes are trimmed
+        pass  # after the last kill it was opened again and closed cleanly, so its indexes are trimmed
     for log_dir in broker.log_dirs:
         assert index_differences(log_dir) == []

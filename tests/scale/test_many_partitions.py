@@ -1,8 +1,7 @@
-"""4,000 partitions of 10 segments each in a broker that has 1,024 descriptors.
+"""A broker with 4,000 partitions of 10 segments each, and 1,024 file descriptors.
 
-One broker process, asked by raw requests: create, fill, read, close cleanly and start again, kill and
-start again. What is asserted is that everything is there and the process stays within its bounds; how
-long each step took is printed (`-s`).
+Raw requests create the topics, produce and fetch; then the broker is stopped and killed, and started again each
+time. The test checks the records and the limits of the process, and prints the duration of each step (`-s`).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from tests.support.raw_client import RawClient
 TOPICS, PARTITIONS, SEGMENTS = 40, 100, 10
 DESCRIPTORS = 1_024
 RSS_MIB_MAX = 400
-"""Far more than it should be; what it is gets printed."""
+"""A limit far above the expected value, which is printed."""
 CONFIGS = {"internal.segment.bytes": "150", "segment.index.bytes": "1024"}
 NAMES = [f"many-{number:02d}" for number in range(TOPICS)]
 SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
 
 
 def value_of(topic: str, partition: int, number: int) -> bytes:
-    """A value of which no two fit into one segment."""
+    """A value larger than half a segment, so that each segment has one record."""
     return f"{topic}/{partition}/{number}".ljust(60, ".").encode()
 
 
@@ -58,7 +57,7 @@ def create_topics(client: RawClient) -> None:
 
 
 def produce(client: RawClient, number: int) -> None:
-    """Record `number` into every partition; each is a batch, and a segment, of its own."""
+    """Produce record `number` to every partition, as a separate batch and segment."""
     now_ms = time.time_ns() // 1_000_000
     for topic in NAMES:
         data = [
@@ -85,7 +84,7 @@ def produce(client: RawClient, number: int) -> None:
 
 
 def fetch(client: RawClient, topic: str, offset: int, indexes: range) -> dict[int, list[bytes]]:
-    """The values from an offset on in each partition; at most one segment's in one answer."""
+    """Return the values from an offset in each partition; a response has at most one segment."""
     partitions = [
         {
             "partition": index,
@@ -122,7 +121,7 @@ def fetch(client: RawClient, topic: str, offset: int, indexes: range) -> dict[in
 
 
 def check_offset(client: RawClient, offset: int, topics: list[str]) -> None:
-    """Every partition of the topics has its record at the offset."""
+    """Check that each partition of the topics has its record at the offset."""
     for topic in topics:
         found = fetch(client, topic, offset, range(PARTITIONS))
         for index in range(PARTITIONS):
@@ -130,7 +129,7 @@ def check_offset(client: RawClient, offset: int, topics: list[str]) -> None:
 
 
 def metadata_of_all(client: RawClient) -> int:
-    """How many partitions with a leader there are."""
+    """Return the number of partitions with a leader."""
     response = client.ask(
         apis.METADATA,
         12,
@@ -144,7 +143,7 @@ def metadata_of_all(client: RawClient) -> int:
 
 
 class Watched:
-    """What the process holds at most, and how long a small request waits, seen from outside."""
+    """Records the maximum memory and descriptors of the process, and the latency of a small request."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.descriptors = self.rss_mib = 0
@@ -175,7 +174,7 @@ class Watched:
 
 @contextmanager
 def step(what: str, watched: BrokerProcess | None = None) -> Iterator[None]:
-    """Time a step and say how long it took; `watched` must stay within its bounds meanwhile."""
+    """Measure and print the duration of a step, and check the limits of `watched` during it."""
     started = time.monotonic()
     note = ""
     if watched is None:

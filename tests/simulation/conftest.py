@@ -1,4 +1,4 @@
-"""Whatever is found wrong in a simulated world is an anomaly: no other program's work is in there."""
+"""Reports each failed assertion of a simulation as an anomaly: no other program runs in it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""One run: a broker that is killed again and again, transactional clients, readers; all from a seed.
+"""A simulated run of one broker that is killed repeatedly, with transactional clients and readers.
 
-Everything happens in one process in virtual time, on virtual disks and wires: the same seed makes the
-same run. A kill is SIGKILL: the process is gone in the middle of whatever it did, what it had written
-is not (it outlives the process in the page cache). In the end the broker stays up, every transaction
-is ended by its client or its time-out, and the topic is read once more.
+Everything runs in one process in virtual time, on virtual disks and networks; a seed gives the same run. A
+kill is SIGKILL: the process ends during its work, and its writes remain in the page cache. In the end the
+broker keeps running, every transaction is ended by its client or its timeout, and the topic is read again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ READERS = 2
 TRANSACTIONS = 8
 KILLS_MAX = 5
 RUN_S = 3.0
-"""For about how long (virtual) the clients are at work, kills included."""
+"""The approximate virtual time in which clients work, including kills."""
 STEP_S = 0.05
 POLL_S = 0.1
 
@@ -63,7 +62,7 @@ class SingleBrokerRun:
         self._readers = Readers(self._history, TOPIC, PARTITIONS, poll_s=POLL_S)
 
     def run(self) -> History:
-        """The whole run, and what came of it."""
+        """Run the simulation; return the history of the clients."""
         self._world.run(self._main)
         return self._history
 
@@ -78,12 +77,12 @@ class SingleBrokerRun:
     async def _play(self, scope: trio.CancelScope, done: trio.Event) -> None:
         stop_killing = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_up, stop_killing)
+            nursery.start_soon(self._run_broker, stop_killing)
             host = self._world.node("clients")
             async with open_cluster(
                 host.network, [Address(BROKER, PORT)], timeout_s=5.0
             ) as cluster:
-                await cluster.retrying(lambda: _make_topic(cluster))
+                await cluster.retrying(lambda: _create_topic(cluster))
                 async with trio.open_nursery() as readers:
                     for number in range(READERS):
                         readers.start_soon(self._read_along, cluster, f"reader-{number}")
@@ -99,8 +98,8 @@ class SingleBrokerRun:
 
     # The broker
 
-    async def _keep_up(self, stop_killing: trio.Event) -> None:
-        """Run the broker, and kill it at moments that the seed chose."""
+    async def _run_broker(self, stop_killing: trio.Event) -> None:
+        """Run the broker, and kill it at times that the seed decides."""
         node = self._world.node(BROKER)
         kills = self._random.randint(0, KILLS_MAX)
         while True:
@@ -148,9 +147,11 @@ class SingleBrokerRun:
         await self._readers.read_final(cluster, groups)
 
 
-async def _make_topic(cluster: Cluster) -> None:
+async def _create_topic(cluster: Cluster) -> None:
     try:
         await create_topics(cluster, [NewTopic(TOPIC, PARTITIONS, 1)])
     except KafkaError as error:
-        if error.code is not ErrorCode.topic_already_exists:  # by the try before, which was killed
+        if (
+            error.code is not ErrorCode.topic_already_exists
+        ):  # created by an earlier attempt, whose response was lost
             raise

@@ -1,4 +1,4 @@
-"""Clusters under faults, from seeds: `python -m odradek.testing.simulation --seeds 42` for one of them."""
+"""Simulated clusters with faults; `python -m odradek.testing.simulation --seeds 42` repeats one seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from odradek.testing.virtual_world import VirtualWorld
 from tests.simulation.coverage import assert_sound
 
 SEEDS_AT_ONCE = 250
-"""Enough that each kind of fault meets a node that serves; a hundred are too few."""
+"""Enough for an effect of each kind of fault on a serving node; a hundred are too few."""
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 12])
@@ -85,9 +85,9 @@ def test_metadata_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_fault_without_effect_is_not_counted_as_coverage() -> None:
-    """A node that is down is not killed, nor moved to where it is."""
+    """A stopped node cannot be killed, and a reassignment to the current replicas has no effect."""
     faults = (
-        Fault(0.5, FaultKind.REASSIGNMENT, 1, 2, 0.1, 0.5),  # there are its replicas
+        Fault(0.5, FaultKind.REASSIGNMENT, 1, 2, 0.1, 0.5),  # the current replicas
         Fault(0.6, FaultKind.STOP, 1, 2, 2.0, 0.5),
         Fault(1.5, FaultKind.KILL, 1, 2, 0.1, 0.5),
         Fault(1.55, FaultKind.CLOCK_JUMP, 1, 2, 0.1, 0.9),
@@ -129,7 +129,7 @@ def test_removed_voters_rejoin_the_quorum() -> None:
 
 
 def test_fault_without_its_precondition_is_not_counted_as_coverage() -> None:
-    """Who is the controller does not lag behind it, and while there is none nobody does."""
+    """The controller cannot be the lagging voter, and without a controller no voter lags."""
     faults = tuple(
         Fault(1.0 + node, FaultKind.LAGGING_VOTER, node, 1, 0.1, 0.5) for node in (1, 2, 3)
     )
@@ -140,7 +140,7 @@ def test_fault_without_its_precondition_is_not_counted_as_coverage() -> None:
 
 
 def test_node_stopped_before_serving_reports_no_lost_storage() -> None:
-    """Nobody is to replace its disk."""
+    """Its disk must not be replaced."""
     world = VirtualWorld()
     world.clock.jumping = True
 
@@ -159,7 +159,7 @@ def test_node_stopped_before_serving_reports_no_lost_storage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_error"),
     [
         (["--nodes", "2"], "1, or 3 and more, not '2'"),
         (["--seeds", "5-3"], "not a seed or a range of seeds: '5-3'"),
@@ -167,11 +167,11 @@ def test_node_stopped_before_serving_reports_no_lost_storage() -> None:
         (["--replay", "nowhere.json"], "nowhere.json is not a plan: "),
     ],
 )
-def test_invalid_arguments_are_rejected(arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], expected_error: str) -> None:
     command = [sys.executable, "-m", "odradek.testing.simulation", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert said in done.stderr
+    assert expected_error in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -226,12 +226,12 @@ def test_command_runs_seeds(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 1000, SEEDS_AT_ONCE), ids="from_seed{}".format)
 def test_thousand_seeds_have_no_anomalies(first: int, tmp_path: Path) -> None:
-    """Several tests, so that `tests.rotation` can divide them."""
+    """Parametrized, so that `tests.rotation` can divide the seeds."""
     rows = run_many(range(first, first + SEEDS_AT_ONCE), nodes=3, jobs=1, keep=tmp_path)
     assert_sound(list(rows), set(FaultKind) - NEEDS_TIERED_TOPIC)
 
 
 def test_recovery_detects_batch_lost_before_a_roll() -> None:
-    """Seed 1196, made smaller: the segment behind it was durable, so recovery finds nothing torn."""
+    """Seed 1196, shrunk: the next segment was durable, so recovery finds no torn batch."""
     run = simulate(load(Path(__file__).with_name("seed-1196.json")))
     assert run.anomalies == []

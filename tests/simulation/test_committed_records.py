@@ -1,4 +1,4 @@
-"""What was committed is compared with every replica as it goes."""
+"""CommittedRecords compares each replica with the committed records during a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIRECTORY = Path("/data/t-0")
 
 
 def batch(base: int, value: bytes) -> bytes:
-    """Of two records."""
+    """Return a batch of two records."""
     built = build_batch([Record(0, 1000, None, value), Record(1, 1000, None, value)])
     return base.to_bytes(8, "big") + bytes(built[8:])
 
@@ -69,7 +69,7 @@ def test_equal_replicas_have_no_violation(nodes: Nodes) -> None:
     committed, _, two = nodes
     two.append(b"a")
     assert committed.compare(LOG, two.seen(2)) is None
-    two.append(b"b", b"x")  # the last of them nobody has committed
+    two.append(b"b", b"x")  # the last batch is not committed
     assert committed.compare(LOG, two.seen(4)) is None
 
 
@@ -98,7 +98,7 @@ def test_leader_of_the_newest_epoch_must_have_all_committed_records(nodes: Nodes
     assert found == "two is the leader, but its log ends at 2 before 4"
     two.append(b"x")
     assert committed.compare(LOG, two.seen(2, epoch=1, leads=True)) is not None
-    one.cut(2)  # it leads no more: may lack what it has not told
+    one.cut(2)  # no longer the leader of the newest epoch: it may lack records
     assert committed.compare(LOG, one.seen(2, leads=True)) is None
 
 
@@ -126,16 +126,16 @@ def test_unclean_election_may_lose_committed_records(nodes: Nodes) -> None:
 
 
 def test_short_leadership_of_a_second_leader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two looks followers take themselves for the leader, and are put right."""
+    """Between two checks, followers become leader of the same epoch and are then corrected."""
     honest = Partition.update
 
     def update(self: Partition, image: PartitionImage) -> None:
         honest(self, image)
         if self.topic == "records" and self.leader not in (-1, self._node_id):
             self.leader = self._node_id
-            trio.lowlevel.spawn_system_task(put_right, self, image.leader)
+            trio.lowlevel.spawn_system_task(restore_follower, self, image.leader)
 
-    async def put_right(partition: Partition, leader: int) -> None:
+    async def restore_follower(partition: Partition, leader: int) -> None:
         await trio.sleep(0.0001)
         partition.leader = leader
 

@@ -1,6 +1,4 @@
-"""A consumer group in the simulated cluster: what its members are given and commit holds, and what does not is
-found.
-"""
+"""The consumer group of the simulation, and the checks of its assignments and commits."""
 
 from __future__ import annotations
 
@@ -16,15 +14,15 @@ from odradek.testing.simulation.run import simulate
 FINAL = [ReadRecord(0, offset, b"%d" % offset) for offset in range(4)]
 
 
-def given(member: str, generation: int, at_s: float, *offsets: int) -> MemberAssignment:
+def assignment(member: str, generation: int, at_s: float, *offsets: int) -> MemberAssignment:
     seen = [each for each in FINAL if each.offset in offsets]
     return MemberAssignment(member, generation, {0}, at_s, at_s + 0.1, seen)
 
 
 def commit(
-    member: str, generation: int, at_s: float, offset: int, *, told: bool = True
+    member: str, generation: int, at_s: float, offset: int, *, acknowledged: bool = True
 ) -> OffsetCommit:
-    return OffsetCommit(member, generation, {0: offset}, at_s, at_s + 0.1 if told else None)
+    return OffsetCommit(member, generation, {0: offset}, at_s, at_s + 0.1 if acknowledged else None)
 
 
 def kinds(history: GroupHistory, has: int) -> set[str]:
@@ -32,10 +30,14 @@ def kinds(history: GroupHistory, has: int) -> set[str]:
 
 
 def test_partition_may_be_reassigned_to_another_member() -> None:
-    """What was not acknowledged to be committed is read again, or is committed all the same."""
+    """An unacknowledged commit may have succeeded or not."""
     history = GroupHistory(
-        [given("a", 1, 1.0, 0, 1, 2), given("b", 2, 3.0, 2, 3)],
-        [commit("a", 1, 2.0, 2), commit("a", 1, 2.2, 3, told=False), commit("b", 2, 4.0, 4)],
+        [assignment("a", 1, 1.0, 0, 1, 2), assignment("b", 2, 3.0, 2, 3)],
+        [
+            commit("a", 1, 2.0, 2),
+            commit("a", 1, 2.2, 3, acknowledged=False),
+            commit("b", 2, 4.0, 4),
+        ],
     )
     assert kinds(history, has=4) == set()
 
@@ -44,33 +46,34 @@ def test_partition_may_be_reassigned_to_another_member() -> None:
     ("history", "has", "kind"),
     [
         (
-            GroupHistory([given("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
+            GroupHistory([assignment("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
             3,
             "wrong committed offset",
         ),
         (
-            GroupHistory([given("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
+            GroupHistory([assignment("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
             9,
             "wrong committed offset",
         ),
         (
             GroupHistory(
-                [given("a", 1, 1.0, 0, 1), given("b", 2, 3.0, 1, 2, 3)], [commit("a", 1, 2.0, 2)]
+                [assignment("a", 1, 1.0, 0, 1), assignment("b", 2, 3.0, 1, 2, 3)],
+                [commit("a", 1, 2.0, 2)],
             ),
             2,
             "read again",
         ),
         (
             GroupHistory(
-                [given("a", 1, 1.0, 0, 1), given("b", 2, 3.0, 2, 3)],
+                [assignment("a", 1, 1.0, 0, 1), assignment("b", 2, 3.0, 2, 3)],
                 [commit("b", 2, 4.0, 4), commit("a", 1, 4.5, 2)],
             ),
             4,
             "partition of another member",
         ),
-        (GroupHistory([given("a", 1, 1.0, 0, 1, 3)]), -1, "unread"),
+        (GroupHistory([assignment("a", 1, 1.0, 0, 1, 3)]), -1, "unread"),
     ],
-    ids=["lost", "of nobody", "read again", "of a fenced member", "skipped"],
+    ids=["lost", "unknown member", "read again", "of a fenced member", "skipped"],
 )
 def test_impossible_group_histories_are_found(history: GroupHistory, has: int, kind: str) -> None:
     assert kinds(history, has) == {kind}
@@ -82,7 +85,7 @@ def test_aborted_record_read_by_a_member_is_found() -> None:
 
 
 def test_rejoining_member_starts_a_new_assignment() -> None:
-    one = given("a", 1, 1.0, 0, 1)
+    one = assignment("a", 1, 1.0, 0, 1)
     assert one.continues(1, {0}, [ReadRecord(0, 2, b"2")])
     assert not one.continues(1, {0}, [ReadRecord(0, 1, b"1")])
     assert not one.continues(2, {0}, [])
@@ -91,7 +94,7 @@ def test_rejoining_member_starts_a_new_assignment() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_group_consumes_all_records(seed: int) -> None:
-    """Each is of another of these: the classic protocol or the new one, members that are static or not."""
+    """The seeds cover both protocols, and static and dynamic members."""
     run = simulate(Plan(seed, (), members=2))
     assert [str(each) for each in run.anomalies] == []
     committed = [line for line in run.trace if "group-" in line and "has committed" in line]

@@ -1,4 +1,4 @@
-"""Bits that flip while a node is down."""
+"""Bit flips in the files of a node that is down."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.support.partition_logs import batch
 
 DIRECTORY = Path("/data/records-0")
 SELDOM = (CorruptibleFile.PRODUCERS, CorruptibleFile.OFFSETS, CorruptibleFile.SNAPSHOT)
-"""There are none so soon."""
+"""File kinds that do not exist so early in a run."""
 LOG = DIRECTORY / "00000000000000000000.log"
 
 
 @pytest.fixture
 def files() -> VirtualFiles:
-    """Ten batches of two records, of which the first five are below the recovery point."""
+    """Return files of a log with ten batches of two records; five are below the recovery point."""
     files = VirtualFiles(VirtualDisk())
     files.make_directory(DIRECTORY)
     log = files.open(LOG, create=True)
@@ -42,13 +42,13 @@ def files() -> VirtualFiles:
 
 def only(monkeypatch: pytest.MonkeyPatch, kind: CorruptibleFile) -> None:
     locations = {
-        each: file_corruption._LOCATIONS[each] if each is kind else nowhere
+        each: file_corruption._LOCATIONS[each] if each is kind else no_locations
         for each in CorruptibleFile
     }
     monkeypatch.setattr(file_corruption, "_LOCATIONS", locations)
 
 
-def nowhere(disk: VirtualDisk) -> Iterator[file_corruption.BitLocations]:
+def no_locations(disk: VirtualDisk) -> Iterator[file_corruption.BitLocations]:
     return iter(())
 
 
@@ -86,7 +86,7 @@ def test_disk_without_candidate_files_is_not_changed(
     assert flip_bit(files.disk, random.Random(1)) is None
 
 
-def rotten(node: int) -> Plan:
+def corrupt_node(node: int) -> Plan:
     fault = Fault(1.5, FaultKind.BIT_FLIP, node, 1, seconds=0.5, amount=0.3, variant=0.7)
     return Plan(4, (fault,), transactional=0)
 
@@ -96,7 +96,7 @@ def test_node_with_a_flipped_bit_recovers_or_reports_lost_storage(
     kind: CorruptibleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, kind)
-    run = simulate(rotten(2))
+    run = simulate(corrupt_node(2))
     assert [str(each) for each in run.anomalies] == []
     assert any("a bit of node-2 flips: /data/" in line for line in run.trace)
     assert any("node-2 has a new disk" in line for line in run.trace) == (
@@ -105,7 +105,7 @@ def test_node_with_a_flipped_bit_recovers_or_reports_lost_storage(
 
 
 def test_unusable_log_directory_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node itself goes on with the other one."""
+    """The node continues with its other log directory."""
     only(monkeypatch, CorruptibleFile.NAMED)
     named = file_corruption._identity_files
     monkeypatch.setitem(
@@ -113,7 +113,7 @@ def test_unusable_log_directory_is_replaced(monkeypatch: pytest.MonkeyPatch) -> 
         CorruptibleFile.NAMED,
         lambda disk: (spot for spot in named(disk) if spot[0] == "/other/meta.properties"),
     )
-    run = simulate(replace(rotten(2), configs={"log.dirs": f"{DATA},{OTHER_DATA}"}))
+    run = simulate(replace(corrupt_node(2), configs={"log.dirs": f"{DATA},{OTHER_DATA}"}))
     assert [str(each) for each in run.anomalies] == []
     assert any("node-2 has a new disk" in line for line in run.trace)
 
@@ -122,7 +122,7 @@ def test_node_with_a_new_disk_joins_a_dynamic_quorum_as_a_new_voter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     only(monkeypatch, CorruptibleFile.NAMED)
-    run = simulate(replace(rotten(2), dynamic_quorum=True))
+    run = simulate(replace(corrupt_node(2), dynamic_quorum=True))
     assert [str(each) for each in run.anomalies] == []
     assert any("node-2 has a new disk" in line for line in run.trace)
 
@@ -130,4 +130,4 @@ def test_node_with_a_new_disk_joins_a_dynamic_quorum_as_a_new_voter(
 def test_corruption_that_a_node_accepts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, CorruptibleFile.LOG)
     planted_bugs.skip_crc_checks_in_log_recovery(monkeypatch)
-    assert any(not simulate(rotten(node)).is_sound for node in (1, 2, 3))
+    assert any(not simulate(corrupt_node(node)).is_sound for node in (1, 2, 3))

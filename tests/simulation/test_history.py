@@ -1,4 +1,4 @@
-"""The checker finds what it is there for: a sound history passes, each unsound one is named."""
+"""The checker of client histories finds each kind of anomaly, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from odradek.testing.simulation.history import (
 
 
 def sound() -> History:
-    """Two committed transactions, an aborted one between them, and one of which nobody knows."""
+    """Return a history of two committed transactions, one aborted, and one with unknown outcome."""
     return History(
         transactions=[
             Transaction(

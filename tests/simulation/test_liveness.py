@@ -1,4 +1,4 @@
-"""What clients must be told once all is healed, and what they may never be told."""
+"""Requests must succeed after recovery, and certain errors are never returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odradek.testing.simulation.transactional_client import TransactionalClient
 from odradek.testing.simulation.worker import load
 
 FULL = 5
-"""A partition that has so many records takes no more."""
+"""The log end offset from which the test refuses appends."""
 
 
 def refuse(error: KafkaError, patch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def refuse(error: KafkaError, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_error_without_a_fault_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(OutOfOrderSequence("says who is wrong", 0), monkeypatch)
+    refuse(OutOfOrderSequence("refused by the test", 0), monkeypatch)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
     assert {each.kind for each in run.anomalies} == {"fatal client error", "not acknowledged"}
 
@@ -39,14 +39,14 @@ def test_error_without_a_fault_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) ->
 def test_endless_retriable_error_after_recovery_is_an_anomaly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refuse(KafkaError(ErrorCode.not_enough_replicas, "there are enough"), monkeypatch)
+    refuse(KafkaError(ErrorCode.not_enough_replicas, "refused by the test"), monkeypatch)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
     assert {each.kind for each in run.anomalies} == {"not acknowledged"}
 
 
 def test_transaction_that_cannot_end_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def end(client: TransactionalClient, *, commit: bool) -> None:
-        raise KafkaError(ErrorCode.producer_fenced, "by nobody")
+        raise KafkaError(ErrorCode.producer_fenced, "refused by the test")
 
     monkeypatch.setattr(TransactionalClient, "end", end)
     run = simulate(Plan(0, (), nodes=1, writers=0, transactional=1))
@@ -54,7 +54,7 @@ def test_transaction_that_cannot_end_is_an_anomaly(monkeypatch: pytest.MonkeyPat
 
 
 def test_partitioned_coordinator_may_return_transaction_abortable() -> None:
-    """Seed 440: it takes itself for the coordinator, and was not told of the partition."""
+    """Seed 440: the former coordinator does not know the partition that its successor added."""
     run = simulate(load(Path(__file__).with_name("seed-440.json")))
     assert run.anomalies == []
 

@@ -1,4 +1,4 @@
-"""What a broker says of its own errors is heard, whatever its clients notice of them."""
+"""Errors that a broker logs are anomalies, even if its clients do not notice them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYERS = ("broker", "replication", "storage")
 
 
 def test_failing_request_handler_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client tries again, and is answered."""
+    """The client retries and succeeds."""
     honest, failures = Partition.append, [KeyError("a role that is gone")]
 
     def append(self: Partition, *args: Any, **kwargs: Any) -> Any:
@@ -60,17 +60,17 @@ def test_disk_error_is_expected_only_after_a_disk_fault() -> None:
     node_run = SimulatedNodeRun("node-1", virtual_node, world.bucket, refused_at_start=0)
     log = logging.getLogger("odradek.node")
 
-    def said() -> list[str]:
+    def log_messages() -> list[str]:
         with watch_log() as watch:
             log.error("Log directory %s is full: taking it offline", DATA)
-            log.warning("nobody asks for warnings")
+            log.warning("warnings are ignored")
         return [each.text for each in watch.anomalies]
 
     token = CURRENT_NODE_RUN.set(node_run)
     try:
-        assert said() == [f"node-1 logged: Log directory {DATA} is full: taking it offline"]
+        assert log_messages() == [f"node-1 logged: Log directory {DATA} is full: taking it offline"]
         virtual_node.disk.refusal(errno.ENOSPC, DATA)
-        assert said() == []
+        assert log_messages() == []
         assert node_run.is_affected_by(ErrorCause.DISK)
         assert not node_run.is_affected_by(ErrorCause.STORE)
         assert node_run.has_reason(OSError())
@@ -118,7 +118,7 @@ def test_node_that_reports_a_healthy_disk_as_lost_has_failed() -> None:
 
 @pytest.mark.parametrize(("logger", "message"), EXPECTED)
 def test_expected_message_is_logged_by_a_module_with_that_logger(logger: str, message: str) -> None:
-    """A message that is renamed in the code only would make every failed disk an anomaly."""
+    """Otherwise each disk failure would be an anomaly after a change of the message."""
     modules = [path.read_text() for name in LAYERS for path in (ROOT / name).rglob("*.py")]
     own = ROOT / (logger.removeprefix("odradek.").replace(".", "/") + ".py")
     named = [text for text in modules if f'getLogger("{logger}")' in text]

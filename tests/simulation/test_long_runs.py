@@ -1,4 +1,4 @@
-"""A long run goes on where it was stopped, as long as what it runs is the same."""
+"""A stopped run resumes if the code and the arguments are the same."""
 
 from __future__ import annotations
 

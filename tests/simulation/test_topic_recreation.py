@@ -1,4 +1,4 @@
-"""A topic is deleted and made anew amid faults, and nothing of the old one is taken for the new one's."""
+"""A topic is deleted and recreated during faults; records of the deleted topic never appear in the new one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_of(*faults: Fault) -> Run:
 
 @pytest.mark.parametrize("amount", [0.1, 0.5], ids=["back between", "back behind"])
 @pytest.mark.parametrize(
-    "how", [0.1, 0.4, 0.6, 0.9], ids=["killed", "left alone", "cut off", "stopped"]
+    "how", [0.1, 0.4, 0.6, 0.9], ids=["killed", "running", "partitioned", "stopped"]
 )
 def test_recreated_topic_has_only_its_own_records(how: float, amount: float) -> None:
     run = run_of(
@@ -35,8 +35,8 @@ def test_recreated_topic_has_only_its_own_records(how: float, amount: float) -> 
     )
     assert [str(each) for each in run.anomalies] == []
     assert {kind for kind, _ in run.coverage} == {FaultKind.TOPIC_RECREATED.value}
-    told = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
-    first, began, deleted, second = told
+    traced = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
+    first, began, deleted, second = traced
     assert (began, deleted) == (
         f"{RECREATED_TOPIC}-client-0 has begun a transaction",
         f"{RECREATED_TOPIC} is deleted",
@@ -45,7 +45,7 @@ def test_recreated_topic_has_only_its_own_records(how: float, amount: float) -> 
 
 
 def test_two_deleted_topics_of_one_name_leave_logs_in_two_directories() -> None:
-    """Seed 51059: the node starts when the second one is deleted, too, and the third one not made."""
+    """Seed 51059: the node restarts after the second deletion; no third topic is created."""
     run = simulate(load(Path(__file__).with_name("seed-51059.json")))
     assert run.anomalies == []
 
@@ -54,15 +54,15 @@ def test_deleted_topic_that_is_not_recreated_is_no_anomaly() -> None:
     run = run_of(Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.3, amount=0.9, variant=0.4))
     assert [str(each) for each in run.anomalies] == []
     assert run.coverage.total() == 1
-    told = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
-    assert told[-1] == f"{RECREATED_TOPIC} is deleted"
+    traced = [line.split(maxsplit=1)[1] for line in run.trace if RECREATED_TOPIC in line]
+    assert traced[-1] == f"{RECREATED_TOPIC} is deleted"
 
 
-@pytest.mark.parametrize("amount", [0.5, 0.9], ids=["made again", "not made again"])
+@pytest.mark.parametrize("amount", [0.5, 0.9], ids=["recreated", "not recreated"])
 def test_transaction_waiting_for_a_deleted_topic_is_found(
     monkeypatch: pytest.MonkeyPatch, amount: float
 ) -> None:
-    """Where the topic is made again, its successor gets the marker."""
+    """If the topic is recreated, the new topic receives the marker."""
     honest = TransactionMarkerChannelManager._leader
 
     def leader(self: TransactionMarkerChannelManager, partition: TopicPartition) -> int | None:
@@ -97,7 +97,7 @@ def test_lost_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_records_of_the_deleted_topic_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was down goes on with the log of the old topic, and leads the new one in the end."""
+    """The restarted node uses the log of the deleted topic, and finally leads the new topic."""
     planted_bugs.ignore_topic_ids_of_logs(monkeypatch)
     run = run_of(
         Fault(1.0, FaultKind.TOPIC_RECREATED, 2, 1, seconds=0.1, amount=0.5, variant=0.1),
@@ -107,9 +107,9 @@ def test_records_of_the_deleted_topic_are_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_stray_log_that_was_not_renamed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica was moved away while its node was down."""
+    """A replica was reassigned while its node was down."""
 
-    async def set_nothing_aside(self: ReplicaManager) -> None:
+    async def rename_nothing(self: ReplicaManager) -> None:
         pass
 
     faults = (
@@ -117,5 +117,5 @@ def test_stray_log_that_was_not_renamed_is_found(monkeypatch: pytest.MonkeyPatch
         Fault(1.0, FaultKind.REASSIGNMENT, 2, 1, seconds=0.1, amount=0.5),
     )
     assert run_of(*faults).is_sound
-    monkeypatch.setattr(ReplicaManager, "_rename_stray_logs", set_nothing_aside)
+    monkeypatch.setattr(ReplicaManager, "_rename_stray_logs", rename_nothing)
     assert {each.kind for each in run_of(*faults).anomalies} == {"unexpected log directories"}

@@ -1,6 +1,6 @@
-"""Exactly once, whatever is killed when: made-up histories of transactional clients (KIP-98, KIP-890).
+"""Exactly-once semantics of transactional clients while the broker is killed (KIP-98, KIP-890).
 
-A failing seed is run again by `pytest -k "seed42"`, and always runs alike.
+`pytest -k "seed42"` repeats the run of a failing seed.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ def test_seed_simulated_twice_gives_the_same_run() -> None:
     assert SingleBrokerRun(7).run() == SingleBrokerRun(7).run()
 
 
-# The bugs that the checker is to find: what each does to the broker, and one of its traces
+# Planted bugs that the checker must find
 
 
-def readers_go_past_open_transactions(patch: pytest.MonkeyPatch) -> None:
+def set_last_stable_offset_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
 
 
-def aborted_transactions_are_not_listed(patch: pytest.MonkeyPatch) -> None:
+def omit_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "aborted_transactions", lambda log, start, end: [])
 
 
-def repeated_batches_are_appended(patch: pytest.MonkeyPatch) -> None:
+def append_duplicate_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerEntry, "duplicate_of", lambda entry, batch: None)
     patch.setattr(ProducerStates, "_check_sequence", lambda states, batch, entry: None)
 
 
-def a_coordinator_that_starts_forgets_what_it_had_decided(patch: pytest.MonkeyPatch) -> None:
+def skip_resuming_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "resume", lambda transaction, now: TransactionResult())
 
 
-def an_end_is_responded_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+def respond_to_end_txn_before_the_append(patch: pytest.MonkeyPatch) -> None:
     def append(coordinator: TransactionCoordinator, led: Any, what: Any) -> TransactionResult:
         shard: Any = led.shard
         actions: TransactionResult = shard.appended(what.then, coordinator._now())
@@ -76,7 +76,7 @@ def an_end_is_responded_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionCoordinator, "_append", append)
 
 
-def offsets_of_aborted_transactions_hold(patch: pytest.MonkeyPatch) -> None:
+def commit_offsets_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     sound = OffsetStore.complete_transaction
 
     def end(store: OffsetStore, producer_id: int, *, committed: bool) -> None:
@@ -89,12 +89,12 @@ def offsets_of_aborted_transactions_hold(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "traces"),
     [
-        (readers_go_past_open_transactions, {"aborted read", "partial transaction"}),
-        (aborted_transactions_are_not_listed, {"aborted read"}),
-        (repeated_batches_are_appended, {"duplicate"}),
-        (a_coordinator_that_starts_forgets_what_it_had_decided, {"hanging transaction"}),
-        (an_end_is_responded_before_it_is_written, {"lost write", "hanging transaction"}),
-        (offsets_of_aborted_transactions_hold, {"wrong committed offset"}),
+        (set_last_stable_offset_to_high_watermark, {"aborted read", "partial transaction"}),
+        (omit_aborted_transactions, {"aborted read"}),
+        (append_duplicate_batches, {"duplicate"}),
+        (skip_resuming_prepared_transactions, {"hanging transaction"}),
+        (respond_to_end_txn_before_the_append, {"lost write", "hanging transaction"}),
+        (commit_offsets_of_aborted_transactions, {"wrong committed offset"}),
     ],
 )
 def test_planted_bugs_are_found(

@@ -1,4 +1,4 @@
-"""This module finds which product modules import each other, and the cycles among them.
+"""Finds which product modules import each other, and the cycles among them.
 
 An import is read from the source, so that imports inside functions and under TYPE_CHECKING count.
 `from package import module` is an import of the module, not of the package's `__init__`. Importing
@@ -38,7 +38,7 @@ class Import:
 
 
 def find_imports(modules: Iterable[Module]) -> list[Import]:
-    """This function returns the imports of product modules by product modules."""
+    """Return the imports of product modules by product modules."""
     by_name = {module.name: module for module in modules}
     kinds: dict[tuple[str, str], Kind] = {}
     for module in by_name.values():
@@ -88,7 +88,7 @@ def _targets(
 
 
 def _base(module: Module, node: ast.ImportFrom) -> str:
-    """This function returns the name after `from`, in full where it is relative."""
+    """Return the name after `from`, in full where it is relative."""
     if not node.level:
         return node.module or ""
     levels = node.level - 1 if module.is_package else node.level
@@ -97,7 +97,7 @@ def _base(module: Module, node: ast.ImportFrom) -> str:
 
 
 def graph(modules: Iterable[Module], imports: Iterable[Import]) -> dict[str, list[str]]:
-    """This function returns the imports as a graph from importers to what they import."""
+    """Return the imports as a graph from importers to what they import."""
     leads: dict[str, list[str]] = {module.name: [] for module in modules}
     for each in imports:
         leads[each.importer].append(each.imported)
@@ -105,7 +105,7 @@ def graph(modules: Iterable[Module], imports: Iterable[Import]) -> dict[str, lis
 
 
 def cycles(leads: Graph) -> list[list[str]]:
-    """This function returns the cycles, largest first: the groups of modules that all lead to each
+    """Return the cycles, largest first: the groups of modules that all lead to each
     other (the strongly connected components of more than one module)."""
     backwards: dict[str, list[str]] = {name: [] for name in leads}
     for name, nexts in leads.items():
@@ -120,8 +120,8 @@ def cycles(leads: Graph) -> list[list[str]]:
 
 
 def _finished(leads: Graph, start: str, seen: set[str]) -> list[str]:
-    """This function walks from `start` to what was not seen, depth first, and returns the modules in
-    the order in which it is done with them."""
+    """Walk from `start` to what was not seen, depth first; return the modules in
+    the order in which they are finished."""
     if start in seen:
         return []
     seen.add(start)
@@ -140,7 +140,7 @@ def _finished(leads: Graph, start: str, seen: set[str]) -> list[str]:
 
 
 def shortest_way_around(leads: Graph, group: Collection[str]) -> list[str]:
-    """This function returns the shortest cycle in a group; its first module is the last one, too."""
+    """Return the shortest cycle in a group; its first module is the last one, too."""
     ways = (_way_back(leads, start, group) for start in sorted(group))
     return min(ways, key=len)
 

@@ -1,10 +1,10 @@
-"""This program measures the structure of the product's code, for comparisons before and after a change.
+"""Measures the structure of the product's code, for comparisons before and after a change.
 
     python -m tests.structure.measure [--json FILE] [--compare FILE] [--static]
 
 It prints a table of numbers and then the findings behind them. `--json` writes both to a file, and
-`--compare` puts the numbers of such a file beside the new ones. `--static` leaves out what a running
-broker is needed for. All numbers are the same in every run, except the times and, by a few, the
+`--compare` shows the numbers of such a file next to the new ones. `--static` omits what needs a running
+broker. All numbers are the same in every run, except the times and, by a few, the
 calls in all Python code.
 """
 
@@ -30,14 +30,14 @@ MANY_PARAMETERS = 8
 SMALL_MODULE_LINES = 100
 SMALL_FILE_LINES = 30
 SHOWN = 15
-"""So many of the worst functions are printed; the JSON file has them all."""
+"""The number of functions that are printed; the JSON file has all of them."""
 
 Number = int | float
 
 
 @dataclass
 class Report:
-    """Numbers by what they count, and the findings behind some of them."""
+    """Numbers by name, and the findings behind some of them."""
 
     numbers: dict[str, Number] = field(default_factory=dict)
     findings: dict[str, list[str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(*, static: bool) -> Report:
-    """This function returns the report on the product as it is in this checkout."""
+    """Return the report on the product as it is in this checkout."""
     report = Report()
     modules = read_modules()
     _report_files(report, modules)
@@ -149,7 +149,7 @@ def _count(imports: Iterable[Import], kind: Kind) -> int:
 def _report_single_importers(
     report: Report, modules: Sequence[Module], imports: Iterable[Import]
 ) -> None:
-    """Packages' `__init__` and programs are left out: their use is not that others import them."""
+    """Exclude the `__init__` modules of packages, and programs, which are not meant to be imported."""
     importers = defaultdict(list)
     for each in imports:
         importers[each.imported].append(each.importer)
@@ -205,7 +205,7 @@ def _report_readiness(report: Report) -> None:
 
 
 def table(numbers: Mapping[str, Number], before: Mapping[str, Number]) -> str:
-    """This function returns the numbers as a Markdown table, beside those from before if there are any."""
+    """Return the numbers as a Markdown table, next to earlier ones if there are any."""
     if not before:
         rows = [("measure", "now"), *((label, _text(now)) for label, now in numbers.items())]
         return "\n".join(_rows(rows))
@@ -261,7 +261,7 @@ def _document(report: Report) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """This function returns the checkout's commit, with a `+` if there are changes; None without git."""
+    """Return the checkout's commit, with a `+` if there are changes; None without git."""
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""This module measures what `odradek serve` loads until it is ready, and how long that takes.
+"""Measures what `odradek serve` loads until it is ready, and how long that takes.
 
 The command is the console script that pyproject.toml names, run by this interpreter, so that its module
 may move. The broker is ready when it has written its port file.
@@ -36,7 +36,7 @@ def note_modules(event, args):
 
 sys.addaudithook(note_modules)
 """
-"""This program notes the modules that are loaded just before the port file gets its name."""
+"""Notes the modules that are loaded just before the port file gets its name."""
 
 
 class NotReady(Exception):
@@ -57,7 +57,7 @@ class Readiness:
 
 
 def measure_readiness() -> Readiness:
-    """This function starts a broker once for its modules, and then several times for its times."""
+    """Start a broker once for its modules, and then several times for its times."""
     with _started(NOTE_MODULES) as (_, directory):
         loaded = (directory / LOADED_FILE).read_text().splitlines()
     times = [_time_start() for _ in range(STARTS)]
@@ -67,14 +67,14 @@ def measure_readiness() -> Readiness:
 
 
 def entry_point() -> tuple[str, str]:
-    """This function returns the module and the function of the `odradek` console script."""
+    """Return the module and the function of the `odradek` console script."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     module, _, function = project["scripts"][NAMESPACE].partition(":")
     return module, function
 
 
 def _time_start() -> tuple[float, float]:
-    """This function returns the seconds until a broker is ready, and its processor's seconds."""
+    """Return the seconds until a broker is ready, and its processor's seconds."""
     begun = time.monotonic()
     with _started() as (process, _):
         ready = time.monotonic() - begun
@@ -86,7 +86,7 @@ def _time_start() -> tuple[float, float]:
 
 @contextmanager
 def _started(prelude: str = "") -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """This context manager starts a broker in a directory of its own and waits until it is ready."""
+    """Start a broker in a directory of its own and wait until it is ready."""
     with tempfile.TemporaryDirectory(prefix="odradek-readiness-") as name:
         directory = Path(name)
         with (directory / ERRORS_FILE).open("wb") as errors:
@@ -113,7 +113,7 @@ def _command(prelude: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """This function leaves out the setting by which every start would compile all modules."""
+    """Leave out the setting by which every start would compile all modules."""
     return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 

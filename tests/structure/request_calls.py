@@ -1,4 +1,4 @@
-"""This module counts the Python calls that a broker makes to answer one request.
+"""Counts the Python calls that a broker makes for one request.
 
 A broker runs in this process, in threads that all report their calls to a profile function. A client
 sends each request over a socket from another thread, whose calls are not counted. What is counted
@@ -52,13 +52,13 @@ PRODUCED, FETCHED = "produced", "fetched"
 GROUP = "group"
 
 
-class NotAnswered(Exception):
-    """The broker did not answer as it should, so that there is nothing to count."""
+class RequestFailed(Exception):
+    """A request failed, so that nothing can be counted."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one request costs: in the product's own files, and in all Python code (trio, kio, the
+    """The Python calls of one request: in the product's own files, and in all Python code (trio, kio, the
     standard library and generated functions included)."""
 
     calls: int
@@ -88,7 +88,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[list[CodeType]]:
-        """This context manager yields the calls that are made in it, until no thread makes any more."""
+        """Yield the calls that are made in it, until no thread makes any more."""
         codes: list[CodeType] = []
         self._codes = codes
         self._is_recording = True
@@ -108,7 +108,7 @@ class Recorder:
 
 
 class Client:
-    """A client that blocks, with one request under way."""
+    """A client that blocks, with one request in flight."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), timeout=TIMEOUT_SECONDS)
@@ -121,23 +121,23 @@ class Client:
         self._socket.close()
 
     def ask(self, request: Any) -> Any:
-        """This method returns the answer to a request. It raises NotAnswered if that has an error."""
-        return read_answer(request, self.exchange(frame(request)))
+        """Return the response to a request. It raises RequestFailed if that has an error."""
+        return read_response(request, self.exchange(frame(request)))
 
-    def ask_until_answered(self, request: Any) -> Any:
-        """This method repeats a request while the answer has an error, for as long as it has patience:
-        a coordinator takes a moment to load."""
+    def request_until_success(self, request: Any) -> Any:
+        """Repeat a request while the response has an error, until a timeout:
+        a coordinator has to load first."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 return self.ask(request)
-            except NotAnswered:
+            except RequestFailed:
                 if time.monotonic() > until:
                     raise
                 time.sleep(QUIET_SECONDS)
 
     def exchange(self, sent: bytes) -> bytes:
-        """This method sends a frame and returns the answer to it, without its size."""
+        """Send a frame and return the response to it, without its size."""
         self._socket.sendall(sent)
         (size,) = struct.unpack(">i", self._receive(4))
         return self._receive(size)
@@ -147,13 +147,13 @@ class Client:
         while len(found) < size:
             piece = self._socket.recv(size - len(found))
             if not piece:
-                raise NotAnswered("the broker closed the connection")
+                raise RequestFailed("the broker closed the connection")
             found += piece
         return bytes(found)
 
 
 def frame(request: Any) -> bytes:
-    """This function returns a request with its header, behind its size."""
+    """Return a request with its size and header."""
     header = request.__header_schema__(
         request_api_key=request.__api_key__,
         request_api_version=request.__version__,
@@ -166,13 +166,13 @@ def frame(request: Any) -> bytes:
     return struct.pack(">i", len(written.getvalue())) + written.getvalue()
 
 
-def read_answer(request: Any, answer: bytes) -> Any:
-    """This function returns the answer to a request. It raises NotAnswered if that has an error."""
+def read_response(request: Any, response: bytes) -> Any:
+    """Return the response to a request. It raises RequestFailed if that has an error."""
     schema: Any = load_response_schema(request.__api_key__, request.__version__)
-    _, start = entity_reader(schema.__header_schema__)(answer, 0)
-    values, _ = entity_reader(schema)(answer, start)
+    _, start = entity_reader(schema.__header_schema__)(response, 0)
+    values, _ = entity_reader(schema)(response, start)
     if any(_error_codes(values)):
-        raise NotAnswered(f"{type(request).__name__} is answered by {values}")
+        raise RequestFailed(f"{type(request).__name__} has the response {values}")
     return values
 
 
@@ -187,7 +187,7 @@ def _error_codes(values: Any) -> Iterator[int]:
 
 
 def count_requests() -> dict[str, Cost]:
-    """This function returns the cost of each measured request, by the name of its API."""
+    """Return the cost of each measured request, by the name of its API."""
     recorder = Recorder()
     with (
         recorder.installed(),
@@ -207,13 +207,13 @@ def _count(recorder: Recorder, client: Client, make: Callable[[], Any]) -> Cost:
     for _ in range(ROUNDS):
         request = make()
         with recorder.recording() as codes:
-            answer = client.exchange(frame(request))
-        read_answer(request, answer)
+            response = client.exchange(frame(request))
+        read_response(request, response)
         rounds.append(codes)
     own = [sum(own_path(code.co_filename) is not None for code in codes) for codes in rounds]
     calls = _most_frequent(own)
     if not calls:
-        raise NotAnswered(f"the broker that runs here is not the one in {ROOT}")
+        raise RequestFailed(f"the broker that runs here is not the one in {ROOT}")
     usual = [codes for codes, number in zip(rounds, own, strict=True) if number == calls]
     all_calls = _most_frequent([len(codes) for codes in usual])
     codes = next(codes for codes in usual if len(codes) == all_calls)
@@ -229,7 +229,7 @@ def _most_frequent(numbers: list[int]) -> int:
 
 @cache
 def own_path(filename: str) -> str | None:
-    """This function returns a product file's path from the root, or None for any other file."""
+    """Return a product file's path from the root, or None for any other file."""
     path = os.path.relpath(os.path.realpath(filename), ROOT)
     folders = {folder.name for folder in product_folders()}
     return path if path.partition(os.sep)[0] in folders else None
@@ -274,7 +274,7 @@ def _batch() -> bytes:
 def _fetch() -> Any:
     partition = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MAX_BYTES)
     return fetch.FetchRequest(
-        max_wait=timedelta(seconds=2 * TIMEOUT_SECONDS),  # an empty answer comes too late
+        max_wait=timedelta(seconds=2 * TIMEOUT_SECONDS),  # an empty response comes too late
         min_bytes=1,
         topics=(fetch.FetchTopic(topic=FETCHED, partitions=(partition,)),),
         forgotten_topics_data=(),
@@ -287,7 +287,7 @@ def _metadata() -> Any:
 
 
 class _TopicCreation:
-    """This object makes requests that each create another topic, with a name of the same length."""
+    """Creates requests that each create another topic, with a name of the same length."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -305,9 +305,9 @@ class _TopicCreation:
 
 
 def _join(client: Client) -> dict[str, Any]:
-    """This function joins a group and returns what its member says of itself in a heartbeat."""
-    client.ask_until_answered(find_coordinator.FindCoordinatorRequest(key=GROUP, key_type=0))
-    joined = client.ask_until_answered(
+    """Join a group and return its fields of a heartbeat."""
+    client.request_until_success(find_coordinator.FindCoordinatorRequest(key=GROUP, key_type=0))
+    joined = client.request_until_success(
         join_group.JoinGroupRequest(
             group_id=GROUP,
             session_timeout=timedelta(minutes=5),

@@ -1,4 +1,4 @@
-"""This module reads the product's source files and describes their functions.
+"""Reads the product's source files and describes their functions.
 
 The product is every folder at the root of the repository that holds Python files, except the folders
 in `LEFT_OUT`. A folder that is added later, such as `cli/`, is found without a change here.
@@ -47,7 +47,7 @@ class Function:
 
 
 def product_folders(root: Path = ROOT) -> list[Path]:
-    """This function returns the folders at the root that hold the product's code."""
+    """Return the folders at the root that hold the product's code."""
     return sorted(
         folder
         for folder in root.iterdir()
@@ -59,7 +59,7 @@ def product_folders(root: Path = ROOT) -> list[Path]:
 
 
 def read_modules(root: Path = ROOT) -> list[Module]:
-    """This function parses every source file of the product, in the order of their paths."""
+    """Parse every source file of the product, in the order of their paths."""
     paths = (path for folder in product_folders(root) for path in folder.rglob("*.py"))
     return [_read_module(root, path) for path in sorted(paths)]
 
@@ -73,7 +73,7 @@ def _read_module(root: Path, file: Path) -> Module:
 
 
 def functions(module: Module) -> Iterator[Function]:
-    """This function yields the functions of a module, nested functions and methods included.
+    """Yield the functions of a module, nested functions and methods included.
 
     Constructors that a class decorator generates have no `def`, and so they are not among them.
     """
@@ -102,7 +102,7 @@ def _describe(module: Module, node: FunctionNode, *, prefix: str, in_class: bool
 
 
 def _count_parameters(node: FunctionNode, *, in_class: bool) -> int:
-    """This function counts every parameter but `self` or `cls`; `*args` and `**kwargs` are one each."""
+    """Count every parameter but `self` or `cls`; `*args` and `**kwargs` are one each."""
     given = node.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
     variable = [each for each in (given.vararg, given.kwarg) if each is not None]

@@ -1,4 +1,4 @@
-"""The report on the structure counts what it says, and compares it with an earlier one."""
+"""The structure report counts correctly, and compares with an earlier report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _write(root: Path, path: str, text: str) -> None:
 
 
 def test_short_module_with_one_importer_is_reported(tmp_path: Path) -> None:
-    """Importers in another folder, long modules and modules with more importers are told apart."""
+    """Importers in another folder, long modules and modules with several importers are not counted."""
     _write(tmp_path, "broker/node.py", "from odradek.broker import near, long, shared\n")
     _write(tmp_path, "broker/near.py", "from odradek.seams import far, shared\n")
     _write(tmp_path, "broker/long.py", "import odradek.broker.shared\n" * 100)

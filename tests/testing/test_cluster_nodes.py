@@ -135,8 +135,8 @@ class Sleeping:
 
 
 def one_node(path: Path) -> ClusterPlan:
-    doors = (ListenerAddress(Address(HOST, port), Address(HOST, port)) for port in (9092, 9093))
-    plan = make_plan(brokers=1, directory=str(path), new_id=lambda: "id", addresses=doors)
+    addresses = (ListenerAddress(Address(HOST, port), Address(HOST, port)) for port in (9092, 9093))
+    plan = make_plan(brokers=1, directory=str(path), new_id=lambda: "id", addresses=addresses)
     Path(plan.node(NODE).directory).mkdir()
     return plan
 

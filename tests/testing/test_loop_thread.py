@@ -13,24 +13,24 @@ import trio
 from odradek.seams.loop_thread import LoopThread
 
 
-class _Door:
+class _Resource:
     def __init__(self) -> None:
         self.is_open = False
-        self.break_it = trio.Event()
+        self.failure = trio.Event()
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[_Door]:
+    async def opened(self) -> AsyncIterator[_Resource]:
         self.is_open = True
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._break_when_asked)
+                nursery.start_soon(self._fail_when_set)
                 yield self
                 nursery.cancel_scope.cancel()
         finally:
             self.is_open = False
 
-    async def _break_when_asked(self) -> None:
-        await self.break_it.wait()
+    async def _fail_when_set(self) -> None:
+        await self.failure.wait()
         raise OSError("broken")
 
     async def twice(self, number: int) -> int:
@@ -39,15 +39,15 @@ class _Door:
 
 
 def test_calls_run_in_the_loop_thread() -> None:
-    door = _Door()
-    thread = LoopThread(door.opened, name="a door", start_s=10)
-    assert thread.value is door
-    assert door.is_open
-    assert thread.call(door.twice, 21) == 42
+    resource = _Resource()
+    thread = LoopThread(resource.opened, name="a resource", start_s=10)
+    assert thread.value is resource
+    assert resource.is_open
+    assert thread.call(resource.twice, 21) == 42
     thread.close()
-    assert not door.is_open
+    assert not resource.is_open
     with pytest.raises(trio.RunFinishedError):
-        thread.call(door.twice, 21)
+        thread.call(resource.twice, 21)
     thread.close()  # idempotent
 
 
@@ -58,13 +58,13 @@ def test_error_on_enter_is_raised() -> None:
         yield
 
     with pytest.raises(OSError, match="locked"):
-        LoopThread(locked, name="a door", start_s=10)
+        LoopThread(locked, name="a resource", start_s=10)
 
 
 def test_error_that_ends_the_loop_is_raised_by_close() -> None:
-    door = _Door()
-    thread = LoopThread(door.opened, name="a door", start_s=10)
-    thread.call_sync(door.break_it.set)
+    resource = _Resource()
+    thread = LoopThread(resource.opened, name="a resource", start_s=10)
+    thread.call_sync(resource.failure.set)
     with pytest.raises(ExceptionGroup) as caught:
         thread.close()
     assert caught.group_contains(OSError, match="broken")
@@ -81,8 +81,8 @@ def test_enter_timeout_exits_the_context() -> None:
         finally:
             left.set()
 
-    with pytest.raises(TimeoutError, match=r"a door did not open in 0\.05 s"):
-        LoopThread(endless, name="a door", start_s=0.05)
+    with pytest.raises(TimeoutError, match=r"a resource did not open in 0\.05 s"):
+        LoopThread(endless, name="a resource", start_s=0.05)
     assert left.is_set()
 
 
@@ -101,25 +101,25 @@ def test_ctrl_c_during_enter_exits_the_context() -> None:
             left.set()
 
     with pytest.raises(KeyboardInterrupt):
-        LoopThread(endless, name="a door", start_s=10)
+        LoopThread(endless, name="a resource", start_s=10)
     assert left.is_set()
 
 
 async def test_loop_thread_works_inside_another_loop() -> None:
     """A test under trio may use a session fixture that runs in another loop."""
-    door = _Door()
-    thread = LoopThread(door.opened, name="a door", start_s=10)
-    assert thread.call(door.twice, 21) == 42
+    resource = _Resource()
+    thread = LoopThread(resource.opened, name="a resource", start_s=10)
+    assert thread.call(resource.twice, 21) == 42
     thread.close()
-    assert not door.is_open
+    assert not resource.is_open
 
 
 def test_call_in_progress_fails_when_the_loop_ends() -> None:
-    door = _Door()
-    thread = LoopThread(door.opened, name="a door", start_s=10)
+    resource = _Resource()
+    thread = LoopThread(resource.opened, name="a resource", start_s=10)
 
     async def wait_for_ever() -> None:
-        door.break_it.set()
+        resource.failure.set()
         await trio.sleep_forever()
 
     with pytest.raises(trio.RunFinishedError):
@@ -129,15 +129,15 @@ def test_call_in_progress_fails_when_the_loop_ends() -> None:
 
 
 def test_error_of_a_call_is_raised_to_its_caller() -> None:
-    door = _Door()
-    thread = LoopThread(door.opened, name="a door", start_s=10)
+    resource = _Resource()
+    thread = LoopThread(resource.opened, name="a resource", start_s=10)
 
     async def fail() -> None:
-        raise OSError("no such door")
+        raise OSError("no such resource")
 
-    with pytest.raises(OSError, match="no such door"):
+    with pytest.raises(OSError, match="no such resource"):
         thread.call(fail)
     with pytest.raises(ZeroDivisionError):
         thread.call_sync(lambda: 1 // 0)
-    assert thread.call(door.twice, 1) == 2
+    assert thread.call(resource.twice, 1) == 2
     thread.close()

@@ -1,4 +1,4 @@
-"""Delays, partitions, resets and crashes on virtual wires, in virtual time."""
+"""Delays, partitions, resets and crashes on virtual networks, in virtual time."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Receiver:
         self.end: str | None = None
 
     async def run(self) -> None:
-        room = memoryview(bytearray(1 << 20))
+        buffer = memoryview(bytearray(1 << 20))
         try:
-            while got := await self.connection.receive_into(room):
-                self.came.append((bytes(room[:got]), self.clock.monotonic()))
+            while got := await self.connection.receive_into(buffer):
+                self.came.append((bytes(buffer[:got]), self.clock.monotonic()))
             self.end = "end"
         except ConnectionLost:
             self.end = "lost"
@@ -174,7 +174,7 @@ async def test_task_cancelled_after_the_crash_sends_nothing(
     """A simulated crash cuts the power first, and cancels the nursery then."""
     _, client, b, server = await connected(world)
     receiver = Receiver(world, client)
-    said: list[str] = []
+    events: list[str] = []
 
     async def serve() -> None:
         try:
@@ -182,7 +182,7 @@ async def test_task_cancelled_after_the_crash_sends_nothing(
         finally:
             with pytest.raises(NodeCrashed):
                 server.abort()
-            said.append("could not even abort")
+            events.append("could not even abort")
 
     async with trio.open_nursery() as outer:
         outer.start_soon(receiver.run)
@@ -192,7 +192,7 @@ async def test_task_cancelled_after_the_crash_sends_nothing(
             b.power.cut()
             nursery.cancel_scope.cancel()
         await clock.run_for(1)
-    assert said == ["could not even abort"]
+    assert events == ["could not even abort"]
     assert receiver.came == []
 
 
@@ -214,7 +214,7 @@ async def test_silenced_host_does_not_respond_until_its_restart(
         world.wires.silence("b")
         b.power.cut()
         nursery.start_soon(connect)
-        await client.send([b"is anybody there?"])
+        await client.send([b"request"])
         await clock.run_for(60)
         assert (waiting.end, idling.end, connecting) == (None, None, [])
         [_] = await world.node("b").network.listen("b", 9092)
@@ -222,7 +222,7 @@ async def test_silenced_host_does_not_respond_until_its_restart(
         await clock.run_for(1)
         assert (waiting.end, idling.end, connecting) == ("lost", None, ["connected"])
         with pytest.raises(ConnectionLost):
-            await idle.send([b"and here?"])
+            await idle.send([b"another request"])
         nursery.cancel_scope.cancel()
 
 

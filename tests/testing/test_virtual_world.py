@@ -22,8 +22,8 @@ def history(seed: int) -> list[str]:
         node = world.node(name)
         [listener] = await node.network.listen("", 1)
         connection = await listener.accept()
-        room = memoryview(bytearray(100))
-        while got := await connection.receive_into(room):
+        buffer = memoryview(bytearray(100))
+        while got := await connection.receive_into(buffer):
             happened.append(f"{name} got {got} at {world.clock.monotonic():.3f}")
             await node.offload.run(happened.append, f"{name} wrote", lane="/d1")
 

@@ -1,7 +1,7 @@
 """Requests over a plain socket, without the delays of a client library.
 
 Client libraries pause, retry and refresh metadata on timers, which would be most of the time of an assignment or a
-topic creation. A `Wire` writes a request and blocks until its response. Encoding takes some tens of microseconds,
+topic creation. A `RawConnection` writes a request and blocks until its response. Encoding takes some tens of microseconds,
 the same for each broker.
 """
 
@@ -23,7 +23,7 @@ TIMEOUT_S = 120.0
 _SIZE = struct.Struct(">i")
 
 
-class Wire:
+class RawConnection:
     """One connection: `ask` for one request at a time, or `send`, `wait` and `receive`."""
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -37,7 +37,7 @@ class Wire:
     def close(self) -> None:
         self.socket.close()
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> RawConnection:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek.bench.model import WorkloadFailed
-from odradek.bench.wire import Wire, must_be_none
+from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.protocol.apis import FETCH, LIST_OFFSETS
 from odradek.protocol.records.batch import COMPRESSION_MASK
 
@@ -16,7 +16,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ATTRIBUTES = slice(21, 23)
 
 
-def end_offset(wire: Wire, topic: str) -> int:
+def end_offset(wire: RawConnection, topic: str) -> int:
     """Return the end offset of the topic's first partition. Raises WorkloadFailed."""
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
     response = wire.ask(
@@ -33,7 +33,7 @@ def end_offset(wire: Wire, topic: str) -> int:
     return int(found.offset)
 
 
-def last_codec(wire: Wire, topic: str) -> str:
+def last_codec(wire: RawConnection, topic: str) -> str:
     """Return the codec of the batch with the last record of the first partition. Raises WorkloadFailed."""
     partition = {
         "partition": 0,

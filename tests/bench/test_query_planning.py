@@ -1,4 +1,4 @@
-"""The measurement of planning, at a small size: the requests are those that it would count at any."""
+"""The measurement of query planning, with a small history: it sends the same requests per partition at any size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from odradek.bench import planning
+from odradek.bench import query_planning as planning
 
 
 def test_planning_sends_a_constant_number_of_requests_per_partition(

@@ -18,7 +18,7 @@ EVERY_S = 0.002
 TIMEOUT_S = 120.0
 
 
-class Pulse:
+class AcknowledgementProbe:
     """Produces to the first partition of a topic from a thread, inside the `with` block.
 
     Times are of CLOCK_MONOTONIC, in seconds.
@@ -45,7 +45,7 @@ class Pulse:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
-    def __enter__(self) -> Pulse:
+    def __enter__(self) -> AcknowledgementProbe:
         self._thread.start()
         self.wait_for_ack(time.monotonic())
         return self

@@ -1,12 +1,12 @@
-"""What it costs a driver to plan a query of very much history: requests, time and memory.
+"""Measures the planning of a query over a long history in Spark's driver: requests, time and memory.
 
-    python -m odradek.bench.planning [--partitions N] [--segments N] [--latency-ms MS] [--cores N] [--json]
+    python -m odradek.bench.query_planning [--partitions N] [--segments N] [--latency-ms MS] [--cores N] [--json]
 
-The store is made up: a topic of so many partitions with so many segments each (100 MB, of thirty days), of
-which each partition's last few lie behind its summary. Summaries are made before, on the disk; listings and
-manifests when they are asked for, each request as late as an object store's. What is planned is planned for
-real, from the names of partitions to the tasks that Spark would be given, pickled. Each plan is made in a
-process of its own; memory is the most that it had at any time, with the interpreter and Spark's client.
+The object store is generated: a topic of N partitions with N segments each (100 MB; thirty days in total). The last
+few segments of each partition are not in its summary. Summaries are written to disk before the measurement; listings
+and manifests are generated for each request, which is delayed like one to an object store. The planning is the real
+one, from the names of the partitions to the pickled tasks of Spark. Each plan runs in a separate process; memory is
+the maximum of the process, including the interpreter and Spark's client.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def rows_of(partition: int, segments: int) -> Array:
     return rows
 
 
-class MadeUpObjects(Objects):
-    """`Objects` of that history, to be read only. Counts what is asked, a page of a listing each time."""
+class GeneratedObjects(Objects):
+    """Read-only `Objects` of a history; counts requests, one for each page of a listing."""
 
     def __init__(self, history: History, summaries: Path, latency_ms: float) -> None:
         self._history = history
@@ -223,7 +223,7 @@ def plan(
     from odradek.pipeline.store import Store
     from odradek.pipeline.table_reader import ReadTask
 
-    objects = MadeUpObjects(history, summaries, latency_ms)
+    objects = GeneratedObjects(history, summaries, latency_ms)
     store = Store(objects, ObjectStoreStorage(objects, RealEntropy()))
     options = parse_options({"subscribe": TOPIC, "tiered.url": "made up"}, streaming=False)
     began = time.perf_counter()
@@ -260,7 +260,7 @@ CASES: Mapping[str, PushedFilters] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="odradek.bench.planning", description=(__doc__ or "").splitlines()[0]
+        prog="odradek.bench.query_planning", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     parser.add_argument("--segments", type=int, default=SEGMENTS, help="of each partition")
@@ -293,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _planned(case: str, given: Sequence[str]) -> Cost:
     """Measure a plan in a separate process."""
-    command = [sys.executable, "-m", "odradek.bench.planning", f"--only={case}", *given]
+    command = [sys.executable, "-m", "odradek.bench.query_planning", f"--only={case}", *given]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return Cost(**json.loads(ran.stdout))
 

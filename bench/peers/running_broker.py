@@ -9,24 +9,24 @@ from pathlib import Path
 from odradek.bench.model import Feature, PeerUnavailable, Target
 from odradek.bench.peers.process import responses_metadata
 from odradek.bench.peers.topics import AdminTopics
-from odradek.bench.wire import Wire
+from odradek.bench.raw_connection import RawConnection
 from odradek.protocol import apis
 
 RESPONSE_S = 5.0
-NOT_STARTED = "the bench did not start this broker"
+NOT_STARTED_HERE = "the bench did not start this broker"
 
 
-class GivenAddress:
+class RunningBroker:
     """The broker at the address `--bootstrap`. It is not killed or restarted, and its settings do not change."""
 
-    name = "given"
+    name = "running-broker"
     default = False
     lacks: Mapping[Feature, str] = {
-        Feature.PROCESS: NOT_STARTED,
-        Feature.CLUSTER: NOT_STARTED,
-        Feature.TIERED: NOT_STARTED,
-        Feature.RESTART: NOT_STARTED,
-        Feature.TWO_DIRECTORIES: NOT_STARTED,
+        Feature.PROCESS: NOT_STARTED_HERE,
+        Feature.CLUSTER: NOT_STARTED_HERE,
+        Feature.TIERED: NOT_STARTED_HERE,
+        Feature.RESTART: NOT_STARTED_HERE,
+        Feature.TWO_DIRECTORIES: NOT_STARTED_HERE,
         Feature.COMPACTION: "the workload would change a setting of the broker",
     }
 
@@ -39,7 +39,7 @@ class GivenAddress:
         address = self._target().address
         if not responses_metadata(address, RESPONSE_S):
             raise PeerUnavailable(f"no response from {self.bootstrap}")
-        with Wire(address) as wire:
+        with RawConnection(address) as wire:
             brokers = len(wire.ask(apis.METADATA, {"topics": []}).brokers)
         if brokers > 1:
             raise PeerUnavailable(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from odradek.bench.model import WorkloadFailed
-from odradek.bench.wire import Wire, must_be_none
+from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.client.assignors import RANGE, write_assignment, write_subscription
 from odradek.client.consumer import TopicPartition
 from odradek.protocol import apis
@@ -57,7 +57,7 @@ class Member:
     """One member with its own connection, driven by the responses."""
 
     def __init__(self, address: tuple[str, int], group: str, topic: str) -> None:
-        self.wire = Wire(address)
+        self.wire = RawConnection(address)
         self.due = 0.0
         self.generation = -1
         self.members = 0
@@ -215,7 +215,7 @@ def quiet(members: Sequence[Member]) -> None:
     drive(members, lambda each: all(member.waits for member in each), beating=False)
 
 
-def find_coordinator(wire: Wire, group: str) -> None:
+def find_coordinator(wire: RawConnection, group: str) -> None:
     """Retry FindCoordinator until it succeeds. Raises WorkloadFailed for an error that is not retriable."""
     end = time.monotonic() + TIMEOUT_S
     while True:

@@ -1,7 +1,7 @@
-"""Who reads the topics: our source and Spark's connector, each over two brokers, as peers of the bench.
+"""The sources that read the topics, as peers: Odradek's source and Spark's connector, each over two brokers.
 
-`odradek` and `kafka` are what the goals hold against each other: our source over the store of tiered
-segments, Spark's connector over Apache Kafka.
+The goals compare `odradek` with `kafka`: Odradek's source over the remote store of tiered segments, and Spark's
+connector over Apache Kafka.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from odradek.bench.peers.spark_releases import (
     pyspark_directory,
     spark_environment,
 )
-from odradek.bench.tables.application import Application, Launch, Response
 from odradek.bench.tables.brokers import Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
 from odradek.bench.tables.session import CONNECTOR, ODRADEK, QUERIES
+from odradek.bench.tables.spark_application import Application, Launch, Response
 from odradek.pipeline.spark_session import TO_WORKERS
 
 ALL_CORES, ONE_CORE = "local[2]", "local[1]"
@@ -32,19 +32,21 @@ ALL_CORES, ONE_CORE = "local[2]", "local[1]"
 
 @dataclass
 class Reading:
-    """A reader's Spark application, and what it reads from. It has one at a time: another master is another
-    application, which is warmed up before it is asked."""
+    """The Spark application of a source, and its brokers and files.
+
+    There is one application at a time: another master needs another application, which is warmed up first.
+    """
 
     format: str
     options: Mapping[str, str]
     launch: Launch
     brokers: Brokers
     files: Path
-    """Where the logs are that it reads: a broker's, or the store's."""
+    """The directory of the logs: a broker's, or the remote store's."""
     application: Application
 
     def ask(self, query: str, topic: str, master: str, **more: Any) -> Response:
-        """Raises WorkloadFailed, PeerFailed."""
+        """Run a query and return its response. Raises WorkloadFailed or PeerFailed."""
         if self.application.master != master:
             self.application.stop()
             self.application = Application(self.launch, master)
@@ -54,7 +56,7 @@ class Reading:
         return self.application.ask(self._asked(query, topic, more))
 
     def warm_up(self) -> None:
-        """Every query once, of a few records: Java compiles what runs often, numba keeps what it made."""
+        """Run every query once, on a few records, so that the JVM and numba have compiled code."""
         for query in QUERIES:
             self._ask_of_few(query)
 

@@ -1,12 +1,11 @@
-"""One workload against one peer, a few times: for whoever works on the hot path.
+"""Runs one workload against one peer a few times, for work on the hot path.
 
-    python -m odradek.bench.single produce-1k-p1
-    python -m odradek.bench.single consume-1k-p6 --peer kafka --runs 5
-    python -m odradek.bench.single --list
+    python -m odradek.bench.single_workload produce-1k-p1
+    python -m odradek.bench.single_workload consume-1k-p6 --peer kafka --runs 5
+    python -m odradek.bench.single_workload --list
 
-The broker's process id is printed, so that a profiler can be attached (`py-spy record -p PID`,
-`perf record -g -p PID`). Nothing is interleaved and nothing is thrown away: figures that are to be
-compared come from the whole run.
+It prints the broker's process id, so that a profiler can be attached (`py-spy record -p PID`,
+`perf record -g -p PID`). Peers do not alternate and no sample is discarded: for comparisons, use `odradek bench run`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,9 @@ from odradek.bench.workloads import WORKLOADS
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m odradek.bench.single", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m odradek.bench.single_workload", description=__doc__
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("workload", nargs="?")
     parser.add_argument("--peer", default="odradek", choices=PEERS)
@@ -112,10 +113,10 @@ def _cluster_started(stage: Stage, peer: Peer, parent: Path | None) -> Iterator[
         ExitStack() as stack,
     ):
         if stage is Stage.TIERED:
-            assert isinstance(peer, TieredPeer), "reason_to_skip has said that it is one"
+            assert isinstance(peer, TieredPeer), "reason_to_skip checked the kind of the peer"
             target = stack.enter_context(peer.start_tiered(Path(directory)))
         else:
-            assert isinstance(peer, ClusterPeer), "reason_to_skip has said that it is one"
+            assert isinstance(peer, ClusterPeer), "reason_to_skip checked the kind of the peer"
             target = stack.enter_context(peer.start_cluster(Path(directory)))
         print(f"cluster at {target.bootstrap}", flush=True)
         yield target

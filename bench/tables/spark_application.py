@@ -1,4 +1,4 @@
-"""A Spark application in a process of its own, asked over its stdin (`session.py`)."""
+"""A Spark application in a separate process (`session.py`), which reads requests from its stdin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class Launch:
-    """How it is started: which format it has to know, with which jars, in which environment (None: in ours)."""
+    """The format, jars and environment of an application (environment None: that of this process)."""
 
     format: str
     directory: Path
@@ -33,7 +33,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Response:
-    """What a query found, in how long (by the application's clock), and the CPU seconds of all its processes."""
+    """The result of a query, its duration by the application's clock, and the CPU time of all its processes."""
 
     found: Mapping[str, int]
     seconds: float
@@ -41,10 +41,10 @@ class Response:
 
 
 class Application:
-    """Running since it was made; `model.ServerProcess` as far as a reader's process is asked."""
+    """A running application; implements the part of `model.ServerProcess` that a reader needs."""
 
     def __init__(self, launch: Launch, master: str) -> None:
-        """Returns when it takes queries. Raises PeerFailed."""
+        """Start the application, and wait until it accepts queries. Raises PeerFailed."""
         self.master = master
         self._log_file = launch.directory / "application.log"
         self.exec_started_at = time.monotonic()
