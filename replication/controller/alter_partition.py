@@ -78,7 +78,9 @@ def alter_partitions(
     check_broker_epoch(image, broker_id, broker_epoch)
     records: list[PartitionChangeRecord] = []
     responses: list[AlteredPartition] = []
-    states: dict[tuple[UUID, int], PartitionImage] = {}  # for who names a partition twice
+    states: dict[
+        tuple[UUID, int], PartitionImage
+    ] = {}  # for a partition that is in the request twice
     for each in proposed:
         try:
             topic, now = _find(image, each)

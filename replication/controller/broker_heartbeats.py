@@ -114,7 +114,7 @@ def process_broker_heartbeat(
         leads=lambda: leads_any_partition(image, broker.id),
         is_known=lambda: sessions.shutdown_is_known(image, broker),
     )
-    # A controlled shutdown may have been committed in part: what it still leads moves now
+    # A controlled shutdown may have been committed in part: the remaining leaders are moved now
     stays = now is then and then is not BrokerControlState.CONTROLLED_SHUTDOWN
     change = None if stays else _CHANGES[then]
     if change is not None and then in (

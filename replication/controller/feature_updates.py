@@ -113,7 +113,7 @@ def _update(
         )
     if level > present and wanted != UPGRADE:
         raise _invalid(update, "Can't downgrade to a newer version.")
-    if name == KRAFT_VERSION:  # the quorum's own to raise, not a record of the cluster's state
+    if name == KRAFT_VERSION:  # the quorum upgrades it; it is not a metadata record
         if level < present:
             raise _invalid(update, "Can't downgrade the version of this feature.")
         return

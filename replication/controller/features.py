@@ -18,10 +18,10 @@ SHARE_VERSION: Final = "share.version"
 STREAMS_VERSION: Final = "streams.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 
-# Levels of metadata.version at which something changed that we write or read
+# Levels of metadata.version that change records or their effect
 MINIMUM_METADATA_VERSION: Final = 7  # 3.3-IV3
 MIGRATION_SUPPORT: Final = 8  # 3.4-IV0: RegisterBrokerRecord v2
-SHRINKING_IS_NO_EPOCH: Final = 12  # 3.6-IV0: an ISR that shrinks leaves the leader epoch alone
+SHRINKING_KEEPS_LEADER_EPOCH: Final = 12  # 3.6-IV0: shrinking the ISR keeps the leader epoch
 TRANSACTIONS_SUPPORT: Final = 13  # 3.6-IV1: metadata transactions (KIP-868)
 CONTROLLER_REGISTRATION: Final = 15  # 3.7-IV0 (KIP-919)
 DIRECTORY_ASSIGNMENT: Final = 17  # 3.7-IV2 (KIP-858)

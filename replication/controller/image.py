@@ -42,9 +42,9 @@ NO_LEADER: Final = -1
 
 # Reserved directory ids (KIP-858)
 MIGRATING: Final = UUID(int=0)  # assigned before KIP-858
-UNASSIGNED: Final = UUID(int=1)  # the broker has yet to choose one
+UNASSIGNED: Final = UUID(int=1)  # the broker has not chosen a directory yet
 LOST: Final = UUID(int=2)  # in an offline directory with an unknown id
-RESERVED_DIRECTORIES: Final = 100  # ids below this are not for real directories
+RESERVED_DIRECTORIES: Final = 100  # ids below this are reserved
 
 Resource = tuple[int, str]
 """Owner of a config: (resource type, name); "" is the default of all brokers."""
@@ -169,7 +169,7 @@ class MetadataImage:
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
     configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
-    next_producer_id: int = -1  # -1 before the first block was handed out
+    next_producer_id: int = -1  # -1 before the first block was allocated
     acls: Mapping[UUID, AccessControlEntryRecord] = field(default_factory=dict)
     scram: Mapping[tuple[int, str], UserScramCredentialRecord] = field(default_factory=dict)
     """(mechanism, user) to credential; mechanism 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""

@@ -280,7 +280,7 @@ class ImageBuilder:
     def _feature_level(self, record: Any) -> None:
         name, level = record.name, record.feature_level
         if name == KRAFT_VERSION:
-            return  # an old bug's record: the log's control records hold it (KAFKA-18979)
+            return  # written by a bug; kraft.version is in control records (KAFKA-18979)
         if name == METADATA_VERSION and not SUPPORTED[name][0] <= level <= SUPPORTED[name][1]:
             raise InvalidMetadata(
                 f"the cluster's metadata.version is at level {level}; this node reads levels "

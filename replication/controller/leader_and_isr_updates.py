@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from odradek.replication.controller.features import (
-    SHRINKING_IS_NO_EPOCH,
+    SHRINKING_KEEPS_LEADER_EPOCH,
     elr_enabled,
     metadata_version,
 )
@@ -94,7 +94,8 @@ def partition_change_context(
         min_isr=effective_min_isr(image, topic),
         elr_enabled=elr_enabled(image.features),
         default_directory=lambda broker_id: default_directory(image, broker_id),
-        shrinking_is_an_epoch=metadata_version(image.features) < SHRINKING_IS_NO_EPOCH,
+        shrinking_increases_leader_epoch=metadata_version(image.features)
+        < SHRINKING_KEEPS_LEADER_EPOCH,
     )
 
 

@@ -49,7 +49,7 @@ class PartitionTarget:
     adding: Replicas | None = None
     directories: Mapping[int, UUID] = field(default_factory=dict)
     recovery_state: int | None = None
-    unclean_shutdown: frozenset[int] = frozenset()  # those that may have lost what they had
+    unclean_shutdown: frozenset[int] = frozenset()  # replicas that may have lost records
     election: ElectionType = ElectionType.ONLINE
 
 
@@ -58,11 +58,11 @@ class PartitionChangeContext:
     """Cluster state that a partition change depends on."""
 
     _: KW_ONLY
-    acceptable: Callable[[int], bool]  # may this replica lead?
+    acceptable: Callable[[int], bool]  # whether the replica may lead
     min_isr: int
     elr_enabled: bool
-    default_directory: Callable[[int], UUID]  # for a replica that has none yet
-    shrinking_is_an_epoch: bool = False  # what brokers before 3.6 need (KAFKA-15021)
+    default_directory: Callable[[int], UUID]  # of a replica without a directory
+    shrinking_increases_leader_epoch: bool = False  # for brokers before 3.6 (KAFKA-15021)
 
 
 def build_partition_change(
@@ -93,7 +93,7 @@ def build_partition_change(
         change.elr = target.elr
     if change.isr is None and target.isr != now.isr and (target.isr or around.elr_enabled):
         change.isr = target.isr
-    if around.shrinking_is_an_epoch and _shrinks(now, change):
+    if around.shrinking_increases_leader_epoch and _shrinks(now, change):
         change.leader = now.leader
     if around.elr_enabled:
         change.last_known = _last_known_leader(now, change.leader)
@@ -152,9 +152,8 @@ class _Target:
             self.elr = ()
             return
         lost = {*self.isr, *self.wanted.unclean_shutdown}
-        eligible = {*self.elr, *self.now.isr} & set(
-            self.replicas
-        )  # one that is moved away cannot lead
+        # a removed replica is not eligible
+        eligible = {*self.elr, *self.now.isr} & set(self.replicas)
         self.elr = tuple(sorted(eligible - lost))
 
     def elect(self, around: PartitionChangeContext) -> tuple[int, bool]:

@@ -117,7 +117,7 @@ class StripedReplicaPlacer:
         at, passed = start, False
         while len(replicas) < replication_factor:
             if at == leader_at and not passed:
-                passed = True  # the leader was this rack's turn
+                passed = True  # the leader is the replica of this rack
             elif (found := self._racks[names[at]].next(now)) is not None:
                 replicas.append(found)
             at = (at + 1) % len(names)

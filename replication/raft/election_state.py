@@ -86,7 +86,7 @@ class VoteTally:
         return self.lost_without()
 
     def lost_without(self, *voter_ids: int) -> bool:
-        """Whether the election is lost if these voters do not response."""
+        """Whether the election is lost if these voters do not respond."""
         return len(self.voters) - len(self.rejected.union(voter_ids)) < self.voters.majority
 
     @property

@@ -83,9 +83,8 @@ class MetadataState:
             if delta is None:
                 self._move(image)
             else:
-                self.transactions = (
-                    MetadataTransaction()
-                )  # what is appended here ends what was open
+                # the activation records have ended an open transaction
+                self.transactions = MetadataTransaction()
                 self.publish(delta, size_bytes)
         while self._commits and self._commits[0].offset <= high_watermark:
             self._commits.popleft().over.set()

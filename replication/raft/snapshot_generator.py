@@ -29,7 +29,7 @@ from odradek.seams.clock import Clock
 log = logging.getLogger("odradek.metadata")
 
 BATCH_RECORDS: Final = 500
-RECORDS_A_STEP: Final = 50  # encoded in one go
+RECORDS_A_STEP: Final = 50  # encoded without a checkpoint
 CHECK_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 10.0
 """Retry interval after a failed snapshot."""
@@ -56,7 +56,7 @@ class SnapshotGenerator:
         self._clock = clock
         self._blocking = blocking
         self._changes = changes
-        self._covered_bytes = 0  # of the log, by the newest snapshot
+        self._covered_bytes = 0  # bytes of the log that the newest snapshot contains
         self._last_at = clock.monotonic()
         self._wanted = trio.Event()
 
@@ -70,7 +70,7 @@ class SnapshotGenerator:
                 try:
                     await self.take()
                 except (OSError, KafkaError) as error:
-                    # the log has all of it: the next try may find more space
+                    # the log has all records, and the next attempt may find more space
                     log.error(
                         "could not write a metadata snapshot in %s: %s",
                         self._log.directory.parent,

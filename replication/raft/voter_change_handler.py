@@ -72,7 +72,8 @@ class VoterChangeHandler:
             refusal = decide_addition(request, leadership, quorum.history)
             if refusal is None and not quorum.requests.is_ready(voter.id):
                 refusal = VoterChangeError(
-                    ErrorCode.request_timed_out, f"another request to node {voter.id} is in flight"
+                    ErrorCode.request_timed_out,
+                    f"New voter {voter.key} is not ready to receive requests",
                 )
             if refusal is None:
                 until_ms = now_ms + quorum.settings.request_timeout_ms

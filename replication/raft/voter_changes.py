@@ -57,29 +57,35 @@ class VoterChangeLeader(Protocol):
 def _check_leader(leader: VoterChangeLeader, history: VoterHistory) -> VoterChangeError | None:
     """Check the conditions of every change."""
     if leader.pending is not None or leader.appending_voters:
-        return VoterChangeError(ErrorCode.request_timed_out, "another voter change is in progress")
+        return VoterChangeError(
+            ErrorCode.request_timed_out,
+            "Request timed out waiting for leader to handle previous voter change request",
+        )
     if leader.high_watermark < 0:
         return VoterChangeError(
             ErrorCode.request_timed_out,
-            "the leader does not know the high watermark of its epoch yet",
+            "Request timed out waiting for leader to establish HWM and fence previous voter changes",
         )
     return None
 
 
-def _check_dynamic(leader: VoterChangeLeader, history: VoterHistory) -> VoterChangeError | None:
-    """Check the conditions of a change of voters in the log (kraft.version 1)."""
+def _check_dynamic(
+    leader: VoterChangeLeader, history: VoterHistory, change: str = "updating"
+) -> VoterChangeError | None:
+    """Check the conditions of a change of voters in the log (kraft.version 1). The texts are Kafka's."""
     if refusal := _check_leader(leader, history):
         return refusal
     if history.kraft_version < 1:
         return VoterChangeError(
             ErrorCode.unsupported_version,
-            f"voter changes require kraft.version 1, but it is {history.kraft_version}",
+            f"Cluster doesn't support {change} voter because the kraft.version feature is "
+            f"{history.kraft_version}",
         )
     if history.voters_offset is None or history.voters_offset >= leader.high_watermark:
         return VoterChangeError(
             ErrorCode.request_timed_out,
-            f"the voters of offset {history.voters_offset} are not committed: the high watermark "
-            f"is {leader.high_watermark}",
+            "Request timed out waiting for voters to commit the latest voter change at "
+            f"{history.voters_offset} with HWM {leader.high_watermark}",
         )
     return None
 
@@ -88,12 +94,13 @@ def decide_addition(
     request: AddVoterRequest, leader: VoterChangeLeader, history: VoterHistory
 ) -> VoterChangeError | None:
     """Check an addition before ApiVersions is sent to the new voter; None if it may continue."""
-    if refusal := _check_dynamic(leader, history):
+    if refusal := _check_dynamic(leader, history, "adding"):
         return refusal
     if history.voters.get(request.voter.id) is not None:
         return VoterChangeError(
             ErrorCode.duplicate_voter,
-            f"the voter id {request.voter.id} is already among {history.voters.ids}",
+            f"The voter id for {request.voter.key} is already part of the set of voters "
+            f"{history.voters.ids}.",
         )
     return None
 
@@ -110,17 +117,21 @@ def complete_addition(
     if response.error is not ErrorCode.none:
         return VoterChangeError(
             ErrorCode.request_timed_out,
-            f"ApiVersions of voter {voter.id} failed: {response.error.name}",
+            f"Aborted add voter operation for {voter.key} since API_VERSIONS returned an error "
+            f"{response.error.name.upper()}",
         )
     lowest, highest = response.kraft_versions or (0, 0)
     if not lowest <= history.kraft_version <= highest:
         return VoterChangeError(
             ErrorCode.invalid_request,
-            f"{voter.id} supports kraft.version {lowest} to {highest}, not {history.kraft_version}",
+            f"Aborted add voter operation for {voter.key} since the kraft.version range "
+            f"(min: {lowest}, max: {highest}) doesn't support the finalized version "
+            f"{history.kraft_version}",
         )
     if not leader.is_caught_up(voter.key, now_ms):
         return VoterChangeError(
-            ErrorCode.request_timed_out, f"{voter.id} has not caught up with the log"
+            ErrorCode.request_timed_out,
+            f"Aborted add voter operation for {voter.key} since it is lagging behind",
         )
     added = history.voters.added(
         Voter(voter.id, voter.directory_id, voter.endpoints, (lowest, highest))
@@ -128,7 +139,7 @@ def complete_addition(
     if added is None:
         return VoterChangeError(
             ErrorCode.duplicate_voter,
-            f"the voter id {voter.id} is already among {history.voters.ids}",
+            f"Unable to add {voter.key} to the set of voters {history.voters.ids}",
         )
     return added
 
@@ -137,13 +148,14 @@ def decide_removal(
     request: RemoveVoterRequest, leader: VoterChangeLeader, history: VoterHistory
 ) -> VoterChangeError | VoterSet:
     """Voter set after the removal, or the error."""
-    if refusal := _check_dynamic(leader, history):
+    if refusal := _check_dynamic(leader, history, "removing"):
         return refusal
     removed = history.voters.removed(request.voter)
     if removed is None:
         return VoterChangeError(
             ErrorCode.voter_not_found,
-            f"{request.voter} is not among {[voter.key for voter in history.voters]}, or is the only voter",
+            f"Cannot remove voter {request.voter} from the set of voters "
+            f"{[voter.key for voter in history.voters]}",
         )
     return removed
 
@@ -188,7 +200,7 @@ def decide_upgrade(
     if leader.high_watermark < 0:
         return VoterChangeError(
             ErrorCode.request_timed_out,
-            "the leader does not know the high watermark of its epoch yet",
+            "Request timed out waiting for leader to establish HWM",
         )
     lacking = [
         voter.id

@@ -66,7 +66,7 @@ REMEMBERED: Final = 10_000
 
 
 class TopicState(Enum):
-    EXISTS = "lives"
+    EXISTS = "exists"
     DELETED = "deleted"
     UNKNOWN = "unknown"
 

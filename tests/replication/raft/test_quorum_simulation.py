@@ -22,7 +22,7 @@ def test_quorum_keeps_invariants_and_recovers(hundred: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_seeds_keep_invariants() -> None:
+def test_thousand_simulated_quorums_keep_invariants() -> None:
     for seed in range(1000, 2000):
         simulate(seed)
 
