@@ -207,4 +207,4 @@ def test_format_new_log_directory(offline: CommandLine, tmp_path: Path) -> None:
     assert "cluster.id=c\n" in written
     assert "directory.id=" in written
     refused = offline("log-dirs", "format", str(new), "--like", str(old), code=1)
-    assert "formatted already" in refused.stderr
+    assert "is already formatted" in refused.stderr
