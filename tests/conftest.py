@@ -1,4 +1,4 @@
-"""What holds for every test, whoever runs it and from where."""
+"""Configuration and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from odradek.protocol import messages
 
-# Before the first import of the package: its failed assertions then show values, as those of test files do.
+# This precedes the first import of the package, so that its failed assertions show values as those of test files do.
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support.anomalies import (  # noqa: E402
@@ -24,28 +24,29 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.rotation"]
 
-# Properties are judged by what they say, not by how long a busy machine takes to say it.
+# A busy machine may exceed any deadline of Hypothesis.
 settings.register_profile("without a deadline", deadline=None)
 settings.load_profile("without a deadline")
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C also where a shell runs the tests in its background, and has it ignored: what
-    they start would inherit that. And hear of misspelt names in messages."""
+    """Check the names of message fields, and restore the default handler of SIGINT.
+
+    A shell ignores SIGINT in background processes, and processes that tests start would inherit that.
+    """
     messages.check_names()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """What is there before the first test is there to the end, thousands of tests and all modules: whoever
-    looks for garbage need not look there."""
+    """Exclude the collected tests and the modules, which exist to the end, from garbage collections."""
     gc.freeze()
 
 
 @pytest.fixture
 def own_ctrl_c() -> Iterator[None]:
-    """Python's handler, for whatever goes by whether it is that one: Spark leaves another one here."""
+    """Install Python's handler of SIGINT for a test that depends on it; Spark leaves another one."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -53,7 +54,7 @@ def own_ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real one (MinIO), for whoever asks for it; its first build takes minutes, and is kept."""
+    """A running MinIO. Its first build takes minutes and is kept."""
     from odradek.bench.model import PeerUnavailable
     from odradek.bench.s3_server import minio, running_s3_server
 

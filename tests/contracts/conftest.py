@@ -1,4 +1,4 @@
-"""One suite a seam, run over the real implementation and the virtual one."""
+"""Fixtures of the contract tests: each seam's real implementation and its virtual one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def files(request: pytest.FixtureRequest) -> Iterator[Files]:
 
 @pytest.fixture
 def directory(files: Files, tmp_path: OsPath) -> Path:
-    """An empty directory, on whichever disk the test runs."""
+    """An empty directory on the real or the virtual disk of the test."""
     made = Path(tmp_path) / "here"
     files.make_directory(made)
     return made

@@ -10,10 +10,9 @@ from pathlib import Path as OsPath
 
 
 def open_descriptors(below: OsPath | None = None) -> int:
-    """How many this process has open; of the files below a directory alone, if it is given.
+    """Return the number of open descriptors of this process, or of those for files below a directory.
 
-    Only the latter are the test's own to count: clients of tests before it, and the collector that
-    ends them, open and close theirs when they like.
+    A test counts only the latter: clients of earlier tests open and close descriptors at any time.
     """
     if below is None:
         return len(os.listdir("/proc/self/fd"))
@@ -28,7 +27,7 @@ def open_files() -> Iterator[OsPath]:
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """Let this process open `count` more."""
+    """Let this process open only `count` more descriptors."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 64, before[1]))
     plugs: list[int] = []

@@ -1,4 +1,4 @@
-"""What `Clock` promises, the machine's and the virtual one."""
+"""Contract of `Clock`, for the real clock and the virtual one."""
 
 from __future__ import annotations
 

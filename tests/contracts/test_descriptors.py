@@ -1,4 +1,4 @@
-"""Descriptors are few and files are many: the pool under `RealFiles` (DESIGN: 4,000 partitions)."""
+"""The descriptor pool of `RealFiles`: 4,000 partitions have more files than the process has descriptors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_mapping_with_a_view_is_not_evicted(tmp_path: OsPath) -> None:
 def test_file_renamed_during_open_is_read(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By another thread: between the look at its name and the opening of that."""
+    """Another thread renames it after its name is read and before the file is opened."""
     files = RealFiles(max_open=3)
     old, new = Path(tmp_path) / "old", Path(tmp_path) / "new"
     pinned = files.open(old, create=True)
@@ -126,7 +126,7 @@ def test_pin_survives_eviction(tmp_path: OsPath) -> None:
 def test_last_pin_is_released_during_removal(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """By a reader, in another thread: the file's owner has closed it before."""
+    """A reader in another thread releases the pin; the owner has closed the file before."""
     files = RealFiles(max_open=3)
     path = Path(tmp_path) / "pinned"
     pinned = files.open(path, create=True)
@@ -176,7 +176,7 @@ def test_close_error_is_raised_by_sync_of_the_file(
 
 
 def test_descriptor_exhaustion_evicts_and_retries(tmp_path: OsPath) -> None:
-    """The kernel's limit is lower than the pool's: sockets took more than their half."""
+    """The kernel's limit is below the pool's limit, because sockets use more than half of the descriptors."""
     files = RealFiles(max_open=3000)
     for n in range(100):
         files.open(Path(tmp_path) / str(n), create=True).append_v([b"0123"])
@@ -232,7 +232,7 @@ def test_garbage_collected_files_close_their_descriptors(tmp_path: OsPath) -> No
 
 
 def test_reads_in_threads_survive_evictions(tmp_path: OsPath) -> None:
-    """Offloaded reads and syncs while others open files: each sees its own file's bytes."""
+    """Threads read and sync while others open files; each read returns bytes of its own file."""
     files = RealFiles(max_open=5)
     opened: list[RealFile] = []
     for n in range(40):
@@ -296,7 +296,7 @@ def test_second_sync_waits_for_the_first(
     first.join(10)
     second.join(10)
     end = "failed" if fails else "good"
-    assert ends == ["the disk", end, end]  # once, and nobody before it
+    assert ends == ["the disk", end, end]  # once, and no call before it
 
 
 def test_nowait_read_of_cold_pages_raises_would_block(tmp_path: OsPath) -> None:
@@ -313,7 +313,7 @@ def test_nowait_read_of_cold_pages_raises_would_block(tmp_path: OsPath) -> None:
 
 
 def test_nowait_read_with_cold_page_in_the_middle_raises_would_block(tmp_path: OsPath) -> None:
-    """The kernel takes pages away where it likes, and who sends them would wait for the disk."""
+    """The kernel evicts pages at any time; a read of them would block on the disk."""
     read, asked = _colds(tmp_path, 4 << 20, 3 << 19, 1 << 20)
     try:
         read.read_at(2 << 20, 1, nowait=True)
@@ -326,8 +326,10 @@ def test_nowait_read_with_cold_page_in_the_middle_raises_would_block(tmp_path: O
 
 
 def _colds(path: OsPath, size: int, position: int, cold: int) -> list[RealFile]:
-    """Two files of `size` bytes, of which `cold` at `position` are not in memory. Two, as the kernel fetches
-    what it was asked for in vain: it may be there by the next question."""
+    """Return two files of `size` bytes, of which `cold` bytes at `position` are not in memory.
+
+    The kernel reads ahead after a failed nowait read, so a second call needs the second file.
+    """
     files = RealFiles(max_open=8)
     made = [files.open(Path(path) / name, create=True) for name in ("one", "other")]
     for file in made:
@@ -358,7 +360,7 @@ def test_range_is_in_memory_if_both_ends_are(
 
 
 def test_nowait_read_on_tmpfs_returns_data() -> None:
-    """tmpfs says EOPNOTSUPP: its pages are in memory, and the read is done."""
+    """tmpfs returns EOPNOTSUPP. Its pages are in memory, so the read is done without nowait."""
     if not os.access("/dev/shm", os.W_OK):
         pytest.skip("no tmpfs to write to")
     files = RealFiles(max_open=8)
@@ -388,7 +390,7 @@ else:
 
 
 def test_file_lock_and_lock_of_a_jvm_exclude_each_other(tmp_path: OsPath) -> None:
-    """Java's FileChannel.tryLock, which Kafka's `.lock` is, takes a POSIX lock on the bytes."""
+    """Kafka locks `.lock` with Java's FileChannel.tryLock, which takes a POSIX lock on the bytes."""
     files = RealFiles(max_open=8)
     path = Path(tmp_path) / ".lock"
     command = [sys.executable, "-c", HOLD_AS_A_JVM_DOES, str(path)]

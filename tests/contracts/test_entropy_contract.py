@@ -1,4 +1,4 @@
-"""What `Entropy` promises: the system's, and a seed's."""
+"""Contract of `Entropy`, for the system's source and a seeded one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `Files` and `File` promise, kept by the real and the virtual ones alike (DESIGN: six seams)."""
+"""Contract of `Files` and `File`, for real and virtual files."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ class TestPins:
     def test_pinned_closed_file_is_followed_through_a_rename(
         self, files: Files, directory: Path
     ) -> None:
-        """A partition is closed, its directory renamed to `-delete`, an answer still being sent."""
+        """The partition is closed and its directory renamed to `-delete` while a response is being sent."""
         files.make_directory(directory / "t-0")
         file = written(files, directory / "t-0" / "f")
         file.pin()
@@ -305,7 +305,7 @@ class TestNames:
         files.remove(nothing, missing_ok=True)
 
     def test_path_below_a_file_raises_not_a_directory(self, files: Files, directory: Path) -> None:
-        """A log directory that became a file (REQUIREMENTS E 22) is a failed one."""
+        """A log directory that was replaced by a file has failed (E22)."""
         written(files, directory / "f")
         for use in (files.exists, files.is_directory, files.read, files.remove, files.list):
             with pytest.raises(NotADirectoryError):

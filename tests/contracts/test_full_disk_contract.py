@@ -1,4 +1,4 @@
-"""A full disk is an exception, never a dead process, and the file is what it was (DESIGN: traps)."""
+"""A full disk raises an exception and changes no file; the process continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @pytest.fixture(params=["tmpfs", "virtual"])
 def small(request: pytest.FixtureRequest, tmp_path: OsPath) -> Iterator[tuple[Files, Path]]:
-    """A disk of one MiB."""
+    """A directory on a disk of one MiB."""
     path = tmp_path / "small"
     if request.param == "virtual":
         disk = VirtualDisk()
@@ -109,7 +109,7 @@ def test_removal_frees_space(small: tuple[Files, Path]) -> None:
 
 
 def test_append_over_the_file_size_limit_fails(tmp_path: OsPath) -> None:
-    """RLIMIT_FSIZE: the one way to a short write and an error without a disk of one's own."""
+    """RLIMIT_FSIZE causes a short write and an error without a separate disk."""
     files = RealFiles(max_open=16)
     file = files.open(Path(tmp_path) / "f", create=True)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

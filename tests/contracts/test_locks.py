@@ -1,4 +1,4 @@
-"""A lock that is free costs no turn; one that is not is given out in turn."""
+"""`PromptLock`: a free lock is acquired without a checkpoint, a held one in order of the requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_cancelled_task_is_skipped() -> None:
                 await trio.testing.wait_all_tasks_blocked()
             scopes[0].cancel()
             await trio.testing.wait_all_tasks_blocked()
-        scopes[1].cancel()  # it has been handed it already
+        scopes[1].cancel()  # it already owns the lock
     assert had_it == [1, 2]
     with trio.testing.assert_no_checkpoints():
         async with lock:

@@ -1,4 +1,4 @@
-"""Memory that was freed stays with the process."""
+"""The C library keeps freed memory in the process."""
 
 from __future__ import annotations
 

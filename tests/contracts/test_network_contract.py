@@ -1,4 +1,4 @@
-"""What `Network`, `Listener` and `Connection` promise, kept by TCP and the virtual wires alike."""
+"""Contract of `Network`, `Listener`, `Connection` and `Selector`, for TCP and virtual wires."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def send_and_receive(
 
 @pytest.fixture(params=["real file", "virtual file"])
 def file(request: pytest.FixtureRequest, tmp_path: OsPath) -> File:
-    """Three MiB, no two lines alike."""
+    """Three MiB of different lines."""
     files = RealFiles(max_open=8) if request.param == "real file" else VirtualFiles(VirtualDisk())
     path = Path(tmp_path) / "f"
     files.make_directory(path.parent)
@@ -97,7 +97,7 @@ class TestTalking:
 
     async def test_interrupted_wait_loses_no_bytes(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
-        server.interrupt()  # nobody is in it: nothing happens
+        server.interrupt()  # no task waits, so this has no effect
         with trio.fail_after(TIMEOUT_SECONDS):
             for _ in range(2):
                 async with trio.open_nursery() as nursery:
@@ -158,7 +158,7 @@ class TestTalking:
         assert received == big + b"."
 
     async def test_cancelled_rest_of_send_nowait_ends_the_connection(self, hosts: TwoHosts) -> None:
-        """Where the rest was cancelled, nothing may follow."""
+        """After a cancelled send of the rest, no other frame may be sent."""
         client, _server = await hosts.connected()
         while client.send_nowait(bytes(MIB)):
             pass
@@ -168,7 +168,7 @@ class TestTalking:
             client.send_nowait(b"another")
 
     async def test_close_inside_a_frame_resets_the_connection(self, hosts: TwoHosts) -> None:
-        """Nobody takes what there is of it for the end of the conversation."""
+        """The peer must not take the partial frame for an orderly end."""
         client, server = await hosts.connected()
         while client.send_nowait(bytes(MIB)):
             pass
@@ -236,7 +236,7 @@ class TestSlices:
     async def test_many_file_slices_are_sent_in_one_frame(
         self, hosts: TwoHosts, file: File
     ) -> None:
-        """Within 2 s: Linux corks the end of a sendfile that was cut short, 200 ms each time."""
+        """Within 2 s: Linux delays the end of a short sendfile by 200 ms."""
         client, server = await hosts.connected()
         parts: list[Buffer | FileSlice] = []
         expected = b""
@@ -267,7 +267,7 @@ class TestSlices:
     async def test_slice_past_the_end_of_its_file_aborts_the_connection(
         self, hosts: TwoHosts, file: File, size: int
     ) -> None:
-        """A follower truncated while the answer was being sent: an error, not an endless loop."""
+        """A follower truncates its log while a response is being sent: an error, not an endless loop."""
         client, server = await hosts.connected()
         file.truncate(size // 2)
         with pytest.raises(ConnectionLost):
@@ -379,7 +379,7 @@ class TestEnding:
                 await client.send([frame])
             if scope.cancelled_caught:
                 break
-            sent += len(frame)  # the kernel had made room meanwhile: it went whole
+            sent += len(frame)  # the kernel had freed buffer space, so the whole frame was sent
         assert await receive(server, sent) == b"f" * sent
         await client.send([b"next"])
         assert await receive(server, 4) == b"next"
@@ -422,7 +422,7 @@ async def send_for_ever(connection: Connection) -> None:
 
 
 async def fill(connection: Connection, frame: bytes) -> int:
-    """Send frames until the next would have to wait; how many bytes went."""
+    """Send frames until the next one would block; return the number of sent bytes."""
     sent = 0
     while True:
         with trio.move_on_after(0.01) as scope:
@@ -551,7 +551,7 @@ async def close_all(listeners: list[Listener]) -> None:
 
 
 class Words:
-    """A `Receiver` that goes on until the last of what it wants has come, or something is wrong."""
+    """A `Receiver` that ends after the bytes that it expects, or after other bytes."""
 
     def __init__(self, wanted: bytes, room: int = 4) -> None:
         self.wanted = wanted

@@ -1,4 +1,4 @@
-"""How a store is asked again: 503, broken connections, no answer at all, over real HTTP."""
+"""Retries of object store requests over real HTTP: status 503, broken connections, and missing responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please r
 
 
 class Store(ThreadingHTTPServer):
-    """Answers what it is told to, one after the other, and 200 then."""
+    """An HTTP server with scripted responses; after them, every response is 200."""
 
     daemon_threads = True
 
@@ -130,7 +130,7 @@ def test_denied_put_is_not_retried(serving: Serving) -> None:
 
 @pytest.mark.parametrize("status", ["401", "403"])
 def test_every_denied_request_raises_object_denied(serving: Serving, status: str) -> None:
-    """A listing, too, which is what a broker asks for at its start."""
+    """Also a list request, which a broker sends at its start."""
     objects, _ = serving(*[status] * 4)
     asked: list[Callable[[], object]] = [
         lambda: objects.list(""),
@@ -156,7 +156,7 @@ def test_error_text_is_one_line_with_the_response(serving: Serving) -> None:
 def test_endpoint_from_environment_may_be_without_tls(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """As MinIO's users have it."""
+    """Users of MinIO set such an endpoint."""
     _, store = serving()
     monkeypatch.setenv(name, f"http://127.0.0.1:{store.server_port}")
     others = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "r"}
@@ -164,14 +164,14 @@ def test_endpoint_from_environment_may_be_without_tls(
 
 
 def test_endpoints_of_other_services_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many a machine has some in its environment."""
+    """Machines may have such variables in their environment."""
     monkeypatch.setenv("AZURE_SERVICEBUS_ENDPOINT", "sb://bus.example")
     monkeypatch.setenv("AWS_REDIS_ENDPOINT", "cache.example:6379")
     open_objects("s3://b", {"aws_region": "eu-north-1"})
 
 
 def test_invalid_endpoint_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told when it is opened: used, it would end the process."""
+    """It is rejected when the store is opened; its use would end the process."""
     with pytest.raises(
         ValueError, match=r"aws_endpoint is .127\.0\.0\.1:9000.: it must start with"
     ):

@@ -1,4 +1,4 @@
-"""What `Objects` promises, over obstore's stores and the virtual one."""
+"""Contract of `Objects`, for stores of obstore and the virtual store."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_directories_of_prefix(objects: Objects) -> None:
 
 
 def test_pages_are_in_key_order(objects: Objects) -> None:
-    """Sorted as strings are: "-" and "." come before the "/" that ends a directory's name."""
+    """Keys are sorted as strings: "-" and "." come before the "/" that ends a directory's name."""
     keys = [f"{name}/{n:02}" for name in ("a", "a-b", "a.c", "b/c") for n in range(5)] + ["a.log"]
     for key in keys:
         objects.put(key, [b"x"])
@@ -188,7 +188,7 @@ def test_delete_of_several_objects(objects: Objects) -> None:
 def test_exception_of_part_iterator_is_raised_and_nothing_is_stored(
     objects: Objects, small: bool
 ) -> None:
-    """It is raised as it is, and nothing is stored."""
+    """The exception is raised unchanged, and nothing is stored."""
 
     def parts() -> Iterator[bytes]:
         yield bytes(1 if small else 20 << 20)
@@ -208,7 +208,7 @@ def test_modification_time_is_the_time_of_put(objects: Objects) -> None:
 
 
 def test_empty_directories_are_removed(tmp_path: OsPath) -> None:
-    """What is deleted leaves nothing: not of a topic that is gone, either."""
+    """A deleted object leaves no directories, not even those of a deleted topic."""
     objects = open_objects(f"file://{tmp_path}/store")
     objects.put("t-0/a", [b"x"])
     objects.put("t-0/b", [b"x"])
@@ -217,7 +217,7 @@ def test_empty_directories_are_removed(tmp_path: OsPath) -> None:
 
 
 def test_missing_store_directory_is_unavailable(tmp_path: OsPath) -> None:
-    """As when it is unmounted: nothing is missing, and nothing is put beside the store."""
+    """If the store is unmounted, no object counts as missing, and none is put into the mount point."""
     root = tmp_path / "store"
     objects = open_objects(f"file://{root}")
     objects.put("k", [b"x"])
@@ -243,7 +243,7 @@ def test_missing_store_directory_is_unavailable(tmp_path: OsPath) -> None:
 
 
 def test_sweep_removes_leftovers_of_a_killed_put(tmp_path: OsPath) -> None:
-    """A process that is killed while it puts leaves a file that is no object."""
+    """A process that is killed during a put leaves a file that is not an object."""
     script = f"""
 import os
 from odradek.seams.object_store import open_objects
@@ -271,7 +271,7 @@ def test_sweep_keeps_finished_objects(objects: Objects) -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[OsPath]:
-    """The files and directories that are synced, in order."""
+    """Files and directories in the order of their syncs."""
     paths: list[OsPath] = []
     monkeypatch.setattr(
         "odradek.seams.store_directory.os.fsync",
@@ -281,14 +281,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[OsPath]:
 
 
 def test_put_syncs_file_and_directory(tmp_path: OsPath, synced: list[OsPath]) -> None:
-    """The file and all names above it: what was put is there after a power failure."""
+    """The file and the directories above it are synced: the object survives a power failure."""
     root = tmp_path / "with space" / "store"
     open_objects(f"file://{quote(str(root))}").put("t-0/a", [b"x"])
     assert synced == [root / "t-0" / "a", root / "t-0", root]
 
 
 def test_delete_syncs_the_directory(tmp_path: OsPath, synced: list[OsPath]) -> None:
-    """What was deleted is not there again after a power failure. Empty directories go, too."""
+    """The deletion survives a power failure. Empty directories are removed, too."""
     objects = open_objects(f"file://{tmp_path}")
     for key in ("t-0/a", "t-0/b", "t-0/c", "u-0/a"):
         objects.put(key, [b"x"])
@@ -389,7 +389,7 @@ class TestFaults:
         assert objects.head("k").size == 1
 
     def test_slow_request_takes_virtual_time(self) -> None:
-        """In virtual time: of one call, and not of the others."""
+        """Only the slow call takes virtual time."""
         clock, bucket = VirtualClock(), VirtualBucket()
         clock.jumping = True
         offload = VirtualOffload()

@@ -1,4 +1,4 @@
-"""What `Offload` promises, over threads and the virtual one."""
+"""Contract of `Offload`, for threads and virtual calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_call_cancelled_before_its_start_is_not_made(offload: Offload) -> 
 
 
 async def test_started_call_is_not_abandoned() -> None:
-    """STYLE: never abandon a disk write."""
+    """A disk write is never abandoned."""
     begun, go_on = threading.Event(), threading.Event()
     done = []
 
@@ -83,7 +83,7 @@ class TestThreads:
     async def test_event_loop_does_not_wait_for_thread_start(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Thread.start returns when the new thread has run: not before the machine has time for it."""
+        """Thread.start returns only after the new thread has run, which takes long on a busy machine."""
 
         def start(thread: threading.Thread) -> None:
             raise AssertionError("started on the loop, and waited for")
@@ -104,7 +104,7 @@ class TestThreads:
                 nursery.start_soon(lambda: offload.run(together.wait, 5, lane="/d1"))
 
     async def test_call_that_meets_an_ending_thread_is_made(self) -> None:
-        """An idle thread ends; one that is taken just then does the call."""
+        """An idle thread ends after a while; a call that it receives at that moment is still made."""
         offload = ThreadOffload(idle_seconds=0.0)
         for number in range(300):
             assert await offload.run(lambda n=number: n, lane="/d1") == number

@@ -1,4 +1,4 @@
-"""The real six, put together."""
+"""The six real seams together, and copies from file to file in the kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_real_seams_work_together() -> None:
 
 
 def test_real_seams_import_no_optional_modules() -> None:
-    """DESIGN: serve imports no obstore or sqlite3 that it does not use."""
+    """`serve` imports obstore and sqlite3 only if it uses them."""
     code = (
         "import sys, odradek.seams.real\n"
         "print([name for name in ('obstore', 'sqlite3', 'asyncio') if name in sys.modules])"
@@ -33,7 +33,7 @@ def test_real_seams_import_no_optional_modules() -> None:
 def test_zero_copy_methods_copy_the_same_bytes(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    """Each by itself, with the worse ones to fall back on: the bytes, at the place, and no more."""
+    """Each method, with the slower ones as fallbacks, copies exactly these bytes to their position."""
     monkeypatch.setattr(zero_copy, "_WAYS", zero_copy._WAYS[first:])
     content = bytes(range(256)) * 8192
     (tmp_path / "source").write_bytes(content)

@@ -1,4 +1,4 @@
-"""What every RemoteLogMetadataManager promises (T-23 to T-27, T-49, S-01), each as two nodes have it.
+"""Contract of RemoteLogMetadataManager (T-23 to T-27, T-49, S-01), for two nodes.
 
 What one of them publishes it knows at once, the other sometime.
 """
@@ -94,7 +94,7 @@ def numbers(manager: Manager, epoch: int | None = None) -> list[int]:
 
 
 def test_published_event_is_known_when_put_returns(two_nodes: TwoNodes) -> None:
-    """T-23 to T-26, through a segment's life."""
+    """T-23 to T-26: all states of a segment."""
 
     async def main(manager: Manager, other: Manager) -> None:
         await ready(manager, FOO_0)
@@ -225,8 +225,8 @@ def test_segments_are_found_and_listed(two_nodes: TwoNodes) -> None:
 
 
 def test_remote_log_size_by_epoch(two_nodes: TwoNodes) -> None:
-    """S-01, S-05, E16: six in one epoch; one, two and three; an epoch that is not there; a partition
-    that is not known."""
+    """S-01, S-05, E16: six segments in one epoch; one, two and three in others; an unknown epoch; an unknown
+    partition."""
 
     async def main(manager: Manager, other: Manager) -> None:
         await ready(manager, FOO_0, BAR_0)
@@ -295,7 +295,7 @@ def questions(manager: Manager) -> list[Callable[[], object]]:
 
 
 def test_stopped_partition_is_unknown(two_nodes: TwoNodes) -> None:
-    """T-26, T-53; and it is read again when it comes back."""
+    """T-26, T-53: after the partition is assigned again, its metadata is read again."""
 
     async def main(manager: Manager, other: Manager) -> None:
         await ready(manager, FOO_0, BAR_0)
@@ -327,7 +327,7 @@ def test_stop_of_partition_ends_waiting_calls(two_nodes: TwoNodes) -> None:
 
 
 def test_other_node_reads_published_events(two_nodes: TwoNodes) -> None:
-    """A follower that was there (T-36), and one that comes later (T-49) and is not asked too early."""
+    """A follower that was running (T-36), and one that starts later (T-49) and is called after it is ready."""
 
     async def main(manager: Manager, other: Manager) -> None:
         await ready(other, BAR_0)

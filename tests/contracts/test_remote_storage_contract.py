@@ -1,4 +1,4 @@
-"""What `RemoteStorageManager` promises (KIP-405), over every kind of store and in every form."""
+"""Contract of `RemoteStorageManager` (KIP-405), for every kind of store."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ Copy = Callable[..., RemoteLogSegmentMetadata]
 
 @pytest.fixture
 def copied(storage: RemoteStorageManager) -> Copy:
-    """Copies a segment; its metadata as they then are."""
+    """Copies a segment and returns its metadata after the copy."""
     from dataclasses import replace
 
     def copy(
@@ -146,7 +146,7 @@ def test_range_is_fetched_into_given_buffer(storage: RemoteStorageManager, copie
 def test_range_is_inclusive_and_ends_with_the_log(
     storage: RemoteStorageManager, copied: Copy
 ) -> None:
-    """T-18: from start to end inclusive, or to the end of the log."""
+    """T-18: a range ends with its last byte, which is inclusive, or with the log."""
     metadata, size = copied(segment()), len(LOG)
     for start, end in (
         (0, 0), (0, 999), (0, 1000), (999, 1000), (1, 7_000), (4_095, 4_096), (size - 1, size - 1),
@@ -171,7 +171,7 @@ def test_random_ranges_are_fetched(storage: RemoteStorageManager, copied: Copy) 
 
 
 def test_missing_segment_raises_resource_not_found(storage: RemoteStorageManager) -> None:
-    """T-18, T-19: a segment that is not there."""
+    """T-18, T-19."""
     with pytest.raises(RemoteResourceNotFound):
         storage.fetch_segment(segment(9), 0, 10)
     for kind in IndexType:
@@ -185,7 +185,7 @@ def test_missing_segment_raises_resource_not_found(storage: RemoteStorageManager
 def test_segment_without_transaction_index(
     storage: RemoteStorageManager, copied: Copy, transactions: bytes | None
 ) -> None:
-    """T-19: it has no transaction index, as with Kafka, which never uploads an empty one."""
+    """T-19: no transaction index is stored. Kafka does not upload an empty one either."""
     metadata = copied(segment(), data_of(transactions=transactions))
     with pytest.raises(RemoteResourceNotFound) as caught:
         storage.fetch_index(metadata, IndexType.TRANSACTION)
@@ -194,7 +194,7 @@ def test_segment_without_transaction_index(
 
 
 def test_copy_can_be_repeated(storage: RemoteStorageManager, copied: Copy) -> None:
-    """T-17: whatever is there under this id is overwritten."""
+    """T-17: objects with the id of the segment are overwritten."""
     copied(segment(size=3), data_of(b"old"))
     metadata = copied(segment())
     assert bytes(storage.fetch_segment(metadata, 0)) == LOG
@@ -204,7 +204,7 @@ def test_copy_can_be_repeated(storage: RemoteStorageManager, copied: Copy) -> No
 
 
 def test_copies_with_other_ids_are_independent(storage: RemoteStorageManager, copied: Copy) -> None:
-    """T-22: the same offsets under another id are another copy."""
+    """T-22: a copy of the same offsets with another id is another copy."""
     one, other = copied(segment(1)), copied(segment(2, size=5), data_of(b"other"))
     storage.delete_segment(one)
     assert bytes(storage.fetch_segment(other, 0)) == b"other"
@@ -215,7 +215,7 @@ def test_copies_with_other_ids_are_independent(storage: RemoteStorageManager, co
 def test_deleted_segment_cannot_be_fetched(
     storage: RemoteStorageManager, copied: Copy, objects: Objects
 ) -> None:
-    """T-20: nothing is left, and what is not there is deleted without complaint."""
+    """T-20: no object is left, and a second deletion succeeds."""
     assert not storage.has_any_of(segment().partition)
     metadata = copied(segment())
     assert storage.has_any_of(metadata.partition)
@@ -229,7 +229,7 @@ def test_deleted_segment_cannot_be_fetched(
 def test_leftovers_of_failed_copy_are_deleted(
     storage: RemoteStorageManager, copied: Copy, objects: Objects
 ) -> None:
-    """T-20: without its custom metadata, which a copy that failed never had."""
+    """T-20: without custom metadata, which a failed copy does not have."""
     copied(segment())
     for info in objects.list("")[::2]:
         objects.delete(info.key)
@@ -245,7 +245,7 @@ def test_segment_with_empty_log(storage: RemoteStorageManager, copied: Copy) -> 
 def test_large_log_is_copied_from_file_slices(
     storage: RemoteStorageManager, copied: Copy, tmp_path: OsPath
 ) -> None:
-    """T-21: the parts of a segment are slices of files, the log larger than one request's part."""
+    """T-21: the parts of the segment are slices of files; the log is larger than an upload part."""
     big = random.Random(5).randbytes(1 << 20) * 9
     (tmp_path / "log").write_bytes(b"before" + big + b"after")
     (tmp_path / "index").write_bytes(b"o" * 80 + bytes(1000))
@@ -269,7 +269,7 @@ def test_large_log_is_copied_from_file_slices(
 
 
 def test_closed_storage_cannot_be_used(storage: RemoteStorageManager, objects: Objects) -> None:
-    """A copy under way ends, and is not a finished one."""
+    """A running copy fails and does not become a finished one."""
     storage.close()
     storage.close()
     with pytest.raises(RemoteStorageUnavailable):

@@ -1,4 +1,4 @@
-"""A real S3 server that goes away in the middle of an upload, and comes back."""
+"""A real S3 server that stops during an upload and starts again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server(s3_server: S3Server) -> Iterator[S3Server]:
 
 
 def test_server_stops_during_upload(server: S3Server) -> None:
-    """The put fails, nothing of it is seen afterwards, and it may be repeated."""
+    """The put fails and leaves no object; a second put succeeds."""
     short_timeouts = StoreTimeouts(retries=1, first_backoff_seconds=0.01, connect_seconds=1)
     objects = open_objects(server.new_store(), server.options, short_timeouts)
     objects.put("before", [PIECE])
@@ -67,7 +67,7 @@ def test_wrong_secret_key_is_unavailable(server: S3Server) -> None:
 
 
 def test_list_and_delete_of_more_than_one_page(server: S3Server) -> None:
-    """S3 lists, and deletes, by a thousand."""
+    """S3 lists and deletes at most a thousand objects in a request."""
     objects = open_objects(server.new_store(), server.options)
     keys = [f"t/{number:04}" for number in range(1_005)]
     with ThreadPoolExecutor(8) as threads:

@@ -1,4 +1,4 @@
-"""A directory that is a remote store: whoever has used it knows it again, also after a restart."""
+"""A remote store in a directory: its mark lets a node recognize it, also after a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odradek.seams.store_directory import MARK, begin_instead
 
 
 class Store:
-    """A directory, and how two nodes open it that keep their memory beside it."""
+    """A store's directory, and two nodes that open it; each remembers the mark in a file of its own."""
 
     def __init__(self, tmp_path: OsPath) -> None:
         self.root = tmp_path / "mounted" / "store"
@@ -59,7 +59,7 @@ def test_restarted_node_rejects_directory_of_unmounted_store(store: Store, is_th
     store.opened().put("k", [b"kept"])
     store.unmount()
     if is_there:
-        store.root.mkdir()  # a mount's own directory, or what another process made there
+        store.root.mkdir()  # the mount point, or a directory of another process
     objects = store.opened()
     assert is_away(objects)
     assert [*store.root.parent.rglob("*")] == ([store.root] if is_there else [])
@@ -70,7 +70,7 @@ def test_restarted_node_rejects_directory_of_unmounted_store(store: Store, is_th
 
 
 def test_remounted_store_is_recognized(store: Store) -> None:
-    """A mount may get another device number, and a copy other inodes."""
+    """A new mount may have another device number, and a copy other inodes."""
     objects = store.opened()
     objects.put("k", [b"kept"])
     store.unmount()
@@ -101,7 +101,7 @@ def test_other_store_in_the_same_directory_is_rejected(store: Store) -> None:
 
 
 def test_node_without_objects_accepts_store_mounted_later(store: Store) -> None:
-    """A node that is new while it is unmounted puts no mark into what lies in its place by looking there."""
+    """A new node that only reads while the store is unmounted puts no mark into the mount point."""
     store.opened(1).put("k", [b"kept"])
     store.unmount()
     for objects in (store.opened(2), store.opened(2)):
@@ -117,14 +117,14 @@ def test_node_without_objects_accepts_store_mounted_later(store: Store) -> None:
 def test_operator_can_replace_a_lost_store(
     store: Store, caplog: pytest.LogCaptureFixture, is_begun: bool
 ) -> None:
-    """By all nodes, those that are running and those that start later; and nothing else is."""
+    """Running nodes and nodes that start later accept the new directory, and only this one."""
     nodes = [store.opened(1), store.opened(2)]
     nodes[0].put("k", [b"x"])
     assert nodes[1].list("")
     store.unmount()
     with pytest.raises(ObjectsUnavailable, match=f"give-up --url file://{store.root}"):
         nodes[0].list("")
-    if is_begun:  # by a node that has never seen the one that is lost
+    if is_begun:  # by a node that has never used the lost store
         nodes.append(store.opened(3))
         nodes[2].put("new", [b"z"])
         assert is_away(nodes[0])
@@ -144,7 +144,7 @@ def test_operator_can_replace_a_lost_store(
 def test_changed_store_url_is_accepted_and_logged(
     store: Store, tmp_path: OsPath, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A wrong directory, or bucket: what was copied would not be found there."""
+    """A wrong directory or bucket would not have the copied segments."""
     store.opened()
     places = [f"file://{tmp_path}/other", "memory:///b", "memory:///b", f"file://{store.root}"]
     for place in places:

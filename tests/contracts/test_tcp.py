@@ -1,4 +1,4 @@
-"""What is TCP's own: families, half-closed peers, resets, and running out of descriptors."""
+"""Behavior of TCP alone: address families, half-closed peers, resets, and descriptor exhaustion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine"
 
 
 async def accepted() -> tuple[socket.socket, TcpConnection]:
-    """A peer that is a plain socket, and our end."""
+    """Return a peer that is a plain socket, and the accepted connection."""
     [listener] = await TcpNetwork().listen("127.0.0.1", 0)
     peer = socket.create_connection(("127.0.0.1", listener.address.port))
     connection = await listener.accept()
@@ -52,7 +52,7 @@ async def test_all_addresses_have_both_families_on_one_port() -> None:
 
 @needs_ipv6
 async def test_free_port_is_free_in_both_families() -> None:
-    """Whatever is picked, both have it in the end."""
+    """Both families get the same port, whichever the kernel selects."""
     with socket.socket(socket.AF_INET6) as other:
         other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         other.bind(("::", 0))
@@ -70,7 +70,7 @@ async def test_listen_on_foreign_address_fails() -> None:
 
 
 async def test_half_closed_peer_gets_its_response() -> None:
-    """`printf … | nc`: it has said all it will, and listens."""
+    """`printf … | nc` closes its sending half and waits for the response."""
     peer, connection = await accepted()
     with peer:
         peer.sendall(b"question")
@@ -156,14 +156,14 @@ async def test_accepted_connection_has_configured_buffers() -> None:
         assert isinstance(connection, TcpConnection)
         for option, wanted in ((socket.SO_SNDBUF, 50_000), (socket.SO_RCVBUF, 70_000)):
             size = connection._sock.getsockopt(socket.SOL_SOCKET, option)
-            assert size == 2 * wanted  # Linux doubles it, for its own book-keeping
+            assert size == 2 * wanted  # Linux doubles the value for its bookkeeping
         connection.abort()
     await listener.aclose()
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux has it")
 async def test_loopback_connection_uses_reno_congestion_control() -> None:
-    """Whatever the system's congestion control: BBR would send by a timer."""
+    """BBR, which the system may have as default, would pace by a timer."""
     [listener] = await TcpNetwork().listen("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", listener.address.port)):
         connection = await listener.accept()
@@ -175,7 +175,7 @@ async def test_loopback_connection_uses_reno_congestion_control() -> None:
 
 
 async def test_peer_that_resets_before_accept_does_not_block_the_next() -> None:
-    """It is accepted and lost, or never seen; the next one is served."""
+    """The reset connection is accepted and lost, or not accepted; the next one is served."""
     [listener] = await TcpNetwork().listen("127.0.0.1", 0)
     early = socket.create_connection(("127.0.0.1", listener.address.port))
     early.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -194,7 +194,7 @@ async def test_peer_that_resets_before_accept_does_not_block_the_next() -> None:
 
 
 class Noted:
-    """A `Receiver` that writes down what is asked of it."""
+    """A `Receiver` that records its calls."""
 
     def __init__(self, name: int, story: list[str]) -> None:
         self.name = name
@@ -214,7 +214,7 @@ class Noted:
 
 
 async def what_happens(connections: int, size_bytes: int) -> list[str]:
-    """Where so many bytes have come on each connection before the selector looks."""
+    """Return the calls of receivers whose connections all have this number of bytes before the selector runs."""
     selector, story = TcpNetwork().selector(), list[str]()
     pairs = [await accepted() for _ in range(connections)]
     async with trio.open_nursery() as nursery:
@@ -252,7 +252,7 @@ async def test_connection_with_many_bytes_ends_its_turn_before_others_receive() 
 
 
 async def test_reused_descriptor_number_does_not_confuse_the_selector() -> None:
-    """The descriptor of one that was closed in the middle of a turn is soon somebody else's."""
+    """The descriptor of a connection that was closed during a turn is soon used by another connection."""
     selector, story = TcpNetwork().selector(), list[str]()
     peer, connection = await accepted()
     with trio.fail_after(20):

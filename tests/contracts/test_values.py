@@ -1,5 +1,7 @@
-"""What `value_class` promises: all that a frozen dataclass with slots does, but for who enforces it;
-and `state_class`: all that one with slots does that is compared by identity."""
+"""`value_class` behaves like a frozen dataclass with slots, except that only the type checker enforces it.
+
+`state_class` behaves like a dataclass with slots that is compared by identity.
+"""
 
 from __future__ import annotations
 

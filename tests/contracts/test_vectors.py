@@ -1,4 +1,4 @@
-"""What is left of a list of buffers after a short write."""
+"""The rest of a list of buffers after a short write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop that stands still ends the process; one that moves does not."""
+"""The watchdog ends a process whose event loop is blocked, and no other."""
 
 from __future__ import annotations
 

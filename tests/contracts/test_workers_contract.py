@@ -1,4 +1,4 @@
-"""Workers, the real ones and the virtual: steps in order, errors as they are, an early end."""
+"""Contract of `Workers`, for processes and virtual workers: order of steps, exceptions, and early ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def squares(files: Files, count: int) -> Iterator[int]:
 
 
 def noted(files: Files, path: Path) -> Iterator[str]:
-    """Leaves a file behind when it is closed."""
+    """Work that creates a file when it is closed."""
     try:
         yield "one"
         yield "two"
@@ -144,7 +144,7 @@ def test_worker_ends_with_its_killed_broker() -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether it ends in ten seconds; it is nobody's child here, so its pidfd tells."""
+    """Return whether the process ends in ten seconds. It is not a child of this one, so a pidfd is polled."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -10,16 +10,16 @@ from odradek.seams.network import Connection, Network
 
 @dataclass
 class TwoHosts:
-    """A network as a server has it and as a client has it, and what the client calls the server."""
+    """The networks of a server and of a client, and the server's host name for the client."""
 
     server: Network
     client: Network
     name: str
     whole_frame_bytes: int
-    """A frame so small that a full network takes it whole or not at all."""
+    """Size of a frame that a full network accepts as a whole or not at all (bytes)."""
 
     async def connected(self) -> tuple[Connection, Connection]:
-        """(the client's end, the server's end)"""
+        """Return the client's connection and the server's."""
         [listener] = await self.server.listen(self.name, 0)
         client = await self.client.connect(self.name, listener.address.port)
         server = await listener.accept()
@@ -37,12 +37,12 @@ def has_ipv6() -> bool:
 
 
 async def receive(connection: Connection, size: int) -> bytes:
-    """Exactly `size` bytes, or what came before the end."""
-    room = memoryview(bytearray(size))
+    """Return `size` bytes, or the bytes before the end of the stream."""
+    buffer = memoryview(bytearray(size))
     got = 0
     while got < size:
-        more = await connection.receive_into(room[got:])
+        more = await connection.receive_into(buffer[got:])
         if not more:
             break
         got += more
-    return bytes(room[:got])
+    return bytes(buffer[:got])
