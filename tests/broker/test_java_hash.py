@@ -1,4 +1,4 @@
-"""What Java makes of strings: as Java, or a Kafka that was asked, has it."""
+"""Tests of Java's string hash and the order of Java's hash maps."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_java_string_hash(text: str, expected: int) -> None:
     ],
 )
 def test_hash_map_order(listed: str) -> None:
-    """As Kafka 4.3 lists a client's quotas and a subscription's configs."""
+    """The order in which Kafka 4.3 lists the quotas of a client and the configs of a subscription."""
     assert hash_map_order(tuple(sorted(listed.split()))) == tuple(listed.split())

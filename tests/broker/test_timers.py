@@ -1,4 +1,4 @@
-"""Who waits is told when its time has come, and nobody else."""
+"""Tests of timers: callbacks are called at their deadlines only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.seams.clock import RealClock
 
 
 class LoopClock(RealClock):
-    """trio's, which a test may have made a virtual one."""
+    """Clock of the trio event loop, which may be virtual."""
 
     def monotonic(self) -> float:
         return trio.current_time()

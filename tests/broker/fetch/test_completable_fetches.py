@@ -1,4 +1,4 @@
-"""Fetches completed by the connection that appended, before their tasks run."""
+"""Tests of waiting fetches that are completed by the connection that appended, before their tasks run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def append(partition: Partition, records: bytes) -> None:
 
 
 class Fetches:
-    """Fetches of `t` from its start; their responses, immediate or by their tasks."""
+    """Fetches of `t` from its start, and their responses, immediate or from their tasks."""
 
     def __init__(self, broker: Broker, isolation_level: int = 0) -> None:
         self.node = broker.node
@@ -191,7 +191,7 @@ async def test_task_of_completed_fetch_sleeps_until_next_request(asks_on: str) -
 
 
 async def test_two_appends_in_one_pass_complete_fetch_once() -> None:
-    """Of two producers: the fetch's task has not run when the second one appends."""
+    """The task of the fetch has not run when the second producer appends."""
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -207,7 +207,7 @@ async def test_two_appends_in_one_pass_complete_fetch_once() -> None:
 
 
 async def test_follower_fetch_completes_once_for_two_partitions() -> None:
-    """Its session watches the unchanged partitions for it in both cases."""
+    """The fetch session watches unchanged partitions in both cases."""
     async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
         node = fetches.node
@@ -249,7 +249,7 @@ async def test_fetches_beyond_the_limit_complete_in_their_tasks(
 
 
 async def test_completable_fetches_are_empty_after_tasks_ran() -> None:
-    """No connection completes fetches after an append by a coordinator."""
+    """After an append by a coordinator no connection completes the fetches."""
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -323,7 +323,9 @@ async def test_role_change_during_read_is_returned() -> None:
         fetches = Fetches(broker)
         partition = await fetches.partition()
         await fetches.node.partitions.get("t", None, 1)
-        indexes = [0] * (PARTITIONS_PER_STEP - 1) + [1] * (PARTITIONS_PER_STEP + 1)  # three turns
+        indexes = [0] * (PARTITIONS_PER_STEP - 1) + [1] * (
+            PARTITIONS_PER_STEP + 1
+        )  # three passes of the event loop
         with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fetches.fetch, 1, indexes)
@@ -344,7 +346,7 @@ def two_replicas(partition: Partition) -> PartitionImage:
 
 
 class SlowReader:
-    """A connection that sends its requests at once, and whose socket takes `space` bytes at once."""
+    """Connection with pipelined requests whose socket accepts `space` bytes at once."""
 
     local = peer = Address("127.0.0.1", 1)
     is_hung_up = False
@@ -392,7 +394,7 @@ class SlowReader:
 
 
 class FullSocket(SlowReader):
-    """A connection whose peer reads nothing until `drained` is set."""
+    """Connection whose peer reads nothing until `drained` is set."""
 
     def __init__(self, *requests: bytes) -> None:
         super().__init__(100_000, *requests)
@@ -452,7 +454,7 @@ async def test_fetch_completed_during_send_is_sent_afterwards() -> None:
 
 
 def fetch_of_t(offset: int = 0) -> bytes:
-    """The body of a request that waits for a record."""
+    """Body of a Fetch request that waits for a record."""
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
     return messages.write_request(
         apis.FETCH.key,
@@ -514,7 +516,7 @@ async def test_partial_send_is_continued(space: int, has_active_connection: bool
 
 
 class Responded:
-    """Waiting fetch that can be completed or not."""
+    """Waiting fetch that is completable or not."""
 
     def __init__(self, can_be: bool = True) -> None:
         self.is_responded = False
@@ -525,7 +527,7 @@ class Responded:
 
 
 class Processor:
-    """Takes the processor for `seconds` at each yield."""
+    """Occupies the processor for `seconds` at each yield."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -560,7 +562,7 @@ def test_processor_is_yielded_after_completions(
 def test_long_yields_reduce_further_yields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One hundredth of the time, at the most, is waited for who computes."""
+    """At most one hundredth of the time is spent in yields."""
     processor = Processor(monkeypatch)
     due = CompletableFetches(processor)  # type: ignore[arg-type]
     processor.seconds = 0.003

@@ -1,4 +1,4 @@
-"""Waiting fetches: what completes them, their responses, and what is not read again."""
+"""Tests of waiting fetches: what completes them, their responses, and which partitions are read again."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def sizes(parts: Iterable[Buffer | FileSlice]) -> int:
     return sum(part.size if isinstance(part, FileSlice) else len(part) for part in parts)
 
 
-class Stage:
-    """A broker with a topic `t`, and fetches of it that are watched while they wait."""
+class FetchStage:
+    """Broker with a topic `t`, and waiting fetches of it."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -72,10 +72,10 @@ class Stage:
     async def fetching(
         self, min_bytes: int = 1, wanted: Mapping[str, Iterable[int]] = ALL_OF_T
     ) -> AsyncIterator[None]:
-        """A fetch of partitions from their start, waiting; it has its response afterwards."""
+        """Start a fetch of partitions from their start that waits; its response is available at the end."""
         waiting = trio.Event()
 
-        async def flush() -> None:  # what a fetch does last before it waits
+        async def flush() -> None:  # the last step of a fetch before it waits
             waiting.set()
 
         with trio.fail_after(TIMEOUT_SECONDS):
@@ -115,9 +115,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
+async def stage() -> AsyncIterator[FetchStage]:
     async with Broker(topics={"t": 3}) as broker:
-        yield Stage(broker)
+        yield FetchStage(broker)
 
 
 async def test_append_completes_fetch_with_earlier_results() -> None:
@@ -129,7 +129,7 @@ async def test_append_completes_fetch_with_earlier_results() -> None:
 
 
 async def test_appends_complete_fetch_at_min_bytes() -> None:
-    """What was found before the wait and after the first append is in the response once."""
+    """The response has the records from before the wait and from the first append once."""
     async with stage() as on:
         batch = batch_of_size()
         await on.append(2, batch)
@@ -148,7 +148,7 @@ async def test_log_start_change_during_wait_is_returned() -> None:
             await on.append(0, batch)
             (await on.partition(0)).log.advance_log_start(1, "a test")
             await on.append(1, batch)
-        # As if it had been read at once: the fetch offset 0 is below the new start.
+        # The same result as an immediate read: fetch offset 0 is below the new start.
         assert on.results()[0][0] == ErrorCode.offset_out_of_range
         assert on.results()[1] == (0, len(batch), 1)
 

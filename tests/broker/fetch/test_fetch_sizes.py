@@ -1,4 +1,4 @@
-"""How many bytes a fetch brings, and of which partitions (KIP-74)."""
+"""Tests of the size of Fetch responses and the order of their partitions (KIP-74)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ broker = broker_fixture()
 
 
 def fill(broker: Broker, topic: str, batches: Sequence[bytes]) -> None:
-    """A topic with one of the batches in each of its partitions."""
+    """Create a topic with one of the batches in each partition."""
     broker.create_topic(topic, partitions=len(batches))
     for index, records in enumerate(batches):
         assert produce_batch(broker, topic, records, partition=index, acks=1).error_code == 0
@@ -38,7 +38,7 @@ def fetch(
     session: tuple[int, int] = (0, -1),
     min_bytes: int = 0,
 ) -> Any:
-    """`wanted`: partitions and offsets; `session`: its id and epoch."""
+    """Fetch the `wanted` partitions and offsets; `session` is the session id and epoch."""
     partitions = [
         {"partition": index, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes}
         for index, offset in wanted

@@ -1,4 +1,4 @@
-"""Fetches by followers from their leader, and by consumers from followers (KIP-392)."""
+"""Tests of fetches of followers from their leader, and of consumers from followers (KIP-392)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_follower_reads_to_log_end_consumer_to_high_watermark() -> None:
         assert (records_size(found), found.high_watermark) == (
             SIZE,
             1,
-        )  # it has the first, by what it asks
+        )  # its fetch offset shows that it has the first record
         assert records_size(await on.ask(0)) == SIZE
 
 
@@ -151,7 +151,9 @@ async def test_out_of_sync_follower_of_throttled_topic_gets_no_records() -> None
                 set_config(TOPIC, "t", "leader.replication.throttled.replicas", f"0:{on.me}"),
             ]
         )
-        assert records_size(await on.follow(0)) == 2 * SIZE  # a burst, which is to be waited for
+        assert (
+            records_size(await on.follow(0)) == 2 * SIZE
+        )  # a burst, after which the fetch is throttled
         found = await on.follow(0)
         assert (records_size(found), found.error_code, found.high_watermark) == (0, 0, 2)
         partition.update(replace(image, isr=(on.me, OTHER), partition_epoch=7))

@@ -1,4 +1,4 @@
-"""How long a fetch waits for more, over a real socket; and that a fetch of many partitions runs checkpoints."""
+"""Tests of the wait of a fetch with a client socket, and of checkpoints in fetches of many partitions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_fetch_of_many_partitions_runs_checkpoints(broker: Broker) -> None:
     request.topics = [FetchTopic("wide", None, partitions)]
 
     async def passes() -> int:
-        """How often another task ran while the request was handled."""
+        """Number of times that another task ran while the request was handled."""
         count = 0
 
         async def others() -> None:
@@ -127,7 +127,7 @@ def context(broker: Broker) -> RequestContext:
         VERSION,
         1,
         "test",
-        cast(Any, None),  # which listener it came by is nothing to a fetch
+        cast(Any, None),  # the listener does not matter
         Address("127.0.0.1", 1),
         flush,
     )

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions, by KIP-227."""
+"""Tests of incremental fetch sessions (KIP-227)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def respond(
 
 
 class Client:
-    """Sends what a client would, and looks at what it gets."""
+    """Client that sends fetch requests and checks the responses."""
 
     def __init__(self, slots: int = 2) -> None:
         self.sessions = FetchSessionCache(slots, SeededEntropy(random.Random(1)))

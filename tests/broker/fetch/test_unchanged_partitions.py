@@ -1,4 +1,4 @@
-"""A follower's session reads those partitions in which something happens; the others once in a while."""
+"""Tests of follower fetch sessions that read changed partitions, and the unchanged ones periodically."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from odradek.protocol.fetch_response_writer import FetchedPartition
 from tests.support.two_replicas import EPOCH, OTHER, SIZE, Stage, records_size, stage, waits_for
 
 UNCHANGED = -1
-"""In place of an offset: the session's are as they were."""
+"""Stands for an unchanged offset."""
 LONG_WAIT_MS = 60_000
 
 
 class FollowerSession:
-    """A follower's, which asks for offset 0 in its first fetch."""
+    """Session of a follower whose first fetch is at offset 0."""
 
     def __init__(self, on: Stage) -> None:
         self.on = on
@@ -42,8 +42,8 @@ class FollowerSession:
         return self.session.unchanged
 
 
-async def begun(on: Stage) -> FollowerSession:
-    """A session whose partition is quiet."""
+async def unchanged_session(on: Stage) -> FollowerSession:
+    """Session whose partition is unchanged."""
     session = FollowerSession(on)
     await session.fetch(0)
     assert await session.fetch() == []
@@ -53,7 +53,7 @@ async def begun(on: Stage) -> FollowerSession:
 
 async def test_append_to_unchanged_partition_completes_fetch() -> None:
     async with stage() as on:
-        session = await begun(on)
+        session = await unchanged_session(on)
         (found,) = await waits_for(lambda: session.fetch(max_wait_ms=LONG_WAIT_MS), on.append)
         assert records_size(found) == SIZE
         assert len(session.unchanged) == 0
@@ -67,11 +67,11 @@ async def test_append_to_unchanged_partition_completes_fetch() -> None:
 
 async def test_high_watermark_is_in_next_response() -> None:
     async with stage() as on:
-        session = await begun(on)
+        session = await unchanged_session(on)
 
         def moves() -> None:
             log = on.partition.log
-            log.high_watermark = -1  # so that it can move, though nothing is appended
+            log.high_watermark = -1  # so that it can advance without an append
             log.advance_high_watermark(0)
             on.partition._announce(0)
             on.append()
@@ -90,7 +90,7 @@ async def test_out_of_sync_follower_reads_all_partitions() -> None:
 
 async def test_leader_change_completes_fetch() -> None:
     async with stage() as on:
-        session = await begun(on)
+        session = await unchanged_session(on)
         other = replace(on.image, leader=OTHER, leader_epoch=EPOCH + 1, partition_epoch=6)
         (found,) = await waits_for(
             lambda: session.fetch(max_wait_ms=LONG_WAIT_MS), lambda: on.partition.update(other)
@@ -99,9 +99,9 @@ async def test_leader_change_completes_fetch() -> None:
 
 
 async def test_log_start_offset_is_in_next_response() -> None:
-    """Who deletes records waits for that."""
+    """DeleteRecords requests wait for it."""
     async with stage() as on:
-        session = await begun(on)
+        session = await unchanged_session(on)
         on.append()
         await session.fetch()
         await session.fetch(1)
@@ -113,7 +113,7 @@ async def test_log_start_offset_is_in_next_response() -> None:
 
 async def test_all_partitions_are_read_periodically() -> None:
     async with stage() as on:
-        session = await begun(on)
+        session = await unchanged_session(on)
         on.append()
         await session.fetch()
         await session.fetch(1)
@@ -129,7 +129,7 @@ async def test_all_partitions_are_read_periodically() -> None:
 
 async def test_new_broker_epoch_reads_all_partitions() -> None:
     async with stage() as on:
-        session = await begun(on)
+        session = await unchanged_session(on)
         partitions = session.session.partitions
         now = on.node.seams.clock.monotonic()
         assert len(session.unchanged.take(partitions, (), broker_epoch=5, now=now)) == 1
@@ -137,7 +137,7 @@ async def test_new_broker_epoch_reads_all_partitions() -> None:
 
 async def test_ended_session_watches_nothing() -> None:
     async with stage() as on:
-        session = await begun(on)
+        session = await unchanged_session(on)
         assert on.partition._end_watchers
         quiet = session.unchanged
         session.epoch = 0

@@ -1,4 +1,4 @@
-"""Brokers of a cluster that fall silent, lose a disk, or leave: who leads then, and who is in sync."""
+"""Tests of brokers that are fenced, lose a log directory, or leave: leaders and ISRs of the others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def create(nodes: Nodes, topic: str, *assignment: tuple[int, ...]) -> None
 
 
 def partition(nodes: Nodes, topic: str, index: int = 0) -> PartitionImage:
-    """As the active controller has it."""
+    """Partition in the image of the active controller."""
     found = nodes.brokers[nodes.active].metadata.image.partition(topic, index)
     assert found is not None
     return found
@@ -53,8 +53,9 @@ def cut_off(nodes: Nodes, number: int) -> None:
             nodes.world.wires.partition(f"node-{number}", f"node-{other}")
 
 
-async def started(nodes: Nodes) -> tuple[int, int, int]:
-    """The active controller, and the two others; a topic of all three that the second leads."""
+async def start_three(nodes: Nodes) -> tuple[int, int, int]:
+    """Start three nodes; returns the active controller and the others. The second of them leads a topic with
+    replicas on all."""
     await nodes.start(*COMBINED)
     active = nodes.active
     leader, last = (each for each in COMBINED if each != active)
@@ -65,7 +66,7 @@ async def started(nodes: Nodes) -> tuple[int, int, int]:
 
 def test_partitioned_leader_is_replaced_and_rejoins_isr() -> None:
     async def main(nodes: Nodes) -> None:
-        active, leader, last = await started(nodes)
+        active, leader, last = await start_three(nodes)
         began = trio.current_time()
         cut_off(nodes, leader)
         await wait_until_async(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
@@ -82,7 +83,7 @@ def test_partitioned_leader_is_replaced_and_rejoins_isr() -> None:
 
 def test_preferred_leaders_are_elected_again() -> None:
     async def main(nodes: Nodes) -> None:
-        active, leader, _ = await started(nodes)
+        active, leader, _ = await start_three(nodes)
         cut_off(nodes, leader)
         await wait_until_async(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
         nodes.world.wires.heal()
@@ -93,7 +94,7 @@ def test_preferred_leaders_are_elected_again() -> None:
 
 def test_controlled_shutdown_moves_leaders_first() -> None:
     async def main(nodes: Nodes) -> None:
-        active, leader, last = await started(nodes)
+        active, leader, last = await start_three(nodes)
         broker: Node = nodes.brokers[leader]
         seen: list[tuple[int, bool]] = []
 
@@ -112,7 +113,7 @@ def test_controlled_shutdown_moves_leaders_first() -> None:
 
 def test_failed_directory_moves_its_leaders_only() -> None:
     async def main(nodes: Nodes) -> None:
-        active, leader, _ = await started(nodes)
+        active, leader, _ = await start_three(nodes)
         await create(nodes, "u", *[(leader, active)] * 4)
         table = nodes.brokers[leader].partitions
         await wait_until_async(lambda: all(table.opened("u", index) for index in range(4)), 5)
@@ -133,7 +134,7 @@ def test_failed_directory_moves_its_leaders_only() -> None:
         image = nodes.brokers[active].metadata.image
         assert len(image.brokers[leader].directories) == 1
         assert not image.brokers[leader].fenced
-        await trio.sleep(3 * SESSION_SECONDS)  # heartbeats tell it again, to no effect
+        await trio.sleep(3 * SESSION_SECONDS)  # later heartbeats report it again without effect
         assert all(set(partition(nodes, "u", each).isr) == {active} for each in lost)
 
     run(main, COMBINED, configs=TWO_DISKS)
@@ -151,7 +152,7 @@ def full(nodes: Nodes, number: int, path: str) -> None:
 
 def test_full_directory_goes_offline_if_others_can_lead() -> None:
     async def main(nodes: Nodes) -> None:
-        active, leader, _ = await started(nodes)
+        active, leader, _ = await start_three(nodes)
         await create(nodes, "u", *[(leader, active)] * 4)
         table = nodes.brokers[leader].partitions
         await wait_until_async(lambda: all(table.opened("u", index) for index in range(4)), 5)
@@ -177,10 +178,10 @@ def test_full_directory_goes_offline_if_others_can_lead() -> None:
 
 
 def test_full_node_stops_if_others_can_lead() -> None:
-    """As Kafka's, it ends with its last directory."""
+    """As in Kafka, the node stops with its last log directory."""
 
     async def main(nodes: Nodes) -> None:
-        _, leader, _ = await started(nodes)
+        _, leader, _ = await start_three(nodes)
         await wait_until_async(lambda: nodes.brokers[leader].partitions.opened("t", 0), 5)
         full(nodes, leader, "/data/t-0")
         with pytest.raises(DiskFull):
@@ -191,11 +192,11 @@ def test_full_node_stops_if_others_can_lead() -> None:
         run(main, COMBINED)
 
 
-def test_a_metadata_log_that_cannot_be_closed_keeps_no_directory_from_being_closed() -> None:
+def test_failed_close_of_metadata_log_does_not_prevent_clean_directories() -> None:
     disks = []
 
     async def main(nodes: Nodes) -> None:
-        _, _, last = await started(nodes)
+        _, _, last = await start_three(nodes)
         disks.append(nodes.machines[last].disk)
         disks[0].fail("/data/__cluster_metadata-0/*.timeindex", operations={"write"})
         await nodes.stop(last)
@@ -208,10 +209,10 @@ def test_a_metadata_log_that_cannot_be_closed_keeps_no_directory_from_being_clos
 
 
 def test_full_directory_without_other_leader_serves_reads() -> None:
-    """It is the only one in sync of one partition, and leads another that others could take."""
+    """The broker is the only in-sync replica of one partition, and leads another one that others could lead."""
 
     async def main(nodes: Nodes) -> None:
-        _, leader, _ = await started(nodes)
+        _, leader, _ = await start_three(nodes)
         await create(nodes, "alone", (leader,))
         table = nodes.brokers[leader].partitions
         await wait_until_async(lambda: table.opened("alone", 0) and table.opened("t", 0), 5)

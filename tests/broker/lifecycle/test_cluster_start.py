@@ -23,7 +23,7 @@ def test_nodes_form_a_cluster(roles: Mapping[int, str]) -> None:
         assert sorted(image.brokers) == brokers
         assert not any(each.fenced for each in image.brokers.values())
         assert sorted(image.controllers) == controllers
-        for number in brokers:  # whichever is asked, the controller does it
+        for number in brokers:  # any node forwards to the controller
             assert await nodes.create(number, f"t{number}") is ErrorCode.none
         names = {f"t{number}" for number in brokers}
         for number in brokers:

@@ -12,7 +12,7 @@ HEAVY = {
     "hypothesis", "importlib.metadata", "email", "decimal",
 }  # fmt: skip
 
-# What the first client that needs it loads, or the warm-up after readiness
+# Loaded by the first client that needs it, or by the warm-up
 LATER = {
     "odradek.broker.apis.produce", "odradek.broker.apis.groups", "odradek.broker.groups.coordinator",
     "odradek.cli.dump", "odradek.cli.topics", "odradek.client.connection",
@@ -24,8 +24,8 @@ LATER = {
 SCRIPT = """
 import struct, sys
 
-def heard(event, args):  # of a class whose methods are compiled, as `dataclass` does
-    # They are in a function around them, which Python 3.13 compiles where there are none, too.
+def heard(event, args):  # a class whose methods are compiled, as by `dataclass`
+    # Python 3.13 compiles the enclosing function even without methods.
     is_compiled = event == "compile" and str(args[0]).count("def ") > 1
     frame = sys._getframe(1) if is_compiled else None
     while frame is not None:
@@ -64,7 +64,7 @@ trio.run(start)
 """
 
 
-def test_serving_broker_has_loaded_few_modules(tmp_path: Path) -> None:
+def test_serving_broker_loads_few_modules(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True
     )

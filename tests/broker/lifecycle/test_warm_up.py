@@ -1,4 +1,4 @@
-"""What is loaded for the first clients: not before the node has what others lead, and not never."""
+"""Tests of the modules that are loaded in advance, after replicas have caught up or after a timeout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odradek.testing.virtual_clock import VirtualClock
 @pytest.mark.parametrize(
     ("caught_up_at", "begins_at"),
     [(0.0, 0.0), (1.0, 1.0), (1e9, warm_up.CATCH_UP_SECONDS_MAX)],
-    ids=["nothing to catch up with", "a second behind", "a leader that is away"],
+    ids=["caught up", "one second behind", "unavailable leader"],
 )
 def test_warm_up_waits_for_replicas_to_catch_up(
     monkeypatch: pytest.MonkeyPatch, caught_up_at: float, begins_at: float
@@ -38,7 +38,7 @@ def test_warm_up_waits_for_replicas_to_catch_up(
 def test_warm_up_stops_at_unreadable_files(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node is not to end because its clients have taken all of its descriptors."""
+    """A node must not stop because its clients use all file descriptors."""
 
     def out_of_descriptors(name: str) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)

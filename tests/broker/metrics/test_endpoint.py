@@ -1,4 +1,4 @@
-"""The metrics endpoint: values, HTTP requests, and errors."""
+"""Tests of the metrics endpoint: values, HTTP requests, and errors."""
 
 from __future__ import annotations
 

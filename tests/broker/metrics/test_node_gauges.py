@@ -1,4 +1,4 @@
-"""Partitions that change while metrics are collected."""
+"""Tests of partitions that change while metrics are collected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_partition_that_leaves_during_collection_counts_once() -> None:
 
 
 def test_topic_totals_do_not_decrease_when_partitions_leave() -> None:
-    """As Kafka's, which are forgotten with the last of them."""
+    """As in Kafka, they are removed with the last partition."""
 
     async def main(nodes: Nodes) -> None:
         await nodes.start(1, 2)

@@ -1,4 +1,4 @@
-"""Meters, timers and gauges of the registry, and collected values."""
+"""Tests of meters, timers and gauges of the registry, and of collected values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def numbers(metrics: Metrics, name: str) -> dict[Labels, Value | Timer]:
     return {metric.name: dict(found) for metric, found in values}.get(name, {})
 
 
-def test_a_meter_is_the_same_one_for_the_same_labels() -> None:
+def test_meter_is_shared_by_equal_labels() -> None:
     metrics = Metrics()
     metrics.meter("RemoteCopyBytesPerSec", topic="a").mark(3)
     metrics.meter("RemoteCopyBytesPerSec", topic="a").mark()
@@ -25,7 +25,7 @@ def test_a_meter_is_the_same_one_for_the_same_labels() -> None:
     }
 
 
-def test_a_total_does_not_fall_when_a_topic_is_gone() -> None:
+def test_total_does_not_decrease_when_topic_is_removed() -> None:
     metrics = Metrics()
     metrics.meter("RemoteCopyBytesPerSec", topic="a").mark(4)
     metrics.meter("RemoteCopyBytesPerSec", topic="b").mark(10)
@@ -33,7 +33,7 @@ def test_a_total_does_not_fall_when_a_topic_is_gone() -> None:
     assert numbers(metrics, "RemoteCopyBytesPerSec") == {(): 14, (("topic", "b"),): 10}
 
 
-def test_partitions_of_a_topic_are_summed_up_where_the_row_has_no_partition() -> None:
+def test_partitions_are_summed_up_without_partition_label() -> None:
     metrics = Metrics()
     metrics.gauge("RemoteCopyLagBytes", lambda: 5, topic="a", partition=0)
     metrics.gauge("RemoteCopyLagBytes", lambda: 6, topic="a", partition=1)
@@ -50,7 +50,7 @@ def test_gauge_is_read_at_each_collection_and_may_be_empty() -> None:
 
 
 def test_values_of_many_partitions_are_read_in_steps() -> None:
-    """Thousands of gauges took 5 ms of the loop each, and so did it to forget a partition's."""
+    """Thousands of gauges occupied the event loop for 5 ms each, and so did their removal."""
     metrics, asked = Metrics(), [0]
 
     def value() -> int:
@@ -74,7 +74,7 @@ def test_values_of_many_partitions_are_read_in_steps() -> None:
     assert numbers(metrics, "RemoteCopyLagBytes") == {}
 
 
-def test_a_timer_counts_and_adds_up() -> None:
+def test_timer_has_count_and_sum() -> None:
     timer = Metrics().timer("RemoteLogReaderFetchRateAndTimeMs")
     timer.update(1.5)
     timer.update(2.0)
@@ -122,6 +122,6 @@ def test_t54_t55_and_s04_have_names_of_kip_405_and_kafka() -> None:
     }
 
 
-def test_every_counter_of_kafkas_ends_in_per_sec() -> None:
+def test_names_of_kafkas_counters_end_in_per_sec() -> None:
     for metric in by_name().values():
         assert (metric.kind is Kind.METER) == metric.name.endswith("PerSec"), metric.name

@@ -1,4 +1,4 @@
-"""Metrics of tiered storage (T-54, T-55, S-04)."""
+"""Tests of the metrics of tiered storage (T-54, T-55, S-04)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOPICS = "kafka_server_brokertopicmetrics_"
 
 
 def wait_for(broker: Broker, name: str, value: float) -> dict[str, float]:
-    """All metrics, once the condition holds."""
+    """Values of all metrics once the condition holds."""
     end = time.monotonic() + TIMEOUT_S
     while (found := scrape(broker)).get(name) != value:
         assert time.monotonic() < end, f"{name} is {found.get(name)}"
@@ -72,7 +72,7 @@ def test_t54_t55_s04_tiered_broker_reports_remote_storage() -> None:
 
 
 def read_all(broker: Broker) -> None:
-    """From the beginning, which is in remote storage alone."""
+    """Read from the beginning, which is only in the remote tier."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])
     assert len(consumer.consume(RECORDS, timeout=TIMEOUT_S)) == RECORDS

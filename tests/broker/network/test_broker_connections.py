@@ -1,4 +1,4 @@
-"""One broker asks another: connections that are kept, that break, and that are not waited for."""
+"""Tests of requests to other brokers: connections that are reused, fail, or belong to fenced brokers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""How connections end: by the end of what was sent, as Apache Kafka has it, and not by a reset.
-
-A reset is an error to a client, and takes from it what it has not read yet.
-"""
+"""Tests of closing connections with FIN after the sent data, as in Apache Kafka, not with a reset. A reset is
+an error to a client and discards data that it has not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""max.connections and max.connections.per.ip: how many are let in at once."""
+"""Tests of max.connections and max.connections.per.ip."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.virtual_cluster import BOTH, Nodes, alter, run
 LIMIT = 3
 
 
-class Caller:
-    """A connection on which nothing is ever sent."""
+class SilentConnection:
+    """Connection that sends nothing."""
 
     def __init__(self) -> None:
         self.peer = Address("10.0.0.1", 1)
@@ -39,11 +39,11 @@ class Caller:
 
 
 class ListenerStub:
-    """A listener at which all of them stand when it is opened."""
+    """Listener that has all connections when it is opened."""
 
     address = Address("10.0.0.9", 9092)
 
-    def __init__(self, callers: list[Caller]) -> None:
+    def __init__(self, callers: list[SilentConnection]) -> None:
         self._callers = list(callers)
 
     async def accept(self) -> Connection:
@@ -58,7 +58,7 @@ class ListenerStub:
 @pytest.mark.parametrize("limit", ["max.connections", "max.connections.per.ip"])
 def test_connections_above_max_connections_are_refused(limit: str) -> None:
     async def let_in(broker: Broker) -> int:
-        callers = [Caller() for _ in range(3 * LIMIT)]
+        callers = [SilentConnection() for _ in range(3 * LIMIT)]
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", ListenerStub.address, None)
         async with trio.open_nursery() as nursery:
             opened: Any = [(endpoint, [ListenerStub(callers)])]
@@ -73,7 +73,7 @@ def test_connections_above_max_connections_are_refused(limit: str) -> None:
 
 
 def test_inter_broker_connections_are_accepted_above_the_limit() -> None:
-    """Brokers have a listener of their own, where each takes the place of the client that is idle the longest."""
+    """On their own listener, each closes the client connection that has been idle for the longest time."""
     configs = {
         "listeners": "OUTSIDE://node-1:9092,INSIDE://node-1:9094,CONTROLLER://node-1:9093",
         "listener_security_protocol_map": "OUTSIDE:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -102,7 +102,7 @@ def test_inter_broker_connections_are_accepted_above_the_limit() -> None:
     run(main, {1: BOTH}, configs=configs)
 
 
-def test_a_listener_has_a_limit_of_its_own() -> None:
+def test_listener_limit_applies_to_its_connections() -> None:
     configs = {
         "listeners": "OUTSIDE://node-1:9092,INSIDE://node-1:9094,CONTROLLER://node-1:9093",
         "listener_security_protocol_map": "OUTSIDE:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -139,7 +139,7 @@ def test_lowered_limit_closes_idle_connections() -> None:
             for _ in range(LIMIT):
                 clients.append(await open_connection(network, Address("node-1", 9092), nursery))
                 await trio.sleep(1)
-            await alter(nodes, "max.connections", "2")  # by one more, which is not idle
+            await alter(nodes, "max.connections", "2")  # by another connection, which is not idle
             await trio.sleep(1)
             assert [each.broken for each in clients] == [True, True, False]
             nursery.cancel_scope.cancel()

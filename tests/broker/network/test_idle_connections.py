@@ -1,4 +1,4 @@
-"""Idle timeouts of client connections (connections.max.idle.ms)."""
+"""Tests of idle timeouts of client connections (connections.max.idle.ms)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ broker = broker_fixture(
 
 
 def drain(sock: socket.socket) -> int:
-    """How many bytes come before the end, however it comes."""
+    """Number of bytes before the end of the stream or a reset."""
     count = 0
     try:
         while piece := sock.recv(1 << 20):
@@ -56,7 +56,7 @@ def drain(sock: socket.socket) -> int:
     return count
 
 
-def test_a_silent_connection_is_closed(broker: Broker) -> None:
+def test_silent_connection_is_closed(broker: Broker) -> None:
     with connect(broker) as sock:
         assert drain(sock) == 0
 
@@ -83,7 +83,7 @@ def test_client_that_stops_reading_is_closed_and_files_unpinned(broker: Broker) 
 
     with ask_for_everything(broker) as sock:
         broker._call(wait_until_sending, broker)
-        broker._call(until_let_go)  # nothing was read meanwhile
+        broker._call(until_let_go)  # the client has read nothing meanwhile
         assert drain(sock) < VALUES * VALUE_BYTES
 
 
@@ -95,7 +95,7 @@ def test_slow_reader_is_not_closed(broker: Broker) -> None:
 
 
 def read_slowly(sock: socket.socket) -> bytes:
-    """Over a longer time than the limit, a piece at a time."""
+    """Read in pieces over a longer time than the limit."""
     data = bytearray()
     wanted = 4
     piece_bytes = int(VALUES * VALUE_BYTES * PAUSE_SECONDS / (2 * IDLE_SECONDS))
@@ -146,7 +146,7 @@ def test_waiting_fetch_is_not_closed(broker: Broker) -> None:
 
 
 def test_fetch_wait_is_limited_by_max_idle(broker: Broker) -> None:
-    """Who goes meanwhile leaves nothing behind, then, though it may have said weeks."""
+    """So a client that disconnects meanwhile is noticed, even if it requested a wait of weeks."""
     weeks_ms = 2**31 - 1
     with connect(broker) as sock:
         sock.sendall(fetch_frame(1, 0, weeks_ms, topic="empty"))
@@ -154,7 +154,7 @@ def test_fetch_wait_is_limited_by_max_idle(broker: Broker) -> None:
 
 
 def test_client_that_disconnects_during_a_fetch_is_removed(broker: Broker) -> None:
-    """For another member, which may take as long as it liked to say."""
+    """JoinGroup waits for another member with an unlimited rebalance timeout."""
     server = broker.node.server
     with connect(broker) as first, connect(broker) as second:
         find = {"key": GROUP, "key_type": 0}
@@ -162,10 +162,8 @@ def test_client_that_disconnects_during_a_fetch_is_removed(broker: Broker) -> No
         assert read_correlation_ids(first, 2) == [1, 2]
         second.sendall(join(3))
         time.sleep(2.5 * IDLE_SECONDS)
-        assert len(server._connections) == 1  # it is there, and the other one was idle
-        second.sendall(
-            produce_frame(4, topic="small")
-        )  # what comes behind does not hide that it goes
+        assert len(server._connections) == 1  # it is connected; the other one was idle
+        second.sendall(produce_frame(4, topic="small"))  # later requests do not hide the disconnect
     deadline = time.monotonic() + 10 * IDLE_SECONDS
     while server._connections:
         assert time.monotonic() < deadline
@@ -196,12 +194,12 @@ def test_idle_connection_releases_its_memory(monkeypatch: pytest.MonkeyPatch) ->
             sock.sendall(produce_frame(number, size=BUSY_BYTES // 2, topic="t"))
             assert read_correlation_ids(sock, 1) == [number]
             (client,) = broker.node.server._connections
-            time.sleep(2.5 * IDLE_SECONDS)  # it is looked at twice, or three times
+            time.sleep(2.5 * IDLE_SECONDS)  # it is checked two or three times
             assert given_back.count(client._buffer) == number, "once for each time of silence"
 
 
 def test_connection_throttled_beyond_max_idle_is_closed(broker: Broker) -> None:
-    """Nobody reads from it meanwhile: whether its client has left would not be seen for days."""
+    """A throttled connection is not read, so a disconnect would not be noticed for days."""
     with RawClient(broker.bootstrap) as client:
         set_client_quotas(client, producer_byte_rate=1.0)
     try:
@@ -210,7 +208,7 @@ def test_connection_throttled_beyond_max_idle_is_closed(broker: Broker) -> None:
             assert read_correlation_ids(sock, 1) == [1]
             assert drain(sock) == 0
     finally:
-        with RawClient(broker.bootstrap) as client:  # the other one was silent for as long
+        with RawClient(broker.bootstrap) as client:  # the other one was idle for the same time
             set_client_quotas(client)
 
 

@@ -38,7 +38,7 @@ def send_and_hang_up(broker: Broker, data: bytes) -> None:
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(65536):
                 pass
-        except OSError:  # closed under us, which is what we came for
+        except OSError:  # the broker has closed the connection, as expected
             pass
 
 
@@ -51,7 +51,7 @@ HOSTILE = settings(
 
 @HOSTILE
 @given(data=st.binary(max_size=3000))
-def test_random_bytes(broker: Broker, data: bytes) -> None:
+def test_random_bytes_affect_no_other_connection(broker: Broker, data: bytes) -> None:
     send_and_hang_up(broker, data)
     assert is_served(broker)
 
@@ -62,7 +62,7 @@ def test_random_bytes(broker: Broker, data: bytes) -> None:
     version=st.integers(-2, 20),
     body=st.binary(max_size=400),
 )
-def test_a_header_that_holds_before_a_body_that_does_not(
+def test_valid_header_with_invalid_body_closes_the_connection(
     broker: Broker, key: int, version: int, body: bytes
 ) -> None:
     head = struct.pack(">hhih", key, version, 7, -1)
@@ -77,7 +77,7 @@ def every_request() -> list[tuple[Api, int]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_requests_with_changed_bytes(
+def test_mutated_requests_affect_no_other_connection(
     broker: Broker, seed: int, sample_requests: list[bytes]
 ) -> None:
     source = random.Random(seed)
@@ -91,7 +91,7 @@ def test_requests_with_changed_bytes(
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1_000_001, 2**31 - 1, 0x47455420])
-def test_a_frame_size_out_of_bounds_closes_the_connection(
+def test_invalid_frame_size_closes_the_connection(
     broker: Broker, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), connect(broker) as sock:
@@ -108,7 +108,7 @@ def test_incomplete_frame_does_not_block_others(broker: Broker) -> None:
         assert is_served(broker)
 
 
-def test_an_unknown_api_closes_the_connection_with_one_line(
+def test_unknown_api_closes_the_connection_with_one_log_line(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), connect(broker) as sock:
@@ -119,7 +119,7 @@ def test_an_unknown_api_closes_the_connection_with_one_line(
 
 @pytest.fixture
 def sample_requests() -> list[bytes]:
-    """A valid request of every API and version, with each field at its default or made up."""
+    """A valid request of each API and version, with default and with random fields."""
     source = random.Random(1)
     return [
         request_header(api, version, 1, "fuzz") + sample_request(api.key, version, source)

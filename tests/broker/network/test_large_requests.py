@@ -1,4 +1,4 @@
-"""Large requests are queued: small requests are handled between them."""
+"""Tests of the queue of large requests: small requests are handled between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 from odradek.broker.timers import LargeRequestQueue
 
 
-async def test_large_requests_leave_a_pass_of_the_loop_between_them() -> None:
+async def test_event_loop_runs_between_large_requests() -> None:
     large_requests = LargeRequestQueue()
     story: list[str] = []
 

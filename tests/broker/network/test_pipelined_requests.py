@@ -1,4 +1,4 @@
-"""Pipelined requests, and requests that are handled without a task."""
+"""Tests of pipelined requests, and of requests that are handled without a task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def metadata(number: int) -> bytes:
 
 
 def mixed() -> list[bytes]:
-    """Each numbered by its place: what is answered at once, what takes a disk, a turn, or a wait."""
+    """Requests numbered by position: immediate, with disk access, with a yield, and with a wait."""
     return [
         produce_frame(0),
         produce_frame(1),
@@ -61,7 +61,7 @@ def test_responses_keep_the_order_of_pipelined_requests(broker: Broker) -> None:
     assert end_offset(broker) == 8
 
 
-def test_sequential_requests(broker: Broker) -> None:
+def test_sequential_requests_get_responses(broker: Broker) -> None:
     with connect(broker) as sock:
         for _ in range(2):
             for number, request in enumerate(mixed()):
@@ -70,7 +70,7 @@ def test_sequential_requests(broker: Broker) -> None:
     assert end_offset(broker) == 16
 
 
-def test_requests_that_come_in_pieces(broker: Broker) -> None:
+def test_fragmented_requests_get_responses(broker: Broker) -> None:
     both = produce_frame(0) + produce_frame(1)
     with connect(broker) as sock:
         sock.sendall(produce_frame(9))
@@ -117,7 +117,7 @@ def frame_with_broken_records() -> bytes:
 
 
 class Steps(trio.abc.Instrument):
-    """How often connections' own tasks have run."""
+    """Counts the steps of the tasks of connections."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -140,7 +140,7 @@ def test_request_during_waiting_fetch_is_handled_in_order(broker: Broker) -> Non
 
 
 async def test_completed_fetch_takes_one_task_step() -> None:
-    """Time until the next request, not until the response."""
+    """The task runs at the next request, not at the response."""
     async with Broker(topics={"t": 1}) as broker:
         consumer = await TcpNetwork().connect(broker.host, broker.port)
         producer = await TcpNetwork().connect(broker.host, broker.port)

@@ -1,4 +1,4 @@
-"""Frames come out as they went in, whatever pieces they arrive in."""
+"""Tests that frames are received unchanged in any fragmentation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def feed(buffer: ReceiveBuffer, data: bytes) -> list[bytes]:
-    """Put `data` in as far as each room reaches, taking out every frame that is whole."""
+    """Write `data` into the buffer as far as there is space, and take out each complete frame."""
     frames = []
     position = 0
     while position < len(data):
@@ -61,7 +61,7 @@ def test_buffer_grows_with_received_bytes_only() -> None:
     assert 1_000_000 <= len(buffer.free_space()) <= GROWTH * 1_000_004
 
 
-def test_a_buffer_that_grew_takes_the_next_large_frame_at_once() -> None:
+def test_grown_buffer_receives_next_large_frame_at_once() -> None:
     buffer = ReceiveBuffer(10_000_000)
     feed(buffer, framed(bytes(3_000_000)))
     assert len(buffer.free_space()) >= 3_000_004
@@ -75,7 +75,7 @@ def resident_bytes() -> int:
 @pytest.mark.parametrize(
     "frames", [[bytes(2 * BUSY_BYTES)], [bytes(100)] * 20_000], ids=["a large one", "many"]
 )
-def test_memory_that_frames_have_taken_is_given_back_when_asked(frames: list[bytes]) -> None:
+def test_memory_of_taken_frames_is_released_on_request(frames: list[bytes]) -> None:
     buffers = [ReceiveBuffer(10 * BUSY_BYTES) for _ in range(32)]
     stream = b"".join(map(framed, frames))
     before = resident_bytes()
@@ -92,7 +92,7 @@ def test_memory_that_frames_have_taken_is_given_back_when_asked(frames: list[byt
     assert resident_bytes() - before < taken / 10
 
 
-def test_half_a_frame_is_not_given_back() -> None:
+def test_memory_of_incomplete_frame_is_not_released() -> None:
     buffer = ReceiveBuffer(10 * BUSY_BYTES)
     large = framed(bytes(range(256)) * 10_000)
     assert feed(buffer, large[:-1]) == []
@@ -100,14 +100,14 @@ def test_half_a_frame_is_not_given_back() -> None:
     assert feed(buffer, large[-1:]) == [large[4:]]
 
 
-def test_memory_of_a_huge_frame_is_given_back() -> None:
+def test_memory_of_huge_frame_is_released() -> None:
     buffer = ReceiveBuffer(2 * KEPT_BYTES)
     feed(buffer, framed(bytes(2 * KEPT_BYTES)))
     assert len(buffer.free_space()) <= BUSY_BYTES
 
 
 @pytest.mark.parametrize("size", [-1, 101, 0x47455420])  # the last is "GET "
-def test_a_size_out_of_bounds_is_refused_before_any_memory_is_taken(size: int) -> None:
+def test_invalid_size_is_rejected_before_allocation(size: int) -> None:
     buffer = ReceiveBuffer(100)
     with pytest.raises(InvalidFrame, match="limit is 100"):
         feed(buffer, size.to_bytes(4, "big", signed=True) + b"/")
@@ -121,7 +121,7 @@ def test_other_protocol_is_named_in_the_error(start: bytes, name: str) -> None:
         feed(ReceiveBuffer(100), start)
 
 
-def test_a_frame_over_the_limit_is_refused_even_when_it_is_there() -> None:
+def test_oversized_frame_is_rejected_when_complete() -> None:
     buffer = ReceiveBuffer(100)
     assert feed(buffer, framed(bytes(100))) == [bytes(100)]
     with pytest.raises(InvalidFrame, match="limit is 100"):

@@ -1,4 +1,4 @@
-"""Questions to a broker that wait for each other and go together."""
+"""Tests of items for a broker that are sent together in one request at a time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from odradek.client.errors import ClientError, Unreachable
 
 
 class Peer:
-    """Responds in capitals, when it is allowed to."""
+    """Broker that responds in upper case, once it is allowed to."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, list[str]]] = []
-        self.may_response = trio.Event()
+        self.may_respond = trio.Event()
         self.failure: Exception | None = None
 
     async def ask(self, broker_id: int, questions: Sequence[str]) -> list[str]:
         self.requests.append((broker_id, list(questions)))
-        await self.may_response.wait()
+        await self.may_respond.wait()
         if self.failure is not None:
             raise self.failure
         return [each.upper() for each in questions]
 
 
 async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str]:
-    """(broker, key, question) each, one after the other; who was refused has the error's text."""
+    """Submit (broker, key, item) tuples in order; returns results, or the texts of errors, by item."""
     responses: dict[str, str] = {}
 
     async def one(
@@ -45,7 +45,7 @@ async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str
             for each in questions:
                 nursery.start_soon(one, gathering, *each)
                 await trio.testing.wait_all_tasks_blocked()
-            peer.may_response.set()
+            peer.may_respond.set()
     return responses
 
 
@@ -69,9 +69,9 @@ async def test_request_has_one_item_per_key_in_order() -> None:
     assert len(responses) == 7
 
 
-async def test_a_request_has_a_limit() -> None:
+async def test_request_has_limit_of_items() -> None:
     peer = Peer()
-    peer.may_response.set()
+    peer.may_respond.set()
     async with trio.open_nursery() as nursery:
         gathering = RequestBatcher[str, str](peer.ask, nursery)
         async with trio.open_nursery() as nursery:
@@ -85,7 +85,7 @@ async def test_a_request_has_a_limit() -> None:
     ("failure", "expected"),
     [(Unreachable("nobody there"), "nobody there"), (KeyError("x"), "could not be reached")],
 )
-async def test_a_request_that_fails_fails_those_in_it(
+async def test_failed_request_fails_its_items(
     failure: Exception, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = Peer()
@@ -102,5 +102,5 @@ async def test_cancelled_caller_does_not_affect_others() -> None:
         with trio.move_on_after(0) as cancelled:
             await gathering.ask(2, "k", "a")
         assert cancelled.cancelled_caught
-        peer.may_response.set()
+        peer.may_respond.set()
         assert await gathering.ask(2, "l", "b") == "B"

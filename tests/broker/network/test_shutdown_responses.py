@@ -1,7 +1,5 @@
-"""Bytes that are being sent stay what they were: roll, deletion and truncation under a slow reader.
-
-A raw client asks for megabytes and reads none of them until the log was changed underneath.
-"""
+"""Tests of responses that are being sent during a roll, a deletion, a truncation, or the shutdown. A client
+requests megabytes and reads them only after the log has changed."""
 
 from __future__ import annotations
 
@@ -61,12 +59,12 @@ def test_response_being_sent_is_completed_at_shutdown(
         broker._call(wait_until_sending, broker)
         broker._call(change, broker)  # type: ignore[arg-type]
         if change is truncate:
-            fill(broker)  # other bytes where the old ones were
+            fill(broker)  # other bytes in place of the old ones
         assert numbers_in(receive_frame(sock)) == list(range(VALUES))
 
 
 def test_half_closed_client_gets_complete_response(broker: Broker) -> None:
-    """It has closed its side, and reads on."""
+    """The client has closed its side and still reads."""
     fill(broker)
     with ask_for_everything(broker) as sock:
         sock.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""A client that asks for a whole partition and does not read the response."""
+"""Client that fetches a whole partition and does not read the response."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ask_for_everything(broker: Broker) -> socket.socket:
 
 
 def numbers_in(response: bytes) -> list[int]:
-    """Values of a response, checked byte by byte."""
+    """Values of a response, which is checked byte by byte."""
     from odradek.protocol.records.records import decode
 
     view = memoryview(response)
@@ -82,7 +82,7 @@ def numbers_in(response: bytes) -> list[int]:
 
 
 async def wait_until_sending(broker: Broker) -> None:
-    """Until a slice of the partition's segment is pinned by the answer."""
+    """Wait until a slice of the partition's segment is pinned by the response."""
     log = (await broker.node.partitions.get("t", None, 0)).log
     while not any(segment.file.pins for segment in log.segments):
         await trio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Whose quota a client has, how its rate is measured, and how long it waits (KIP-13, KIP-546)."""
+"""Tests of client quotas: which quota applies, the measured rate, and the throttle time (KIP-13, KIP-546)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL: dict[tuple[tuple[str, str | None], ...], float] = {
     (("client-id", "c"),): 7,
     (("client-id", None),): 8,
 }
-"""Every kind of entity that the client c of the user u is part of, in order of precedence."""
+"""Entities of client c of user u, in order of precedence."""
 
 
 def quotas(limits: dict[tuple[tuple[str, str | None], ...], float]) -> ClientQuotas:
@@ -71,8 +71,8 @@ def test_quota_is_shared_within_entity_and_default_is_not() -> None:
 
 
 def test_throttle_time_brings_the_average_to_the_quota() -> None:
-    """1,000 bytes a second over 10 s: twice that at once takes as long again; what is older than all
-    windows does not count."""
+    """With 1,000 bytes per second over 10 s, twice the quota is throttled for another 10 s. Samples older than
+    all windows do not count."""
     made = quotas({(("user", "u"),): 1000.0})
     assert made.record(PRODUCER_BYTE_RATE, "u", "c", 10_000, 0) == 0
     assert made.record(PRODUCER_BYTE_RATE, "u", "c", 10_000, 0) == 10_000
@@ -122,7 +122,7 @@ def test_changed_quota_keeps_recorded_usage() -> None:
         ([(0, 100)], 60_000, 0, 10_000),
     ],
 )
-def test_the_rate_is_over_all_windows_but_one_at_least(
+def test_rate_covers_all_windows_but_the_current_one(
     events: list[tuple[int, float]], now_ms: int, rate: float, window_ms: float
 ) -> None:
     measured = Rate(11, 1000)
@@ -141,7 +141,7 @@ def test_idle_client_state_is_removed() -> None:
 
 
 def test_throttle_time_is_limited_to_the_field() -> None:
-    """By an answer, in ms: a quota of a byte a second is how one shuts a client out."""
+    """The field is in ms. A quota of one byte per second, which blocks a client, would exceed it."""
     made = ClientQuotas(samples=11, window_ms=1000)
     tiny = {PRODUCER_BYTE_RATE: 1.0, CONTROLLER_MUTATION_RATE: 5e-324}
     made.update({(("user", "u"),): tiny})

@@ -1,4 +1,4 @@
-"""Connection creation rates by address (KIP-612)."""
+"""Tests of connection creation rates by address (KIP-612)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATE = {"connection_creation_rate": 2.0}
 
 
 def quotas(**limits: float) -> ConnectionQuotas:
-    """By address, with `_` for dots; `default` for all others."""
+    """Rates by address, with `_` for a dot; `default` is for all other addresses."""
     made = ConnectionQuotas(samples=2, window_ms=1000)
     made.update(
         {
@@ -29,7 +29,7 @@ def quotas(**limits: float) -> ConnectionQuotas:
     return made
 
 
-def test_each_address_has_a_rate_of_its_own() -> None:
+def test_rate_applies_to_each_address() -> None:
     made = quotas(default=1, _10_0_0_9=3)
     for each in ("10.0.0.1", "10.0.0.2", "::1"):
         assert made.record(each, 0) == 0
@@ -53,7 +53,7 @@ def test_rejected_connections_are_not_recorded() -> None:
     assert made.record("10.0.0.1", 2000) == 0
 
 
-def test_an_address_may_be_written_in_several_ways() -> None:
+def test_address_matches_in_any_spelling() -> None:
     made = quotas(_10_0_0_9=1)
     assert made.record("::ffff:10.0.0.9", 0) == 0
     assert made.record("10.0.0.9", 0) > 0
@@ -76,8 +76,8 @@ def test_connection_above_the_rate_is_closed() -> None:
         values = {"entries": [entry], "validate_only": False}
         response = client.ask(apis.ALTER_CLIENT_QUOTAS, 1, values)
         assert response.entries[0].error_code is ErrorCode.none, response.entries[0].error_message
-        for _ in range(6):  # 2 a second, over 3 s
+        for _ in range(6):  # 2 per second, over 3 s
             with RawClient(broker.bootstrap) as another:
                 another.ask(apis.API_VERSIONS, 0, {})
         assert seconds_until_closed((host, int(port))) > 0.1
-        client.ask(apis.API_VERSIONS, 0, {})  # who is in stays
+        client.ask(apis.API_VERSIONS, 0, {})  # existing connections stay open

@@ -1,4 +1,4 @@
-"""Throttling of clients with quotas on a running broker."""
+"""Tests of the throttling of clients with quotas on a running broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.raw_requests import connect, read_correlation_ids
 from tests.support.records import batch_of_size
 
 QUOTA = 20_000.0
-"""A second, and at once: of two windows of a second, one counts in full."""
+"""Bytes per second, and the burst: of two windows of a second, one counts in full."""
 
 
 broker = broker_fixture(topics={"t": 1, "small": 1}, configs={"quota.window.num": "2"})
@@ -57,7 +57,7 @@ def produce_throttle_ms(
 def fetch(
     client: RawClient, topic: str = "t", *, max_bytes: int = 1 << 20, replica_id: int = -1
 ) -> tuple[int, int]:
-    """For how long the client is throttled, in ms, and how many bytes of records it got."""
+    """Throttle time in ms, and the number of bytes of records."""
     asked = {
         "partition": 0,
         "current_leader_epoch": -1,
@@ -116,7 +116,7 @@ def create_topics(client: RawClient, *names: str, version: int = 7) -> Any:
 
 @pytest.mark.parametrize("version", [5, 7])
 def test_mutations_above_quota_are_throttled(client: RawClient, version: int) -> None:
-    """KIP-599: 11 at once, and then 1 in a tenth of a second."""
+    """KIP-599: a burst of 11, then one in 100 ms."""
     set_client_quotas(client, controller_mutation_rate=10.0)
     names = [f"{each}-{version}" for each in range(11)]
     response = create_topics(client, *names, version=version)
@@ -144,7 +144,7 @@ def test_client_within_quota_is_not_throttled(client: RawClient) -> None:
     assert seconds_to_response(client) < 1
 
 
-def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None:
+def test_fetch_returns_at_most_a_burst(client: RawClient) -> None:
     for _ in range(8):
         produce_throttle_ms(client, 8_000, topic="small")
     set_client_quotas(client, consumer_byte_rate=QUOTA)
@@ -157,13 +157,13 @@ def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None
     assert seconds_to_response(client) >= again_ms / 1000 * 0.9
 
 
-def test_what_replicas_fetch_is_free(client: RawClient) -> None:
+def test_follower_fetches_are_not_throttled_by_client_quotas(client: RawClient) -> None:
     set_client_quotas(client, consumer_byte_rate=1.0)
     assert fetch(client, replica_id=7)[0] == 0, "refused, for it is none, and not throttled"
 
 
 def test_request_percentage_throttles(client: RawClient) -> None:
-    """A hundredth of a per cent of it is a tenth of a millisecond a second."""
+    """0.01% is 0.1 ms per second."""
     set_client_quotas(client, request_percentage=0.01)
     wait_ms = 0
     for _ in range(200):
@@ -209,7 +209,7 @@ def test_removed_quotas_do_not_close_waiting_connection(broker: Broker, client: 
     assert broker._call(ask)[4:8] == bytes(4)
 
 
-def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
+def test_quotas_are_described_after_alteration(client: RawClient) -> None:
     set_client_quotas(client, producer_byte_rate=QUOTA)
     response = client.ask(
         apis.DESCRIBE_CLIENT_QUOTAS,

@@ -1,4 +1,4 @@
-"""A partition table that runs over the log manager, and the cluster's image that it follows."""
+"""Partition table with a log manager, and the metadata image that it applies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE = 1
 
 
 class Cluster:
-    """An image, and the table that follows it."""
+    """Metadata image, and the partition table that applies its changes."""
 
     def __init__(self, logs: LogManager) -> None:
         self.image = MetadataImage()

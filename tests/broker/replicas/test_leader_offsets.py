@@ -1,4 +1,4 @@
-"""ListOffsets and DeleteRecords of a leader with other replicas."""
+"""Tests of ListOffsets and DeleteRecords on a leader with other replicas."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def ask(on: Stage, timestamp: int, *, replica_id: int = CONSUMER, version:
     return found
 
 
-async def elected_again(on: Stage) -> None:
-    """With two records of before, of which one is known to be replicated."""
+async def new_leader(on: Stage) -> None:
+    """New leader with two records of an earlier epoch, of which one is known to be replicated."""
     on.append()
     on.append()
     await on.follow(1)
@@ -53,7 +53,7 @@ async def elected_again(on: Stage) -> None:
     [
         (LATEST, 9, ErrorCode.offset_not_available),
         (LATEST, 4, ErrorCode.leader_not_available),
-        (MAX_TIMESTAMP, 9, ErrorCode.none),  # of the record that is replicated
+        (MAX_TIMESTAMP, 9, ErrorCode.none),  # of the replicated record
         (2**60, 9, ErrorCode.offset_not_available),
         (EARLIEST, 9, ErrorCode.none),
     ],
@@ -62,7 +62,7 @@ async def test_latest_offset_waits_for_high_watermark_of_epoch(
     timestamp: int, version: int, error: ErrorCode
 ) -> None:
     async with stage() as on:
-        await elected_again(on)
+        await new_leader(on)
         assert (await ask(on, timestamp, version=version))["error_code"] == error
         await on.follow(2, epoch=EPOCH + 1)
         assert (await ask(on, timestamp, version=version))["error_code"] == ErrorCode.none
@@ -70,7 +70,7 @@ async def test_latest_offset_waits_for_high_watermark_of_epoch(
 
 async def test_follower_gets_log_end_offset_as_latest() -> None:
     async with stage() as on:
-        await elected_again(on)
+        await new_leader(on)
         for replica_id in (OTHER, DEBUGGER):
             assert (await ask(on, LATEST, replica_id=replica_id))["offset"] == 2
         on.partition.update(replace(on.image, leader=OTHER, leader_epoch=11, partition_epoch=7))
@@ -84,7 +84,7 @@ async def test_follower_gets_log_end_offset_as_latest() -> None:
 async def test_offset_found_before_leader_change_is_not_returned(
     monkeypatch: pytest.MonkeyPatch, timestamp: int, leads_again: bool
 ) -> None:
-    """The search goes to the disk; what it found there may be cut off, and other records in its place."""
+    """The search reads the disk; the records may be truncated and replaced meanwhile."""
     async with stage() as on:
         on.append()
         await on.follow(1)
@@ -124,7 +124,7 @@ async def delete_before(on: Stage, offset: int, timeout_s: float) -> dict[str, A
 
 
 async def replicated(on: Stage, known: bool = True) -> None:
-    """Two records, and where the follower's log starts, if that is `known`."""
+    """Leader with two replicated records, and the log start offset of the follower if it is `known`."""
     on.append()
     on.append()
     await on.follow(2)

@@ -1,4 +1,4 @@
-"""The table of partitions over a log manager: what follows the image, and when."""
+"""Tests of the partition table: how and when it applies the metadata image."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ async def test_opening_waits_for_pause_up_to_limit(clock: VirtualClock) -> None:
 async def test_settle_waits_for_partitions_to_open(
     clock: VirtualClock,
 ) -> None:
-    """Only the background task would open it."""
-    for _ in range(10):  # the first of both
+    """They are opened only by the background task."""
+    for _ in range(10):  # the first of the two
         async with running(clock) as (cluster, logs):
             for number in range(OPENED_AT_ONCE):
                 cluster.create(f"t{number}", UUID(int=1 + number))
@@ -61,7 +61,7 @@ async def test_settle_waits_for_partitions_to_open(
 async def test_topic_deleted_during_opening_is_removed(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the background, though a client had it opened before."""
+    """It is removed in the background, even if a request opened it before."""
     try_to_open = PartitionTable._try_to_open
     async with running(clock) as (cluster, logs):
 
@@ -107,7 +107,7 @@ async def test_replica_reassigned_during_opening_is_deleted(clock: VirtualClock)
 async def test_waiting_request_gets_error_of_removed_replica(
     clock: VirtualClock,
 ) -> None:
-    """As Kafka: a client of one that others have asks who leads it."""
+    """As in Kafka: the client looks for the leader of a partition that other brokers have."""
     async with running(clock) as (cluster, _):
         for topic, id in (("t", ONE), ("u", TWO)):
             cluster.create(topic, id)
@@ -149,7 +149,7 @@ async def test_failure_of_one_partition_does_not_affect_others(
 
 @pytest.mark.parametrize("error", [DiskFull("full"), NoDescriptors("none")])
 async def test_replica_on_full_disk_is_created_later(clock: VirtualClock, error: Exception) -> None:
-    """No request opens a follower's log, and the directory is not reported as failed."""
+    """Requests do not open the log of a follower, and the directory is not reported as failed."""
     async with running(clock) as (cluster, logs):
         create, fails = logs.create, True
 
@@ -170,7 +170,7 @@ async def test_replica_on_full_disk_is_created_later(clock: VirtualClock, error:
 async def test_returning_replica_is_created_despite_failed_directory(
     clock: VirtualClock,
 ) -> None:
-    """It was here at the start, and was deleted since: its log is in no directory that is offline."""
+    """The replica existed at the start and was deleted since, so it has no log in the offline directory."""
     world = World(clock=clock)
     async with world.running() as logs:
         await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id)
@@ -192,8 +192,8 @@ async def test_returning_replica_is_created_despite_failed_directory(
 async def test_replica_deleted_with_failing_one_can_return(
     clock: VirtualClock,
 ) -> None:
-    """Everything is taken off a broker whose disk failed, and given back: what was on the other disk is
-    in no directory that is offline."""
+    """All replicas are removed from a broker with a failed directory, and assigned again. A replica of the
+    other directory has no log in the offline directory."""
     world = World(clock=clock)
     async with world.running() as logs:
         for topic, id, home in zip("tu", (ONE, TWO), logs.homes(), strict=True):

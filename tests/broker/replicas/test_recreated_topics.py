@@ -1,4 +1,4 @@
-"""Topics of one name, one after the other: a replica of the one has nothing of the other's."""
+"""Tests of recreated topics: a replica has no records of an earlier topic with the same name."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ async def test_log_of_deleted_topic_is_not_used_by_recreated_topic(
 async def test_log_without_topic_id_gets_id_of_topic_that_opens_it(
     clock: VirtualClock,
 ) -> None:
-    """A crash has left it, between its directory and the file that says so; what it has from then on is
-    not the next topic's of that name."""
+    """A crash between the creation of the directory and of partition.metadata leaves such a log. Its records
+    are not used by the next topic of that name."""
     world = World(clock=clock)
     world.files.make_directory(A / "t-0")
     async with running(clock, world) as (cluster, logs):
@@ -77,12 +77,12 @@ async def test_log_that_gets_topic_id_during_move_is_not_used_by_recreated_topic
         assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
 
 
-@pytest.mark.parametrize("known", [THREE, ONE, TWO], ids=["neither", "the old one", "the new one"])
+@pytest.mark.parametrize("known", [THREE, ONE, TWO], ids=["neither", "old topic", "new topic"])
 @pytest.mark.parametrize("away", [0, 1])
 async def test_returning_directory_with_deleted_topic_has_a_stray_log(
     clock: VirtualClock, away: int, known: Any
 ) -> None:
-    """Whichever is found first. It has two where the cluster has made the topic anew once more."""
+    """The order of the directories does not matter. There are two stray logs if the topic was recreated again."""
     world = World(clock=clock)
     async with world.running() as logs:
         log = await logs.create("t", 0, ONE, directory_id=logs.homes()[away].directory.id)
@@ -123,7 +123,7 @@ async def test_topic_recreated_after_directory_failure_uses_another_directory(
 async def test_failed_log_of_deleted_topic_does_not_block_recreated_topic(
     clock: VirtualClock, copy: str
 ) -> None:
-    """It is in two directories; or a move's copy is all there is, while a directory is offline."""
+    """The old replica is in two directories, or only its future replica exists while a directory is offline."""
     world = World(clock=clock, paths=(Path("/m"), A, B))
     async with world.running() as logs:
         log = await logs.create("t", 0, ONE, directory_id=logs.homes()[1].directory.id)
@@ -162,19 +162,19 @@ async def test_damaged_partition_metadata_fails_recreated_topic(
 async def test_lookup_by_topic_id_does_not_return_recreated_topic(
     clock: VirtualClock,
 ) -> None:
-    """Not even who waited for another one that opened it."""
+    """Also if it waited for another request that opened the partition."""
     async with running(clock) as (cluster, logs):
-        create, going_on, told = logs.create, trio.Event(), []
+        create, may_continue, errors = logs.create, trio.Event(), []
 
         async def slow(*names: Any, **more: Any) -> PartitionLog:
             made = await create(*names, **more)
-            await going_on.wait()
+            await may_continue.wait()
             return made
 
         async def ask() -> None:
             with pytest.raises((UnknownTopicId, UnknownPartition)) as refusal:
                 await cluster.table.get(None, ONE, 0)
-            told.append(refusal.type)
+            errors.append(refusal.type)
 
         logs.create = slow  # type: ignore[method-assign]
         cluster.create("t", ONE)
@@ -185,6 +185,6 @@ async def test_lookup_by_topic_id_does_not_return_recreated_topic(
             await trio.testing.wait_all_tasks_blocked()
             cluster.delete(ONE)
             cluster.create("t", TWO)
-            going_on.set()
-        assert told == [UnknownPartition, UnknownTopicId]
+            may_continue.set()
+        assert errors == [UnknownPartition, UnknownTopicId]
         assert (await cluster.table.get(None, TWO, 0)).topic_id == TWO

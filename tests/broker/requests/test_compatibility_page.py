@@ -1,4 +1,4 @@
-"""docs/compatibility.md matches the table of APIs."""
+"""Test that docs/compatibility.md matches the table of APIs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from odradek.broker.requests.compatibility_page import page
 
 
-def test_the_page_is_current() -> None:
+def test_compatibility_page_matches_table() -> None:
     written = Path(__file__).parents[3] / "docs" / "compatibility.md"
     assert written.read_text() == page(), (
         "run python -m odradek.broker.requests.compatibility_page > the page"

@@ -1,4 +1,4 @@
-"""Responses of many items: equal bytes, and passes of the event loop."""
+"""Tests of responses of many items: same bytes as in one step, and passes of the event loop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RESOURCE = {"resource_type": 2, "resource_name": "t", "pattern_type": 4}
 STATE = {"transactional_id": "x" * 200, "producer_id": 2**40, "transaction_state": "Ongoing"}
 
 
-class Ticking(VirtualClock):
-    """A ms passes whenever it is looked at."""
+class TickingClock(VirtualClock):
+    """Clock that advances by 1 ms at each reading."""
 
     def monotonic(self) -> float:
         self._now += 0.001
@@ -31,7 +31,7 @@ class Ticking(VirtualClock):
 
 
 @pytest.mark.parametrize("version", apis.DESCRIBE_ACLS.versions)
-def test_acls_that_were_written_one_by_one(version: int) -> None:
+def test_acls_are_encoded_item_by_item(version: int) -> None:
     write_rule = response_item_writer(29, version, "resources", "acls")
     write_resource = response_item_writer(29, version, "resources")
     rules = [{**RULE, "host": f"h{number}"} for number in range(300)]
@@ -42,20 +42,20 @@ def test_acls_that_were_written_one_by_one(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", apis.LIST_TRANSACTIONS.versions)
-def test_transactions_that_were_written_one_by_one(version: int) -> None:
+def test_transactions_are_encoded_item_by_item(version: int) -> None:
     write = response_item_writer(66, version, "transaction_states")
     whole = {"error_code": 0, "unknown_state_filters": ["x"], "transaction_states": [STATE] * 200}
     parts = {**whole, "transaction_states": Encoded([write(STATE)] * 200)}
     assert write_response(66, version, parts) == write_response(66, version, whole)
 
 
-def test_only_an_array_of_structs_is_written_one_by_one() -> None:
+def test_only_arrays_of_structs_are_encoded_item_by_item() -> None:
     with pytest.raises(AssertionError, match="unknown_state_filters is no array of structs"):
         response_item_writer(66, 0, "unknown_state_filters")
 
 
-async def test_encoding_passes_the_loop() -> None:
-    """A step of 5 ms is long enough, whether items are told or passed over."""
+async def test_encoding_yields_to_event_loop() -> None:
+    """After 5 ms, also for items that are left out."""
     made, turns = 0, []
 
     def items() -> Iterator[Any]:
@@ -72,7 +72,7 @@ async def test_encoding_passes_the_loop() -> None:
     write = response_item_writer(66, 0, "transaction_states")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
-        found = await written(items(), write, Ticking())
+        found = await written(items(), write, TickingClock())
         nursery.cancel_scope.cancel()
     assert found == [write(STATE)] * 50
     steps = [after - before for before, after in pairwise(turns)]
@@ -80,7 +80,7 @@ async def test_encoding_passes_the_loop() -> None:
     assert made == 100
 
 
-def test_a_search_for_few_acls_says_when_time_passed() -> None:
+def test_search_for_few_acls_yields_to_event_loop() -> None:
     image = with_acls(*(replace(LITERAL, resource_name=f"t{number}") for number in range(50)))
     one = AclFilter(2, "t7", 3, None, None, 1, 1)
     found = list(find_acls(image, one))

@@ -1,4 +1,4 @@
-"""Authorization by a controller before its ACLs are loaded."""
+"""Tests of the authorization by a controller before its ACLs are loaded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ START_SECONDS = 20
 
 
 class SlowNode(Node):
-    """One that has much to recover."""
+    """Node with many logs to recover."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -86,7 +86,7 @@ async def alter(address: Address) -> ErrorCode:
     return code
 
 
-async def test_while_logs_are_recovered_the_acls_hold(tmp_path: Path) -> None:
+async def test_acls_apply_during_log_recovery(tmp_path: Path) -> None:
     broker = Broker(configs={**COMBINED_CONFIGS, **AUTHORIZED}, data=tmp_path)
     async with broker:
         metadata, entropy = broker.node.metadata, broker.node.seams.entropy
@@ -109,7 +109,7 @@ async def test_while_logs_are_recovered_the_acls_hold(tmp_path: Path) -> None:
 def start_one_of_three(
     talk: Callable[[Nodes, BrokerConnection], Awaitable[None]], **configs: str
 ) -> None:
-    """`talk` to a controller that has no majority yet, as an anonymous client."""
+    """Run `talk` as an anonymous client of a controller without a majority."""
     roles = dict.fromkeys((1, 2, 3), CONTROLLER)
 
     async def main(nodes: Nodes) -> None:
@@ -130,7 +130,7 @@ async def connect(nodes: Nodes, nursery: trio.Nursery) -> BrokerConnection:
 
 
 def test_controller_denies_before_acls_are_loaded() -> None:
-    """But what a quorum is made by: else it would never know."""
+    """Except quorum requests, without which the ACLs could not be loaded."""
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
         responses: list[Any] = []
@@ -149,7 +149,7 @@ def test_controller_denies_before_acls_are_loaded() -> None:
 
 
 def test_wait_for_acls_times_out() -> None:
-    """The quorum may never have a majority: a client that is told nothing asks again, and again."""
+    """The quorum may never have a majority. The client is disconnected and tries another controller."""
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
         with trio.fail_after(TIMEOUT_SECONDS + 1), pytest.raises(Unreachable):
@@ -164,7 +164,7 @@ def test_wait_for_acls_times_out() -> None:
 
 
 def test_super_users_do_not_wait_for_acls() -> None:
-    """No ACL is about them; and who would find out why there is no majority has to be answered."""
+    """ACLs do not apply to them, and administrators must be able to find out why there is no majority."""
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
         with trio.fail_after(1):

@@ -1,4 +1,4 @@
-"""What ACLs add up to: StandardAuthorizer's rules, one by one, and against the rules spelt out."""
+"""Tests of the rules of StandardAuthorizer, one by one and against a reference implementation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_allow_everyone_ends_with_the_first_acl_about_the_resource() -> None:
     assert authorizer.allows(ALICE, HERE, READ, AclResource.GROUP, "t")
 
 
-def test_an_acl_is_for_one_principal_one_host_and_one_operation() -> None:
+def test_acl_applies_to_principal_host_and_operation() -> None:
     authorizer = with_acls(acl(host=HERE))
     assert allows(authorizer)
     assert not allows(authorizer, host=THERE)
@@ -86,7 +86,7 @@ def test_an_acl_is_for_one_principal_one_host_and_one_operation() -> None:
 
 @pytest.mark.parametrize("spelt", ["0:0:0:0:0:0:0:1", "::1", "0000::0001", "::1%lo"])
 def test_host_matches_in_any_spelling(spelt: str) -> None:
-    """By Java, all of it: only such an ACL holds in Apache Kafka."""
+    """Apache Kafka matches only Java's full spelling of an IPv6 address."""
     anywhere = acl(AclOperation.ALL)
     for authorizer in (with_acls(acl(host=spelt)), with_acls(acl(host=spelt), anywhere)):
         assert allows(authorizer, host="::1")
@@ -97,7 +97,7 @@ def test_host_matches_in_any_spelling(spelt: str) -> None:
     assert not allows(with_acls(acl(host=spelt)), host="node-1")
 
 
-def test_denying_wins_whichever_comes_first() -> None:
+def test_deny_takes_precedence_in_any_order() -> None:
     everything = acl(AclOperation.ALL, "*", principal="User:*")
     denied = acl(READ, "t", deny=True)
     for order in ((everything, denied), (denied, everything)):
@@ -127,7 +127,7 @@ def test_allow_implies_operations_and_deny_does_not(
     assert allows(authorizer, implies)
 
 
-def test_patterns() -> None:
+def test_resource_patterns_match_names() -> None:
     authorizer = with_acls(acl(name="pre-", prefixed=True), acl(name="lit"), acl(WRITE, "*"))
     assert allows(authorizer, name="pre-")
     assert allows(authorizer, name="pre-fix")
@@ -137,14 +137,14 @@ def test_patterns() -> None:
     assert allows(authorizer, WRITE, "literal")
 
 
-def test_decisions_are_forgotten_when_acls_change() -> None:
+def test_cached_decisions_are_removed_when_acls_change() -> None:
     authorizer = with_acls()
     assert not allows(authorizer)
     authorizer.load([acl()])
     assert allows(authorizer)
 
 
-def test_changes_lead_to_what_loading_all_would() -> None:
+def test_incremental_changes_equal_full_load() -> None:
     source = random.Random(3)
     changed, there = Authorizer(), [acl(), acl()]
     changed.load(there)
@@ -175,7 +175,7 @@ def test_changes_lead_to_what_loading_all_would() -> None:
         )
 
 
-def test_any_topic() -> None:
+def test_authorization_for_any_topic() -> None:
     def any_topic(*acls: Acl, **options: object) -> bool:
         return with_acls(*acls, **options).allows_any(ALICE, HERE, WRITE, TOPIC)
 
@@ -196,8 +196,10 @@ def test_any_topic() -> None:
     assert any_topic(acl(WRITE, "*"), acl(WRITE, "t", deny=True))
 
 
-def spelt_out(acls: list[Acl], question: tuple[str, str, AclOperation, str], default: bool) -> bool:
-    """The rules without an index."""
+def reference_decision(
+    acls: list[Acl], question: tuple[str, str, AclOperation, str], default: bool
+) -> bool:
+    """Decision by the rules without an index."""
     principal, host, operation, name = question
     about = [
         each
@@ -249,11 +251,11 @@ def test_authorizer_matches_reference_rules() -> None:
         for operation in (READ, WRITE, DESCRIBE):
             for name in ("a", "ab", "abcd", "b", "c"):
                 question = (ALICE, HERE, operation, name)
-                expected = spelt_out(acls, question, default)
+                expected = reference_decision(acls, question, default)
                 assert allows(authorizer, operation, name) == expected, (acls, question)
 
 
-def test_super_users() -> None:
+def test_super_users_are_allowed_everything() -> None:
     assert parse_super_users(" User:a ; User:CN=x,O=y;") == {"User:a", "User:CN=x,O=y"}
     with pytest.raises(ConfigError):
         parse_super_users("User:a;b")
