@@ -330,11 +330,8 @@ class Partition:
             except NotEnoughReplicas:
                 # A committed duplicate is not appended again. (Kafka rejects it; its producer then
                 # treats it as never written, and the following batches as out of order.)
-                before = (
-                    self.log.find_committed_duplicate(records)
-                    if origin is AppendOrigin.CLIENT
-                    else None
-                )
+                is_client = origin is AppendOrigin.CLIENT
+                before = self.log.find_committed_duplicate(records) if is_client else None
                 if before is None:
                     raise
                 return before
