@@ -30,14 +30,14 @@ from odradek.storage.compaction.compaction_plan import (
 )
 from odradek.storage.compaction.key_hash import KeyHash
 from odradek.storage.compaction.offset_map import SLOT_BYTES, OffsetMap
-from odradek.storage.compaction.page_rewriting import Rewriting
+from odradek.storage.compaction.page_rewriting import RewrittenPage
 from odradek.storage.compaction.record_columns import BatchPage, read_pages
 from odradek.storage.compaction.record_filter import (
     ActiveProducers,
-    Circumstances,
     KnownKeys,
-    decided,
-    judge,
+    PassInputs,
+    filter_page,
+    find_void_batches,
 )
 from odradek.storage.compaction.segment_grouping import SegmentSizes
 from odradek.storage.log import offset_index
@@ -61,17 +61,17 @@ slots takes long."""
 
 def clean(files: Files, plan: CompactionPlan) -> Iterator[CompactionStep]:
     """Run the pass that `plan` describes. Raises OSError, and KafkaError for a corrupt log."""
-    return _Pass(files, plan).steps()
+    return _CleanerPass(files, plan).steps()
 
 
-class _Pass:
+class _CleanerPass:
     def __init__(self, files: Files, plan: CompactionPlan) -> None:
         self._files = files
         self._plan = plan
         self._statistics = CompactionStatistics()
-        self._given = Circumstances(plan.now_ms, plan.end, ActiveProducers(plan.producers))
+        self._inputs = PassInputs(plan.now_ms, plan.end, ActiveProducers(plan.producers))
         self._hash = KeyHash(plan.seed)
-        # No more slots than the dirty part can have keys.
+        # At most as many slots as the dirty range can have keys.
         slots = min(
             plan.map_bytes // SLOT_BYTES,
             int((plan.end - plan.first_dirty + 1) / plan.map_load) + 2,
@@ -87,12 +87,12 @@ class _Pass:
             yield from self._rewrite(group, known, transactions)
         yield CompactionFinished(end_offset, self._statistics)
 
-    # The map of keys
+    # Offset map
 
     def _read_keys(self) -> Generator[CompactionStep, None, KnownKeys]:
         """Read the dirty part into the offset map, until its end or until the map is full."""
         plan, statistics = self._plan, self._statistics
-        # Without those that ended before: their markers are not read.
+        # Transactions that ended before the dirty range are omitted: their markers are not read.
         transactions = CleanedTransactions(
             each for each in plan.aborted if each.last_offset >= plan.first_dirty
         )
@@ -140,7 +140,7 @@ class _Pass:
 
     def _put_keys(self, page: BatchPage, transactions: CleanedTransactions) -> int | None:
         """Store the keys of a page; if the map becomes full, returns the last offset that it covers."""
-        is_void = decided(page, transactions)
+        is_void = find_void_batches(page, transactions)
         records = page.records(~is_void & ~page.is_control)
         self._statistics.mapped_records += len(records)
         is_wanted = (records.key_size >= 0) & (records.offset >= self._plan.first_dirty)
@@ -158,7 +158,7 @@ class _Pass:
             done += free_slots
         return None
 
-    # Rewriting
+    # RewrittenPage
 
     def _groups(self, end_offset: int) -> list[list[SegmentSizes]]:
         plan = self._plan
@@ -172,7 +172,7 @@ class _Pass:
             for base_offset, size in plan.segments
             if base_offset < end_offset
         ]
-        return segment_grouping.group(
+        return segment_grouping.group_segments(
             sizes, segment_bytes=plan.segment_bytes, index_bytes=plan.index_bytes, end=plan.end
         )
 
@@ -202,14 +202,14 @@ class _Pass:
         transactions: CleanedTransactions,
         target: CleanedSegmentWriter,
     ) -> CompactionProgress:
-        verdict = judge(page, known, self._given, transactions)
-        written = target.append(Rewriting(page, verdict, self._plan.horizon_ms), transactions)
+        filtered = filter_page(page, known, self._inputs, transactions)
+        written = target.append(RewrittenPage(page, filtered, self._plan.horizon_ms), transactions)
         statistics = self._statistics
         statistics.bytes_read += page.size
         statistics.bytes_written += written
         statistics.records_read += int(page.record_count.sum())
-        statistics.records_written += int(verdict.kept_count.sum())
-        statistics.records_without_key += verdict.without_key
+        statistics.records_written += int(filtered.kept_count.sum())
+        statistics.records_without_key += filtered.without_key
         return CompactionProgress(page.size, written)
 
     # Files
@@ -244,7 +244,7 @@ class CleanedSegmentWriter:
         self._unsynced_bytes = 0
         self.has_transaction_index = False
 
-    def append(self, result: Rewriting, transactions: CleanedTransactions) -> int:
+    def append(self, result: RewrittenPage, transactions: CleanedTransactions) -> int:
         """Append the result of a page, and the aborted transactions whose markers are kept; the
         number of bytes."""
         for each in transactions.retained:

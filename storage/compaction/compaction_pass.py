@@ -128,7 +128,7 @@ class CompactionPass:
         return worker.run(clean, plan)
 
     async def _last_batches(self) -> ProducerLastBatches:
-        """Last batch of each producer, collected on the loop in parts that let other tasks run."""
+        """Last batch of each producer, collected on the loop in parts, so that other tasks can run."""
         found = ProducerLastBatches()
         for count, (producer_id, entry) in enumerate(list(self.which.producers.active.items())):
             last_offset = entry.batches[-1].last_offset if entry.batches else MARKER_ALONE
@@ -159,7 +159,7 @@ class CompactionPass:
         )
 
     def _check(self) -> None:
-        """Raise CleaningAborted unless the log is still as planned."""
+        """Raise CleaningAborted if the log no longer matches the plan."""
         which = self.which
         if which.failure is not None:
             raise CleaningAborted(f"the log is offline: {which.failure}")
@@ -174,7 +174,7 @@ class CompactionPass:
             self._generation = which.generation
 
     async def _swap(self, made: SegmentReplacement) -> None:
-        """Swap new segments in, in the order of segment_swap.py; cancellation waits for the end. Raises
+        """Replace the segments, in the order of segment_swap.py; cancellation waits for the end. Raises
         CleaningAborted, OSError, LogFailed."""
         old = self._left[: len(made.replaced)]
         assert [segment.base_offset for segment in old] == list(made.replaced)

@@ -13,6 +13,7 @@ from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.transaction_index import AbortedTransaction
 
 MARKER_ALONE = -1
+"""Last offset of a producer whose last append was a transaction marker."""
 
 
 @value_class
@@ -43,10 +44,10 @@ class CompactionPlan:
     now_ms: int
     delete_retention_ms: int
     aborted: Sequence[AbortedTransaction]
-    """All that were aborted and have something below `end`."""
+    """Aborted transactions that start below `end`."""
     producers: ProducerLastBatches
     seed: bytes
-    """Random and secret: for the hashes of keys."""
+    """Random and secret seed of the key hash."""
     map_bytes: int
     map_load: float
     page_bytes: int
@@ -68,7 +69,7 @@ class CompactionProgress:
     bytes_read: int
     bytes_written: int = 0
     is_mapping: bool = False
-    """Whether it still reads for the map of keys, and rewrites nothing yet."""
+    """Whether the pass still builds the offset map."""
 
 
 @value_class
@@ -99,7 +100,7 @@ class CompactionStatistics:
 
 @value_class
 class CompactionFinished:
-    """Last step: everything below `end_offset` is clean."""
+    """Last step: the log is clean below `end_offset`."""
 
     end_offset: int
     statistics: CompactionStatistics = field(default_factory=CompactionStatistics)

@@ -1,7 +1,6 @@
-"""Choice of the log to compact and of its dirty part (Kafka's LogCleanerManager), as functions without
-I/O.
+"""Dirty range of a log, which the next compaction pass cleans (Kafka's LogCleanerManager), without I/O.
 
-A log is clean up to `cleaned_to`. The dirty part ends at the first segment that may not be compacted:
+A log is clean up to `cleaned_to`. The dirty range ends at the first segment that may not be compacted:
 the active segment, a segment at or past the last stable offset, a segment with a record younger than
 `min.compaction.lag.ms`, or, unlike in Kafka, a segment that is not durable: a record must not replace
 older ones while a power failure could remove it.
@@ -30,7 +29,7 @@ class CleanableSegment(Protocol):
 
 @value_class
 class LogBounds:
-    """Log start, end of the stable and durable part, and clean part of a log."""
+    """Offsets of a log: start, last stable offset, durable up to, end, and clean up to."""
 
     start: int
     last_stable: int
@@ -41,7 +40,7 @@ class LogBounds:
 
 @value_class
 class DirtyRange:
-    """Dirty part of a log: offsets [first_dirty, end); `end` is the base offset of a segment."""
+    """Dirty range of a log: offsets [first_dirty, end); `end` is the base offset of a segment."""
 
     first_dirty: int
     end: int
@@ -69,10 +68,10 @@ def first_dirty(bounds: LogBounds) -> int:
     return cleaned_to
 
 
-def survey(
+def find_dirty_range(
     segments: Sequence[CleanableSegment], bounds: LogBounds, config: LogConfig, now_ms: int
 ) -> DirtyRange:
-    """Dirty part of a log with these segments, the last of which is active."""
+    """Dirty range of a log with these segments, the last of which is active."""
     first = first_dirty(bounds)
     sealed = segments[:-1]
     ends = [segment.base_offset for segment in segments[1:]]

@@ -38,7 +38,7 @@ class CleanerStatistics:
     """Statistics of the log cleaner; Kafka's metric names in brackets."""
 
     passes: int = 0
-    given_up: int = 0
+    aborted: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     max_dirty_ratio: float = 0.0
@@ -172,7 +172,7 @@ class LogCleaner:
         for which in self._services.logs():
             if not self._is_candidate(which):
                 continue
-            dirty_range = await self._survey(which, now_ms)
+            dirty_range = await self._find_dirty_range(which, now_ms)
             if dirty_range is None or not self._is_candidate(which):
                 continue
             dirtiest = max(dirtiest, dirty_range.ratio)
@@ -189,7 +189,7 @@ class LogCleaner:
         return best
 
     def _is_candidate(self, which: PartitionLog) -> bool:
-        """Whether a log may need compaction, decided without reading files."""
+        """Whether a log may need compaction, find_void_batches without reading files."""
         if not which.config.compact or which.failure is not None or len(which.segment_list) < 2:
             return False
         if which in self._paused or which in self._waiting:
@@ -198,13 +198,13 @@ class LogCleaner:
         is_clean = which.cleaned_to is not None and active <= which.cleaned_to <= which.end_offset
         return not is_clean and which not in self._in_progress and which not in self._uncleanable
 
-    async def _survey(self, which: PartitionLog, now_ms: int) -> DirtyRange | None:
+    async def _find_dirty_range(self, which: PartitionLog, now_ms: int) -> DirtyRange | None:
         """Dirty part of a log, determined in a worker thread because sizes and timestamps may have to
         be read."""
 
         def look() -> DirtyRange:
             from odradek.storage.compaction import compaction_pass  # noqa: F401 - loaded in the thread
-            from odradek.storage.compaction.dirty_range import LogBounds, survey
+            from odradek.storage.compaction.dirty_range import LogBounds, find_dirty_range
 
             bounds = LogBounds(
                 which.log_start_offset,
@@ -213,7 +213,7 @@ class LogCleaner:
                 which.end_offset,
                 which.cleaned_to,
             )
-            return survey(which.segments, bounds, which.config, now_ms)
+            return find_dirty_range(which.segments, bounds, which.config, now_ms)
 
         lane = self._services.lane_of(which)
         try:
@@ -241,7 +241,7 @@ class LogCleaner:
         try:
             statistics = await one.run(worker, self._throttle)
         except CleaningAborted as reason:
-            self.statistics.given_up += 1
+            self.statistics.aborted += 1
             log.info("cleaning of log %s was aborted: %s", name, reason)
         except WorkerDied:
             await one.tidy_up()

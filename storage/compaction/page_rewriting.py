@@ -34,7 +34,7 @@ from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
 from odradek.storage.compaction import varint_columns
 from odradek.storage.compaction.record_columns import BatchPage
-from odradek.storage.compaction.record_filter import Verdict
+from odradek.storage.compaction.record_filter import FilterResult
 
 _KEPT_WHEN_EMPTY = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 _UNCHANGED = _KEPT_WHEN_EMPTY | COMPRESSION_MASK | DELETE_HORIZON_MASK
@@ -49,13 +49,13 @@ class RewrittenBatch:
     size: int
 
 
-class Rewriting:
-    """Result for one page: `parts` are its bytes, `batches` describe them."""
+class RewrittenPage:
+    """A page after compaction: `parts` are its bytes, `batches` describe them."""
 
-    def __init__(self, page: BatchPage, verdict: Verdict, horizon_ms: int) -> None:
-        """`horizon_ms` is the delete horizon for those that get one now."""
+    def __init__(self, page: BatchPage, filtered: FilterResult, horizon_ms: int) -> None:
+        """`horizon_ms` is the delete horizon of batches that get one in this pass."""
         self._page = page
-        self._verdict = verdict
+        self._filtered = filtered
         self._horizon_ms = horizon_ms
         self._view = memoryview(page.data)
         self.parts: list[Buffer] = []
@@ -64,12 +64,12 @@ class Rewriting:
         self._rewrite()
 
     def _rewrite(self) -> None:
-        page, verdict = self._page, self._verdict
-        is_whole = (verdict.kept_count == page.record_count) & ~verdict.sets_horizon
-        is_copied = (is_whole & (verdict.kept_count > 0)).tolist()
-        kept_count, stays_empty = verdict.kept_count.tolist(), verdict.stays_empty.tolist()
+        page, filtered = self._page, self._filtered
+        is_whole = (filtered.kept_count == page.record_count) & ~filtered.sets_horizon
+        is_copied = (is_whole & (filtered.kept_count > 0)).tolist()
+        kept_count, stays_empty = filtered.kept_count.tolist(), filtered.stays_empty.tolist()
         last_offsets, max_timestamps = page.last_offset.tolist(), page.max_timestamp.tolist()
-        rebuilt = iter(self._rebuilt_bodies(~is_whole & (verdict.kept_count > 0)))
+        rebuilt = iter(self._rebuilt_bodies(~is_whole & (filtered.kept_count > 0)))
         for number, (start, end) in enumerate(zip(page.starts, page.ends, strict=True)):
             if is_copied[number]:
                 self._copy(start, end)
@@ -78,7 +78,7 @@ class Rewriting:
                 )
             elif kept_count[number]:
                 old = Batch(self._view, start)
-                sets_horizon = bool(verdict.sets_horizon[number])
+                sets_horizon = bool(filtered.sets_horizon[number])
                 self._rebuild(old, kept_count[number], *next(rebuilt), sets_horizon=sets_horizon)
             elif stays_empty[number]:
                 self._empty(Batch(self._view, start))
@@ -156,14 +156,14 @@ class Rewriting:
     def _rebuilt_bodies(self, wanted: varint_columns.Flags) -> Iterator[tuple[bytes, int]]:
         """Remaining records of each wanted batch, in order, and their largest timestamp, relative to
         the old base timestamp."""
-        records, data = self._verdict.records, self._page.data
-        rows = np.flatnonzero(self._verdict.kept_records & wanted[records.batch])
+        records, data = self._filtered.records, self._page.data
+        rows = np.flatnonzero(self._filtered.kept_records & wanted[records.batch])
         if not rows.size:
             return
         batch, start, end = records.batch[rows], records.start[rows], records.end[rows]
         first = _starts_of_runs(batch[1:] != batch[:-1])
         latest = np.maximum.reduceat(records.timestamp_delta[rows], first).tolist()
-        # Records next to each other are one piece.
+        # Adjacent records are copied as one piece.
         piece = _starts_of_runs((batch[1:] != batch[:-1]) | (start[1:] != end[:-1]))
         pieces = [
             data[begin:stop]
@@ -176,7 +176,7 @@ class Rewriting:
         bounds = np.append(np.searchsorted(piece, first), len(piece)).tolist()
         rows_bounds = np.append(first, len(rows)).tolist()
         for which, number in enumerate(batch[first].tolist()):
-            if self._verdict.sets_horizon[number]:
+            if self._filtered.sets_horizon[number]:
                 mine = rows[rows_bounds[which] : rows_bounds[which + 1]]
                 yield self._with_horizon(number, mine), latest[which]
             else:
@@ -184,7 +184,7 @@ class Rewriting:
 
     def _with_horizon(self, number: int, rows: varint_columns.Ints) -> bytes:
         """Records with timestamps relative to the delete horizon."""
-        records, data = self._verdict.records, self._page.data
+        records, data = self._filtered.records, self._page.data
         shift = int(self._page.base_timestamp[number]) - self._horizon_ms
         out: list[bytes] = []
         encode = varint_columns.encode

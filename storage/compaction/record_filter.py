@@ -1,5 +1,4 @@
-"""Decision which batches and records of a page are kept (Kafka's Cleaner.cleanInto), for all of them at
-once.
+"""Filter of the batches and records of a page that are kept (Kafka's Cleaner.cleanInto), as columns.
 
 A record is kept if it is past the offsets of the map, or if it is the last of its key and either has a
 value or its batch's delete horizon has not passed (KIP-534: the horizon is set when compaction first
@@ -59,7 +58,7 @@ class ActiveProducers:
 
 
 @value_class
-class Circumstances:
+class PassInputs:
     """Fixed inputs of a pass; `end` is the first offset that is not rewritten."""
 
     now_ms: int
@@ -68,8 +67,8 @@ class Circumstances:
 
 
 @value_class
-class Verdict:
-    """Decision for one page: columns over its batches, except `kept_records`, a column over
+class FilterResult:
+    """Batches and records of one page that are kept: columns over its batches, except `kept_records`, a column over
     `records`."""
 
     records: RecordColumns
@@ -81,7 +80,7 @@ class Verdict:
     without_key: int
 
 
-def decided(page: BatchPage, transactions: CleanedTransactions) -> Flags:
+def find_void_batches(page: BatchPage, transactions: CleanedTransactions) -> Flags:
     """Mask of the batches whose records are removed because of transactions: aborted batches, and
     markers that are no longer needed."""
     found = np.zeros(len(page), np.bool_)
@@ -102,11 +101,11 @@ def _commits(page: BatchPage, number: int) -> bool | None:
     return None if marker is None else marker.is_commit
 
 
-def judge(
-    page: BatchPage, known: KnownKeys, given: Circumstances, transactions: CleanedTransactions
-) -> Verdict:
+def filter_page(
+    page: BatchPage, known: KnownKeys, given: PassInputs, transactions: CleanedTransactions
+) -> FilterResult:
     """Decide which batches and records of a page are kept. Raises CorruptBatch."""
-    is_void = decided(page, transactions)
+    is_void = find_void_batches(page, transactions)
     horizon_passed = page.has_horizon & (page.base_timestamp <= given.now_ms)
     loses_all = is_void & (~page.is_control | horizon_passed)
     records = page.records(~loses_all)
@@ -114,7 +113,7 @@ def judge(
     kept_count = np.bincount(records.batch[kept], minlength=len(page)).astype(np.int64)
     with_tombstones = np.zeros(len(page), np.bool_)
     with_tombstones[records.batch[kept & ~records.has_value]] = True
-    return Verdict(
+    return FilterResult(
         records,
         kept,
         kept_count,

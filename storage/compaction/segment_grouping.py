@@ -22,7 +22,7 @@ class SegmentSizes:
     time_index: int
 
 
-def group(
+def group_segments(
     segments: Sequence[SegmentSizes], *, segment_bytes: int, index_bytes: int, end: int
 ) -> list[list[SegmentSizes]]:
     """Group adjacent segments that fit one segment even if no record is removed; `end` is the end of the

@@ -76,7 +76,7 @@ def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
 
 
 def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
-    """Step 3: replace `old`, neighbours in the log's list, by the new segment."""
+    """Step 3: replace `old`, adjacent segments of the log, by the new segment."""
     gone = set(map(id, old))
     kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
     with log.replacing():

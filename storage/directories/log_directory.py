@@ -188,12 +188,12 @@ class LogDirectory:
         """
         path = self.path / clean_shutdown.FILE_NAME
         try:
-            mark = clean_shutdown.parse(self.files.read(path))
+            clean_shutdown_file = clean_shutdown.parse(self.files.read(path))
         except FileNotFoundError:
             return None
         self.files.remove(path)
         self.files.sync_directory(self.path)
-        return mark
+        return clean_shutdown_file
 
     def write_clean_shutdown_file(self, broker_epoch: int = -1) -> None:
         """Write the clean shutdown file, after all logs of the directory are closed and checkpointed."""

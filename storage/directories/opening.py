@@ -166,12 +166,14 @@ def _no_descriptors(path: Path) -> NoDirectory:
     )
 
 
-Found = dict[Path, MetaProperties | None]
+PropertiesByPath = dict[Path, MetaProperties | None]
 """Properties of the usable directories; None: the file is missing."""
 
 
-def _read_properties(files: Files, opened: dict[Path, LogDirectory], metadata_path: Path) -> Found:
-    found: Found = {}
+def _read_properties(
+    files: Files, opened: dict[Path, LogDirectory], metadata_path: Path
+) -> PropertiesByPath:
+    found: PropertiesByPath = {}
     for path, directory in opened.items():
         if directory.failed:
             continue
@@ -195,7 +197,7 @@ def _read_properties(files: Files, opened: dict[Path, LogDirectory], metadata_pa
     return found
 
 
-def _require_formatted(found: Found, metadata_path: Path) -> None:
+def _require_formatted(found: PropertiesByPath, metadata_path: Path) -> None:
     known = [each for each in found.values() if each is not None and each.cluster_id is not None]
     if not known and metadata_path in found:
         raise NotFormatted(
@@ -208,7 +210,7 @@ def _identify(
     files: Files,
     entropy: Entropy,
     opened: dict[Path, LogDirectory],
-    found: Found,
+    found: PropertiesByPath,
     node_id: int,
     cluster_id: str | None,
     metadata_path: Path,
@@ -242,7 +244,7 @@ def _identify(
 
 
 def _write_meta_properties(
-    files: Files, opened: dict[Path, LogDirectory], found: Found, identity: NodeIdentity
+    files: Files, opened: dict[Path, LogDirectory], found: PropertiesByPath, identity: NodeIdentity
 ) -> None:
     """Write the `meta.properties` files that are missing or incomplete. A directory with an I/O error fails."""
     for path in identity.to_write:

@@ -84,7 +84,7 @@ def locate_by_index(
 
 
 def headers(file: File, start: int, end: int) -> Iterator[Batch]:
-    """The headers of all batches in [start, end); `Batch.position` is the one in the file.
+    """Headers of all batches in [start, end); `Batch.position` is the position in the file.
 
     `Batch.view` holds little more than the header. Raises CorruptRecords, CorruptBatch.
     """
@@ -106,7 +106,7 @@ def headers(file: File, start: int, end: int) -> Iterator[Batch]:
 
 
 def read_batch(file: File, position: int, size: int) -> Batch:
-    """The whole batch at `position`. Raises CorruptBatch if its bytes are not all there or wrong."""
+    """The whole batch at `position`. Raises CorruptBatch if it is incomplete or corrupt."""
     batch = Batch(memoryview(file.read_at(position, size)))
     batch.check()
     return batch

@@ -51,7 +51,7 @@ from odradek.storage.log.producer_state import read_marker
 
 
 class ValidationTooSlow(Exception):
-    """Validating these records would block the loop: it belongs in a worker thread."""
+    """Validation of these records would block the event loop and must run in a worker thread."""
 
 
 @value_class
@@ -63,10 +63,10 @@ class ScanBudget:
     bytes: int
     decompressed_bytes: int
     is_final: bool = False
-    """Whether what goes beyond it is refused; else it takes long."""
+    """Whether batches beyond the limits are refused; otherwise they are validated in a worker thread."""
 
     def check(self, batch: Batch) -> None:
-        """Raises ValidationTooSlow or RecordTooLarge, at which producers split a batch and try again."""
+        """Raise ValidationTooSlow, or RecordTooLarge, after which producers split the batch and retry."""
         if batch.record_count > self.records:
             raise self.exceeded(
                 f"the record batch has {batch.record_count} records, which exceeds the limit of "
@@ -88,7 +88,7 @@ LOOP_BUDGET = ScanBudget(2_000, 256 << 10, 1 << 20)
 
 
 def scan_records(batch: Batch, budget: ScanBudget = ALL) -> Iterator[tuple[int, bool]]:
-    """Timestamp of each record, as the producer set it, and whether it has a key.
+    """CreateTime of each record, and whether it has a key.
 
     Raises CorruptBatch if the batch does not contain exactly `record_count` records, and the errors of
     `ScanBudget.check`.
@@ -126,7 +126,7 @@ _LENGTH = Struct(">i")
 _LENGTH_MIN = 14
 """Smallest value of the length field: that of an empty message with magic 0."""
 _REWRITTEN = ScanBudget(200_000, 1 << 31, MAX_DECOMPRESSED_BYTES, is_final=True)
-"""Limits for records that are decoded and compressed again: the most that clients can read."""
+"""Limits for records that are decoded and compressed again: the largest batch that clients can read."""
 _REWRITTEN_AT_ONCE = ScanBudget(200, 64 << 10, 64 << 10)
 """About 2 ms."""
 
@@ -139,12 +139,12 @@ def check_produced(
     from_client: bool,
     at_once: bool = False,
 ) -> Batch:
-    """The one batch in `records`, fit to be stamped and appended; `Batch.view` is what to append.
+    """Validate the only batch in `records`; the caller assigns offsets and appends `Batch.view`.
 
-    That is `records` itself, changed in place (LogAppendTime), or a new buffer where the topic's
-    compression type differs from the batch's. Raises InvalidRecord, InvalidTimestamp,
-    CorruptRecords, CorruptBatch, RecordTooLarge, RecordListTooLarge, UnsupportedCompression; `at_once`,
-    on the loop, ValidationTooSlow where that is for a thread, with nothing changed.
+    The view is `records` itself, changed in place (LogAppendTime), or a new buffer if the topic has
+    another compression type. Raises InvalidRecord, InvalidTimestamp, CorruptRecords, CorruptBatch,
+    RecordTooLarge, RecordListTooLarge, UnsupportedCompression. With `at_once`, on the loop, raises
+    ValidationTooSlow with nothing changed if the validation must run in a worker thread.
     """
     try:
         batch = Batch(records)
@@ -264,7 +264,7 @@ def _wanted_compression(batch: Batch, config: LogConfig) -> int | None:
 
 
 def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
-    """`batch`, or another one of the same records where the topic wants another compression."""
+    """`batch`, or its records compressed with the topic's compression type."""
     source = batch.compression
     if source >= len(NAMES):
         raise UnsupportedCompression(f"unknown compression type id: {source}")
@@ -319,7 +319,7 @@ def _check_keys(batch: Batch, at_once: bool) -> None:
 
 
 def _check_create_time(batch: Batch, config: LogConfig, now_ms: int, at_once: bool) -> None:
-    """The records' own timestamps are kept, within the limits (KIP-937)."""
+    """Check the records' CreateTime against the limits (KIP-937)."""
     latest = now_ms + config.message_timestamp_after_max_ms
     before_max_ms = config.message_timestamp_before_max_ms
     if batch.max_timestamp > latest or before_max_ms != INT64_MAX:
@@ -363,7 +363,7 @@ def check_raft(
 
 
 def check_replicated(records: memoryview, end_offset: int, leader_epoch: int | None) -> list[Batch]:
-    """The complete batches of a leader's Fetch response, up to `leader_epoch` (KAFKA-18723).
+    """Complete batches of a leader's Fetch response, up to `leader_epoch` (KAFKA-18723).
 
     An incomplete last batch is skipped, and so are batches of a later epoch than that of the request:
     the sender was no longer the leader. Sizes are not limited, because the leader may have accepted the

@@ -34,7 +34,7 @@ def flush_gap(log: LogState) -> None:
     2^31 offsets. Raises LogFailed."""
     end = log.log_end.end_offset
     with offline_on_failure(log):
-        while log.recovery_point < end:  # unless a swap came in between
+        while log.recovery_point < end:  # unless a swap replaced the segments meanwhile
             flush(log)
         if log.on_checkpoint_due is not None:
             log.on_checkpoint_due()
@@ -70,7 +70,7 @@ def _sync_segment(log: LogState, segment: Segment) -> None:
         try:
             return segment.sync()
         except (FileNotFoundError, ValueError):
-            # Retention may take a segment away meanwhile; then there is nothing to sync.
+            # Retention may delete a segment meanwhile; then there is nothing to sync.
             if generation == log.settled():
                 raise
             if segment not in log.segment_list.all:
@@ -78,10 +78,10 @@ def _sync_segment(log: LogState, segment: Segment) -> None:
 
 
 def close_cleanly(log: LogState) -> None:
-    """Write what a clean shutdown leaves: trimmed indexes, the largest timestamp in the time index, a
+    """Write the files of a clean shutdown: trimmed indexes, the largest timestamp in the time index, a
     producer snapshot at the log end; then sync everything.
 
-    After a crash there is no clean shutdown mark, so everything past the recovery point is scanned.
+    After a crash there is no clean shutdown file, so everything past the recovery point is scanned.
     """
     try:
         log.segment_list.active.seal()

@@ -57,7 +57,7 @@ class IndexFile:
         self.entry_size = entry_size
         self._file: File | None = None
         self._mapping = threading.Lock()
-        """Held while its map is looked into, and while the file is trimmed."""
+        """Held during a search of the map, and while the file is trimmed."""
         self.count = 0
         self.capacity = 0
         """Number of entries that fit into the reserved space."""
@@ -65,7 +65,7 @@ class IndexFile:
     @property
     def file(self) -> File:
         """The open file. Raises ValueError once closed."""
-        file = self._file  # which may be closed from another thread meanwhile: so here, and below
+        file = self._file  # another thread may close it at any time
         if file is None:
             raise ValueError(f"{self.path} is closed")
         return file

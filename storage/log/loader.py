@@ -38,16 +38,16 @@ from odradek.storage.log.state import LogState
 _log = logging.getLogger(__name__)
 
 
-def clear_leftovers(files: Files, directory: Path) -> list[str]:
+def complete_interrupted_operations(files: Files, directory: Path) -> list[str]:
     """Finish or undo interrupted file operations; the remaining file names. Raises OSError."""
     names = files.list(directory)
-    kept = _settle(files, directory, names)
+    kept = _complete_or_undo(files, directory, names)
     if kept != names:
         files.sync_directory(directory)
     return kept
 
 
-def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
+def _complete_or_undo(files: Files, directory: Path, names: list[str]) -> list[str]:
     to_delete = [
         name
         for name in names
@@ -65,7 +65,7 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
     _remove(files, directory, [name for name in to_delete + cleaned if name not in swaps])
     kept = [name for name in names if name not in {*to_delete, *cleaned}]
     if swaps:
-        kept = _take_over(files, directory, kept, swaps)
+        kept = _complete_swaps(files, directory, kept, swaps)
     logs = {name.removesuffix(LOG) for name in kept if name.endswith(LOG)}
     orphans = [
         name for name in kept if name.endswith(INDEX_FILES) and name.partition(".")[0] not in logs
@@ -74,7 +74,7 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
     return [name for name in kept if name not in set(orphans)]
 
 
-def _take_over(files: Files, directory: Path, names: list[str], swaps: list[str]) -> list[str]:
+def _complete_swaps(files: Files, directory: Path, names: list[str], swaps: list[str]) -> list[str]:
     """Remove the segments that complete `.swap` segments replace, and rename these."""
     # A segment without records replaces only the segment at its own offset.
     replaced = [
@@ -87,7 +87,7 @@ def _take_over(files: Files, directory: Path, names: list[str], swaps: list[str]
         for name in names
         if name.endswith(SEGMENT_FILES) and any((offset_of(name) or 0) in each for each in replaced)
     ]
-    # The data first: an index without it is a case of the table.
+    # The data first: an index without its data is removed at the next start.
     _remove(files, directory, sorted(covered, key=lambda name: not name.endswith(LOG)))
     kept = [name for name in names if name not in {*covered, *swaps}]
     for name in sorted(swaps, key=lambda name: (offset_of(name), not name.endswith(LOG + SWAP))):
@@ -139,7 +139,7 @@ class RecoveryOptions:
     """Log recovery scans everything from this offset on."""
     log_start_offset: int = 0
     accepted_gaps_end: int = 0
-    """Below this offset, or below the recovery point, gaps between segments are not treated as losses."""
+    """Gaps between segments below this offset, or below the recovery point, are not treated as losses."""
     required_end_offset: int = 0
     """Below this offset log recovery truncates nothing: it raises DamagedLog."""
 
@@ -163,7 +163,7 @@ class LogLoader:
         options = self.options
         clean, recovery_point = options.clean, options.recovery_point
         log_start_offset = options.log_start_offset
-        names = clear_leftovers(self.files, self.directory)
+        names = complete_interrupted_operations(self.files, self.directory)
         segments = self._find_segments(names)
         # The recovery point of the checkpoint, also if the scan below starts at 0.
         accepted_gaps_end = max(options.accepted_gaps_end, recovery_point)
@@ -179,7 +179,9 @@ class LogLoader:
         if segments:
             if not self._log.is_tiered:
                 log_start_offset = max(log_start_offset, segments[0].base_offset)
-            elif not epochs.entries:  # what left the disk is read by them: all that can be found is
+            elif (
+                not epochs.entries
+            ):  # needed to read the remote tier: rebuild them from all local batches
                 clean, recovery_point = False, 0
             end = self._clean_end(segments[-1]) if clean else None
             if end is None:

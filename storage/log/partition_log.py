@@ -761,7 +761,7 @@ class PartitionLog:
 
         `clean` first makes the data durable, trims the indexes and writes a producer snapshot, unless
         nothing has changed since the log was opened. Raises LogFailed if that failed: then the directory
-        must not get the clean shutdown mark.
+        must not get the clean shutdown file.
         """
         try:
             if clean and self.failure is None and self.needs_clean_close:

@@ -1,4 +1,4 @@
-"""A partition directory's `partition.metadata`: which topic it belongs to, by id (KIP-516)."""
+"""`partition.metadata`, the topic id of a partition's directory (KIP-516)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.storage.log.file_names import METADATA
 
 
 class CorruptMetadata(Exception):
-    """The file is not one."""
+    """The content of a partition.metadata file is invalid."""
 
 
 def format_metadata(topic_id: UUID) -> bytes:
@@ -19,7 +19,7 @@ def format_metadata(topic_id: UUID) -> bytes:
 
 
 def parse_metadata(data: bytes) -> UUID:
-    """Raises CorruptMetadata."""
+    """Topic id in the content of the file. Raises CorruptMetadata."""
     try:
         fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
         if int(fields["version"]) != 0:
@@ -30,7 +30,7 @@ def parse_metadata(data: bytes) -> UUID:
 
 
 def read_topic_id(files: Files, directory: Path) -> UUID | None:
-    """None where there is no such file. Raises CorruptMetadata, OSError."""
+    """Topic id of the directory; None if the file is missing. Raises CorruptMetadata, OSError."""
     try:
         return parse_metadata(files.read(directory / METADATA))
     except FileNotFoundError:
@@ -38,9 +38,9 @@ def read_topic_id(files: Files, directory: Path) -> UUID | None:
 
 
 def ensure_topic_id(files: Files, directory: Path, topic_id: UUID | None) -> UUID | None:
-    """The id in the file; where there is none, `topic_id` is written, durably.
+    """Topic id of the directory; if the file is missing, `topic_id` is written to it, durably.
 
-    Raises InconsistentTopicId if both are there and differ.
+    Raises InconsistentTopicId if the ids differ.
     """
     found = read_topic_id(files, directory)
     if found is None:

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file is cut short, fails its checksum, or is of a version not known here."""
+    """A snapshot file is truncated, has an invalid CRC, or an unknown version."""
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
@@ -57,7 +57,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
-    """Raises CorruptSnapshot."""
+    """Producers in a snapshot file. Raises CorruptSnapshot."""
     if len(data) < _HEADER.size:
         raise CorruptSnapshot(f"snapshot is truncated: {len(data)} bytes")
     version, crc, count = _HEADER.unpack_from(data)
@@ -91,7 +91,7 @@ def _entry(
 
 
 class ProducerSnapshots:
-    """The snapshot files of one log, by offset."""
+    """Snapshot files of one log, by offset."""
 
     def __init__(self, files: Files, directory: Path, offsets: Iterable[int]) -> None:
         self._files = files
@@ -111,7 +111,7 @@ class ProducerSnapshots:
         return self.directory / file_name(offset, SNAPSHOT)
 
     def take(self, states: ProducerStates) -> None:
-        """Write one at the state's end, unless there is one; none for nothing. Raises OSError."""
+        """Write a snapshot at `states.map_end`, unless it exists or the offset is 0. Raises OSError."""
         offset = states.map_end
         if not offset:
             return
@@ -131,7 +131,7 @@ class ProducerSnapshots:
         insort(self._offsets, offset)
 
     def put(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Write one that came from elsewhere, durably. Raises OSError."""
+        """Write a snapshot that was read from the remote tier, durably. Raises OSError."""
         self.remove(offset)
         with closing(self._files.open(self.path(offset), create=True)) as file:
             file.append_v((encode_snapshot(entries),))
@@ -139,14 +139,14 @@ class ProducerSnapshots:
         insort(self._offsets, offset)
 
     def load(self, states: ProducerStates, *, up_to: int, start: int, now_ms: int) -> None:
-        """Set `states` to the latest that is whole, at or below `up_to`; else to nothing at `start`.
+        """Set `states` to the latest valid snapshot at or below `up_to`, or to an empty state at `start`.
 
-        Snapshots past `up_to`, at or below the log's `start`, and torn ones are removed.
+        Snapshots past `up_to`, at or below the log start offset `start`, and corrupt ones are removed.
         """
         for offset in (*self._offsets[bisect_right(self._offsets, up_to) :],):
             self.remove(offset)
         for offset in (*self._offsets[: bisect_right(self._offsets, start)],):
-            # One at the very start of the log is of producers whose batches are all gone.
+            # A snapshot at the log start offset has only producers without batches in the log.
             self.remove(offset)
         while self._offsets:
             offset = self._offsets[-1]
@@ -163,8 +163,8 @@ class ProducerSnapshots:
         states.reset(start)
 
     def read(self, offset: int) -> tuple[bytes, list[ProducerEntry]] | None:
-        """The one at `offset`, as it is and as it reads; None if there is none that is whole. From any
-        thread. Raises OSError."""
+        """Content of the snapshot at `offset`, encoded and decoded; None if it is missing or corrupt. From
+        any thread. Raises OSError."""
         try:
             data = self._files.read(self.path(offset))
             return data, decode_snapshot(data)
@@ -175,7 +175,7 @@ class ProducerSnapshots:
             return None
 
     def keep_only(self, base_offsets: Iterable[int]) -> None:
-        """Remove those of no segment, except the latest if it is past all segments' starts."""
+        """Remove snapshots that are not at a base offset, except the latest if it is past all of them."""
         bases = set(base_offsets)
         last = max(bases, default=-1)
         for offset in tuple(self._offsets):
@@ -183,7 +183,7 @@ class ProducerSnapshots:
                 self.remove(offset)
 
     def sync(self) -> None:
-        """Make durable those that are not yet. Raises OSError."""
+        """Sync the snapshots that are not durable yet. Raises OSError."""
         for offset, file in tuple(self._unsynced.items()):
             try:
                 file.sync()
@@ -198,8 +198,9 @@ class ProducerSnapshots:
         self._forget(offset)
         self._files.remove(self.path(offset), missing_ok=True)
 
-    def set_aside(self, offset: int) -> Path | None:
-        """Rename to `.deleted`; where it is now, None if there was none. Raises OSError: it is there."""
+    def rename_to_deleted(self, offset: int) -> Path | None:
+        """Rename the snapshot at `offset` to `.deleted`, and return its new path; None if there is none.
+        Raises OSError with nothing changed."""
         slot = bisect_left(self._offsets, offset)
         if slot == len(self._offsets) or self._offsets[slot] != offset:
             return None
@@ -213,8 +214,9 @@ class ProducerSnapshots:
             raise
         return aside
 
-    def take_back(self, offset: int, aside: Path) -> None:
-        """Undo `set_aside`. Raises OSError; always EIO, because the file then has no owner."""
+    def undo_rename_to_deleted(self, offset: int, aside: Path) -> None:
+        """Undo `rename_to_deleted`. Raises OSError (EIO): the directory goes offline, because no log has the
+        file any more."""
         try:
             self._files.rename(aside, self.path(offset))
         except OSError as error:

@@ -102,7 +102,7 @@ class ProducerEntry:
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp = last_timestamp
         self.transaction_start = transaction_start
-        """The first offset of its ongoing transaction; -1 if there is none."""
+        """First offset of its ongoing transaction; -1 if there is none."""
         self.batches = list(batches)
 
     @property
@@ -110,7 +110,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, batch: Batch) -> BatchMetadata | None:
-        """The earlier append of the same batch, if it is among the last ones."""
+        """Earlier append of the same batch, if it is among the last ones."""
         if batch.producer_epoch == self.epoch:
             last_sequence, delta = batch.last_sequence, batch.last_offset_delta
             for kept in self.batches:
@@ -148,16 +148,16 @@ class ProducerStates:
     """State of all producers of one log."""
 
     def __init__(self, name: str, *, expiration_ms: Callable[[], int]) -> None:
-        """`expiration_ms`: after how long an idle producer is forgotten, as it is when asked."""
+        """`expiration_ms` returns the current producer.id.expiration.ms."""
         self._name = name
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerEntry] = {}
-        # First offset of each ongoing transaction, ascending, to its producer.
+        # Producer of each ongoing transaction by first offset, ascending.
         self._ongoing: dict[int, int] = {}
-        # First offset to marker, of transactions whose marker is at or past the high watermark.
+        # Marker offset by first offset, for markers at or past the high watermark.
         self._unreplicated: dict[int, int] = {}
         self._verifications = TransactionVerifications()
-        self._unverified = self._verifications.pending  # as good as always empty
+        self._unverified = self._verifications.pending  # usually empty
         self.map_end = 0
         """Every batch below this offset has been applied."""
 
@@ -183,13 +183,13 @@ class ProducerStates:
             return replicated_next
         return first
 
-    # Deciding
+    # Checks before an append
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
     ) -> VerificationGuard | None:
         """Guard to pass to `check` with the first batch of a transaction; None if the transaction is
-        known here. Called before the coordinator is asked. Raises InvalidProducerEpoch.
+        known here. Called before the request to the coordinator. Raises InvalidProducerEpoch.
 
         With `adds_partitions` the verification adds the partition (Produce v12, TxnOffsetCommit v5);
         `sequence` is that of the batch.
@@ -212,11 +212,10 @@ class ProducerStates:
         transaction_version: int = 0,
         guard: VerificationGuard | None = None,
     ) -> BatchMetadata | None:
-        """Whether `batch` may be appended; if it is in the log already, what it was then.
+        """Check whether `batch` may be appended; returns its earlier append if it is a duplicate.
 
-        `from_client`: otherwise it comes from a coordinator, whose batches have no sequences.
-        `guard` is of the asking that the first batch of a transaction needs. Raises
-        InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState, CoordinatorFenced.
+        `from_client` is False for batches of coordinators, which have no sequences. `guard` is the
+        verification guard of the first batch of a transaction. Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState, CoordinatorFenced.
         """
         entry = self._entries.get(batch.producer_id)
         attributes = batch.attributes
@@ -254,7 +253,7 @@ class ProducerStates:
     def _check_begin(
         self, batch: Batch, entry: ProducerEntry | None, guard: VerificationGuard | None
     ) -> None:
-        """A batch begins a transaction here, which its coordinator must have agreed to."""
+        """Check the first batch of a transaction: its coordinator must have confirmed the partition."""
         if entry is not None and batch.producer_epoch < entry.epoch:
             raise self._fenced(batch.producer_id, batch.producer_epoch, entry)
         if guard is VERIFICATION_DISABLED:
@@ -272,10 +271,10 @@ class ProducerStates:
             pending.check_sequence(batch, is_known=entry is not None and bool(entry.batches))
 
     def _check_sequence(self, batch: Batch, entry: ProducerEntry) -> None:
-        """A producer's batches follow each other; a new epoch begins with sequence 0.
+        """Check that the batch has the next sequence, or 0 in a new epoch.
 
-        Nothing is asked of the first batch of a producer not known here: what it wrote before may
-        have been deleted (KIP-360).
+        The first batch of an unknown producer may have any sequence, because its earlier batches may have
+        been deleted (KIP-360).
         """
         if entry.epoch == NO_EPOCH:
             return
@@ -318,19 +317,19 @@ class ProducerStates:
                 f"{marker.coordinator_epoch} (zombie), {entry.coordinator_epoch} (current)"
             )
 
-    # Following the log
+    # Changes after an append
 
     def apply(self, batch: Batch) -> CompletedTransaction | None:
-        """`batch`, which has a producer id, is in the log now; the transaction that it ended.
+        """Apply `batch`, which has a producer id and was appended; returns the transaction that it completes.
 
-        A transaction it ended stays open until `complete` is called. Raises as `read_marker` does,
-        and has changed nothing then.
+        That transaction stays open until `complete` is called. Raises the errors of `read_marker` with
+        nothing changed.
         """
         producer_id = batch.producer_id
         entry = self._entries.get(producer_id)
         if batch.is_control:
             marker = read_marker(batch)
-            if marker is None:  # compaction has taken it: the whole transaction is gone
+            if marker is None:  # removed by compaction, with its whole transaction
                 return None
             if self._unverified:
                 self._verifications.written(batch)
@@ -359,26 +358,27 @@ class ProducerStates:
             self._verifications.ended(batch)
 
     def stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset once `completed` counts as ended, by transactions alone."""
+        """First unstable offset after `completed`, without regard to the high watermark."""
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
         return completed.last_offset + 1
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """The end is written down; it still waits for the high watermark."""
+        """Close a transaction, after its abort is in the transaction index. It stays unstable until its marker
+        is replicated."""
         self._ongoing.pop(completed.first_offset, None)
         self._unreplicated[completed.first_offset] = completed.last_offset
 
     def replicated_to(self, offset: int) -> None:
-        """The high watermark (or the log's start) has passed all below `offset`."""
+        """Remove completed transactions with markers below `offset`: the high watermark or the log start offset."""
         if self._unreplicated:
             self._unreplicated = {
                 first: last for first, last in self._unreplicated.items() if last >= offset
             }
 
     def expire(self, now_ms: int) -> int:
-        """Forget who has been idle for too long and has no transaction open; how many."""
+        """Remove producers that are idle and have no open transaction; their number."""
         limit_ms = self._expiration_ms()
         expired = [
             entry.producer_id for entry in self._entries.values() if entry.is_idle(now_ms, limit_ms)
@@ -388,7 +388,7 @@ class ProducerStates:
         self._verifications.expire(now_ms, limit_ms)
         return len(expired)
 
-    # From and to snapshots
+    # Snapshots
 
     def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), *, now_ms: int = 0) -> None:
         """Reset the state to a snapshot at `offset`, or to an empty one."""
@@ -406,7 +406,7 @@ class ProducerStates:
 
     def replace_with(self, other: ProducerStates) -> None:
         """Take over the state of `other`, so that readers in other threads never see a transaction
-        closed in between. TransactionVerifications are kept."""
+        closed in between. Verifications are kept."""
         self._entries = other._entries
         self._ongoing = other._ongoing
         self._unreplicated = other._unreplicated

@@ -8,7 +8,7 @@
   of the first two steps, which leave everything unchanged.
 - Reads may run in other threads than appends (`nowait=False`); they use a snapshot of `size`, the tail
   and the last index entry.
-- The last located batch is remembered: a sequential read asks for the next one, and then only its header
+- The last located batch is remembered: a sequential read needs the next one, and then only its header
   is read.
 """
 
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Segment(SegmentHandles):
-    """One segment. `suffix` is that of files that are not in place yet (`.cleaned`, `.swap`)."""
+    """One segment. `suffix` is the second suffix of its files during a swap (`.cleaned`, `.swap`)."""
 
     # fmt: off
     __slots__ = (
@@ -72,13 +72,13 @@ class Segment(SegmentHandles):
         self.base_offset = base_offset
         self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
-        """When it was created, or this process found it (ms)."""
+        """Time (ms) when the segment was created, or loaded by this process."""
         self.roll_jitter_ms = roll_jitter_ms
         self.suffix = suffix
         self.first_timestamp: int | None = None
-        """The first batch's largest timestamp, once known."""
+        """Largest timestamp of the first batch, once known."""
         self.has_transaction_index = has_transaction_index
-        """Whether it had one when it was found."""
+        """Whether the file existed when the segment was loaded."""
         self._opening = threading.Lock()
         """Held while files are opened, renamed or closed: a reader in another thread could otherwise
         open a file under an old name, or after the close. There is one lock per segment, because
@@ -88,9 +88,9 @@ class Segment(SegmentHandles):
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
         self._tail: list[tuple[int, int, int, int]] = []
-        """The last batches, as `BatchPosition` has them: plain tuples are made, and kept, for less."""
+        """Fields of `BatchPosition` of the last batches, as plain tuples, which are cheaper."""
         self._found: BatchPosition | None = None
-        """The batch that a lookup before the tail has found last."""
+        """Result of the last lookup before the tail."""
         self._ready = False
 
     @classmethod
@@ -211,7 +211,7 @@ class Segment(SegmentHandles):
     def _open_indexes(
         self, size: int, made: IndexBuilder | None = None
     ) -> tuple[OffsetIndex, TimeIndex] | None:
-        """Both, as they are there, or else as they were `made`; None if they were not."""
+        """Open indexes, rebuilt from `made` if they are missing or corrupt; None if `made` is None then."""
         with self._opening:
             self._check_open()
             offset_index, time_index = self._offset_index, self._time_index
@@ -268,8 +268,8 @@ class Segment(SegmentHandles):
     # Appending
 
     def write(self, data: Buffer, batch_count: int) -> int:
-        """Write `data`, `batch_count` batches with offsets and epochs; the position of the first.
-        `added` must follow.
+        """Write `data`, `batch_count` batches with offsets and epochs; returns the position of the first.
+        The caller must call `added` next.
 
         Raises OSError. If the disk is full or no descriptor is free, the segment is unchanged, on the
         disk too: after a power failure no bytes may remain below later writes, because no CRC covers the
@@ -281,7 +281,7 @@ class Segment(SegmentHandles):
         time_index = self._time_index or self.time_index
         if offset_index.count + batch_count > offset_index.capacity:
             offset_index.reserve(batch_count)
-        if time_index.count + batch_count >= time_index.capacity:  # one more for when it is sealed
+        if time_index.count + batch_count >= time_index.capacity:  # one more for `seal`
             time_index.reserve(batch_count + 1)
         file = self._file or self.file
         try:
@@ -318,7 +318,7 @@ class Segment(SegmentHandles):
             self._tail = tail[-_TAIL_MAX // 2 :]
         self._size = position
         if offsets:
-            # The data is written: its entries are hints, and may be missing.
+            # The data is written. Index entries only speed up lookups, so they may be missing.
             try:
                 self.offset_index.append(offsets)
                 self.time_index.append(times)
@@ -409,7 +409,7 @@ class Segment(SegmentHandles):
         fresh = self.relative(self.directory)
         fresh.created_ms = self.created_ms if position else now_ms
         fresh._offset_index = index = self.offset_index.truncated(offset)
-        # What was written when it was sealed goes with it.
+        # This removes the entry that `seal` wrote, too.
         fresh._time_index = self.time_index.truncated(index.last[0] + 1 if index.count else -1)
         fresh._transaction_index = self.transaction_index.truncated(offset)
         fresh._file = file
@@ -420,7 +420,7 @@ class Segment(SegmentHandles):
         return fresh
 
     def relative(self, directory: Path) -> Segment:
-        """One of the same offsets and age, in files of its own that are opened when needed."""
+        """Segment with the same offsets and age in `directory`, with files of its own, opened on demand."""
         fresh = Segment(
             self._files,
             directory,

@@ -23,6 +23,8 @@ class _PendingDeletion:
 
 
 class PendingDeletions:
+    """Segments of a log that were renamed to `.deleted`, in the order of their deletion time."""
+
     def __init__(self, files: Files) -> None:
         self._files = files
         self._to_delete: deque[_PendingDeletion] = deque()
@@ -33,20 +35,20 @@ class PendingDeletions:
     def add(self, segment: Segment, snapshots: ProducerSnapshots | None, at_ms: int) -> None:
         """Rename the segment's files and its snapshot, to be unlinked at `at_ms`. Raises OSError.
 
-        Without `snapshots` that stays: another segment begins where this one did. After an error both
-        have their names, and are to be added again.
+        Without `snapshots` the snapshot stays, because another segment has the same base offset. After an
+        error both files have their old names, and the caller may repeat the call.
         """
-        aside = None if snapshots is None else snapshots.set_aside(segment.base_offset)
+        aside = None if snapshots is None else snapshots.rename_to_deleted(segment.base_offset)
         try:
             segment.rename(DELETED)
         except OSError:
             if snapshots is not None and aside is not None:
-                snapshots.take_back(segment.base_offset, aside)
+                snapshots.undo_rename_to_deleted(segment.base_offset, aside)
             raise
         self._to_delete.append(_PendingDeletion(at_ms, segment, aside))
 
     def remove_due(self, now_ms: int) -> int:
-        """Unlink those whose time has come; how many segments. Raises OSError."""
+        """Unlink the segments that are due; their number. Raises OSError."""
         count = 0
         while self._to_delete and self._to_delete[0].at_ms <= now_ms:
             to_delete = self._to_delete[0]

@@ -1,6 +1,6 @@
 """Open files of a segment: its data and its indexes, opened on demand.
 
-Common part of `Segment` and of the copy of one that a move makes.
+Common part of `Segment` and of the copy of a segment in a future replica.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SegmentHandles:
         raise NotImplementedError
 
     def _handles(self) -> Iterator[tuple[str, Handle]]:
-        """The open files, each with its kind."""
+        """Open files by kind."""
         if self._file is not None:
             yield LOG, self._file
         if self._offset_index is not None:

@@ -1,5 +1,5 @@
-"""Finding offsets by timestamp (KIP-79, KIP-734): time index, offset index, headers, and then the
-records of the one batch that matters."""
+"""Offset lookup by timestamp (KIP-79, KIP-734): time index, offset index, batch headers, and then the
+records of one batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.storage.log.segment import Segment
 
 @value_class
 class TimestampAndOffset:
-    """A record's timestamp (ms), its offset, and its batch's leader epoch (-1: none)."""
+    """Timestamp (ms) and offset of a record, and the leader epoch of its batch (-1: none)."""
 
     timestamp: int
     offset: int
@@ -24,7 +24,7 @@ class TimestampAndOffset:
 def find_timestamp(
     segments: Sequence[Segment], timestamp: int, start_offset: int
 ) -> TimestampAndOffset | None:
-    """The first record at or past `start_offset` whose timestamp is at or after `timestamp`."""
+    """First record at or past `start_offset` with a timestamp of at least `timestamp` ms."""
     for segment in segments:
         if segment.max_timestamp >= timestamp:
             found = _find_in(segment, timestamp, start_offset)
@@ -46,8 +46,10 @@ def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampAn
 
 
 def find_max_timestamp(segments: Sequence[Segment]) -> TimestampAndOffset | None:
-    """The first record with the largest timestamp of all; None if no record has one."""
-    latest = max(segments, key=lambda segment: segment.max_timestamp)  # the first of equals
+    """First record with the largest timestamp; None if no record has a timestamp."""
+    latest = max(
+        segments, key=lambda segment: segment.max_timestamp
+    )  # the first one with that timestamp
     timestamp = latest.max_timestamp
     if timestamp == NO_TIMESTAMP:
         return None

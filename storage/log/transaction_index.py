@@ -1,12 +1,11 @@
-"""The transaction index: which transactions were aborted (Kafka's `.txnindex`, KIP-98).
+"""Transaction index: the aborted transactions of a segment (Kafka's `.txnindex`, KIP-98).
 
-34 bytes an entry: version i16 = 0, producer id, first offset, last offset (the marker's), last
-stable offset when it was written; i64 each. An entry is in the segment of its marker; last offsets
-grow, and last stable offsets never fall. The file is created by the first abort, so that most
-segments have none.
+An entry has 34 bytes: version i16 = 0, then i64 each: producer id, first offset, last offset (of the
+marker), last stable offset when the entry was written. An entry is in the segment of its marker. Last
+offsets increase, and last stable offsets do not decrease. The file is created by the first abort, so
+most segments have none.
 
-Entries are appended on the loop and read on any thread: a list that only grows, and that truncation
-replaces.
+Entries are appended on the loop and read on any thread: the list only grows, and truncation replaces it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _last_offset = attrgetter("last_offset")
 
 @value_class
 class AbortedTransaction:
-    """All offsets inclusive, except that `last_stable_offset` is exclusive, as ever."""
+    """An entry of the index. Offsets are inclusive, except `last_stable_offset`, which is exclusive."""
 
     producer_id: int
     first_offset: int
@@ -39,7 +38,7 @@ class AbortedTransaction:
 
 
 class TransactionIndex:
-    """The entries of one segment, read when first asked for."""
+    """Transaction index of one segment; its file is read at first use."""
 
     __slots__ = ("_entries", "_file", "_files", "_loading", "exists", "path")
 
@@ -47,19 +46,19 @@ class TransactionIndex:
         self._files = files
         self.path = path
         self.exists = exists
-        """Whether there is a file; it may be empty."""
+        """Whether the file exists; it may be empty."""
         self._file: File | None = None
         self._loading = threading.Lock()
         self._entries: list[AbortedTransaction] | None = None if exists else []
 
     @property
     def entries(self) -> tuple[AbortedTransaction, ...]:
-        """Raises CorruptRecords if the file is not whole entries of a version known here."""
+        """Entries of the index. Raises CorruptRecords for incomplete entries or an unknown version."""
         return tuple(self._loaded())
 
     def _loaded(self) -> list[AbortedTransaction]:
         if self._entries is None:
-            with self._loading:  # a reader's thread must not overtake, and undo, an append
+            with self._loading:  # a load in a reader's thread must not overwrite an append
                 if self._entries is None:
                     self._entries = _parse(self._files.read(self.path), self.path)
         return self._entries

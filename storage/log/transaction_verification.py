@@ -1,8 +1,8 @@
-"""Transaction verification: transactions whose coordinator is being asked about a partition (KIP-890).
+"""Verification of transactions with their coordinator before the first append to a partition (KIP-890).
 
 The first batch of a transaction in a partition is appended with a guard, which was created before the
-coordinator was asked whether the partition is in the transaction. Whatever begins or ends a transaction
-of that producer invalidates the guard, so that a late response starts no transaction. A producer has one
+request to the coordinator, which confirms that the partition is in the transaction. The start or end of a
+transaction of that producer invalidates the guard, so that a late response starts no transaction. A producer has one
 guard.
 
 The lowest verified sequence is kept: no later batch may be appended before it. The state is not durable:
@@ -22,7 +22,7 @@ class VerificationGuard:
 
 
 VERIFICATION_DISABLED = VerificationGuard()
-"""In place of a guard where `transaction.partition.verification.enable` is off."""
+"""Guard if `transaction.partition.verification.enable` is false."""
 
 
 class VerificationState:
@@ -76,7 +76,7 @@ class TransactionVerifications:
     def begin(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
     ) -> VerificationGuard:
-        """The guard to append with after the coordinator has confirmed the transaction."""
+        """Guard for the append after the coordinator has confirmed the transaction."""
         found = self.pending.get(producer_id)
         if found is None:
             found = VerificationState(
@@ -101,8 +101,8 @@ class TransactionVerifications:
         del self.pending[batch.producer_id]
 
     def ended(self, batch: Batch) -> None:
-        """Register a marker that keeps the epoch: verifications in that epoch were for the completed
-        transaction, whichever version its requests have (a producer may mix them)."""
+        """Register a marker that keeps the epoch: verifications in that epoch belonged to the
+        completed transaction, for every version of its requests (a producer may mix them)."""
         found = self.pending.get(batch.producer_id)
         if found is not None and batch.producer_epoch >= found.epoch:
             del self.pending[batch.producer_id]

@@ -39,8 +39,8 @@ class CheckpointedOffsets(Protocol):
     def cleaned_to(self) -> int | None: ...
 
 
-# A log that starts at 0 needs no entry: that is what a missing one means. One whose recovery point is not past
-# the gaps that it was found with has none: recovery is to find them again, and let them be.
+# A log start offset of 0 needs no entry. A recovery point below gaps that log recovery accepted is omitted, so that
+# the next recovery accepts the gaps again.
 VALUES: Mapping[Checkpoint, Callable[[CheckpointedOffsets], int | None]] = {
     Checkpoint.RECOVERY_POINT: lambda log: (
         log.recovery_point if log.recovery_point >= log.last_accepted_gap_end else None
@@ -51,8 +51,8 @@ VALUES: Mapping[Checkpoint, Callable[[CheckpointedOffsets], int | None]] = {
 }
 
 MEASURED_AT_ONCE = 10
-"""Logs whose sizes are asked for between two turns of the others on the loop: the first time, every
-segment's file has to be opened."""
+"""Logs that are measured between two yields to other tasks: the first measurement opens every segment's
+file."""
 
 
 class DirectoryLogs:
@@ -69,9 +69,9 @@ class DirectoryLogs:
         self.pending_creations = 0
         """Number of logs being created here; placement counts them."""
         self.loaded = False
-        """Whether all logs were loaded. Otherwise no clean shutdown mark is written."""
+        """Whether all logs were loaded. Otherwise no clean shutdown file is written."""
         self.is_whole = True
-        """False after a log could not be opened or closed; then there is no clean shutdown mark."""
+        """False after a log could not be opened or closed; then there is no clean shutdown file."""
         self.offline_directories: dict[TopicPartition, set[str]] = {}
         """Partitions that are not in `logs` with the names of their directories here. While there are
         any, the checkpoints keep their entries of the start."""
@@ -141,7 +141,7 @@ class DirectoryLogs:
     def _write(self, kind: Checkpoint) -> None:
         value = VALUES[kind]
         at_start = self._at_start.get(kind, {})
-        logs = self.logs.copy()  # by the loop
+        logs = self.logs.copy()  # the loop may change it
         there: dict[TopicPartition, CheckpointedOffsets] = {**self.incoming_logs.copy(), **logs}
         offsets = {
             name: at_start[name]

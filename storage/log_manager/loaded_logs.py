@@ -9,7 +9,7 @@ exceptions:
 - A copy with a topic id that the cluster does not assign here is a stray log. A directory that was
   offline while the topic was deleted and recreated has one.
 
-Offline logs keep their checkpoint entries. Their directory gets no clean shutdown mark if they could not
+Offline logs keep their checkpoint entries. Their directory gets no clean shutdown file if they could not
 be closed.
 """
 

@@ -1,6 +1,6 @@
 """Scan of a log directory at start, and loading of its logs.
 
-The clean shutdown mark is read and durably removed before any log is opened, because an opened log may
+The clean shutdown file is read and durably removed before any log is opened, because an opened log may
 be written to. A crash while loading is therefore an unclean shutdown: the next start scans past the
 recovery points, which a load never raises before it has synced.
 
@@ -10,8 +10,8 @@ ms at the median (measured). A worker process would not be faster, and the node 
 
 | found | result |
 |---|---|
-| `topic-partition` | opened; recovered from its recovery point if there was no clean shutdown mark |
-| a log that cannot be opened | offline alone; the next shutdown writes no mark |
+| `topic-partition` | opened; recovered from its recovery point if there was no clean shutdown file |
+| a log that cannot be opened | offline alone; the next shutdown writes no clean shutdown file |
 | `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
 | `…-stray` | kept for the operator |
 | `…-future`, `….move` | an unfinished move between directories: moving/interrupted_moves.py decides |
@@ -59,7 +59,7 @@ KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
 
 
 @state_class
-class Found:
+class DirectoryContents:
     """The partition directories in a log directory, grouped by how loading treats them."""
 
     live: list[TopicPartition] = field(default_factory=list)
@@ -69,9 +69,9 @@ class Found:
     unknown: list[str] = field(default_factory=list)
 
 
-def classify_directories(found: Iterable[str]) -> Found:
+def classify_directories(found: Iterable[str]) -> DirectoryContents:
     """Sort directory names by their suffixes; Kafka's metadata log is in none of the lists."""
-    result = Found()
+    result = DirectoryContents()
     for name in found:
         if name in KNOWN or name.startswith("."):
             continue
@@ -98,9 +98,9 @@ def classify_directories(found: Iterable[str]) -> Found:
 class DirectoryScan:
     """Result of scanning one log directory: its logs and their checkpoint entries."""
 
-    mark: CleanShutdownFile | None
-    """Clean shutdown mark, or None after an unclean shutdown."""
-    found: Found
+    clean_shutdown_file: CleanShutdownFile | None
+    """Clean shutdown clean_shutdown_file, or None after an unclean shutdown."""
+    found: DirectoryContents
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
     high_watermarks: dict[TopicPartition, int]
@@ -108,7 +108,7 @@ class DirectoryScan:
 
     @property
     def clean(self) -> bool:
-        return self.mark is not None
+        return self.clean_shutdown_file is not None
 
     def without_checkpoints(self) -> DirectoryScan:
         """A scan without checkpoint entries, for a log whose entries belong to an earlier log of that
@@ -125,10 +125,10 @@ class DirectoryScan:
 
 
 def survey(files: Files, home: DirectoryLogs) -> DirectoryScan:
-    """Read and remove the clean shutdown mark, read the checkpoints, classify the directories. Raises
+    """Read and remove the clean shutdown file, read the checkpoints, classify the directories. Raises
     OSError."""
     directory = home.directory
-    mark = directory.remove_clean_shutdown_file()
+    clean_shutdown_file = directory.remove_clean_shutdown_file()
     there = files.list(directory.path)
     found = classify_directories(
         name for name in there if _may_be_directory(files, directory.path / name)
@@ -137,7 +137,7 @@ def survey(files: Files, home: DirectoryLogs) -> DirectoryScan:
         files.remove(directory.path / PROBE_NAME)
     _warn_about(directory.path, found)
     return DirectoryScan(
-        mark,
+        clean_shutdown_file,
         found,
         home.read_checkpoint(Checkpoint.RECOVERY_POINT),
         home.read_checkpoint(Checkpoint.LOG_START),
@@ -155,7 +155,7 @@ def _may_be_directory(files: Files, path: Path) -> bool:
         return True  # reported by its name
 
 
-def _warn_about(path: Path, found: Found) -> None:
+def _warn_about(path: Path, found: DirectoryContents) -> None:
     for what, which in (
         ("are ignored, because their names are not in the form of topic-partition", found.unknown),
         ("are stray logs; delete them if they are not needed", found.strays),
@@ -165,10 +165,15 @@ def _warn_about(path: Path, found: Found) -> None:
             log.warning("log directory %s: %d directories %s: %s", path, len(which), what, shown)
 
 
-def common_broker_epoch(marks: Sequence[CleanShutdownFile | None], directories: int) -> int:
-    """Broker epoch in the clean shutdown marks of all directories; -1 if one is missing or differs."""
-    found = {mark.broker_epoch if mark is not None else None for mark in marks}
-    epoch = found.pop() if len(found) == 1 and len(marks) == directories else None
+def common_broker_epoch(
+    clean_shutdown_files: Sequence[CleanShutdownFile | None], directories: int
+) -> int:
+    """Broker epoch in the clean shutdown files of all directories; -1 if one is missing or differs."""
+    found = {
+        clean_shutdown_file.broker_epoch if clean_shutdown_file is not None else None
+        for clean_shutdown_file in clean_shutdown_files
+    }
+    epoch = found.pop() if len(found) == 1 and len(clean_shutdown_files) == directories else None
     return -1 if epoch is None else epoch
 
 
@@ -280,12 +285,12 @@ class DirectoryLoader:
         self._workers = workers
 
     @property
-    def found(self) -> Found:
-        return Found() if self.scan_result is None else self.scan_result.found
+    def found(self) -> DirectoryContents:
+        return DirectoryContents() if self.scan_result is None else self.scan_result.found
 
     @property
-    def mark(self) -> CleanShutdownFile | None:
-        return None if self.scan_result is None else self.scan_result.mark
+    def clean_shutdown_file(self) -> CleanShutdownFile | None:
+        return None if self.scan_result is None else self.scan_result.clean_shutdown_file
 
     async def survey(self) -> None:
         """Scan the directory. A disk failure takes it offline."""
@@ -323,7 +328,7 @@ class DirectoryLoader:
         assert self.scan_result is not None
         home, files = self.home, self.opener.environment.files
         known = self.scan_result if is_checkpointed else self.scan_result.without_checkpoints()
-        known, config = replace(known, mark=None), self._config_for(name.topic)
+        known, config = replace(known, clean_shutdown_file=None), self._config_for(name.topic)
         old, new = home.directory.path / copy, home.directory.path_of(*name)
 
         def load() -> PartitionLog:

@@ -122,7 +122,7 @@ class LogManager:
         )
         self._opener = self._new_opener()
         self.mover = Mover(services, self.log_cleaner, mover_settings)
-        self._marks: list[CleanShutdownFile | None] = []
+        self._clean_shutdown_files: list[CleanShutdownFile | None] = []
         self._exhausted: Exception | None = None
         self._creation = LogCreation(
             self.registry, self._opener, self.clock, self.offload, self.config_of
@@ -177,9 +177,11 @@ class LogManager:
     def previous_broker_epoch(self) -> int:
         """Broker epoch of the previous run if it ended with a clean shutdown (KIP-966); otherwise -1.
 
-        Available after `load`; the marks of all log directories must contain the same epoch.
+        Available after `load`; the clean shutdown files of all log directories must contain the same epoch.
         """
-        return log_loading.common_broker_epoch(self._marks, len(self.registry.logs_by_directory))
+        return log_loading.common_broker_epoch(
+            self._clean_shutdown_files, len(self.registry.logs_by_directory)
+        )
 
     def gauges(self) -> dict[str, int]:
         """Values of Kafka's `kafka.log:type=LogManager` metrics, by name and, if any, `logDirectory`."""
@@ -249,7 +251,7 @@ class LogManager:
     async def _load(self, loading: log_loading.DirectoryLoader, adoption: LoadedLogs) -> None:
         home = loading.home
         await loading.open(adoption.adopt)
-        self._marks.append(loading.mark)
+        self._clean_shutdown_files.append(loading.clean_shutdown_file)
         self._exhausted = self._exhausted or loading.exhausted
         if home.directory.failed:
             for name in loading.found.live:
@@ -455,7 +457,7 @@ class LogManager:
         await background_tasks.run(self.services, self.flushing, tasks, task_status=task_status)
 
     async def close(self, *, broker_epoch: int = -1) -> None:
-        """Flush, snapshot and close all logs, write the checkpoints, and the clean shutdown mark last.
+        """Flush, snapshot and close all logs, write the checkpoints, and the clean shutdown file last.
 
         The directories stay locked: `directories.close()` unlocks them, after the metadata log in them
         is closed too.

@@ -3,10 +3,10 @@
 1. Every log is flushed and closed: segments synced, indexes trimmed and synced, a producer snapshot
    written at the log end.
 2. The checkpoints are written: recovery points (now the log ends), log start offsets, high watermarks.
-3. The clean shutdown mark is written.
+3. The clean shutdown file is written.
 
-A crash before step 3 leaves no mark, so the next start scans past the checkpointed recovery points.
-There is no mark either if a log could not be opened or closed, or if the directory was not completely
+A crash before step 3 leaves no such file, so the next start scans past the checkpointed recovery points.
+The file is not written either if a log could not be opened or closed, or if the directory was not completely
 loaded.
 """
 
@@ -28,7 +28,7 @@ CHUNK = 32
 
 
 async def close(home: DirectoryLogs, offload: Offload, workers: int, *, broker_epoch: int) -> None:
-    """Close the logs, write the checkpoints and the mark. A failure takes the directory offline and
+    """Close the logs, write the checkpoints and the clean shutdown file. A failure takes the directory offline and
     ends the shutdown of the directory."""
     directory = home.directory
     if not await _close_all(home, offload, workers) or directory.failed:

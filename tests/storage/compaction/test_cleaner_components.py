@@ -12,11 +12,11 @@ import pytest
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path
-from odradek.storage.compaction.dirty_range import DirtyRange, LogBounds, survey
+from odradek.storage.compaction.dirty_range import DirtyRange, LogBounds, find_dirty_range
 from odradek.storage.compaction.key_hash import LONG, KeyHash
 from odradek.storage.compaction.offset_map import OffsetMap
 from odradek.storage.compaction.record_columns import PAD, BatchPage, read_pages
-from odradek.storage.compaction.segment_grouping import SEGMENTS_MAX, SegmentSizes, group
+from odradek.storage.compaction.segment_grouping import SEGMENTS_MAX, SegmentSizes, group_segments
 from odradek.storage.compaction.varint_columns import encode, varints
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.offset_index import RELATIVE_MAX
@@ -53,7 +53,7 @@ CONFIG = LogConfig(cleanup_policy=("compact",))
 
 
 def dirt(bounds: LogBounds = ALL, config: LogConfig = CONFIG) -> tuple[int, int, int, int]:
-    found = survey(SEGMENTS, bounds, config, NOW_MS)
+    found = find_dirty_range(SEGMENTS, bounds, config, NOW_MS)
     return found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes
 
 
@@ -104,7 +104,7 @@ def test_max_compaction_lag_makes_log_due_at_any_dirty_ratio() -> None:
     bounds = replace(ALL, cleaned_to=30)
     for hours, is_due in ((3, False), (1, True)):
         config = replace(CONFIG, max_compaction_lag_ms=hours * HOUR_MS)
-        assert survey(SEGMENTS, bounds, config, NOW_MS).is_due(config) == is_due
+        assert find_dirty_range(SEGMENTS, bounds, config, NOW_MS).is_due(config) == is_due
 
 
 def sizes(*logs: int, index: int = 1) -> list[SegmentSizes]:
@@ -114,7 +114,7 @@ def sizes(*logs: int, index: int = 1) -> list[SegmentSizes]:
 def grouped(
     segments: list[SegmentSizes], *, index_bytes: int = 1000, end: int = 1000
 ) -> list[list[int]]:
-    groups = group(segments, segment_bytes=100, index_bytes=index_bytes, end=end)
+    groups = group_segments(segments, segment_bytes=100, index_bytes=index_bytes, end=end)
     return [[each.base_offset // 10 for each in one] for one in groups]
 
 

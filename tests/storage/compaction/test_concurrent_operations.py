@@ -135,7 +135,7 @@ async def test_truncation_aborts_cleaning(world: World, where: dict[str, object]
 
         await interrupted(manager, truncate, **where)
         assert manager.log_cleaner is not None
-        assert manager.log_cleaner.statistics.given_up == 1
+        assert manager.log_cleaner.statistics.aborted == 1
         assert log.end_offset <= cut
         assert log.cleaned_to == 0
         check_files(world, log)
@@ -157,7 +157,7 @@ async def test_topic_deletion_aborts_cleaning(world: World, where: dict[str, obj
 
         await interrupted(manager, delete, **where)
         assert manager.log_cleaner is not None
-        assert manager.log_cleaner.statistics.given_up == 1
+        assert manager.log_cleaner.statistics.aborted == 1
         assert not world.failures
         # A new log of that name is compacted.
         again = await manager.create("t", 0, ONE)
@@ -176,7 +176,7 @@ async def test_rename_to_stray_aborts_cleaning(world: World, where: dict[str, ob
 
         await interrupted(manager, set_aside, **where)
         assert manager.log_cleaner is not None
-        assert manager.log_cleaner.statistics.given_up == 1
+        assert manager.log_cleaner.statistics.aborted == 1
         assert manager.log_cleaner.statistics.uncleanable == 0
         assert not world.failures
         assert len(manager.homes()) == 1
@@ -195,7 +195,7 @@ async def test_last_batches_of_many_producers_are_collected_in_parts(world: Worl
                 await trio.lowlevel.checkpoint()
                 turns += 1
 
-        dirt = await manager.log_cleaner._survey(log, world.clock.wall_ms())  # type: ignore[union-attr]
+        dirt = await manager.log_cleaner._find_dirty_range(log, world.clock.wall_ms())  # type: ignore[union-attr]
         assert dirt is not None
         one = CompactionPass(
             manager.services, log, dirt, CleanerSettings(), manager.log_cleaner._entropy
@@ -223,7 +223,7 @@ async def test_retention_of_planned_segments_aborts_cleaning(
 
         await interrupted(manager, retain, **where)
         assert manager.log_cleaner is not None
-        assert manager.log_cleaner.statistics.given_up == 1
+        assert manager.log_cleaner.statistics.aborted == 1
         log.remove_deleted(world.clock.wall_ms())
         check_files(world, log)
         await manager.log_cleaner.clean_due_logs()

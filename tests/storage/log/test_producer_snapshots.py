@@ -179,16 +179,16 @@ def test_snapshot_is_synced_by_flush(files: VirtualFiles) -> None:
 def test_renamed_snapshot_is_restored(files: VirtualFiles) -> None:
     made = snapshots(files, 5, 9)
     before = files.list(ROOT)
-    aside = made.set_aside(5)
+    aside = made.rename_to_deleted(5)
     assert aside is not None
     assert made.offsets == (9,)
-    made.take_back(5, aside)
+    made.undo_rename_to_deleted(5, aside)
     assert made.offsets == (5, 9)
     assert files.list(ROOT) == before
 
 
 def test_renamed_snapshot_is_removed_later(files: VirtualFiles) -> None:
     made = snapshots(files, 5)
-    assert made.set_aside(4) is None
-    assert made.set_aside(5) == ROOT / "00000000000000000005.snapshot.deleted"
+    assert made.rename_to_deleted(4) is None
+    assert made.rename_to_deleted(5) == ROOT / "00000000000000000005.snapshot.deleted"
     assert made.offsets == ()

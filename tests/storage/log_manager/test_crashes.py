@@ -21,7 +21,7 @@ from odradek.testing.virtual_files import VirtualFiles
 from tests.support.log_managers import ONE, SMALL, TWO, A, B, World, append, contents
 from tests.support.replica_moves import CountingPower
 
-MARK = ".kafka_cleanshutdown"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 IMAGES = 3
 
 
@@ -102,7 +102,7 @@ async def crashed_life(world: World) -> Promised:
 
 
 async def check_next_life(world: World, promised: Promised) -> None:
-    marked = [path for path in (A, B) if world.disk.find(path / MARK) is not None]
+    marked = [path for path in (A, B) if world.disk.find(path / CLEAN_SHUTDOWN_FILE) is not None]
     async with world.running() as manager:
         assert not any(directory.failed for directory in manager.directories.all)
         assert promised.synced.keys() <= {log.topic for log in manager.logs()} | {"old u"}
@@ -134,7 +134,7 @@ async def syncs_of_a_life() -> int:
     world = World()
     await crashed_life(world)
     assert world.files.power.on
-    assert world.disk.find(A / MARK) is not None
+    assert world.disk.find(A / CLEAN_SHUTDOWN_FILE) is not None
     return world.files.syncs
 
 

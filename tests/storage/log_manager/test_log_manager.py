@@ -47,7 +47,7 @@ RECOVERY, STARTS, WATERMARKS = (
     "log-start-offset-checkpoint",
     "replication-offset-checkpoint",
 )
-MARK = ".kafka_cleanshutdown"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 RECOVERY_POINTS = [Checkpoint.RECOVERY_POINT]
 
 
@@ -158,14 +158,14 @@ async def test_clean_shutdown_keeps_all_state(world: World) -> None:
                 append(log, f"{number}:{at}")
         log = await manager.create("t", 0, ONE)
         log.advance_log_start(5, "asked to")
-    assert world.read(A / MARK) == '{"version":0,"brokerEpoch":7}'
+    assert world.read(A / CLEAN_SHUTDOWN_FILE) == '{"version":0,"brokerEpoch":7}'
     assert world.read(A / RECOVERY) == "0\n2\nt 0 20\nt 2 20\n"
     assert world.read(A / WATERMARKS) == "0\n2\nt 0 20\nt 2 20\n"
     assert world.read(A / STARTS) == "0\n1\nt 0 5\n"
 
     async with world.running() as manager:
         assert manager.previous_broker_epoch == 7
-        assert MARK not in world.names(A)
+        assert CLEAN_SHUTDOWN_FILE not in world.names(A)
         for number in range(3):
             log = manager.get("t", number)
             assert log is not None
@@ -237,14 +237,14 @@ async def test_incomplete_load_writes_no_clean_shutdown_file(world: World) -> No
     manager = world.manager()
     await manager.close()
     manager.directories.close()
-    assert MARK in world.names(A)  # it was not removed, because no log was opened
+    assert CLEAN_SHUTDOWN_FILE in world.names(A)  # it was not removed, because no log was opened
     manager = world.manager()
     world.disk.fail("/a/t-0*", operations={"list"})
     await manager.load()
     await manager.close()
     manager.directories.close()
-    assert MARK not in world.names(A)
-    assert MARK in world.names(B)
+    assert CLEAN_SHUTDOWN_FILE not in world.names(A)
+    assert CLEAN_SHUTDOWN_FILE in world.names(B)
 
 
 async def test_failed_log_prevents_clean_shutdown_file_of_its_directory_only(
@@ -255,8 +255,8 @@ async def test_failed_log_prevents_clean_shutdown_file_of_its_directory_only(
         await manager.create("t", 1, ONE)
         append(broken, "a")
         world.disk.fail("/a/t-0/*.log", operations={"sync"})
-    assert MARK not in world.names(A)
-    assert MARK in world.names(B)
+    assert CLEAN_SHUTDOWN_FILE not in world.names(A)
+    assert CLEAN_SHUTDOWN_FILE in world.names(B)
     assert "t-0 was not closed cleanly: " in caplog.text
     assert "Traceback" not in caplog.text
 
@@ -268,8 +268,8 @@ async def test_log_fenced_by_unexpected_error_prevents_clean_shutdown_file_of_it
         fenced = await manager.create("t", 0, ONE)
         append(fenced, "a")
         fenced.fail(ZeroDivisionError())
-    assert MARK not in world.names(A)
-    assert MARK in world.names(B)
+    assert CLEAN_SHUTDOWN_FILE not in world.names(A)
+    assert CLEAN_SHUTDOWN_FILE in world.names(B)
 
 
 async def test_partition_in_two_directories_is_offline(
@@ -286,7 +286,7 @@ async def test_partition_in_two_directories_is_offline(
         with pytest.raises(LogFailed):
             await manager.create("t", 0, ONE)
         append(await manager.create("t", 2, ONE), "others are")
-    assert MARK in world.names(A)
+    assert CLEAN_SHUTDOWN_FILE in world.names(A)
     world.files.remove_tree(B / "t-0")
     async with world.running() as manager:
         log = manager.get("t", 0)
@@ -381,7 +381,7 @@ async def test_partition_in_three_directories_is_offline(caplog: pytest.LogCaptu
         with pytest.raises(LogFailed, match=r"t-0 is in /./t-0; t-0 is in /./t-0 and in /./t-0"):
             manager.get("t", 0)
         caplog.clear()
-    assert all(MARK in world.names(home) for home in (A, B, C))
+    assert all(CLEAN_SHUTDOWN_FILE in world.names(home) for home in (A, B, C))
     for home in (B, C):
         world.files.remove_tree(home / "t-0")
     async with world.running() as manager:
@@ -395,12 +395,12 @@ async def test_duplicate_log_that_cannot_be_closed_does_not_prevent_start(world:
         append(await manager.create("t", 1, ONE), "in b")
     world.files.rename(B / "t-1", B / "t-0")
     for home in (A, B):
-        world.files.remove(home / MARK)  # so that the shutdown has a change to sync
+        world.files.remove(home / CLEAN_SHUTDOWN_FILE)  # so that the shutdown has a change to sync
     world.disk.fail("/a/t-0/*.log", operations={"sync"})
     async with world.running() as manager:
         assert manager.logs() == ()
         assert [directory.failed for directory in manager.directories.all] == [True, False]
-    assert MARK in world.names(B)
+    assert CLEAN_SHUTDOWN_FILE in world.names(B)
 
 
 # Deletion
@@ -533,7 +533,7 @@ async def test_deletion_on_full_disk_succeeds(world: World) -> None:
         assert not manager.directories.all[0].failed
         assert RECOVERY not in world.names(A)
         mount.capacity_bytes = 1 << 30
-    assert MARK in world.names(A)
+    assert CLEAN_SHUTDOWN_FILE in world.names(A)
 
 
 # Failures
@@ -567,8 +567,8 @@ async def test_io_error_takes_only_its_log_directory_offline(world: World) -> No
             await manager.delete(TopicPartition("t", 0))
         assert manager.all_failed.is_set()  # /a is the metadata log directory too
         world.disk.heal()
-    assert MARK not in world.names(A)
-    assert MARK in world.names(B)
+    assert CLEAN_SHUTDOWN_FILE not in world.names(A)
+    assert CLEAN_SHUTDOWN_FILE in world.names(B)
 
 
 async def test_kafka_gauges_report_log_directories(world: World) -> None:
@@ -716,8 +716,8 @@ async def test_log_that_cannot_be_opened_is_offline_alone(
     (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert "/b/t-1 is offline" in line.getMessage()
     assert line.exc_info is None
-    assert MARK in world.names(A)
-    assert MARK not in world.names(B)
+    assert CLEAN_SHUTDOWN_FILE in world.names(A)
+    assert CLEAN_SHUTDOWN_FILE not in world.names(B)
     world.files.write_new(metadata, before)
     async with world.running() as manager:
         mended = manager.get("t", 1)
