@@ -49,7 +49,7 @@ class JsonColumns:
         self._kind = kind
         self._whole = _value_parser(kind)
 
-    def in_place_of_values(self, table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def replace_values(self, table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Replace the values of a table by their columns, and add `valueError`, some rows at a time."""
         place = table.schema.get_field_index(VALUE)
         for first in range(0, table.num_rows, ROWS_AT_ONCE):

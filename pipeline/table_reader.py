@@ -112,7 +112,7 @@ class TableReader:
         if options.value_format == JSON:
             from odradek.pipeline.json_values import JsonColumns
 
-            parse = JsonColumns(wanted.field(VALUE).type).in_place_of_values
+            parse = JsonColumns(wanted.field(VALUE).type).replace_values
             tables = chain.from_iterable(map(parse, tables))
         for table in tables:
             table = table.select(wanted.names)

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     reporter.row(as_json(report))
     for line in as_text(report):
         reporter.result(line)
-    return 0 if report.is_well else FAILED
+    return 0 if report.has_no_problems else FAILED
 
 
 def _ms(seconds: float) -> int:
@@ -111,7 +111,7 @@ def as_json(report: AuditReport) -> dict[str, Any]:
     from odradek.protocol.uuids import uuid_to_text
 
     return {
-        "well": report.is_well,
+        "well": report.has_no_problems,
         "bytesRead": report.size_bytes,
         "partitions": [
             {
@@ -165,7 +165,7 @@ def as_text(report: AuditReport) -> Iterator[str]:
         yield (
             f"{word.upper() if is_bad else word}: {_name(finding)}{lacks and f', missing: {lacks}'}"
         )
-    yield "no problems found" if report.is_well else "problems found"
+    yield "no problems found" if report.has_no_problems else "problems found"
 
 
 def _deleted_text(deleted: DeletedPartition) -> str:

@@ -189,7 +189,7 @@ class RecordDecoder:
             if good:
                 next_offset = following if good == count else INT64_MAX
                 yield from self._decode(data, found[:good], next_offset)
-                self._have_seen(found[:good])
+                self._advance_past(found[:good])
             if good < count and not (self.is_done and self._is_within(found[good])):
                 raise self._corrupt(_WRONG_OFFSETS, int(found["position"][good]))
             position = after
@@ -225,7 +225,7 @@ class RecordDecoder:
         first, end = self._bounds
         return bool(first <= batch["base_offset"] and batch["last_offset"] <= end)
 
-    def _have_seen(self, batches: Any) -> None:
+    def _advance_past(self, batches: Any) -> None:
         self.next_offset = max(self.next_offset, int(batches["last_offset"][-1]) + 1)
 
     def _corrupt(self, what: str, position: int) -> CorruptSegment:
@@ -239,7 +239,7 @@ class RecordDecoder:
         if broken is not None:
             if broken:
                 yield from self._decode_whole(data, found[:broken])
-                self._have_seen(found[:broken])
+                self._advance_past(found[:broken])
             position = int(found["position"][broken])
             raise self._corrupt("the batch's CRC does not match its bytes", position)
         yield from self._decode_whole(data, found)
@@ -341,12 +341,12 @@ class RecordDecoder:
             if compressed[part].any():
                 for each, bodies, starts, ends in self._decompress(data, chosen):
                     yield from self._columns(bodies, each, starts, ends)
-                    self._have_seen(each)
+                    self._advance_past(each)
             else:
                 starts = chosen["position"] + HEADER_SIZE
                 ends = chosen["position"] + chosen["size"]
                 yield from self._columns(data, chosen, starts, ends)
-                self._have_seen(chosen)
+                self._advance_past(chosen)
 
     def _decompress(self, data: Any, batches: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
         """Decompress the batches' records, one after the other, a few batches at a time, because the decompressed
@@ -423,7 +423,7 @@ class RecordDecoder:
 
         if which:
             yield from self._columns(data, batches[:which], starts[:which], ends[:which])
-            self._have_seen(batches[:which])
+            self._advance_past(batches[:which])
         raise self._corrupt(kernels.WRONG[error], int(batches["position"][which]))
 
     def _tables(self, rows: int, columns: dict[str, Any]) -> Iterator[pa.RecordBatch]:

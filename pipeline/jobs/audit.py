@@ -124,7 +124,7 @@ class AuditReport:
     """Partitions of deleted topics; not a problem, because the cluster will delete them."""
 
     @property
-    def is_well(self) -> bool:
+    def has_no_problems(self) -> bool:
         return not (
             self.problems
             or any(each.gaps or each.problems for each in self.partitions)
@@ -156,16 +156,16 @@ def run_audit(
 ) -> AuditReport:
     """Audit the store; `run_tasks` applies a function to many items, `slots` at a time."""
     if job.resume is None:
-        return _audited(job, run_tasks, slots, on_progress, None)
+        return _run_audit(job, run_tasks, slots, on_progress, None)
     with open_audit_results(
         job.resume, job.tiered_url, has_brokers=job.bootstrap is not None
     ) as notes:
-        report = _audited(job, run_tasks, slots, on_progress, notes)
+        report = _run_audit(job, run_tasks, slots, on_progress, notes)
         notes.end()
         return report
 
 
-def _audited(
+def _run_audit(
     job: AuditJob,
     run_tasks: RunTasks,
     slots: int,
@@ -188,11 +188,11 @@ def _audited(
     noted = 0
     whole = (
         each
-        for each in _whole(listed, source)
-        if cluster_view is None or each.partition is None or cluster_view.is_there(each.partition)
+        for each in _complete_segments(listed, source)
+        if cluster_view is None or each.partition is None or cluster_view.exists(each.partition)
     )
     while some := list(islice(whole, SEGMENTS_A_TASK * TASKS_A_ROUND * slots)):
-        reports = _noted(notes, some)
+        reports = _earlier_reports(notes, some)
         noted += len(reports)
         read = _read(source, [each for each in some if _id(each) not in reports], run_tasks)
         if notes is not None and read:
@@ -202,7 +202,7 @@ def _audited(
         on_progress(JobProgress(totals.segments, 0, clock.monotonic() - begun_at, noted))
     if cluster_view is not None:
         cluster_view.refresh()
-    _check_there(job, listed, cluster_view)
+    _check_topics_exist(job, listed, cluster_view)
     checked = run_tasks(
         _check_partition, _partition_checks(listed, source, cluster_view, totals.manifests)
     )
@@ -213,7 +213,7 @@ def _audited(
         cluster_view.refresh()
         listed.recheck()
         deleted = [each for each in cluster_view.deleted() if listed.is_wanted(each.partition)]
-        partitions = [each for each in partitions if cluster_view.is_there(each.partition)]
+        partitions = [each for each in partitions if cluster_view.exists(each.partition)]
         totals.broken = [each for each in totals.broken if cluster_view.is_finished(each)]
     on_progress(JobProgress(totals.segments, totals.segments, clock.monotonic() - begun_at, noted))
     return _report(listed, totals, partitions, deleted)
@@ -269,7 +269,7 @@ def _is_wanted(topics: Sequence[str], partition: TopicIdPartition) -> bool:
     return not topics or partition.topic in topics
 
 
-def _check_there(
+def _check_topics_exist(
     job: AuditJob, listed: RemoteStorageAudit, cluster_view: _ClusterView | None
 ) -> None:
     """Check that the topics exist and that the directory is a remote tier, so that a misspelt name is not reported
@@ -316,12 +316,12 @@ class _ClusterView:
         self, wanted: Sequence[TopicIdPartition]
     ) -> Mapping[TopicPartition, int]:
         """Request the local log start offsets of partitions that exist, also after a deletion meanwhile."""
-        there = [each for each in wanted if self.is_there(each)]
+        there = [each for each in wanted if self.exists(each)]
         try:
             return self._brokers.local_log_start_offsets(_where(each) for each in there)
         except BrokersUnavailable:
             self.refresh()
-            if all(map(self.is_there, there)):
+            if all(map(self.exists, there)):
                 raise
             return self._fetch_local_log_start_offsets(there)
 
@@ -330,13 +330,13 @@ class _ClusterView:
         """Names of current topics, tiered or not, and of deleted topics that still have metadata."""
         return {*self._ids, *(each.partition.topic for each in self.deleted())}
 
-    def is_there(self, partition: TopicIdPartition) -> bool:
+    def exists(self, partition: TopicIdPartition) -> bool:
         """Whether the topic still exists with the same id."""
         return self._ids.get(partition.topic) == partition.topic_id
 
     def deleted(self) -> list[DeletedPartition]:
         """Return deleted partitions that still have segments."""
-        deleted = [each for each in self.known.partitions() if not self.is_there(each)]
+        deleted = [each for each in self.known.partitions() if not self.exists(each)]
         found = [
             DeletedPartition(
                 each,
@@ -362,14 +362,14 @@ class _ClusterView:
         """Whether the segment is still finished, and neither it nor its topic was deleted while it was read."""
         now = self.known.segment(report.id)
         is_known = now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
-        return is_known and self.is_there(report.id.partition)
+        return is_known and self.exists(report.id.partition)
 
 
 def _where(partition: TopicIdPartition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
 
 
-def _whole(listed: RemoteStorageAudit, source: AuditSource) -> Iterator[AuditFinding]:
+def _complete_segments(listed: RemoteStorageAudit, source: AuditSource) -> Iterator[AuditFinding]:
     """Yield complete segments while the store is listed, except those of excluded partitions."""
     parts: dict[str, RemoteStorageAudit] = defaultdict(listed.part)
     try:
@@ -397,7 +397,7 @@ def _to_read(judged: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
 _OptionReader = list[tuple[StoredSegment, SegmentReport]]
 
 
-def _noted(
+def _earlier_reports(
     notes: AuditResultsFile | None, findings: Sequence[AuditFinding]
 ) -> dict[RemoteLogSegmentId, SegmentReport]:
     """Return the results of earlier runs for these segments."""
@@ -467,7 +467,7 @@ def _partition_checks(
             summaries[partition],
         )
         for partition in cluster_view.known.partitions()
-        if cluster_view.is_there(partition) and listed.is_wanted(partition)
+        if cluster_view.exists(partition) and listed.is_wanted(partition)
     ]
 
 

@@ -305,11 +305,11 @@ def _seen_by_summary(
         return [
             each
             for each in known
-            if each.id in ids or each.start_offset >= last or not _is_there(objects, each)
+            if each.id in ids or each.start_offset >= last or not _exists(objects, each)
         ]
 
 
-def _is_there(objects: Objects, segment: RemoteLogSegmentMetadata) -> bool:
+def _exists(objects: Objects, segment: RemoteLogSegmentMetadata) -> bool:
     """Whether the segment still exists: its manifest is deleted first."""
     try:
         objects.head(segment_key(segment, MANIFEST_SUFFIX))

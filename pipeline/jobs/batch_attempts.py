@@ -106,7 +106,7 @@ class BatchAttempts:
         self._at_once = run_concurrently
 
     @contextmanager
-    def begun(self, batch: BatchKey) -> Iterator[str]:
+    def staging_directory(self, batch: BatchKey) -> Iterator[str]:
         """Create a staging directory for one attempt, and remove it at the end with files that were not moved."""
         attempt = self._entropy.uuid().hex
         staged = f"{self._out}/{staging_prefix(batch.export)}-{batch.number}-{attempt}"
@@ -125,7 +125,7 @@ class BatchAttempts:
 
     def replace(self, staged: Iterable[StagedFile], batch: BatchKey) -> None:
         """Move the files of a batch in place of those of earlier attempts; call `remove_earlier_staging` first."""
-        self._place(staged, self._placed(batch))
+        self._place(staged, self._visible_files(batch))
 
     def remove_earlier_staging(self, batch: BatchKey) -> None:
         """Remove the staging directories of earlier attempts, so that these can no longer move files. Raises as
@@ -144,9 +144,11 @@ class BatchAttempts:
         directories = [f"{self._out}/{each}" for each in dict.fromkeys(e.directory for e in staged)]
         self._run_for_each(self._files.make, directories)
         self._run_for_each(self._move, staged)
-        self._run_for_each(self._files.sync, self._above([*directories, *map(_parent, former)]))
+        self._run_for_each(
+            self._files.sync, self._with_parents([*directories, *map(_parent, former)])
+        )
 
-    def _above(self, directories: Iterable[str]) -> list[str]:
+    def _with_parents(self, directories: Iterable[str]) -> list[str]:
         """Return these directories and their parents up to the table's directory."""
         found = {self._out: None}
         for each in directories:
@@ -162,13 +164,13 @@ class BatchAttempts:
                 " run may write to this table"
             )
 
-    def _placed(self, batch: BatchKey) -> list[str]:
+    def _visible_files(self, batch: BatchKey) -> list[str]:
         above = [self._out]
         for level in self._levels:
-            above = [each for each in self._within(above) if _name(each).startswith(f"{level}=")]
-        return self._within([f"{each}/{batch_directory(batch)}" for each in above])
+            above = [each for each in self._list_all(above) if _name(each).startswith(f"{level}=")]
+        return self._list_all([f"{each}/{batch_directory(batch)}" for each in above])
 
-    def _within(self, directories: Sequence[str]) -> list[str]:
+    def _list_all(self, directories: Sequence[str]) -> list[str]:
         names = self._run_for_each(self._files.names, directories)
         return [
             f"{each}/{name}"

@@ -71,7 +71,7 @@ class DirectExport:
         tasks = reader.partitions(begin.to_json(), end.to_json())
         if not tasks:
             return 0
-        with self._attempts.begun(batch) as directory:
+        with self._attempts.staging_directory(batch) as directory:
             local = self._files.local(directory)
             staging = StagingSettings(str(local), self._by, self._codec)
             work = partial(write_task, reader, staging=staging)

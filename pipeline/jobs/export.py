@@ -362,11 +362,11 @@ MESSAGE_CHARS_MAX = 200
 class Interrupted(Exception):
     """Spark stopped the stream, or a Java call timed out, which some stores report as an interruption."""
 
-    def __init__(self, of_java: str, error: Exception) -> None:
+    def __init__(self, java_error: str, error: Exception) -> None:
         message = (str(error).splitlines() or [""])[0][:MESSAGE_CHARS_MAX]
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling Spark:"
-            f" {of_java[:MESSAGE_CHARS_MAX]} ({message})"
+            f" {java_error[:MESSAGE_CHARS_MAX]} ({message})"
         )
 
 
@@ -380,6 +380,6 @@ def shorten_interruption_errors() -> Iterator[None]:
         for name in INTERRUPTIONS:
             _, found, message = text.partition(name)
             if found:
-                of_java = name + message.partition("\n")[0]
-                raise Interrupted(of_java, error) from None
+                java_error = name + message.partition("\n")[0]
+                raise Interrupted(java_error, error) from None
         raise

@@ -169,7 +169,7 @@ class ExportLease:
         with self._lock:
             if self._now() - self._renewed_at < RENEW_SECONDS:
                 return
-            self._look()
+            self._check_own()
             self._beats += 1
             self._files.put(self._path(self._number), self._lease_json())
             self._renewed_at = self._now()
@@ -180,7 +180,7 @@ class ExportLease:
         """
         self.check()
         with self._lock:
-            self._look()
+            self._check_own()
 
     def end(self) -> None:
         """Mark the lease as ended, if this run still has it."""
@@ -191,7 +191,7 @@ class ExportLease:
             if self._is_own():
                 self._files.put(self._path(self._number), self._lease_json(is_over=True))
 
-    def _look(self) -> None:
+    def _check_own(self) -> None:
         if not self._is_own():
             raise PipelineError(
                 f"another run of this export has taken over {self._checkpoint}, because this"

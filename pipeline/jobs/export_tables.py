@@ -92,12 +92,12 @@ class ParquetTable:
         return self._spark.read.parquet(self._out)
 
     def write(self, frame: DataFrame, batch: BatchKey) -> None:
-        with self._attempts.begun(batch) as directory:
+        with self._attempts.staging_directory(batch) as directory:
             self._attempts.place(self._staged(frame, batch, directory))
 
     def replace(self, frame: DataFrame, batch: BatchKey) -> None:
         self._attempts.remove_earlier_staging(batch)
-        with self._attempts.begun(batch) as directory:
+        with self._attempts.staging_directory(batch) as directory:
             self._attempts.replace(self._staged(frame, batch, directory), batch)
 
     def _staged(self, frame: DataFrame, batch: BatchKey, directory: str) -> list[StagedFile]:

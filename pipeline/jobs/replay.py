@@ -174,7 +174,9 @@ def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
     what = _digest(job, source)
     name = job.name or f"{job.topic}.{what}"
     state = ReplayState(name, job.topic, target.partitions(job.topic))
-    progress = _begun(Query(options), target, state, what, keeps_partitions=job.by == "partition")
+    progress = _load_or_start_job(
+        Query(options), target, state, what, keeps_partitions=job.by == "partition"
+    )
     left = {number: each for number, each in progress.items() if each.next < each.high}
     replay_task = ReplayTask(
         source={name: value for name, value in source.items() if not _is_range(name)},
@@ -206,7 +208,7 @@ def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _begun(
+def _load_or_start_job(
     query: Query, target: ReplayTarget, state: ReplayState, what: str, *, keeps_partitions: bool
 ) -> dict[int, PartitionProgress]:
     """Return the progress of each source partition, after fixing the range on the first run."""

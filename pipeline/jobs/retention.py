@@ -189,7 +189,7 @@ def retention(
     """
     for rule in rules:
         rule.check()
-    whole = whole_logs(source)
+    whole = whole_log_options(source)
     logs = list(read_partition_logs(whole, lambda ends: _local_bytes(spark, whole, ends)))
     if any(rule.is_local for rule in rules):
         logs = _with_local_starts(whole, logs)
@@ -201,7 +201,7 @@ _OF_A_PART = ("starting", "ending", "kafka.isolation.level")
 _NOT_FOR_BROKERS = ("tiered.", "subscribe", "assign", "oncorruptsegment")
 
 
-def whole_logs(source: Mapping[str, str]) -> dict[str, str]:
+def whole_log_options(source: Mapping[str, str]) -> dict[str, str]:
     """Return the options, with lower-case names, for reading the same logs completely. Raises BadOption."""
     parse_options(source, streaming=False)
     return without_prefixes(source, *_OF_A_PART, *OF_ROWS)

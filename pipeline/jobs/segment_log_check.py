@@ -60,7 +60,7 @@ class SegmentLogChecker:
             if len(found):
                 self._check(view, found)
             if wrong:
-                self._break("no batch starts there", after)
+                self._add_fatal_problem("no batch starts there", after)
             at = after
             if len(found) < HEADERS_AT_ONCE:
                 break
@@ -72,7 +72,7 @@ class SegmentLogChecker:
         if self._is_broken:
             return
         if self._rest:
-            self._break("the last batch is incomplete", 0)
+            self._add_fatal_problem("the last batch is incomplete", 0)
         elif self._next_offset > self._segment.end_offset + 1:
             self._add_problem(
                 f"ends at offset {self._next_offset - 1}, not {self._segment.end_offset}"
@@ -107,22 +107,22 @@ class SegmentLogChecker:
             found["position"].tolist(), found["size"].tolist(), found["crc"].tolist(), strict=True
         ):
             if crc32c(view[position + CRC_START : position + size]) != crc:
-                self._break("the batch's CRC does not match its bytes", position)
+                self._add_fatal_problem("the batch's CRC does not match its bytes", position)
                 return
         base, last = found["base_offset"].astype(np.int64), found["last_offset"].astype(np.int64)
         before = np.concatenate(([self._next_offset - 1], last[:-1]))
-        self._first(found, (base <= before) | (last < base), lambda at: (
+        self._report_first(found, (base <= before) | (last < base), lambda at: (
             f"offset {base[at]} comes after {before[at]}"
         ))  # fmt: skip
         slots = np.searchsorted(self._epoch_starts, base, side="right") - 1
         expected = self._epochs[np.maximum(slots, 0)]
-        self._first(found, (slots < 0) | (expected != found["leader_epoch"]), lambda at: (
+        self._report_first(found, (slots < 0) | (expected != found["leader_epoch"]), lambda at: (
             f"offset {base[at]} has epoch {found['leader_epoch'][at]}, the metadata has"
             f" {expected[at]}"
         ))  # fmt: skip
         latest = self._segment.max_timestamp_ms
         control = found["attributes"] & _CONTROL != 0
-        self._first(found, ~control & (found["max_timestamp"] > latest), lambda at: (
+        self._report_first(found, ~control & (found["max_timestamp"] > latest), lambda at: (
             f"a record has timestamp {found['max_timestamp'][at]}, the maximum in the metadata"
             f" is {latest}"
         ))  # fmt: skip
@@ -131,7 +131,7 @@ class SegmentLogChecker:
         self.batches += len(found)
         self.records += int(found["count"][~control].sum(dtype=np.int64))
 
-    def _first(self, found: Any, wrong: Any, text: Any) -> None:
+    def _report_first(self, found: Any, wrong: Any, text: Any) -> None:
         """Report the first of several batches with the same problem."""
         if wrong.any():
             at = int(np.argmax(wrong))
@@ -141,7 +141,7 @@ class SegmentLogChecker:
                 f"byte {self._position + int(found['position'][at])}: {text(at)}{more}"
             )
 
-    def _break(self, what: str, position: int) -> None:
+    def _add_fatal_problem(self, what: str, position: int) -> None:
         self._is_broken = True
         self._add_problem(f"byte {self._position + position}: {what}")
 

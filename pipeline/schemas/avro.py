@@ -31,7 +31,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odradek.pipeline.schemas.column_types import BadSchema, fitted, in_parts, relaxed
+from odradek.pipeline.schemas.column_types import (
+    BadSchema,
+    cast_to_type,
+    decode_in_parts,
+    nullable_type,
+)
 from odradek.pipeline.schemas.registry import Schema
 
 VALUE = "value"
@@ -76,7 +81,7 @@ class AvroDecoder:
         self._written = written.tree
         self._read = None if read is written else read.tree
         self._raw = read.kind
-        self.kind = relaxed(read.kind)
+        self.kind = nullable_type(read.kind)
         self._is_supported_by_pyruhvro = read is written and written.is_supported_by_pyruhvro
         self._text = json.dumps(written.tree)
         self._parsed: Any = None
@@ -87,7 +92,7 @@ class AvroDecoder:
             found = self._decode_with_pyruhvro(payloads)
             if found is not None:
                 return found, {}
-        return in_parts(payloads, self._decode_with_fastavro, self.kind)
+        return decode_in_parts(payloads, self._decode_with_fastavro, self.kind)
 
     def _decode_with_pyruhvro(self, payloads: pa.Array) -> pa.Array | None:
         import pyruhvro
@@ -99,7 +104,7 @@ class AvroDecoder:
                 return None
             array = batch.to_struct_array()
             array.validate(full=True)
-            return fitted(fitted(array, self._raw), self.kind)
+            return cast_to_type(cast_to_type(array, self._raw), self.kind)
         except ValueError:
             return None
         except BaseException as error:
@@ -127,7 +132,7 @@ class AvroDecoder:
         for payload, stream in zip(payloads, streams, strict=True):
             if left := len(payload.as_buffer()) - stream.tell():
                 raise ValueError(f"there are {left} bytes after the value")
-        return fitted(array, self.kind)
+        return cast_to_type(array, self.kind)
 
 
 class _ResolvedSchema:

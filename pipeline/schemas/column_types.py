@@ -21,14 +21,14 @@ class BadSchema(PipelineError):
     """A schema is invalid, has no column types, or is incompatible with the others."""
 
 
-def relaxed(kind: pa.DataType) -> pa.DataType:
+def nullable_type(kind: pa.DataType) -> pa.DataType:
     """Return the type as Spark supports it: nullable, signed, times in microseconds."""
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, relaxed(each.type)) for each in _fields(kind)])
+        return pa.struct([pa.field(each.name, nullable_type(each.type)) for each in _fields(kind)])
     if pa.types.is_map(kind):
-        return pa.map_(relaxed(kind.key_type), relaxed(kind.item_type))
+        return pa.map_(nullable_type(kind.key_type), nullable_type(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(relaxed(kind.value_type))
+        return pa.list_(nullable_type(kind.value_type))
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind):
@@ -47,7 +47,7 @@ def levels(kind: pa.DataType) -> int:
     return 1 + max([levels(each.type) for each in _fields(kind)], default=-1)
 
 
-def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
+def merged_type(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
     """Return the type for the values of all types. Raises BadSchema, with the column."""
     first = kinds[0]
     if all(each == first for each in kinds):
@@ -58,13 +58,16 @@ def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
             for each in _fields(kind):
                 fields.setdefault(each.name, []).append(each.type)
         return pa.struct(
-            [pa.field(name, united(types, _below(where, name))) for name, types in fields.items()]
+            [
+                pa.field(name, merged_type(types, _below(where, name)))
+                for name, types in fields.items()
+            ]
         )
     if all(map(pa.types.is_map, kinds)):
-        keys = united([each.key_type for each in kinds], where)
-        return pa.map_(keys, united([each.item_type for each in kinds], where))
+        keys = merged_type([each.key_type for each in kinds], where)
+        return pa.map_(keys, merged_type([each.item_type for each in kinds], where))
     if all(map(pa.types.is_list, kinds)):
-        return pa.list_(united([each.value_type for each in kinds], where))
+        return pa.list_(merged_type([each.value_type for each in kinds], where))
     if all(each in _WIDENING for each in kinds):
         return max(kinds, key=_WIDENING.index)
     if all(map(pa.types.is_decimal, kinds)):
@@ -79,7 +82,7 @@ def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
     )
 
 
-def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast_to_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast values to the type, fields by name. Raises ValueError if a value overflows, such as a time in ms in
     microseconds; excess digits are dropped.
     """
@@ -88,17 +91,20 @@ def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         given = {each.name: number for number, each in enumerate(_fields(array.type))}
         children = [
-            fitted(array.field(given[each.name]), each.type)
+            cast_to_type(array.field(given[each.name]), each.type)
             if each.name in given
             else pa.nulls(len(array), each.type)
             for each in _fields(kind)
         ]
         return pa.StructArray.from_arrays(children, fields=_fields(kind), mask=array.is_null())
     if pa.types.is_map(kind):
-        keys, items = fitted(array.keys, kind.key_type), fitted(array.items, kind.item_type)
+        keys, items = (
+            cast_to_type(array.keys, kind.key_type),
+            cast_to_type(array.items, kind.item_type),
+        )
         return pa.MapArray.from_arrays(_ends(array), keys, items, type=kind, mask=array.is_null())
     if pa.types.is_list(kind):
-        values = fitted(array.values, kind.value_type)
+        values = cast_to_type(array.values, kind.value_type)
         return pa.ListArray.from_arrays(_ends(array), values, type=kind, mask=array.is_null())
     return pc.cast(array, kind, safe=not _rounds(array.type, kind))
 
@@ -109,7 +115,7 @@ def _rounds(given: pa.DataType, kind: pa.DataType) -> bool:
     return bool(is_coarser or pa.types.is_floating(kind))
 
 
-def in_parts(
+def decode_in_parts(
     values: pa.Array, decode: Callable[[pa.Array], pa.Array], kind: pa.DataType
 ) -> tuple[pa.Array, dict[int, str]]:
     """Decode values, all at once if they are valid. Values for which `decode` raises ValueError are found by

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from odradek.pipeline.schemas.column_types import BadSchema, in_parts
+from odradek.pipeline.schemas.column_types import BadSchema, decode_in_parts
 from odradek.pipeline.schemas.registry import Schema
 
 VALUE = "value"
@@ -47,7 +47,7 @@ class JsonDecoder:
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the columns, as a struct, and the errors of invalid values by index; these are null."""
-        return in_parts(payloads, self._columns, self.kind)
+        return decode_in_parts(payloads, self._columns, self.kind)
 
     def _columns(self, payloads: pa.Array) -> pa.Array:
         try:

@@ -18,7 +18,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.schemas.column_types import BadSchema, fitted, in_parts, relaxed, united
+from odradek.pipeline.schemas.column_types import (
+    BadSchema,
+    cast_to_type,
+    decode_in_parts,
+    merged_type,
+    nullable_type,
+)
 from odradek.pipeline.schemas.registry import Schema
 from odradek.pipeline.schemas.wire_format import by_message
 
@@ -46,7 +52,7 @@ class ProtobufDecoder:
             raise BadSchema(
                 f"{schema.name} has no message type {', '.join(wanted)}, but {', '.join(tops)}"
             )
-        self.kind = united([relaxed(self._kind(path)) for path in self._paths])
+        self.kind = merged_type([nullable_type(self._kind(path)) for path in self._paths])
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the columns, as a struct, and the errors of invalid values by index; these are null."""
@@ -54,7 +60,7 @@ class ProtobufDecoder:
         parts, places = [pa.nulls(0, self.kind)], [np.zeros(0, np.int64)]
         for path, numbers, messages in by_message(payloads):
             if path in self._paths:
-                part, errors = in_parts(messages, partial(self._columns, path), self.kind)
+                part, errors = decode_in_parts(messages, partial(self._columns, path), self.kind)
                 wrong.update({int(numbers[at]): text for at, text in errors.items()})
             else:
                 part = pa.nulls(len(numbers), self.kind)
@@ -74,7 +80,7 @@ class ProtobufDecoder:
 
     def _columns(self, path: tuple[int, ...], messages: pa.Array) -> pa.Array:
         batch = self._handlers[path].array_to_record_batch(messages)
-        return fitted(batch.to_struct_array(), self.kind)
+        return cast_to_type(batch.to_struct_array(), self.kind)
 
     def _kind(self, path: tuple[int, ...]) -> pa.DataType:
         return pa.struct(list(self._handlers[path].schema()))

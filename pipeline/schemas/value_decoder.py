@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.schemas.column_types import BadSchema, fitted, levels, united
+from odradek.pipeline.schemas.column_types import BadSchema, cast_to_type, levels, merged_type
 from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema
 from odradek.pipeline.schemas.wire_format import PREFIX_BYTES, schema_ids, without_first
 
@@ -67,7 +67,7 @@ class ValueDecoder:
     def _united(self, ids: Collection[int]) -> pa.StructType:
         """Return the merged columns of these schemas. Raises BadSchema, with their ids."""
         try:
-            return united([self._decoders[id].kind for id in ids])
+            return merged_type([self._decoders[id].kind for id in ids])
         except BadSchema as error:
             raise BadSchema(f"schemas {_listed(ids)}: {error}") from None
 
@@ -89,7 +89,7 @@ class ValueDecoder:
                 part, message = decoder.decode(
                     without_first(values.take(pa.array(numbers)), PREFIX_BYTES)
                 )
-                parts.append(fitted(part, self.kind))
+                parts.append(cast_to_type(part, self.kind))
                 wrong.update(
                     (int(numbers[at]), f"schema {id}: {text}") for at, text in message.items()
                 )

@@ -110,7 +110,7 @@ def logs(store: Path) -> list[Path]:
 @pytest.mark.parametrize("with_brokers", [True, False])
 def test_intact_store_has_no_problems(broker: Broker, copy: Path, with_brokers: bool) -> None:
     report = audited(copy, broker if with_brokers else None)
-    assert report.is_well, list(as_text(report))
+    assert report.has_no_problems, list(as_text(report))
     assert [each.partition.partition for each in report.partitions] == [0, 1]
     for each in report.partitions:
         assert each.segments > 1
@@ -126,7 +126,7 @@ def test_intact_store_has_no_problems(broker: Broker, copy: Path, with_brokers: 
 def test_audit_without_segments_fails(broker: Broker, copy: Path, with_brokers: bool) -> None:
     """A misspelled topic, or another directory than the store's."""
     brokers = broker if with_brokers else None
-    assert audited(copy, brokers, topics=["events"]).is_well
+    assert audited(copy, brokers, topics=["events"]).has_no_problems
     with pytest.raises(BadOption, match="has no objects of topic evnets"):
         audited(copy, brokers, topics=["events", "evnets"])
     if not with_brokers:
@@ -150,7 +150,7 @@ def test_flipped_bit_is_reported_with_its_batch(broker: Broker, copy: Path) -> N
     data[5000] ^= 1
     victim.write_bytes(data)
     report = audited(copy, broker)
-    assert not report.is_well
+    assert not report.has_no_problems
     assert all(victim.name in text for text in report.problems)
     message = "\n".join(report.problems)
     assert "its CRC-32C is wrong" in message
@@ -191,11 +191,11 @@ def test_summary_is_checked_against_the_manifests(
     known.sort(key=lambda each: each.start_offset)
     summary = copy.joinpath(directory.parent, summary_key(partition, 7))
     summary.write_bytes(PartitionSummaryBuilder(known).encode())
-    assert audited(copy, brokers).is_well
+    assert audited(copy, brokers).has_no_problems
     wrong = replace(known[1], end_offset=known[1].end_offset + 1)
     summary.write_bytes(PartitionSummaryBuilder([known[0], wrong, *known[2:]]).encode())
     report = audited(copy, brokers)
-    assert not report.is_well
+    assert not report.has_no_problems
     (text,) = report.partitions[0].problems
     assert summary.name in text
     assert f"end_offset is {wrong.end_offset}, but {known[1].end_offset} in" in text
@@ -218,7 +218,7 @@ def test_offsets_without_a_segment_are_a_gap(broker: Broker, copy: Path) -> None
     report = audited(copy)
     (gap,) = report.partitions[0].gaps
     assert gap == (int(names[1][:20]), int(names[2][:20]))
-    assert not report.is_well
+    assert not report.has_no_problems
     assert (
         f"GAP: the store has no segment with offsets {gap[0]} to {gap[1] - 1} of events-0"
         in as_text(report)
@@ -237,7 +237,7 @@ def test_duplicate_segment_is_reported_as_dead_and_is_not_a_problem(
             data.replace(id.encode(), other.encode()) if "manifest" in each.name else data
         )
     report = audited(copy)
-    assert report.is_well, list(as_text(report))
+    assert report.has_no_problems, list(as_text(report))
     (dead,) = report.partitions[0].dead
     assert dead[-22:] in (id, other)
     assert report.partitions[0].overlapping > 0
@@ -320,7 +320,7 @@ def test_killed_audit_resumes_and_has_the_same_report(
     notes = tmp_path / "notes"
     job = AuditJob(str(copy), bootstrap, resume=str(notes))
     expected = run_audit(replace(job, resume=None), here, 2)
-    assert not expected.is_well
+    assert not expected.has_no_problems
     total = sum(each.segments for each in expected.partitions)
     for noted in (total // 3, total):
         process = multiprocessing.get_context("spawn").Process(
@@ -475,10 +475,10 @@ def test_log_that_differs_from_its_metadata_is_reported(
 def test_audit_on_spark(spark: SparkSession, broker: Broker, copy: Path) -> None:
     reported: list[Any] = []
     report = audit(spark, AuditJob(str(copy), broker.bootstrap), reported.append)
-    assert report.is_well, list(as_text(report))
+    assert report.has_no_problems, list(as_text(report))
     assert sum(report.records.values()) == sum(
         each.offsets[1] for each in report.partitions if each.offsets
     )
     assert reported[-1].done == sum(each.segments for each in report.partitions)
     logs(copy)[1].write_bytes(b"")
-    assert not audit(spark, AuditJob(str(copy), broker.bootstrap)).is_well
+    assert not audit(spark, AuditJob(str(copy), broker.bootstrap)).has_no_problems

@@ -105,7 +105,7 @@ def test_segments_of_deleted_topics_are_reported(
     over = TopicIdPartition(NEW, "over", 0)
     known = known_of(gone, again, marked, marked=[marked, over])
     report = audited(monkeypatch, tmp_path, DeletingBrokers(known, {"again": NEW}))
-    assert report.is_well, "their objects are deleted, and are not reported as missing"
+    assert report.has_no_problems, "their objects are deleted, and are not reported as missing"
     assert report.partitions == []
     assert report.findings == []
     text = "\n".join(as_text(report))

@@ -92,7 +92,7 @@ class DriverTable:
         )
         if again:
             attempts.remove_earlier_staging(batch)
-        with attempts.begun(batch) as directory:
+        with attempts.staging_directory(batch) as directory:
             files.step()
             staged = [self._write(files, directory, name, day, batch) for day in DAYS]
             if again:
@@ -298,7 +298,7 @@ def test_visible_output_survives_power_failure(tmp_path: Path) -> None:
     out.mkdir()
     attempts = BatchAttempts(files, str(out), ("topic", "date"), lambda: None)
     for number, days in enumerate((DAYS, DAYS[1:])):
-        with attempts.begun(BATCH) as directory:
+        with attempts.staging_directory(BATCH) as directory:
             staged = []
             for day in days:
                 path = Path(directory) / f"part-{number}-{day[-1]}"

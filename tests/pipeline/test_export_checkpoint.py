@@ -177,8 +177,8 @@ def test_first_batch_starts_at_the_offsets_in_its_end(has_start: bool) -> None:
         {**SOURCE, "subscribe": "t", "startingoffsets": "earliest"}, streaming=True
     )
     with leader.reachable():
-        course = _ExportProgress(options, checkpoint)
-    assert course.offsets_of(0) == {TopicPartition("t", 0): (0 if has_start else 5, 12)}
+        export_progress = _ExportProgress(options, checkpoint)
+    assert export_progress.offsets_of(0) == {TopicPartition("t", 0): (0 if has_start else 5, 12)}
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_start_of_a_started_export_is_not_resolved_again(
     with leader.reachable():
         with pytest.raises(BadOption, match=message):
             _ExportProgress(options, Checkpoint(MemoryFiles(), "c"))
-        course = _ExportProgress(options, Checkpoint(MemoryFiles(**done), "c"))
-    assert course.progress(0.0, 100).total == 20 - 12 + 3
+        export_progress = _ExportProgress(options, Checkpoint(MemoryFiles(**done), "c"))
+    assert export_progress.progress(0.0, 100).total == 20 - 12 + 3
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_repeated_first_batch_starts_at_the_same_offsets(begins: dict[str, str])
     given = {**SOURCE, "subscribe": "t", **begins}
     begun = Checkpoint(MemoryFiles(c_offsets_0=f"v1\n{{}}\n{json.dumps(first_end([7], 12))}"), "c")
     with leader.reachable():
-        course = _ExportProgress(parse_options(given, streaming=True), begun)
-        options = parse_options(course.options(given), streaming=True)
+        export_progress = _ExportProgress(parse_options(given, streaming=True), begun)
+        options = parse_options(export_progress.options(given), streaming=True)
         assert StreamReader(options, FULL).initialOffset() == at(7, 0)
-    assert course.progress(0.0, 100).total == 20 - 7 + 3
+    assert export_progress.progress(0.0, 100).total == 20 - 7 + 3
 
 
 def test_dead_letters_cannot_move_during_an_unfinished_batch() -> None:

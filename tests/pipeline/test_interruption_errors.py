@@ -20,9 +20,9 @@ TRACE = "\n\tat java.base/sun.nio.ch.FileChannelImpl.position(FileChannelImpl.ja
 @pytest.mark.parametrize("name", INTERRUPTIONS)
 def test_interruption_is_reported_in_sparks_form(name: str) -> None:
     message = f"{name}: s3a://history/part-1 was not read in 60 s"
-    of_java = OSError(f"An error occurred while calling o1.read.\n: {message}{TRACE}")
+    java_error = OSError(f"An error occurred while calling o1.read.\n: {message}{TRACE}")
     with pytest.raises(Interrupted) as caught, shorten_interruption_errors():
-        raise FilesUnavailable("a file could not be read") from of_java
+        raise FilesUnavailable("a file could not be read") from java_error
     assert AS_SPARK_KNOWS_IT.search(str(caught.value))
     assert f"{message} (a file could not be read)" in str(caught.value)
     assert len(str(caught.value)) < 500

@@ -199,7 +199,7 @@ def test_many_rows_are_decoded_in_several_batches() -> None:
     count = ROWS_AT_ONCE + 5
     values = binary(*(b'{"i":%d}' % n if n % 3 else b"x" for n in range(count)))
     given = pa.record_batch([pa.array(range(count)), values], ["offset", "value"])
-    parts = list(JsonColumns(KIND).in_place_of_values(given))
+    parts = list(JsonColumns(KIND).replace_values(given))
     assert [each.num_rows for each in parts] == [ROWS_AT_ONCE, 5]
     rows = [row for part in parts for row in part.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(count))
@@ -212,7 +212,7 @@ def test_many_rows_are_decoded_in_several_batches() -> None:
 def test_gap_has_no_value() -> None:
     """Gap rows are decoded before the columns exist."""
     gap = with_gap_column(pa.record_batch([pa.array([1]), binary(None)], ["offset", "value"]))
-    (made,) = JsonColumns(KIND).in_place_of_values(gap)
+    (made,) = JsonColumns(KIND).replace_values(gap)
     assert made.to_pylist() == [{"offset": 1, "value": None, "gap": None, "valueError": None}]
 
 

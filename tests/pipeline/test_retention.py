@@ -28,7 +28,7 @@ from odradek.pipeline.jobs.retention import (
     read_partition_logs,
     retention,
     untiered_options,
-    whole_logs,
+    whole_log_options,
 )
 from odradek.pipeline.options import parse_options
 from odradek.storage.log.config import LogConfig
@@ -239,7 +239,7 @@ SOURCE = {
 
 
 def held(source: Mapping[str, str]) -> list[PartitionLog]:
-    whole = whole_logs(source)
+    whole = whole_log_options(source)
 
     def local_bytes(ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the local bytes as Spark's tasks read them."""
