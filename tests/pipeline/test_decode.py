@@ -63,7 +63,9 @@ def test_values_are_decoded_with_their_schemas(
         "it does not begin with the magic byte 0 and a schema id",
         None,
     ]
-    with pytest.raises(Exception, match="flights-0, offset 1: it does not begin with a 0"):
+    with pytest.raises(
+        Exception, match="flights-0, offset 1: it does not begin with the magic byte 0"
+    ):
         decoded(frame, Decoding(str(tmp_path)), fail=True).collect()
 
 

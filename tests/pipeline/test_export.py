@@ -67,7 +67,7 @@ def test_each_record_is_exported_once_over_failing_runs(
     assert [batch.records for batch in export(spark, given)] == [20]
     expected = sorted((n % 2, n // 2, b"%d" % n) for n in range(120))
     assert exported(spark, tmp_path) == expected
-    with pytest.raises(BadOption, match="of an export with by date, not none"):
+    with pytest.raises(BadOption, match="to an export with by date, not none"):
         export(spark, job(broker, tmp_path, by="none"))
     rmtree(tmp_path / "_checkpoint")
     with pytest.raises(BadOption, match="already has records of these topics"):
@@ -240,9 +240,9 @@ def test_values_of_a_registry_are_columns_after_schema_changes(
 
 
 def test_invalid_arguments_are_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="by none, date, hour, not by year"):
+    with pytest.raises(BadOption, match="the partition columns are none, date, hour, not year"):
         export(spark, job(broker, tmp_path, by="year"))
-    with pytest.raises(BadOption, match="tables are parquet, delta, not hudi"):
+    with pytest.raises(BadOption, match="the table format is parquet or delta, not hudi"):
         export(spark, job(broker, tmp_path, format="hudi"))
     with pytest.raises(BadOption, match="no package for delta"):
         export(spark, job(broker, tmp_path, format="delta"))

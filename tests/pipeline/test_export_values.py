@@ -59,7 +59,7 @@ def test_column_named_like_an_added_one_is_refused(spark: SparkSession, tmp_path
     once = decoded(frame, Decoding(str(tmp_path)))
     (row,) = once.where("error is null").select("decoded.*").collect()
     assert row.asDict() == {"error": 1, "decoded": 2}
-    with pytest.raises(BadOption, match="called decoded, error: rename them before"):
+    with pytest.raises(BadOption, match="with the names decoded, error: rename them first"):
         decoded(once, Decoding(str(tmp_path)))
 
 

@@ -199,7 +199,7 @@ def test_empty_partitions_have_rows(spark: SparkSession, broker: Broker) -> None
 def test_invalid_grouping_is_refused(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(BadOption, match="by topic, partition, hour, not by day"):
         stats(spark, StatsJob({"subscribe": "events"}, by="day"))
-    with pytest.raises(BadOption, match="1 to 1000 most frequent keys, not 0"):
+    with pytest.raises(BadOption, match="most frequent keys must be 1 to 1000, not 0"):
         stats(spark, StatsJob({"subscribe": "events"}, top_keys=0))
 
 

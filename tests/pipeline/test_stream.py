@@ -163,7 +163,7 @@ def test_offsets_lost_before_the_first_batch_is_repeated_are_data_loss(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for done in admin.delete_records([Gone("events", 0, 4)]).values():
         done.result(30)
-    with pytest.raises(StreamingQueryException, match="events-0 begins at offset 4 now"):
+    with pytest.raises(StreamingQueryException, match="events-0 now starts at offset 4"):
         _run(spark, broker, tmp_path)
     left = sorted({*range(20)} - {0, 2, 4, 6})
     assert _run(spark, broker, tmp_path, failOnDataLoss="false") == [left]
@@ -191,7 +191,7 @@ def test_topic_removed_from_the_options_is_not_reported_as_deleted(
     _produce(broker, 0, 20)
     assert _run(spark, broker, tmp_path) == [list(range(20))]
     _produce(broker, 7, 1, topic="others")
-    message = "the stream has read events-0, which its options do not name any more"
+    message = "the stream has read events-0, which is no longer part of its options"
     with pytest.raises(StreamingQueryException, match=message):
         _run(spark, broker, tmp_path, subscribe="others")
     assert _run(spark, broker, tmp_path, subscribe="others", failOnDataLoss="false") == [[7]]
