@@ -1,8 +1,8 @@
-"""What no second run excuses: something that was acknowledged is lost, doubled, changed or out of order.
+"""Anomalies: acknowledged records that are lost, duplicated, changed or out of order.
 
-A race that shows itself once in a hundred runs is as real as one that always does. Whoever finds such a
-thing in a test says so by `assert_none` or `require`; the test fails, and where ODRADEK_ANOMALIES names a file, that
-gets what was found, for `.ci/run` to read.
+CI repeats failed tests, but a race that shows once in a hundred runs is a bug nevertheless. A test therefore reports
+an anomaly with `assert_none` or `require`: the test fails, and the anomaly is appended to the file that
+ODRADEK_ANOMALIES names. `.ci/run` fails if this file is not empty.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ FILE = "ODRADEK_ANOMALIES"
 
 
 class AnomalyFound(AssertionError):
-    """The text says what, a line each."""
+    """Anomalies of a test, one per line."""
 
 
 def assert_none(found: Iterable[object]) -> None:
-    """Raises AnomalyFound."""
+    """Raise AnomalyFound if there are anomalies."""
     texts = [str(each) for each in found]
     if texts:
         raise AnomalyFound("\n".join(texts))
 
 
 def require(holds: object, otherwise: str) -> None:
-    """Raises AnomalyFound."""
+    """Raise AnomalyFound with the text `otherwise` unless the condition holds."""
     assert_none([] if holds else [otherwise])
 
 
@@ -43,14 +43,14 @@ def pytest_exception_interact(
 
 
 def note(test: str, error: BaseException) -> None:
-    """For `.ci/run`, if it is that which runs the tests. Processes that do so at once do not mix."""
+    """Append the anomaly to the file for `.ci/run`. Lines of concurrent processes do not mix."""
     if name := os.environ.get(FILE):
         with Path(name).open("a") as file:
             file.write(f"{test}: {error}\n")
 
 
 def _in_turn(error: BaseException | None) -> Iterator[BaseException]:
-    """What was raised, and what was on its way when it was."""
+    """Return the exception and the exceptions during whose handling it was raised."""
     while error is not None:
         yield error
         error = error.__context__

@@ -42,7 +42,7 @@ def a_broker(number: int, address: Address, *, fenced: bool = False) -> BrokerIm
 
 
 def a_topic(name: str, leaders: Mapping[int, int]) -> TopicImage:
-    """Leader by partition; -1 is no leader."""
+    """Return a topic with these leaders by partition; -1 is no leader."""
     partitions = {
         index: PartitionImage((1, 2), (UUID(int=1), UUID(int=2)), (1, 2), leader, 0, 0)
         for index, leader in leaders.items()
@@ -51,7 +51,7 @@ def a_topic(name: str, leaders: Mapping[int, int]) -> TopicImage:
 
 
 class World:
-    """What the asking node, number 1, knows; and its `peers`."""
+    """Metadata image of node 1, and its connections to other brokers (`peers`)."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.image = MetadataImage()

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, whichever it is: what `real_kafka` and `odradek_process` share."""
+"""A broker in its own process; `real_kafka` and `odradek_process` start the two kinds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from pathlib import Path
 from types import TracebackType
 
 FIRST_PORT = 10_000
-_any = random.SystemRandom()  # other processes look for ports too
+_any = random.SystemRandom()  # other test processes select ports too
 
 
 class BrokerFailed(AssertionError):
-    """A broker did not start, or did not end well; the text has the end of its log."""
+    """A broker did not start, or failed at its end. The text has the end of its log."""
 
 
 class BrokerProcess:
-    """A running broker. Use it as a context: leaving it stops the broker cleanly.
+    """A running broker. As a context manager, it shuts the broker down at the end.
 
-    `directory` is its own (config, log); `log_dirs` hold the partitions and outlive the process, so
-    that a broker started later over the same directories finds them.
+    `directory` has its config and log. `log_dirs` are kept after the process ends, for a later broker.
     """
 
     kind = "?"
@@ -43,7 +42,7 @@ class BrokerProcess:
         self.log_file = log_file
 
     def stop(self, timeout: float = 30) -> None:
-        """SIGTERM, and wait for the clean end; BrokerFailed if that is not what happens."""
+        """Send SIGTERM and wait for a clean shutdown. Raises BrokerFailed after `timeout` seconds or another exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -55,16 +54,16 @@ class BrokerProcess:
             raise BrokerFailed(f"ended with exit code {code}\n{self.log()}")
 
     def kill(self) -> None:
-        """SIGKILL: what was acknowledged must still be there afterwards."""
+        """Send SIGKILL. Acknowledged records must survive it."""
         self.process.kill()
         self.process.wait()
 
     def log(self) -> str:
-        """The end of what the broker wrote on stdout and stderr."""
+        """Return the end of the broker's stdout and stderr."""
         return self.log_file.read_text(errors="replace")[-6000:]
 
     def partition_directory(self, topic: str, partition: int = 0) -> Path:
-        """Where the partition's files are."""
+        """Return the directory of the partition's log. AssertionError unless exactly one log directory has it."""
         name = f"{topic}-{partition}"
         found = [path / name for path in self.log_dirs if (path / name).is_dir()]
         if len(found) != 1:
@@ -87,10 +86,7 @@ class BrokerProcess:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment, and that no client is given meanwhile.
-
-    It lies below those from which the kernel takes ports for whoever does not care which.
-    """
+    """Return a free port that the kernel does not assign to clients: it is below the range of ephemeral ports."""
     range_of_kernel = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
     highest = int(range_of_kernel.split()[0]) - 1
     while True:
@@ -101,10 +97,10 @@ def free_port() -> int:
 
 
 def log_directories(directory: Path, count: int) -> list[Path]:
-    """`count` log directories' names inside `directory`."""
+    """Return the paths of `count` log directories in `directory`."""
     return [directory / f"logs-{number}" for number in range(1, count + 1)]
 
 
 def properties(config: Mapping[str, str]) -> str:
-    """`config` as the text of a .properties file."""
+    """Return the config as the text of a .properties file."""
     return "".join(f"{key}={value}\n" for key, value in config.items())

@@ -1,4 +1,4 @@
-"""Client quotas that tests set."""
+"""Changes of client quotas by tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.raw_client import RawClient
 
 
 def set_client_quotas(client: RawClient, **values: float) -> None:
-    """Quotas of the anonymous user."""
+    """Set quotas of the anonymous user, and remove its others."""
     everything = (
         "producer_byte_rate",
         "consumer_byte_rate",

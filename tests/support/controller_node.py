@@ -1,6 +1,6 @@
-"""A controller without a quorum: decisions are the real ones, and are committed at once.
+"""A controller without a quorum, whose records are committed at once.
 
-`Channel` is the way to it, through the handlers and the codec, as over the wire; it can be cut.
+`Channel` sends requests to it through the codec and the handlers, and can be disconnected.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 class TrioClock(RealClock):
-    """Follows the test's clock."""
+    """Clock whose monotonic time is that of trio, which a test may control."""
 
     def monotonic(self) -> float:
         return trio.current_time()
 
 
 class FakeMetadata:
-    """Decides and applies like the real one, and keeps nothing."""
+    """Metadata manager that applies records to the image and writes no log."""
 
     def __init__(
         self, image: MetadataImage, node_id: int = 9, voters: tuple[int, ...] = (9,)
@@ -86,7 +86,7 @@ class FakeMetadata:
 
 
 class ControllerNode:
-    """What handlers see of a node that is a controller."""
+    """Services of a controller node that request handlers use."""
 
     cluster_id = CLUSTER_ID
 
@@ -97,7 +97,7 @@ class ControllerNode:
 
 
 class Channel:
-    """To that controller. What is asked is noted, by the API's title."""
+    """Connection to the controller. `asked` has the titles of the requested APIs."""
 
     def __init__(self, node: ControllerNode) -> None:
         self.node = node

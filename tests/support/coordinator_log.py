@@ -1,4 +1,4 @@
-"""A coordinator's log in memory, for tests."""
+"""Log of a coordinator in memory."""
 
 from __future__ import annotations
 

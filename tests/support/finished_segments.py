@@ -1,4 +1,4 @@
-"""Remote segments for tests, in a word each."""
+"""Finished remote segments of one partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 
 
 def epochs(*pairs: tuple[int, int]) -> tuple[EpochStart, ...]:
-    """(epoch, start offset) each."""
+    """Return the starts of epochs, from pairs (epoch, start offset)."""
     return tuple(EpochStart(*pair) for pair in pairs)
 
 
@@ -30,7 +30,7 @@ def segment(
     newest_ms: int = 1_000_000,
     id: int | None = None,
 ) -> RemoteLogSegmentMetadata:
-    """Offsets [start, end] of epochs `of`, which are epoch 0 alone if none are given."""
+    """Return a segment with the offsets [start, end] and the epochs `of`, by default only epoch 0."""
     number = 1 + start * 1000 + end if id is None else id
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(PARTITION, UUID(int=number)),

@@ -1,9 +1,7 @@
-"""Apache Kafka as jars, and our own Java beside them: what the interop tests run.
+"""Jars of Apache Kafka, and the compiled Java sources of the tests (`**/java/*.java`).
 
-The jars are those that the bench measures (`bench/peers/jars.py`); the tests' own `java/*.java`,
-compiled, are kept in the same cache directory outside the repository, and so are the classes of a
-broker that has started, as a JVM maps them: half of what a start costs is reading them from jars.
-Nothing here is needed to run Odradek.
+The jars are those of the bench (`bench/peers/jars.py`). The compiled sources are in the same cache directory outside
+the repository, with a class data archive of a started broker, which halves the start-up time of a JVM.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from tests.support.waiting import deadline
 JAVA_SOURCES = sorted(Path(__file__).parents[1].glob("**/java/*.java"))
 START_SECONDS = 60
 
-# Start fast and stay small: a test's JVM lives for seconds. Nothing but the program writes stdout.
+# A test's JVM runs for seconds, so it starts fast and uses little memory. Only the program writes to stdout.
 JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -41,19 +39,19 @@ JVM_FLAGS = (
 
 
 class KafkaUnavailable(Exception):
-    """Apache Kafka cannot be run on this machine; the text says what to install."""
+    """Apache Kafka cannot run on this machine. The text names the software to install."""
 
 
 @dataclass(frozen=True)
 class KafkaDist:
-    """Where Kafka's jars and our classes are, and the archive of both, if there is one."""
+    """Class path of Kafka's jars and the tests' classes, and their class data archive, if there is one."""
 
     java: str
     classpath: str
     archive: Path | None = None
 
     def command(self, main_class: str, *args: str, heap_mb: int = 256) -> list[str]:
-        """The command line that runs `main_class` in a JVM of its own."""
+        """Return the command line that runs `main_class` in a new JVM."""
         flags = [*JVM_FLAGS, f"-Xmx{heap_mb}m"]
         if self.archive is not None:
             flags.append(f"-XX:SharedArchiveFile={self.archive}")
@@ -62,7 +60,7 @@ class KafkaDist:
 
 @cache
 def kafka_dist() -> KafkaDist:
-    """Resolve the jars and compile our Java, where that was not done before."""
+    """Download the jars and compile the tests' Java sources, unless the cache has them."""
     try:
         java, jars = java_program(), kafka_jars()
         ours = _our_classes(jars)
@@ -76,7 +74,7 @@ def kafka_dist() -> KafkaDist:
 
 
 def _our_classes(jars: list[str]) -> Path:
-    """A jar of them: of a directory's classes no JVM makes an archive."""
+    """Return a jar of the tests' classes. A JVM does not archive classes of a directory."""
     javac = java_program("javac")
 
     def compile_them(jar: Path) -> None:
@@ -93,9 +91,9 @@ def _our_classes(jars: list[str]) -> Path:
 
 
 def _archive(java: str, classpath: str) -> Path | None:
-    """The classes of a broker that has started (JEP 350); a JVM that can't use it does without.
+    """Return the class data archive of a started broker (JEP 350). A JVM that cannot use it ignores it.
 
-    None where the JVM does not say which release it is: the archive is that release's alone.
+    None if the JVM does not report its release, because an archive is for one release only.
     """
     release = Path(java).resolve().parents[1] / "release"
     if not release.exists():
@@ -106,7 +104,7 @@ def _archive(java: str, classpath: str) -> Path | None:
 
 
 def _start_once(dist: KafkaDist, archive: Path) -> None:
-    """Run a broker until it answers; at its end the JVM writes down what it has loaded."""
+    """Run a broker until it responds. At its end, the JVM writes the archive of the loaded classes."""
     with tempfile.TemporaryDirectory() as directory:
         port, controller_port = free_port(), free_port()
         config = Path(directory) / "server.properties"

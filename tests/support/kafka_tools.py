@@ -1,8 +1,7 @@
-"""Apache Kafka's command-line tools, run as a user runs them: words in, text and exit code out.
+"""Apache Kafka's command-line tools: arguments and stdin in, output and exit code out.
 
-`run_tool` runs a tool to its end inside one long-lived JVM (`java/ToolHost.java`), started when
-first needed and ended with this process. `spawn_tool` gives a tool a JVM of its own: for those that
-run until they are stopped, or that end by System.exit.
+`run_tool` runs a tool to its end in one JVM (`java/ToolHost.java`), which starts with the first tool and ends with
+this process. `spawn_tool` starts a new JVM, for a tool that runs until it is stopped or that calls System.exit.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ TOOLS: Mapping[str, str] = {
 
 
 class ToolFailed(AssertionError):
-    """A tool ended with another exit code than 0, or not in time."""
+    """A tool ended with an exit code other than 0, or exceeded its timeout."""
 
 
 @dataclass(frozen=True)
 class ToolRun:
-    """How a tool ended and what it wrote."""
+    """Exit code and output of a tool."""
 
     command: tuple[str, ...]
     code: int
@@ -73,18 +72,18 @@ class ToolRun:
 
     @property
     def lines(self) -> list[str]:
-        """The lines on stdout that are not empty."""
+        """Lines of stdout that are not empty."""
         return [line for line in self.stdout.splitlines() if line.strip()]
 
     def check(self) -> ToolRun:
-        """Itself, if the tool ended well."""
+        """Return this run, or raise ToolFailed if the exit code is not 0."""
         if self.code != 0:
             raise ToolFailed(str(self))
         return self
 
 
 class ToolHost:
-    """The JVM in which tools run, one at a time."""
+    """JVM in which tools run one at a time."""
 
     def __init__(self, dist: KafkaDist) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we do
@@ -96,7 +95,7 @@ class ToolHost:
         )
 
     def run(self, command: tuple[str, ...], stdin: bytes, timeout: float) -> ToolRun:
-        """Run `command` (main class and arguments); ToolFailed if it is not done in `timeout` s."""
+        """Run `command` (main class and arguments). Raises ToolFailed after `timeout` seconds."""
         assert self._process.stdin is not None
         overdue = threading.Timer(timeout, self._process.kill)
         overdue.start()
@@ -156,8 +155,7 @@ def run_tool(
 ) -> ToolRun:
     """Run Kafka's tool `name` (a key of TOOLS, or a main class) to its end.
 
-    Raises ToolFailed if it takes more than `timeout` seconds or, unless `check` is off, ends with
-    another exit code than 0.
+    Raises ToolFailed after `timeout` seconds, and for an exit code other than 0 if `check` is on.
     """
     global _host
     with _lock:
@@ -175,7 +173,7 @@ def run_tool(
 def spawn_tool(
     name: str, *args: str, stdin: int | None = subprocess.DEVNULL
 ) -> subprocess.Popen[str]:
-    """Start Kafka's tool `name` in a JVM of its own; its stdout is a pipe, its stderr goes there too."""
+    """Start Kafka's tool `name` in a new JVM. Its stdout and stderr are one pipe."""
     return subprocess.Popen(
         kafka_dist().command(TOOLS.get(name, name), *args),
         stdin=stdin,

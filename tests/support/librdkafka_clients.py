@@ -26,7 +26,7 @@ def create_topic(
 
 
 def wait_for_topic(bootstrap: str, name: str) -> None:
-    """Wait until the broker shows the topic: Kafka's learn of it a little after the controller."""
+    """Wait until the broker returns the topic. Kafka's brokers apply metadata a little after the controller."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     with deadline(TIMEOUT_S, f"topic {name}") as check:
         while True:
@@ -91,7 +91,7 @@ def delivery_errors(
 
 
 def produce_with_timestamps(bootstrap: str, topic: str, timestamps: Sequence[int]) -> None:
-    """One record at each timestamp (ms), in partition 0, each in a batch of its own."""
+    """Produce a record for each timestamp (ms) to partition 0, each in a separate batch."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for timestamp in timestamps:
         producer.produce(topic, str(timestamp).encode(), partition=0, timestamp=timestamp)
@@ -124,7 +124,7 @@ def read_all(
 
 
 def poll_until(consumer: Consumer, count: int) -> list[Message]:
-    """Poll until there are `count` records; AssertionError for an error or when time is up."""
+    """Poll until there are `count` records. AssertionError for an error and after TIMEOUT_S."""
     found: list[Message] = []
     end = time.monotonic() + TIMEOUT_S
     while len(found) < count:

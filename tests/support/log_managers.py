@@ -1,4 +1,4 @@
-"""A node's storage on a virtual disk: what the tests of the log manager start, crash and reopen."""
+"""The log manager of a node on a virtual disk, which tests start, crash and restart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL = LogConfig(internal_segment_bytes=300, index_interval_bytes=100, file_del
 
 @dataclass
 class World:
-    """One life of the node after the other, on one disk."""
+    """Successive runs of one node's log manager on one disk."""
 
     disk: VirtualDisk = field(default_factory=VirtualDisk)
     paths: Sequence[Path] = (A, B)
@@ -46,7 +46,7 @@ class World:
     default: LogConfig = SMALL
     seed: int = 1
     threads: bool = False
-    """Offload to real threads: for what must come back to the loop from one."""
+    """Whether calls are offloaded to real threads instead of virtual ones."""
     failures: list[tuple[LogDirectory, list[PartitionLog]]] = field(default_factory=list)
 
     cleaner: CleanerSettings = field(default_factory=CleanerSettings)
@@ -63,7 +63,7 @@ class World:
         return self.configs.get(topic, self.default)
 
     def manager(self) -> LogManager:
-        """Opens the directories; whoever calls this closes them."""
+        """Open the log directories and return their log manager. The caller closes the directories."""
         self.seed += 1
         entropy = SeededEntropy(random.Random(self.seed))
         directories = open_directories(self.files, entropy, self.paths, node_id=1)
@@ -91,7 +91,7 @@ class World:
         housekeeping: bool = False,
         is_stray: IsStray = no_stray_logs,
     ) -> AsyncIterator[LogManager]:
-        """Started, and closed at the end."""
+        """Run a log manager, and close it at the end."""
         manager = self.manager()
         await manager.load(is_stray)
         async with trio.open_nursery() as nursery:
@@ -103,13 +103,13 @@ class World:
         manager.directories.close()
 
     def killed(self) -> World:
-        """The next life, on the disk with its page cache."""
+        """Return the world after a kill of the process: the page cache survives."""
         self.files = VirtualFiles(self.disk)
         self.workers.power = self.files.power
         return self
 
     def crashed(self, seed: int) -> World:
-        """The world after a power cut now."""
+        """Return a world after a power failure: unsynced writes may be lost, as `seed` determines."""
         return replace(self, disk=self.disk.crash(seed), failures=[])
 
     def read(self, path: Path | str) -> str:
@@ -126,7 +126,7 @@ def append(
     epoch: int = 0,
     key: bytes | None = None,
 ) -> AppendResult:
-    """A batch of these values; the high watermark follows, as with one replica."""
+    """Append a batch of these values, and advance the high watermark as with one replica."""
     records = [Record(-1, now_ms, key, value.encode()) for value in values]
     appended = log.append_as_leader(
         memoryview(build_batch(records)), leader_epoch=epoch, now_ms=now_ms
@@ -136,7 +136,7 @@ def append(
 
 
 def contents(log: PartitionLog) -> list[str]:
-    """Every value in the log, in order; of a tiered one, what is on the disk."""
+    """Return the values in the local log, in order."""
     from odradek.protocol.records.batch import batches
     from odradek.protocol.records.records import decode
 
@@ -160,7 +160,7 @@ def contents(log: PartitionLog) -> list[str]:
 def append_keyed(
     log: PartitionLog, values: Mapping[bytes, bytes | None], *, now_ms: int = T0
 ) -> AppendResult:
-    """As `append`, with keys."""
+    """Append a batch of these keys and values, as `append` does."""
     records = [Record(-1, now_ms, key, value) for key, value in values.items()]
     appended = log.append_as_leader(memoryview(build_batch(records)), leader_epoch=0, now_ms=now_ms)
     log.advance_high_watermark(log.end_offset)

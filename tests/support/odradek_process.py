@@ -1,4 +1,4 @@
-"""`odradek serve` in a process of its own."""
+"""A broker that `odradek serve` runs in its own process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ def start_odradek(
     descriptors: int | None = None,
     prefix: Sequence[str] = (),
 ) -> OdradekProcess:
-    """Run `odradek serve` over the log directories, with its defaults; on a free port, unless `port`
-    says which.
+    """Start `odradek serve` on the log directories and on `port`, by default a free one.
 
-    `config` is set with --set; `arguments` are further ones for the command line; `descriptors` is
-    the process's limit of them, soft and hard; `prefix` is a command that runs it. Returns once the port file is there, that is, once
-    requests are answered.
+    `config` is passed with --set, `arguments` are more arguments, `descriptors` is the soft and hard limit of file
+    descriptors, and `prefix` is a command that runs the broker. Returns when the port file exists: the broker serves.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log_dirs = list(log_dirs or log_directories(directory, log_dir_count))

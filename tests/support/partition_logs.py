@@ -1,4 +1,4 @@
-"""A partition log on a virtual disk, and the batches to fill it with."""
+"""A partition log on a virtual disk, and batches to append."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def batch(
     keys: bool = True,
     **more: int | bool,
 ) -> memoryview:
-    """`count` records with values of `size` bytes, as a producer sends them."""
+    """Return a batch of `count` records with values of `size` bytes, as a producer sends it."""
     times = [timestamps] * count if isinstance(timestamps, int) else timestamps
     records = [
         Record(-1, time, b"k%d" % n if keys else None, bytes([n % 251]) * size)
@@ -72,13 +72,13 @@ def marker(
 
 @dataclass
 class World:
-    """One log; `reopen` is a restart, `crash` a power cut and a restart on what is left."""
+    """One log, its restarts (`reopen`), kills of the process (`kill`) and power failures (`power_cut`)."""
 
     config: LogConfig = FOREVER
     disk: VirtualDisk = field(default_factory=VirtualDisk)
     clock: VirtualClock = field(default_factory=VirtualClock)
     recovery_point: int = 0
-    """What the log directory's checkpoint says."""
+    """Recovery point in the checkpoint of the log directory."""
     accepted_gaps_end: int = 0
     log_start_offset: int = 0
     flush_due: list[int] = field(default_factory=list)
@@ -138,13 +138,13 @@ class World:
         return self.log
 
     def kill(self) -> PartitionLog:
-        """SIGKILL and a restart: the page cache outlives the process."""
+        """Kill the process and restart: the page cache survives."""
         self.files = VirtualFiles(self.disk)
         self.log = self.open(clean=False)
         return self.log
 
     def power_cut(self, seed: int) -> PartitionLog:
-        """The power goes now; a restart on what the disk has."""
+        """Cut the power and restart: unsynced writes may be lost, as `seed` determines."""
         self.disk = self.disk.crash(seed)
         return self.kill()
 
@@ -153,7 +153,7 @@ class World:
 
 
 def offsets_in(log: PartitionLog, start: int = 0, *, limit: int | None = None) -> list[int]:
-    """Every record's offset from `start` on, read slice after slice."""
+    """Return the offsets of all records from `start` on."""
     return [record.offset for record in records_in(log, start, limit=limit)]
 
 
@@ -184,7 +184,7 @@ HEADER = struct.Struct(">qiibIhiqq")
 
 
 def expected_indexes(data: bytes, base: int, interval: int, *, sealed: bool) -> tuple[bytes, bytes]:
-    """The offset and the time index that a segment's bytes call for, made by other means."""
+    """Build the offset and time indexes of a segment's bytes independently of the product's code."""
     offsets, times = b"", b""
     position = last_entry = 0
     largest, of_largest, last_time = -1, base, -1
@@ -205,9 +205,9 @@ def expected_indexes(data: bytes, base: int, interval: int, *, sealed: bool) -> 
 
 
 def check_indexes(world: World, *, reopened: bool = False) -> None:
-    """Every index of the open log equals the one made from scratch.
+    """Assert that each index of the open log equals the expected one.
 
-    Of a log that was closed cleanly and not written to since (`reopened`), the last is sealed too.
+    The last segment of a log that was closed cleanly and then only opened (`reopened`) may be sealed, too.
     """
     for segment in world.log.segments:
         data = data_of(world, segment)
@@ -224,7 +224,7 @@ def data_of(world: World, segment: Segment) -> bytes:
 
 
 def entries_of(world: World, segment: Segment) -> tuple[bytes, bytes]:
-    """The entries that count (past them lies room that was taken)."""
+    """Return the entries of the offset and time indexes, without the preallocated space after them."""
     offsets = world.files.read(segment.path(".index"))[: 8 * segment.offset_index.count]
     times = world.files.read(segment.path(".timeindex"))[: 12 * segment.time_index.count]
     return offsets, times

@@ -1,4 +1,4 @@
-"""A client that blocks, with one request under way: for tests that want to say exactly what is asked."""
+"""A blocking client with one request in flight, for tests that set every field of a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RawClient:
         self._correlation_id = 0
 
     def ask(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
-        """One request and its answer."""
+        """Send a request and return its response."""
         self._correlation_id += 1
         head = request_header(api, version, self._correlation_id, "raw")
         body = messages.write_request(api.key, version, values)

@@ -1,4 +1,4 @@
-"""A single Apache Kafka broker (KRaft, combined roles) in a JVM, to compare ours with."""
+"""A single Apache Kafka broker (KRaft, combined roles) in a JVM."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def start_kafka(
     formatted: bool = False,
     static_voter: bool = False,
 ) -> RealKafka:
-    """Format (unless `formatted`) the log directories and run a broker over them.
+    """Format the log directories, unless `formatted`, and start a broker on them.
 
-    It has node id 1 and the settings of a test (replication factor 1, no rebalance delay);
-    `config` overrides them. `static_voter` names the quorum in the configuration instead of in the
-    metadata log; `port` is a free one unless it is given. Returns once the broker answers and has
-    registered itself.
+    It has node id 1, replication factor 1 and no rebalance delay; `config` overrides these. With `static_voter`, the
+    config has the quorum, instead of the metadata log. `port` is a free one by default. Returns when the broker
+    responds and is registered.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log_dirs = list(log_dirs or log_directories(directory, log_dir_count))
@@ -104,5 +103,5 @@ def _wait_ready(broker: RealKafka, port: int) -> None:
                 break
             except OSError:
                 check()
-    # It listens before the controller has let it in; the first topic wants a broker in the image.
+    # The broker listens before it is registered, and creating a topic requires a registered broker.
     run_tool("broker-api-versions", "--bootstrap-server", broker.bootstrap, timeout=START_SECONDS)

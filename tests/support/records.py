@@ -25,7 +25,7 @@ def batch(
 
 
 def batch_of_size(value_bytes: int = 10) -> bytes:
-    """Return a batch of one record that has no key, and a value of so many bytes."""
+    """Return a batch of one record without a key, whose value has `value_bytes` bytes."""
     return batch(b"v" * value_bytes, key=None)
 
 

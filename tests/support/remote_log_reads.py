@@ -1,4 +1,4 @@
-"""A log in two tiers, and who reads it: the store and the metadata are dictionaries."""
+"""A log in two tiers and its reader. The remote store and the segment metadata are in memory."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def as_bytes(part: Buffer | FileSlice | None) -> bytes:
 
 @dataclass
 class Store:
-    """Who keeps the bytes."""
+    """Remote storage manager that keeps segments in a dictionary."""
 
     objects: dict[tuple[UUID, IndexType | None], bytes] = field(default_factory=dict)
     fetched: list[tuple[str, int, int]] = field(default_factory=list)
-    """(what, from, size) of every call."""
+    """(object suffix, base offset of the segment, returned bytes) of every call."""
     error: RemoteStorageError | None = None
 
     def fetch_segment(
@@ -125,7 +125,7 @@ class Store:
 def copy_sealed(
     log: PartitionLog, store: Store, copies: int = 0
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """Copy what is sealed, decided, and not copied yet; ids are numbered from `copies` on."""
+    """Copy the sealed segments below the last stable offset that are not copied yet. Ids follow `copies`."""
     for sealed in list_candidate_segments(log):
         if sealed.base_offset <= log.highest_copied_offset:
             continue
@@ -152,7 +152,7 @@ def copy_sealed(
 
 @dataclass
 class Metadata:
-    """Who knows the segments."""
+    """Segment metadata in a list."""
 
     known: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     ready: bool = True
@@ -200,7 +200,7 @@ class Metadata:
 
 @dataclass
 class Tiers:
-    """See the module. `limit_bytes` is of the index cache."""
+    """A log in two tiers. `limit_bytes` is the size of the index cache."""
 
     log_world: World = field(default_factory=lambda: World(TIERED))
     store: Store = field(default_factory=Store)
@@ -224,7 +224,7 @@ class Tiers:
         self.log_world.append(data, epoch=epoch)
 
     def copy_and_expire(self) -> None:
-        """All that is sealed and decided is copied, and leaves the disk."""
+        """Copy all sealed segments below the last stable offset, and delete them from the disk."""
         self.log.advance_high_watermark(self.log.end_offset)
         self.log_world.flush()
         for segment in copy_sealed(self.log, self.store, self.copies):
@@ -246,7 +246,7 @@ class Readers:
     def __init__(self, tiers: Tiers, nursery: trio.Nursery) -> None:
         self.tiers = tiers
         self.counted: list[int] = []
-        """Bytes of each fetch that counts against the quota."""
+        """Bytes of each fetch that the quota counts."""
         self.indexes = RemoteIndexCache(
             tiers.log_world.files,
             CACHE_ROOT,
@@ -292,7 +292,7 @@ class Readers:
         return list(batches(memoryview(data), check=True))
 
     async def offsets(self, offset: int, limits: ReadLimits = EVERYTHING) -> list[int]:
-        """Of the records that one read brings."""
+        """Return the offsets of the records of one read."""
         return [
             each
             for batch in await self.batches(offset, limits)
@@ -300,7 +300,7 @@ class Readers:
         ]
 
     async def all_from(self, offset: int, limits: ReadLimits = EVERYTHING) -> list[int]:
-        """Of all records from there to where the local log begins, read after read."""
+        """Return the offsets of all records up to the local log start offset, in several reads."""
         found: list[int] = []
         while offset < self.tiers.log.local_log_start_offset:
             more = await self.offsets(offset, limits)

@@ -1,4 +1,4 @@
-"""Segments of one partition for tests, strategies for them, and a model of what is known of them that is easy to believe."""
+"""Segments of one partition, Hypothesis strategies for them, and a simple model of their metadata cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def segment(
     partition: TopicIdPartition = FOO_0,
     txn_index_empty: bool = True,
 ) -> RemoteLogSegmentMetadata:
-    """One whose copy starts; an epoch that starts at -1 starts with the segment."""
+    """Return a segment whose copy starts. An epoch with start -1 starts with the segment."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(partition, UUID(int=number)),
         start,
@@ -61,7 +61,7 @@ def becomes(
 
 
 class Model:
-    """PartitionMetadata, by looking at every segment."""
+    """Model of RemoteLogMetadataCache that examines every segment."""
 
     def __init__(self) -> None:
         self.known: dict[UUID, RemoteLogSegmentMetadata] = {}
@@ -101,7 +101,7 @@ class Model:
         return sorted(found, key=lambda each: (each.start_offset, each.id.id.bytes))
 
     def readable(self, epoch: int) -> list[tuple[int, int, RemoteLogSegmentMetadata]]:
-        """Range and segment of those that lie within no other; of equal ones the last."""
+        """Return offset range and segment of the segments that no other covers; of equal ranges, the newest segment."""
         finished = []
         for each in self.segments(epoch):
             if each.state is FINISHED:

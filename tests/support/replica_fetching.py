@@ -353,7 +353,7 @@ class Stand:
         return broker
 
     def know(self, broker: LeadingBroker) -> None:
-        """Where it is, goes into the image."""
+        """Put the broker and its address into the image."""
         known = BrokerImage(
             broker.id,
             1,
@@ -420,7 +420,7 @@ class Stand:
         return await self.logs.create(f"t{topic_id.int}", index, topic_id)
 
     async def follow(self, key: TopicIdPartition, leader: int, epoch: int) -> PartitionLog:
-        """The cluster has decided so."""
+        """Make this node a follower of a leader; create the replica if necessary."""
         partition = self.partitions.get(key)
         if partition is not None:
             self.decide(key, leader, epoch)

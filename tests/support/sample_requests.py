@@ -1,4 +1,4 @@
-"""A valid request of any API and version, its fields made up by a seed: fuel for mutation."""
+"""Valid requests of any API and version with random fields, for fuzzing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = ["t", "orders", "", "a" * 200, "é", "range", "group-1"]
 
 
 def sample_request(key: int, version: int, source: random.Random) -> bytes:
-    """The body of a request that kio can write."""
+    """Return the body of a random request, which kio encodes."""
     schema = load_request_schema(key, version)
     buffer = BytesIO()
     entity_writer(schema)(buffer, _entity(schema, source))

@@ -30,7 +30,7 @@ HANG_UP = object()
 
 @dataclass
 class Asked:
-    """A request as it came."""
+    """A received request."""
 
     api: Api
     version: int

@@ -1,6 +1,7 @@
-"""Spark's own Kafka connector, unmodified, in a process with its own Spark: `spark_connector()`.
+"""Spark's own Kafka connector, unmodified, in a process with its own Spark.
 
-It starts when first asked for and ends with this process; its first start on a machine gets Spark.
+The first call of `spark_connector()` starts the process, which ends with this one. The first start on a machine
+downloads Spark.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ Options = Mapping[str, Any]
 
 
 class ConnectorFailed(Exception):
-    """What Spark said."""
+    """The connector failed. The text is the error of Spark."""
 
 
 class SparkConnector:
-    """See `spark_program.py` for what can be asked."""
+    """Client of the process that runs `spark_program.py`."""
 
     def __init__(self) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we do
@@ -49,7 +50,7 @@ class SparkConnector:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=spark_environment(CONNECTOR_SPARK_VERSION),
-            start_new_session=True,  # its JVM ends with it, whoever gets the terminal's signals
+            start_new_session=True,  # its JVM ends with it, even if only one of them receives the terminal's signals
             text=True,
         )
 
@@ -58,13 +59,13 @@ class SparkConnector:
         return self._process.poll() is None
 
     def read(self, options: Options, *, where: str | None = None) -> list[Row]:
-        """All rows, sorted by topic, partition and offset."""
+        """Return all rows, sorted by topic, partition and offset."""
         if where is None:
             return _rows(self._ask("read", options=_texts(options)))
         return _rows(self._ask("where", options=_texts(options), condition=where))
 
     def stream(self, options: Options, checkpoint: Path) -> list[list[Row]]:
-        """Those of each micro-batch, until all there is was read."""
+        """Return the rows of each micro-batch up to the end of the topics."""
         batches = self._ask("stream", options=_texts(options), checkpoint=str(checkpoint))
         return [_rows(batch) for batch in batches]
 
@@ -82,7 +83,7 @@ class SparkConnector:
         self._ask("write", options=_texts(options), rows=made)
 
     def pipe(self, options: Options, into: Options, checkpoint: Path) -> None:
-        """Stream from topics into a topic, until all there is was read."""
+        """Stream from topics into a topic, up to the end of the topics."""
         self._ask("pipe", options=_texts(options), into=_texts(into), checkpoint=str(checkpoint))
 
     def close(self) -> None:
@@ -149,7 +150,7 @@ _connector: SparkConnector | None = None
 
 
 def spark_connector() -> SparkConnector:
-    """The process's own. Raises PeerUnavailable where it can't be had."""
+    """Return the connector of this process. Raises PeerUnavailable if it cannot be downloaded."""
     global _connector
     if _connector is None or not _connector.alive:
         _connector = SparkConnector()

@@ -1,7 +1,6 @@
-"""A Spark session with Spark's own Kafka connector, asked line by line: the program of a process that has
-the connector's Spark (`spark_connector.py` starts it). It knows nothing of Odradek.
+"""Program with a Spark session and Spark's own Kafka connector, which `spark_connector.py` starts.
 
-A line on stdin is JSON, `{"do": …, …}`; the answer is a line on stdout, `{"done": …}` or `{"error": …}`.
+A request is a line of JSON on stdin, `{"do": …, …}`; the response is a line on stdout, `{"done": …}` or `{"error": …}`.
 Bytes are in base64.
 """
 
@@ -88,11 +87,11 @@ class Program:
         self._spark = spark
 
     def read(self, options: Mapping[str, str]) -> Any:
-        """All rows."""
+        """Return all rows."""
         return rows_of(self._spark.read.format("kafka").options(**options).load())
 
     def where(self, options: Mapping[str, str], condition: str) -> Any:
-        """The rows that meet a condition."""
+        """Return the rows that meet a condition."""
         frame = self._spark.read.format("kafka").options(**options).load()
         return rows_of(frame.where(condition))
 
@@ -101,7 +100,7 @@ class Program:
         frame.repartition(2).write.format("kafka").options(**options).save()
 
     def stream(self, options: Mapping[str, str], checkpoint: str) -> Any:
-        """The rows of each micro-batch, as far as there are any, until all that there is was read."""
+        """Return the rows of each non-empty micro-batch up to the end of the topics."""
         batches: list[Any] = []
 
         def take(frame: DataFrame, number: int) -> None:
@@ -113,7 +112,7 @@ class Program:
         return batches
 
     def pipe(self, options: Mapping[str, str], into: Mapping[str, str], checkpoint: str) -> Any:
-        """A stream from a topic into a topic."""
+        """Stream from a topic into a topic."""
         frame = self._spark.readStream.format("kafka").options(**options).load()
         sink = frame.select("key", "value").writeStream.format("kafka").options(**into)
         self._await(sink, checkpoint)
@@ -127,7 +126,7 @@ class Program:
 
 def main() -> None:
     responses = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever Spark prints is not an answer
+    os.dup2(2, 1)  # output of Spark is not a response
     program = Program(open_session(sys.argv[1]))
     for line in sys.stdin:
         asked = json.loads(line)

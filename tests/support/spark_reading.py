@@ -1,4 +1,4 @@
-"""A topic as Spark has it, as its tasks would without it, and as a consumer has it, in the same form."""
+"""Rows of a topic from Spark, from the source's tasks without Spark, and from a consumer, in the same form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def table(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
 
 
 def by_spark(spark: SparkSession, options: Mapping[str, Any]) -> list[Row]:
-    """All rows of a topic, sorted by partition and offset."""
+    """Return all rows of a topic that Spark reads, sorted by partition and offset."""
     frame = table(spark, {"includeHeaders": "true", **options})
     rows = frame.selectExpr(
         "partition", "offset", "unix_millis(timestamp) ms", "key", "value", "headers"
@@ -42,7 +42,7 @@ def by_spark(spark: SparkSession, options: Mapping[str, Any]) -> list[Row]:
 
 
 def by_tasks(options: Mapping[str, Any]) -> list[Row]:
-    """The same without Spark, where it takes tens of milliseconds: planned and read in this process."""
+    """Return the same rows, planned and read in this process without Spark, which takes tens of milliseconds."""
     given = {name: str(value) for name, value in options.items()}
     reader = BatchReader(parse_options(given, streaming=False), FULL)
     rows = [row for task in reader.partitions() for row in rows_of(reader, task)]

@@ -1,4 +1,4 @@
-"""A broker some of whose partitions lie in a remote tier that the test holds in its hands."""
+"""A broker with partitions in a remote tier that a test controls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIMEOUT_SECONDS = 10.0
 
 @dataclass
 class SlowStore(Store):
-    """A read of a segment waits, in its thread, while `gate` is closed."""
+    """Store whose reads of segments block their threads while `gate` is closed."""
 
     gate: threading.Event = field(default_factory=threading.Event)
     asked: int = 0
@@ -54,7 +54,7 @@ class SlowStore(Store):
 
 @dataclass
 class Found:
-    """One partition's part of an answer."""
+    """The response of one partition and its records."""
 
     response: FetchedPartition
     data: bytes
@@ -83,7 +83,7 @@ class TieredStage:
         self._copies = 0
 
     async def fill(self, partition: Partition, count: int = 20) -> None:
-        """Batches of two records, three to a segment; all but the last segment is in the store only."""
+        """Append batches of two records, three per segment. All but the last segment are only in the store."""
         log = partition.log
         tiered = replace(
             log.config,
@@ -131,7 +131,7 @@ class TieredStage:
     async def fetch(
         self, *offsets: int, max_bytes: int = 2**17, version: int = 17, **more: Any
     ) -> list[Found]:
-        """One offset for each partition, from the first on; what is found of each."""
+        """Fetch one offset of each partition, from the first on; return their responses."""
         request = FetchRequest()
         request.max_bytes = 2**20
         request.min_bytes = 1
@@ -153,7 +153,7 @@ class TieredStage:
         return found
 
     async def list_offsets(self, timestamp: int, *, version: int = 11, **more: Any) -> Any:
-        """What is answered for the first partition."""
+        """Return the response for the first partition."""
         wanted = SimpleNamespace(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
         topic = SimpleNamespace(name="t", partitions=[wanted])
         request = SimpleNamespace(

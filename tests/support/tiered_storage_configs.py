@@ -12,11 +12,11 @@ STORAGE = "kafka-tiered-storage"
 
 
 NOT_READY = (KafkaError.UNKNOWN,)
-"""What a consumer is told while remote storage is not ready: it asks again."""
+"""Retriable errors that a consumer receives while remote storage is not ready."""
 
 
 def tiered_configs(store: Path, brokers: int) -> dict[str, str]:
-    """What makes a node tier, for either software."""
+    """Return the configs of remote storage for a node of Odradek or Kafka."""
     return {
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",

@@ -1,4 +1,4 @@
-"""A broker that leads a partition with a second replica, of a broker that is only made up."""
+"""A broker that leads a partition with a second replica, on a fake broker."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Stage:
         self.partition.append(memoryview(bytearray(batch())), acks=1, now_ms=NOW_MS)
 
     async def register_other(self, rack: str | None = None) -> None:
-        """The cluster hears of OTHER, which is at the same listeners."""
+        """Register broker OTHER, with the listeners of this broker."""
         metadata = self.node.metadata
         other = replace(metadata.image.brokers[self.me], id=OTHER, rack=rack)
         level = metadata.image.features["metadata.version"]
         await metadata.commit([broker_record(other, level)])
 
     async def forget_other(self) -> None:
-        """A broker that ends waits for the others to know, and OTHER never will."""
+        """Unregister broker OTHER: a controlled shutdown would wait for it."""
         other = self.node.metadata.image.brokers.get(OTHER)
         if other is not None:
             gone = UnregisterBrokerRecord(broker_id=OTHER, broker_epoch=other.epoch)
@@ -113,6 +113,7 @@ async def stage(configs: Mapping[str, str] | None = None) -> AsyncIterator[Stage
 
 
 def records_size(response: FetchedPartition) -> int:
+    """Return the size of the records in a response (bytes)."""
     return sum(part.size if isinstance(part, FileSlice) else len(part) for part in response.records)
 
 

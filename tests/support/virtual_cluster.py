@@ -53,7 +53,7 @@ class Nodes:
     def __init__(
         self, world: VirtualWorld, roles: Mapping[int, str], configs: Mapping[str, str]
     ) -> None:
-        """`configs` are more of every node's, with `_` for dots."""
+        """`configs` are additional configs of every node, with `_` for dots."""
         self.world = world
         self.roles = roles
         self.configs = configs
@@ -130,6 +130,7 @@ def run(
     formatted: bool = True,
     configs: Mapping[str, str] | None = None,
 ) -> None:
+    """Run `main`, which starts nodes of these roles. Their log directories are formatted, unless `formatted` is off."""
     world = VirtualWorld(seed=4)
     world.clock.jumping = True
     nodes = Nodes(world, roles, configs or {})
@@ -150,7 +151,7 @@ def run(
 
 @contextmanager
 def raised(kind: type[Exception], text: str) -> Iterator[None]:
-    """By a node in a nursery."""
+    """Expect one exception in exception groups, of this class and with this text."""
     with pytest.raises(BaseExceptionGroup) as group:
         yield
     error: BaseException = group.value
@@ -167,6 +168,7 @@ ONE = {"default_replication_factor": "1"}
 
 
 async def alter(nodes: Nodes, name: str, value: str, *, broker: str = "") -> None:
+    """Set a dynamic config of one broker, or of all brokers by default."""
     change = {"name": name, "config_operation": AlterConfigOp.SET, "value": value}
     resource = {"resource_type": 4, "resource_name": broker, "configs": [change]}
     response = await nodes.ask(

@@ -28,7 +28,7 @@ class DeadlineCheck:
     def __call__(self, pause: float = 0.02) -> None:
         """Sleep for `pause` seconds, or raise AssertionError after the time limit."""
         if time.monotonic() > self._end:
-            raise AssertionError(f"waited in vain for {self._waiting_for}")
+            raise AssertionError(f"timed out waiting for {self._waiting_for}")
         time.sleep(pause)
 
 
