@@ -9,7 +9,7 @@ from odradek.broker.apis.authorization import check_cluster, text_of
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.quotas import (
+from odradek.replication.controller.client_quotas import (
     AlteredQuotas,
     QuotaAlteration,
     QuotaFilterComponent,

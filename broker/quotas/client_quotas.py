@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from odradek.replication.controller.image import QuotaEntity
-from odradek.replication.controller.quotas import (
+from odradek.replication.controller.client_quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -25,6 +24,7 @@ from odradek.replication.controller.quotas import (
     REQUEST_PERCENTAGE,
     USER,
 )
+from odradek.replication.controller.image import QuotaEntity
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:

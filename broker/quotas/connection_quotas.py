@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from odradek.broker.quotas.client_quotas import ExpiringSensors, Rate
 from odradek.broker.security.hosts import Host, host_of
+from odradek.replication.controller.client_quotas import CONNECTION_CREATION_RATE, IP
 from odradek.replication.controller.image import QuotaEntity
-from odradek.replication.controller.quotas import CONNECTION_CREATION_RATE, IP
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig

@@ -25,7 +25,7 @@ from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import parts_bytes
-from odradek.replication.controller.quotas import (
+from odradek.replication.controller.client_quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,

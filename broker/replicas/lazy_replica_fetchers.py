@@ -46,7 +46,7 @@ class LazyReplicaFetchers:
             ReplicaFetcherManager,
             ReplicaFetcherNode,
         )
-        from odradek.replication.quota import ReplicationQuota
+        from odradek.replication.replication_quota import ReplicationQuota
 
         environment, config = self._environment, self._environment.config
         return ReplicaFetcherManager(

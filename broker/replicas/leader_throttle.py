@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from odradek.broker.config.server_config import ServerConfig
 from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.replication.partition.partition import Partition
-from odradek.replication.quota import ReplicationQuota, is_throttled
+from odradek.replication.replication_quota import ReplicationQuota, is_throttled
 from odradek.seams.clock import Clock
 from odradek.seams.files import FileSlice
 

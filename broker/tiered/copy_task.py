@@ -23,7 +23,7 @@ from odradek.broker.tiered.segment_operations import CustomMetadataTooLarge, Seg
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
-from odradek.replication.quota import ReplicationQuota
+from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams import Seams
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class

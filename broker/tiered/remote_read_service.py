@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.metrics.recent_statistics import RecentStatistics
-from odradek.replication.quota import ReplicationQuota
+from odradek.replication.replication_quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError

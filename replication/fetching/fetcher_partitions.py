@@ -30,7 +30,7 @@ from odradek.replication.partition.follower_state import (
     QueryEpochEnd,
     QueryOffset,
 )
-from odradek.replication.quota import ReplicationQuota, is_throttled
+from odradek.replication.replication_quota import ReplicationQuota, is_throttled
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.log.leader_epoch_cache import EpochEnd

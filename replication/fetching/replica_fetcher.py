@@ -47,7 +47,7 @@ from odradek.replication.fetching.leader_requests import (
 )
 from odradek.replication.partition.follower_role import FollowerRole
 from odradek.replication.partition.follower_state import OffsetResult, QueryOffset
-from odradek.replication.quota import ReplicationQuota
+from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class

@@ -23,7 +23,7 @@ from odradek.replication.partition.follower_role import (
 )
 from odradek.replication.partition.follower_state import LogChange
 from odradek.replication.partition.partition import Partition
-from odradek.replication.quota import ReplicationQuota
+from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class

@@ -50,7 +50,7 @@ from odradek.replication.partition.follower_role import RemoteTier
 from odradek.replication.partition.follower_state import EARLIEST, EARLIEST_LOCAL, LATEST
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import find_divergence
-from odradek.replication.quota import ReplicationQuota
+from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.seams.network import Connection, ConnectionLost

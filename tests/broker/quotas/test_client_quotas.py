@@ -11,7 +11,7 @@ from odradek.broker.quotas.client_quotas import (
     ExpiringSensors,
     Rate,
 )
-from odradek.replication.controller.quotas import (
+from odradek.replication.controller.client_quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,

@@ -21,6 +21,7 @@ from odradek.replication.controller import broker_registration as brokers
 from odradek.replication.controller.broker_directories import assign_directories
 from odradek.replication.controller.configs import ConfigAlteration, incremental_alter_configs
 from odradek.replication.controller.controller_result import ControllerResult
+from odradek.replication.controller.create_partitions import NewPartitions, create_partitions
 from odradek.replication.controller.features import (
     DEFAULT_FEATURES,
     ELIGIBLE_LEADER_REPLICAS,
@@ -31,7 +32,6 @@ from odradek.replication.controller.image import BROKER, TOPIC, MetadataDelta, M
 from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
-from odradek.replication.controller.partitions import NewPartitions, create_partitions
 from odradek.replication.controller.producer_ids import allocate_producer_ids
 from odradek.replication.controller.topics import (
     NewTopic,

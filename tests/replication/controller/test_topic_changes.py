@@ -13,12 +13,12 @@ from odradek.replication.controller.broker_directories import (
 )
 from odradek.replication.controller.broker_fencing import fence_broker
 from odradek.replication.controller.controller_result import MAX_RECORDS
-from odradek.replication.controller.image import TOPIC, MetadataImage
-from odradek.replication.controller.partitions import (
+from odradek.replication.controller.create_partitions import (
     NewPartitions,
     PartitionsResult,
     create_partitions,
 )
+from odradek.replication.controller.image import TOPIC, MetadataImage
 from odradek.replication.controller.producer_ids import (
     MAX_PRODUCER_ID,
     ProducerIdBlock,

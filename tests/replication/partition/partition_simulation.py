@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 
 from odradek.replication.partition.follower_state import Fetch
-from tests.replication.partition.world import (
+from tests.replication.partition.simulated_partition import (
     CONTROLLER,
     LAG_MAX_MS,
     AlterResponse,
     Message,
     Node,
+    SimulatedPartition,
     Violation,
-    World,
 )
 from tests.support.controller_stub import NODES, Image
 
@@ -25,7 +25,7 @@ STEPS = 500
 HEALING_STEPS = 4000
 
 
-def simulate(seed: int) -> World:
+def simulate(seed: int) -> SimulatedPartition:
     """Run the simulation of a seed, and return its final state. Raises Violation."""
     run = _Run(seed)
     for _ in range(STEPS):
@@ -38,7 +38,7 @@ class _Run:
     def __init__(self, seed: int) -> None:
         self.chance = chance = random.Random(seed)
         self.seed = seed
-        self.world = World(compares=chance.random() < 0.8)
+        self.world = SimulatedPartition(compares=chance.random() < 0.8)
         self.loss = chance.choice([0.0, 0.02, 0.1])
         self.retry_steps = chance.choice([1, 3, 10])
         """Number of oldest messages that may be reordered."""
@@ -83,7 +83,7 @@ class _Run:
     def _turn(self, node: Node) -> None:
         if node.asked is not None and self.world.now_ms - node.asked_ms > TIMEOUT_MS:
             node.give_up()
-        node.go_on()
+        node.advance()
         if node.leader is not None and self.chance.random() < 0.1:
             node.do(node.leader.tick(self.world.now_ms))
 
@@ -197,7 +197,7 @@ class _Run:
                     world.check_tier(node)
                 return
         raise Violation(
-            f"it is not well again: {world.controller.described()} {world.where_it_stands()}"
+            f"not in sync after the faults: {world.controller.described()} {world.describe_replicas()}"
         )
 
     def _calm(self) -> None:

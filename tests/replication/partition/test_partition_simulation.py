@@ -8,14 +8,14 @@ import pytest
 
 from tests.replication.partition.partition_mutants import MUTANTS
 from tests.replication.partition.partition_simulation import simulate
-from tests.replication.partition.world import Violation
+from tests.replication.partition.simulated_partition import Violation
 
 
 def test_simulated_partition_keeps_invariants_and_recovers() -> None:
     worlds = [simulate(seed) for seed in range(200)]
     assert sum(len(world.committed) for world in worlds) > 3000
     assert sum(world.elections for world in worlds) > 500
-    described = "\n".join(line for world in worlds for line in world.story)
+    described = "\n".join(line for world in worlds for line in world.lines)
     for way in (
         "truncates to",
         "truncates fully and starts at",
@@ -53,5 +53,5 @@ def _found_at(seeds: range) -> int | None:
 
 def test_simulation_is_deterministic_by_seed() -> None:
     first, second = simulate(7), simulate(7)
-    assert first.story == second.story
-    assert first.where_it_stands() == second.where_it_stands()
+    assert first.lines == second.lines
+    assert first.describe_replicas() == second.describe_replicas()

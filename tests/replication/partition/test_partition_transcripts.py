@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replication.partition.world import CONTROLLER, Message, World
+from tests.replication.partition.simulated_partition import CONTROLLER, Message, SimulatedPartition
 from tests.support.controller_stub import Image
 from tests.support.transcripts import check, transcripts
 
@@ -27,14 +27,14 @@ class TranscriptRunner:
     """Runs the commands of a transcript. Messages are delivered unless a command delays them."""
 
     def __init__(self) -> None:
-        self._begin(World())
+        self._begin(SimulatedPartition())
 
-    def _begin(self, world: World) -> None:
+    def _begin(self, world: SimulatedPartition) -> None:
         self.world = world
         self._settle(_is_image)
 
     def follow(self, command: str) -> list[str]:
-        self.world.story.clear()
+        self.world.lines.clear()
         for pattern, act in _COMMANDS:
             if match := re.fullmatch(pattern, command):
                 act(self, *match.groups())
@@ -42,14 +42,14 @@ class TranscriptRunner:
         else:
             raise ValueError(f"unknown command {command!r}")
         world = self.world  # `world_of` replaces it
-        return [*world.story, world.where_it_stands(), f"[{world.controller.described()}]"]
+        return [*world.lines, world.describe_replicas(), f"[{world.controller.described()}]"]
 
     def _settle(self, wanted: Callable[[Message], bool]) -> None:
         while found := next(filter(wanted, self.world.sent), None):
             self.world.deliver(found)
 
     def world_of(self, min_isr: str, older: str | None) -> None:
-        self._begin(World(min_isr=int(min_isr), compares=older is None))
+        self._begin(SimulatedPartition(min_isr=int(min_isr), compares=older is None))
 
     def write(self, node: str, text: str) -> None:
         for each in text.split():
@@ -67,11 +67,11 @@ class TranscriptRunner:
         for each in nodes.split():
             node = self.world.nodes[int(each)]
             self.world.now_ms += 10
-            node.go_on()
+            node.advance()
             self._settle(partial(_is_fetch_of, node.id))
 
     def ask(self, node: str) -> None:
-        self.world.nodes[int(node)].go_on()
+        self.world.nodes[int(node)].advance()
 
     def settle_fetches(self) -> None:
         self._settle(lambda message: CONTROLLER not in (message.sender, message.to))

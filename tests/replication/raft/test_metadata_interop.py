@@ -14,9 +14,9 @@ import pytest
 from odradek.replication.controller.broker_fencing import start_broker
 from odradek.replication.controller.broker_registration import BrokerRegistration
 from odradek.replication.controller.configs import ConfigAlteration, incremental_alter_configs
+from odradek.replication.controller.create_partitions import NewPartitions, create_partitions
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.image import TOPIC, Endpoint, MetadataImage
-from odradek.replication.controller.partitions import NewPartitions, create_partitions
 from odradek.replication.controller.topics import (
     NewTopic,
     TopicDefaults,

@@ -25,9 +25,9 @@ class TranscriptRunner:
         self.stage = Stage(3, 3)
 
     def follow(self, command: str) -> list[str]:
-        self.stage.story.clear()
+        self.stage.lines.clear()
         self._act(command)
-        return [*self.stage.story, self.stage.where_it_stands()]
+        return [*self.stage.lines, self.stage.describe_nodes()]
 
     def _act(self, command: str) -> None:
         stage = self.stage
@@ -46,8 +46,8 @@ class TranscriptRunner:
             node, what = command.split(" ", 1)
             {
                 "times out": stage.time_out,
-                "retries": stage.ask_again,
-                "is partitioned": stage.cut_off,
+                "retries": stage.retry,
+                "is partitioned": stage.partition_node,
                 "is killed": stage.kill,
                 "loses power": stage.lose_power,
                 "starts": stage.start,

@@ -47,7 +47,7 @@ class Stage:
     """Quorum of nodes 1 to n, of which the first are voters; `story` has the lines."""
 
     def __init__(self, nodes: int, voters: int) -> None:
-        self.story: list[str] = []
+        self.lines: list[str] = []
         self.now = 0
         self.down: set[int] = set()
         self._refusing: set[int] = set()
@@ -57,8 +57,10 @@ class Stage:
         self._elections = {each: ElectionState() for each in self._logs}
         self._lives = dict.fromkeys(self._logs, 0)
         self.machines: dict[int, RaftClient] = {}
-        self._wire: list[tuple[int, int, RaftRequest | RaftResponse, int, RaftRequest | None]] = []
-        self._held: list[tuple[int, int, FetchRequest, int]] = []
+        self._in_transit: list[
+            tuple[int, int, RaftRequest | RaftResponse, int, RaftRequest | None]
+        ] = []
+        self._waiting_fetches: list[tuple[int, int, FetchRequest, int]] = []
         self._asked: list[tuple[RaftRequest, int, int]] = []
         for each in self._logs:
             self.start(each)
@@ -76,22 +78,22 @@ class Stage:
         self._act(node, self.machines[node].start(self.now))
 
     def lose_power(self, node: int) -> None:
-        self.cut_off(node)
+        self.partition_node(node)
         self._logs[node].crash()
 
     def kill(self, node: int) -> None:
         """Stop the process while its host runs: requests to it fail at once."""
-        asking = [(sender, number) for sender, to, _, number in self._held if to == node]
+        asking = [(sender, number) for sender, to, _, number in self._waiting_fetches if to == node]
         self.lose_power(node)
         self._refusing.add(node)
         for sender, number in asking:
             self._act(sender, self.machines[sender].handle_request_failure(number, self.now))
 
-    def cut_off(self, node: int) -> None:
+    def partition_node(self, node: int) -> None:
         """Partition a node: pending messages from and to it are lost."""
         self.down.add(node)
-        self._wire = [each for each in self._wire if node not in each[:2]]
-        self._held = [each for each in self._held if node not in each[:2]]
+        self._in_transit = [each for each in self._in_transit if node not in each[:2]]
+        self._waiting_fetches = [each for each in self._waiting_fetches if node not in each[:2]]
 
     def time_out(self, node: int) -> None:
         """Advance the time of a node until it starts an election."""
@@ -104,10 +106,10 @@ class Stage:
             if (self.machines[node].role, self.machines[node].epoch) != before:
                 return
 
-    def ask_again(self, node: int) -> None:
+    def retry(self, node: int) -> None:
         """Advance the node's time until it sends a request; earlier requests are lost."""
-        self._wire = [each for each in self._wire if each[0] != node]
-        while not any(each[0] == node for each in self._wire):
+        self._in_transit = [each for each in self._in_transit if each[0] != node]
+        while not any(each[0] == node for each in self._in_transit):
             due = self.machines[node].deadline_ms
             assert due is not None
             self.now = max(self.now, due)
@@ -115,13 +117,13 @@ class Stage:
 
     def arrive(self) -> None:
         """Deliver all messages, and those that follow from them, until only fetches wait."""
-        while self._wire:
-            sender, to, message, number, about = self._wire.pop(0)
+        while self._in_transit:
+            sender, to, message, number, about = self._in_transit.pop(0)
             if {sender, to} & self.down:
                 if isinstance(message, RaftRequest) and sender not in self.down:
                     refused = to in self._refusing
                     if refused:
-                        self.story.append(f"{sender} -> {to} connection refused")
+                        self.lines.append(f"{sender} -> {to} connection refused")
                     failed = self.machines[sender].handle_request_failure(
                         number, self.now, refused=refused
                     )
@@ -129,10 +131,10 @@ class Stage:
                 continue
             reported = _render(message, about)
             if reported:
-                self.story.append(f"{sender} -> {to} {reported}")
+                self.lines.append(f"{sender} -> {to} {reported}")
             if isinstance(message, ApiVersionsRequest):
                 response = ApiVersionsResponse(kraft_versions=(0, 1))
-                self._wire.append((to, sender, response, number, message))
+                self._in_transit.append((to, sender, response, number, message))
             elif isinstance(message, RaftRequest):
                 self._receive(to, message, sender, number)
             else:
@@ -140,7 +142,7 @@ class Stage:
             self._serve_held()
 
     def lose(self) -> None:
-        self._wire.clear()
+        self._in_transit.clear()
 
     def write(self, node: int, value: str) -> None:
         epoch = self.machines[node].epoch
@@ -178,30 +180,30 @@ class Stage:
         match action:
             case PersistElectionState(election):
                 self._elections[node] = election
-                self.story.append(f"{node} persists {_render_election(election)}")
+                self.lines.append(f"{node} persists {_render_election(election)}")
             case AppendLeaderChangeMessage(epoch, _, granted):
-                self.story.append(f"{node} leads epoch {epoch}, elected by {_words(granted)}")
+                self.lines.append(f"{node} leads epoch {epoch}, elected by {_words(granted)}")
                 log.append([Entry(epoch, "leader")])
                 return self._append(node, action.quorum)
             case AppendVotersRecord(epoch, voters):
-                self.story.append(f"{node} writes voters {_words([each.id for each in voters])}")
+                self.lines.append(f"{node} writes voters {_words([each.id for each in voters])}")
                 return self._append(node, (1, voters))
             case AppendFetchedRecords((start, entries)):
                 assert start == log.end_offset
                 log.append(entries)
                 log.flush()
-                self.story.append(f"{node} has {start} to {log.end_offset}")
+                self.lines.append(f"{node} has {start} to {log.end_offset}")
                 return machine.appended(log.changes(start), self.now)
             case TruncateLog(end_offset):
-                self.story.append(f"{node} truncates to {end_offset}")
+                self.lines.append(f"{node} truncates to {end_offset}")
                 log.truncate(end_offset)
                 return machine.truncated(self.now)
             case AdvanceHighWatermark(high_watermark):
-                self.story.append(f"{node} commits {high_watermark}")
+                self.lines.append(f"{node} commits {high_watermark}")
             case SendRequest(number, to, _, request):
                 others = set(self._logs) - {node} - self.down
                 to = min(others, default=node) if to == BOOTSTRAP_SERVER else to
-                self._wire.append((node, to, request, number, None))
+                self._in_transit.append((node, to, request, number, None))
             case SendResponse(request, response):
                 self._reply(node, request, response)
         return []
@@ -221,15 +223,15 @@ class Stage:
         slot = next(at for at, each in enumerate(self._asked) if each[0] is request)
         _, sender, number = self._asked.pop(slot)
         if sender == CLIENT:
-            self.story.append(f"{node} responds {response.error.name.upper()}")
+            self.lines.append(f"{node} responds {response.error.name.upper()}")
             return
         if isinstance(request, FetchRequest) and isinstance(response, FetchResponse):
             found = self._read(node, request, response)
             if found is None:
-                self._held.append((sender, node, request, number))
+                self._waiting_fetches.append((sender, node, request, number))
                 return
             response = found
-        self._wire.append((node, sender, response, number, request))
+        self._in_transit.append((node, sender, response, number, request))
 
     def _read(
         self, node: int, request: FetchRequest, response: FetchResponse
@@ -242,7 +244,7 @@ class Stage:
         return response if response.high_watermark > request.high_watermark else None
 
     def _serve_held(self) -> None:
-        held, self._held = self._held, []
+        held, self._waiting_fetches = self._waiting_fetches, []
         for sender, node, request, number in held:
             self._asked.append((request, sender, number))
             self._act(node, self.machines[node].handle_request(request, self.now, again=True))
@@ -257,10 +259,10 @@ class Stage:
 
     # Transcript lines
 
-    def where_it_stands(self) -> str:
+    def describe_nodes(self) -> str:
         return f"[{'; '.join(self._stands(each) for each in self.machines)}]"
 
-    def _stands(self, node: int) -> str:
+    def _describe_node(self, node: int) -> str:
         machine, log = self.machines[node], self._logs[node]
         follows = f" of {machine.leader_id}" if machine.role is QuorumRole.FOLLOWER else ""
         parts = f"{node} {machine.role.value}{follows} in {machine.epoch}"

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.quotas import (
+from odradek.replication.controller.client_quotas import (
     AlteredQuotas,
     QuotaAlteration,
     QuotaFilterComponent,
     alter_quotas,
     find_quotas,
 )
+from odradek.replication.controller.image import MetadataImage
 from tests.support.cluster_images import formatted, perform
 
 ALICE = (("user", "alice"),)

@@ -6,15 +6,15 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.security_records import ClientQuotaEntity, ClientQuotaRecord
-from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.image_builder import apply_records
-from odradek.replication.controller.quotas import (
+from odradek.replication.controller.client_quotas import (
     ANY,
     DEFAULT,
     EXACT,
     QuotaFilterComponent,
     find_quotas,
 )
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image_builder import apply_records
 
 ENTITIES: list[dict[str, str | None]] = [
     {"user": "alice"},

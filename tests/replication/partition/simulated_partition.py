@@ -76,15 +76,15 @@ class Message:
 
 
 class Node:
-    def __init__(self, node_id: int, world: World) -> None:
+    def __init__(self, node_id: int, world: SimulatedPartition) -> None:
         self.id = node_id
         self.world = world
         self.log = MemoryLog(world.min_isr)
         self.epoch = 1
         self.up = True
-        self.boot()
+        self.restart_state()
 
-    def boot(self) -> None:
+    def restart_state(self) -> None:
         self.image: Image | None = None
         self.leader: LeaderState | None = None
         self.follower = FollowerState(self.log, back_off_ms=BACK_OFF_MS)
@@ -129,7 +129,7 @@ class Node:
 
     # Following
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Run pending changes of the log, then send the next request to the leader."""
         world, follower = self.world, self.follower
         while self.leader is None and self.image is not None:
@@ -262,14 +262,14 @@ class Node:
         return Response(query, described, records)
 
 
-class World:
+class SimulatedPartition:
     def __init__(self, *, min_isr: int = 2, compares: bool = True) -> None:
         self.min_isr = min_isr
         self.compares = compares
         self.now_ms = 1000
         self.controller = Controller()
         self.sent: list[Message] = []
-        self.story: list[str] = []
+        self.lines: list[str] = []
         self.committed: list[Record] = []
         self.elections = 0
         self.was_unclean = False
@@ -281,7 +281,7 @@ class World:
         self.spread()
 
     def log_line(self, line: str) -> None:
-        self.story.append(line)
+        self.lines.append(line)
 
     # Messages
 
@@ -392,7 +392,7 @@ class World:
         if end_offset is not None:
             node.log.truncate_to(end_offset)
         node.log.high_watermark = min(high_watermark, node.log.high_watermark)
-        node.boot()
+        node.restart_state()
         self.controller.fence(node.id)
         self.spread()
 
@@ -450,10 +450,10 @@ class World:
             raise Violation(f"{node.id} leads without all that was committed")
         self.check_committed(node, len(self.committed))
 
-    def where_it_stands(self) -> str:
-        return "[" + "; ".join(self._stand(node) for node in self.nodes.values()) + "]"
+    def describe_replicas(self) -> str:
+        return "[" + "; ".join(self._describe_replica(node) for node in self.nodes.values()) + "]"
 
-    def _stand(self, node: Node) -> str:
+    def _describe_replica(self, node: Node) -> str:
         log = node.log
         role = (
             "is down" if not node.up else f"leads {node.leader.leader_epoch}" if node.leader else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.replication.quota import ReplicationQuota, is_throttled
+from odradek.replication.replication_quota import ReplicationQuota, is_throttled
 
 
 def quota(rate: float, **more: float) -> ReplicationQuota:
