@@ -22,8 +22,8 @@ import org.apache.kafka.coordinator.group.modern.GroupSpecImpl;
 import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignmentImpl;
 
 /**
- * Kafka's own server-side assignors: `Assignors CASES`, a JSON list of groups, prints what each
- * member of each group gets. Topics are numbers, which become the low half of their ids.
+ * Kafka's server-side assignors: `Assignors CASES` takes a JSON list of groups and prints the assignment
+ * of each member of each group. Topics are numbers, which are the low half of their ids.
  */
 public final class Assignors {
     public static void main(String[] args) throws Exception {

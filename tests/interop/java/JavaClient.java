@@ -37,8 +37,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Kafka's Java client as the interop tests use it: `JavaClient SCENARIO BOOTSTRAP TOPIC [ARG]…` does
- * something and prints what it saw as JSON. What must hold is decided by the test that ran it.
+ * Kafka's Java client for the interop tests: `JavaClient SCENARIO BOOTSTRAP TOPIC [ARG]…` runs a scenario
+ * and prints the results as JSON. The test that runs it checks the results.
  */
 public final class JavaClient {
     private static final Duration PATIENCE = Duration.ofSeconds(30);
@@ -84,7 +84,7 @@ public final class JavaClient {
             .writeValueAsString(seen));
     }
 
-    /** An idempotent producer: `count` records with keys and a header; their places. */
+    /** Produces `count` records with keys and a header idempotently; prints partitions and offsets. */
     private static Object produce(String bootstrap, String topic, String codec, int count)
             throws Exception {
         Map<String, Object> config = new HashMap<>();
@@ -111,7 +111,7 @@ public final class JavaClient {
         return places;
     }
 
-    /** A group reads until it has `count` records, commits and leaves; the records. */
+    /** Consumes `count` records in a group, commits and leaves; prints the records. */
     private static Object consume(String bootstrap, String topic, String group, int count) {
         List<Map<String, Object>> records = new ArrayList<>();
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap, Map.of(
@@ -142,8 +142,8 @@ public final class JavaClient {
     }
 
     /**
-     * Two members of one group, one after the other, then the first one leaves: who had what each
-     * time. `strategy` is the assignor's class.
+     * Two members join a group one after the other, then the first one leaves; prints the assignments
+     * after each step. `strategy` is the assignor's class.
      */
     private static Object rebalance(String bootstrap, String topic, String group, String strategy)
             throws Exception {
@@ -190,7 +190,7 @@ public final class JavaClient {
             "auto.offset.reset", "earliest", "enable.auto.commit", "false");
     }
 
-    /** Three members of the new protocol come, and two go: who had what each time. */
+    /** Three members of the consumer protocol join and two leave; prints the assignments after each step. */
     private static Object newGroup(String bootstrap, String topic, String group) {
         List<List<Set<Integer>>> steps = new ArrayList<>();
         List<KafkaConsumer<byte[], byte[]>> members = new ArrayList<>();
@@ -224,7 +224,7 @@ public final class JavaClient {
         return owned;
     }
 
-    /** A static member goes and comes back: who had what, and whether the other one noticed. */
+    /** A static member leaves and rejoins; prints the assignments, and whether the other one was rebalanced. */
     private static Object newGroupStatic(String bootstrap, String topic, String group) {
         List<KafkaConsumer<byte[], byte[]>> members = new ArrayList<>();
         try {
@@ -253,7 +253,7 @@ public final class JavaClient {
         return consumer(bootstrap, config);
     }
 
-    /** A member subscribes with an expression of RE2: which topics it got. */
+    /** A member subscribes with an RE2 expression; prints the assigned topics. */
     private static Object newGroupPattern(String bootstrap, String prefix, String group)
             throws Exception {
         Set<String> seen = new HashSet<>();
@@ -280,7 +280,7 @@ public final class JavaClient {
         return seen;
     }
 
-    /** A classic member, joined by one of the new protocol, which stays, goes, and is alone. */
+    /** A classic member and a member of the consumer protocol join and leave; prints the group types. */
     private static Object migration(String bootstrap, String topic, String group)
             throws Exception {
         Map<String, Object> old = Map.of("group.id", group, "auto.offset.reset", "earliest",
@@ -315,7 +315,7 @@ public final class JavaClient {
         return " " + admin.describeConsumerGroups(List.of(group)).all().get().get(group).type();
     }
 
-    /** Poll until every member has something and all partitions have an owner, and that twice. */
+    /** Polls until every member has a partition and all partitions have an owner, twice in succession. */
     @SafeVarargs
     private static void settle(int partitions, KafkaConsumer<byte[], byte[]>... members) {
         long end = System.nanoTime() + PATIENCE.toNanos();
@@ -344,7 +344,7 @@ public final class JavaClient {
         return numbers;
     }
 
-    /** Every kind of offset of partition 0. */
+    /** Offsets of partition 0 for each kind of timestamp. */
     private static Object offsets(String bootstrap, String topic) throws Exception {
         TopicPartition where = new TopicPartition(topic, 0);
         Map<String, Object> seen = new TreeMap<>();
@@ -371,7 +371,7 @@ public final class JavaClient {
         return seen;
     }
 
-    /** What an administrator does, start to end, with a topic of its own. */
+    /** Administration of a topic from its creation to its deletion. */
     private static Object admin(String bootstrap, String topic) throws Exception {
         Map<String, Object> seen = new TreeMap<>();
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);

@@ -16,13 +16,13 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * An application that writes and reads while brokers are broken under it: `JavaLoad idempotent|transactional
+ * An application that produces and consumes during faults of brokers: `JavaLoad idempotent|transactional
  * BOOTSTRAP TOPIC PARTITIONS NAME KEY_BYTES`.
  *
- * Values are NAME:NUMBER. What becomes of them is told on stdout, a line each: `begin COUNT` (the next so
- * many numbers), `placed NUMBER PARTITION OFFSET`, `committed`, `aborted` and `unknown` (of the last
- * transaction), `failed NUMBER WHY`, `seen PARTITION OFFSET VALUE` (by a group's member that reads along),
- * and `settled`, after a line on stdin said that it was enough. It ends with stdin.
+ * Values are NAME:NUMBER. Each event is a line on stdout: `begin COUNT` (a transaction with the next COUNT
+ * numbers), `placed NUMBER PARTITION OFFSET`, `committed`, `aborted` and `unknown` (the last transaction),
+ * `failed NUMBER WHY`, and `seen PARTITION OFFSET VALUE` (a record that the member of a group consumed).
+ * After a line on stdin, the program stops producing and prints `settled`. It exits at the end of stdin.
  */
 public final class JavaLoad {
     private static final int PATIENCE_MS = 120_000;
@@ -95,7 +95,7 @@ public final class JavaLoad {
         }
     }
 
-    // Writing
+    // Producer
 
     private void write() {
         try (KafkaProducer<byte[], byte[]> producer = producer(false)) {
@@ -157,7 +157,7 @@ public final class JavaLoad {
         return producer;
     }
 
-    /** A time-out says nothing about the outcome: the same call is made again. */
+    /** After a timeout the outcome is unknown, so the same call is repeated. */
     private static void insist(Runnable call) {
         long until = System.currentTimeMillis() + PATIENCE_MS;
         while (true) {
@@ -190,7 +190,7 @@ public final class JavaLoad {
         return new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
     }
 
-    // Reading along
+    // Consumer
 
     private void read(String protocol) {
         Map<String, Object> config = new HashMap<>();

@@ -18,8 +18,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Kafka's transactional producer as the interop tests use it: `JavaTransactions SCENARIO BOOTSTRAP
- * TOPIC ID [ARG]…` does something and prints what it saw as JSON.
+ * Kafka's transactional producer for the interop tests: `JavaTransactions SCENARIO BOOTSTRAP TOPIC ID
+ * [ARG]…` runs a scenario and prints the results as JSON.
  */
 public final class JavaTransactions {
     private static final Duration PATIENCE = Duration.ofSeconds(30);
@@ -77,7 +77,7 @@ public final class JavaTransactions {
         return committed;
     }
 
-    /** A second producer takes over while the first one's transaction goes on. */
+    /** A second producer fences the first one during its transaction. */
     private static Object fence(String bootstrap, String topic, String id) {
         Map<String, Object> seen = new TreeMap<>();
         try (KafkaProducer<byte[], byte[]> first = producer(bootstrap, id, 60_000);
@@ -130,7 +130,7 @@ public final class JavaTransactions {
         return seen;
     }
 
-    /** A transaction that goes on for longer than it may, and the next one of the same id. */
+    /** A transaction that exceeds its timeout, and the next one of the same id. */
     private static Object timeOut(String bootstrap, String topic, String id, int waitMs)
             throws Exception {
         Map<String, Object> seen = new TreeMap<>();

@@ -18,16 +18,15 @@ import java.util.List;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Runs Kafka's command-line tools one after the other in one JVM, so that forty runs do not pay
- * forty starts.
+ * Runs Kafka's command-line tools one after the other in one JVM, because starting a JVM takes long.
  *
- * A request on stdin is: number of words, the words (main class, then its arguments), the tool's
- * standard input; each of the last two kinds a length and bytes. The answer on stdout is: exit
- * code, what the tool wrote on stdout, what it wrote on stderr.
+ * A request on stdin consists of the number of words, the words (the main class and its arguments), and
+ * the tool's standard input. Words and standard input are a length and bytes. The response on stdout
+ * consists of the exit code, the tool's stdout, and its stderr.
  *
- * A tool's own classes are loaded anew for each run (their static fields are those of a fresh
- * process); the client library below them stays loaded. A tool ends by returning or by Kafka's
- * Exit, whose shutdown hooks are then run. Tools that call System.exit need a JVM of their own.
+ * The classes of a tool are loaded again for each run, so their static fields have their initial values;
+ * the client library stays loaded. A tool ends when it returns or calls Kafka's Exit, whose shutdown hooks
+ * are then run. Tools that call System.exit need their own JVM.
  */
 public final class ToolHost {
     private static final class ExitCalled extends Error {
@@ -69,7 +68,7 @@ public final class ToolHost {
             try {
                 words = requests.readInt();
             } catch (EOFException end) {
-                Runtime.getRuntime().halt(0);  // threads that a tool left behind do not hold us
+                Runtime.getRuntime().halt(0);  // do not wait for threads of the tools
                 return;
             }
             List<String> command = new ArrayList<>();
@@ -80,7 +79,7 @@ public final class ToolHost {
         }
     }
 
-    /** The first call decides; a tool that catches even this one is not heard any more. */
+    /** The first call determines the exit code, even if the tool catches the exception. */
     private static void exit(int status, String message) {
         if (message != null) {
             System.err.println(message);

@@ -18,10 +18,10 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * Kafka Streams' word count, exactly once: `WordCount BOOTSTRAP INPUT OUTPUT STATE-DIRECTORY` counts
- * until its standard input ends. Each record of the output is a word and how often it has come so
- * far; without a cache there is one for every word read. It rides out a broker that is gone for a
- * while, and ends with 1 where Streams itself would have given up.
+ * Kafka Streams' word count, exactly once: `WordCount BOOTSTRAP INPUT OUTPUT STATE-DIRECTORY` runs until
+ * its standard input ends. A record of the output is a word and its count so far. The store has no
+ * cache, so there is one output record for each word. The program tolerates a broker that is down for
+ * some time, and exits with 1 if Streams fails.
  */
 public final class WordCount {
     public static void main(String[] args) throws Exception {
@@ -38,7 +38,7 @@ public final class WordCount {
         });
         streams.start();
         while (System.in.read() >= 0) {
-            // whoever started us says nothing, and closes the pipe when it is enough
+            // the parent process closes the pipe to stop the program
         }
         boolean closed = streams.close(Duration.ofSeconds(20));
         Runtime.getRuntime().halt(closed ? 0 : 1);
@@ -70,12 +70,12 @@ public final class WordCount {
         config.put(StreamsConfig.TASK_TIMEOUT_MS_CONFIG, TimeUnit.MINUTES.toMillis(5));
         config.put(StreamsConfig.RECONNECT_BACKOFF_MAX_MS_CONFIG, 200);
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
-        // A thread that was fenced rejoins: the group need not wait long for its former self.
+        // A fenced thread rejoins, so the group should not wait long for the previous member.
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 200);
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 15_000);
-        // After this a commit is given up: the store is dropped, and restored from its changelog.
+        // After this time a commit fails: the store is closed and restored from its changelog.
         config.put(StreamsConfig.producerPrefix(ProducerConfig.MAX_BLOCK_MS_CONFIG), 3_000);
-        // A broker that takes longer to come back than this would find the threads fenced.
+        // If a broker is down for longer than this, the threads are fenced.
         config.put(StreamsConfig.producerPrefix(ProducerConfig.TRANSACTION_TIMEOUT_CONFIG), 30_000);
         return config;
     }
