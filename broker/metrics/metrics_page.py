@@ -25,8 +25,8 @@ _SECTIONS = (
     ("Logs and their directories", "Logs and log directories of this broker.", LOGS),
     (
         "Tiered storage",
-        "Only if `remote.log.storage.system.enable` is true. The names in the second line are "
-        "KIP-405's and KIP-852's, and those of Kafka before 4.2.",
+        "These metrics exist if `remote.log.storage.system.enable` is true. A name in the second line is the "
+        "name in KIP-405 or KIP-852, or in Kafka before 4.2.",
         TIERED,
     ),
     ("The node and its cluster", "Metrics of the controller count the whole cluster.", CLUSTER),
@@ -36,12 +36,11 @@ _INTRODUCTION = """\
 # Metrics
 
 `odradek serve --metrics HOST:PORT`, or the config `odradek.metrics.listener`, serves metrics for Prometheus at
-`http://HOST:PORT/metrics`. They are some of Kafka's metrics under the names that Kafka's JMX exporter gives them with
-its default rules, so dashboards and alerts for Kafka can be used: names are in lower case, a meter *…PerSec* of Kafka
-ends in `_total` (Prometheus computes the rate), and the labels are the other keys of the MBean.
-There are no metrics of requests, the log cleaner, the coordinators, network threads or a JVM.
-A counter with the label `topic` is also reported without labels as the total of the broker. The total does not
-decrease when topics are deleted.
+`http://HOST:PORT/metrics`. The metrics are a part of Kafka's. They have the names that the Prometheus JMX exporter
+generates with its default rules, so that dashboards and alerts for Kafka work: names are in lower case, a meter
+*…PerSec* ends in `_total` (Prometheus computes the rate), and the labels are the other keys of the MBean. There are
+no metrics of requests, the log cleaner, the coordinators, network threads or a JVM. A counter with the label `topic`
+is also reported without labels: the total of the broker, which does not decrease when topics are deleted.
 
 The endpoint has no authentication. Bind it to an address that only Prometheus can reach, because labels contain topic
 names.
@@ -53,15 +52,18 @@ scrape_configs:
       - targets: ["127.0.0.1:9404"]
 ```
 
-Alert on `kafka_controller_kafkacontroller_offlinepartitionscount`,
-`kafka_server_replicamanager_underminisrpartitioncount`,
-`kafka_log_logmanager_offlinelogdirectorycount`, and, with tiered storage,
-`kafka_log_remote_remotelogmanager_remotestoreunavailable`, and
-`kafka_server_brokertopicmetrics_remotecopylagbytes` while it grows: segments that are not copied fill the local disks.
+Configure alerts for these metrics:
 
-A node without tiered storage has no metrics of it, and a broker without the controller role has none of the
-controller. Without an endpoint the broker counts nothing. With an endpoint, an appended or fetched batch costs a few
-additions, and sums are computed when Prometheus reads the metrics.
+- `kafka_controller_kafkacontroller_offlinepartitionscount`
+- `kafka_server_replicamanager_underminisrpartitioncount`
+- `kafka_log_logmanager_offlinelogdirectorycount`
+- with tiered storage, `kafka_log_remote_remotelogmanager_remotestoreunavailable`
+- with tiered storage, growth of `kafka_server_brokertopicmetrics_remotecopylagbytes`: segments that are not copied fill
+  the local disks
+
+The metrics of tiered storage exist only on nodes with tiered storage, and the metrics of the controller only on
+controllers. Without an endpoint, the broker keeps no counters. With an endpoint, each appended or fetched batch
+increments a few counters, and sums are computed when Prometheus reads the metrics.
 """
 
 
