@@ -93,7 +93,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
     found = await read_partitions(plan.wanted, ctx, limits)
     min_bytes = min(request.min_bytes, limits.max_bytes)
     if request.max_wait_ms > 0 and total_size(found) < min_bytes and not limits.has_remote:
-        waiting = _Waiting(found, plan, min_bytes, ctx, limits, quiet)
+        waiting = _DelayedFetch(found, plan, min_bytes, ctx, limits, quiet)
         await waiting.wait(_wait_ms_max(request, ctx))
         if waiting.is_responded:
             return None
@@ -190,7 +190,7 @@ def _set_current_leaders(
     return endpoints_of(ctx, leaders)
 
 
-class _Waiting:
+class _DelayedFetch:
     """A fetch that waits for more bytes. Results that it holds while it waits are not pinned."""
 
     __slots__ = (

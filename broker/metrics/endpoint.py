@@ -93,7 +93,7 @@ class MetricsEndpoint:
     async def _serve(self, connection: Connection) -> None:
         self._guests += 1
         try:
-            await _Conversation(connection, self._metrics).run()
+            await _HttpConnection(connection, self._metrics).run()
         except ConnectionLost:
             pass  # the client disconnected
         except h11.RemoteProtocolError as error:
@@ -105,7 +105,7 @@ class MetricsEndpoint:
             connection.abort()
 
 
-class _Conversation:
+class _HttpConnection:
     """One HTTP connection and its requests."""
 
     def __init__(self, connection: Connection, metrics: Metrics) -> None:

@@ -74,7 +74,7 @@ def register(services: Services) -> None:
         metrics = services.metrics
         metrics.gauge("BrokerState", lambda: STATES[services.lifecycle.state])
         services.partitions.counts_traffic = True
-        _Replicas(services.partitions, services).register(metrics)
+        _ReplicaGauges(services.partitions, services).register(metrics)
         _directories(services)
         _logs(services)
 
@@ -141,8 +141,8 @@ def _logs(services: Services) -> None:
     """Gauges of every replica on this broker."""
     table, metrics = services.partitions, services.metrics
 
-    def source(name: str, look: Callable[[PartitionLog], int]) -> None:
-        metrics.source(name, lambda: _of_each(table, look))
+    def source(name: str, read_value: Callable[[PartitionLog], int]) -> None:
+        metrics.source(name, lambda: _of_each(table, read_value))
 
     source("Size", lambda which: which.size_bytes)
     source("NumLogSegments", lambda which: len(which.segments))
@@ -152,20 +152,20 @@ def _logs(services: Services) -> None:
 
 
 def _of_each(
-    table: Iterable[Partition], look: Callable[[PartitionLog], int]
+    table: Iterable[Partition], read_value: Callable[[PartitionLog], int]
 ) -> Iterator[tuple[Labels, int]]:
     for partition in table:
-        found = _looked(partition.log, look)
+        found = _value_of(partition.log, read_value)
         if found is not None:
             yield (("partition", str(partition.index)), ("topic", partition.topic)), found
 
 
-def _looked(which: PartitionLog, look: Callable[[PartitionLog], int]) -> int | None:
+def _value_of(which: PartitionLog, read_value: Callable[[PartitionLog], int]) -> int | None:
     """Value of a log; None if its files cannot be read."""
     if which.failure is not None:
         return None
     try:
-        return look(which)
+        return read_value(which)
     except (OSError, ValueError, StorageError):
         return None
 
@@ -184,7 +184,7 @@ def _copy(past: Mapping[str, PartitionTraffic]) -> dict[str, PartitionTraffic]:
     return copied
 
 
-class _Replicas:
+class _ReplicaGauges:
     """Replica counts and traffic of this broker."""
 
     def __init__(self, table: PartitionTable, services: Services) -> None:
@@ -225,7 +225,7 @@ class _Replicas:
             if partition.traffic is not None:
                 by_topic.setdefault(partition.topic, PartitionTraffic()).add(partition.traffic)
             counts["PartitionCount"] += 1
-            producers = _looked(partition.log, lambda which: len(which.producers.active))
+            producers = _value_of(partition.log, lambda which: len(which.producers.active))
             counts["ProducerIdCount"] += producers or 0
             if partition.is_leader:
                 counts.update(self._of_leader(partition))

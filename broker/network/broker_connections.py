@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @state_class
-class _Peer:
+class _BrokerConnection:
     """Connection to one broker, if any."""
 
     opening: PromptLock = field(default_factory=PromptLock)
@@ -64,7 +64,7 @@ class BrokerConnections:
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
         self._nursery: trio.Nursery | None = None
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, _BrokerConnection] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
         """Set the nursery that runs the connections."""
@@ -88,7 +88,7 @@ class BrokerConnections:
         address = self._address(broker_id)
         peer = self._peers.get(broker_id)
         if peer is None:
-            peer = self._peers[broker_id] = _Peer()
+            peer = self._peers[broker_id] = _BrokerConnection()
         connection = await self._connected(broker_id, peer, address)
         version = connection.version_of(api)
         if version < at_least:
@@ -122,7 +122,9 @@ class BrokerConnections:
             raise Unreachable(f"broker {broker_id} has no listener {name}")
         return Address(endpoint.host, endpoint.port)
 
-    async def _connected(self, broker_id: int, peer: _Peer, address: Address) -> BrokerConnection:
+    async def _connected(
+        self, broker_id: int, peer: _BrokerConnection, address: Address
+    ) -> BrokerConnection:
         """Return the connection, opening one if needed; one attempt at a time."""
         from odradek.client.connection import open_connection
 

@@ -19,82 +19,80 @@ from odradek.seams.values import state_class
 
 log = logging.getLogger("odradek.peers")
 
-Q = TypeVar("Q")
-A = TypeVar("A")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-QUESTIONS_MAX = 1000
+ITEMS_MAX = 1000
 """Maximum number of items in one request."""
 
 
 @state_class
-class _Asked(Generic[Q, A]):
+class _PendingItem(Generic[Item, Result]):
     key: Hashable
-    question: Q
-    waiter: ResponseFuture[A | ClientError]
+    item: Item
+    waiter: ResponseFuture[Result | ClientError]
 
 
-class RequestBatcher(Generic[Q, A]):
+class RequestBatcher(Generic[Item, Result]):
     """Sends items to brokers in batches, one request in flight for each broker."""
 
     def __init__(
-        self, ask: Callable[[int, Sequence[Q]], Awaitable[Sequence[A]]], nursery: trio.Nursery
+        self,
+        send_request: Callable[[int, Sequence[Item]], Awaitable[Sequence[Result]]],
+        nursery: trio.Nursery,
     ) -> None:
-        """`ask` sends items to a broker and returns the result of each, in order, or raises ClientError for all of
+        """`send_request` sends items to a broker and returns their results in order, or raises ClientError for all of
         them. The requests run in `nursery`."""
-        self._ask = ask
+        self._send_request = send_request
         self._nursery = nursery
-        self._waiting: dict[int, deque[_Asked[Q, A]]] = {}
+        self._waiting: dict[int, deque[_PendingItem[Item, Result]]] = {}
         """Brokers with a request in flight."""
 
-    async def ask(self, broker_id: int, key: Hashable, question: Q) -> A:
+    async def send(self, broker_id: int, key: Hashable, item: Item) -> Result:
         """Send an item in the next batch and return its result. Raises ClientError."""
-        asked = _Asked[Q, A](key, question, ResponseFuture())
+        pending = _PendingItem[Item, Result](key, item, ResponseFuture())
         waiting = self._waiting.get(broker_id)
         if waiting is None:
-            self._waiting[broker_id] = deque([asked])
+            self._waiting[broker_id] = deque([pending])
             self._nursery.start_soon(self._run, broker_id)
         else:
-            waiting.append(asked)
-        response = await asked.waiter.wait()
-        if isinstance(response, ClientError):
-            raise response
-        return response
+            waiting.append(pending)
+        result = await pending.waiter.wait()
+        if isinstance(result, ClientError):
+            raise result
+        return result
 
     async def _run(self, broker_id: int) -> None:
         """Send batches until no item is left."""
         waiting = self._waiting[broker_id]
         while waiting:
-            together = _take(waiting)
-            for each, response in zip(
-                together, await self._responses(broker_id, together), strict=True
-            ):
-                each.waiter.set(response)
+            batch = _take(waiting)
+            for each, result in zip(batch, await self._results(broker_id, batch), strict=True):
+                each.waiter.set(result)
         del self._waiting[broker_id]
 
-    async def _responses(
-        self, broker_id: int, together: Sequence[_Asked[Q, A]]
-    ) -> Sequence[A | ClientError]:
+    async def _results(
+        self, broker_id: int, batch: Sequence[_PendingItem[Item, Result]]
+    ) -> Sequence[Result | ClientError]:
         try:
-            responses = await self._ask(broker_id, [each.question for each in together])
+            results = await self._send_request(broker_id, [each.item for each in batch])
         except ClientError as error:
-            return [error] * len(together)
+            return [error] * len(batch)
         except (
             Exception
         ) as error:  # an unexpected error, or an invalid response: only these items fail
             log.exception("broker %d could not be reached", broker_id)
-            return [ClientError(f"broker {broker_id} could not be reached: {error}")] * len(
-                together
-            )
-        if len(responses) != len(together):
-            return [ClientError(f"broker {broker_id} returned too few results")] * len(together)
-        return responses
+            return [ClientError(f"broker {broker_id} could not be reached: {error}")] * len(batch)
+        if len(results) != len(batch):
+            return [ClientError(f"broker {broker_id} returned too few results")] * len(batch)
+        return results
 
 
-def _take(waiting: deque[_Asked[Q, A]]) -> list[_Asked[Q, A]]:
+def _take(waiting: deque[_PendingItem[Item, Result]]) -> list[_PendingItem[Item, Result]]:
     """Remove the items of the next batch, one of each key; the others keep their order."""
-    taken: dict[Hashable, _Asked[Q, A]] = {}
-    left: list[_Asked[Q, A]] = []
-    while waiting and len(taken) < QUESTIONS_MAX:
+    taken: dict[Hashable, _PendingItem[Item, Result]] = {}
+    left: list[_PendingItem[Item, Result]] = []
+    while waiting and len(taken) < ITEMS_MAX:
         each = waiting.popleft()
         if each.key in taken:
             left.append(each)

@@ -152,7 +152,7 @@ class Bucket:
 
 
 @value_class
-class _Share:
+class _ApplicableQuota:
     """Quota of a client: the limit and the key of the shared state."""
 
     limit: float
@@ -170,7 +170,7 @@ class ClientQuotas:
         self._samples = samples
         self._window_ms = window_ms
         self._limits: dict[str, dict[tuple[str | None, str | None, str], float]] = {}
-        self._shares: dict[tuple[str, str, str], _Share | None] = {}
+        self._shares: dict[tuple[str, str, str], _ApplicableQuota | None] = {}
         self._rates: ExpiringSensors[_Key, Rate] = ExpiringSensors()
 
     def update(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
@@ -228,7 +228,7 @@ class ClientQuotas:
             bucket = self._buckets.begin(share.key, TokenBucket(now_ms, burst), now_ms)
         return Bucket(bucket, share.limit, burst)
 
-    def _share(self, kind: str, user: str, client_id: str) -> _Share | None:
+    def _share(self, kind: str, user: str, client_id: str) -> _ApplicableQuota | None:
         who = (kind, user, client_id)
         if who not in self._shares:
             if len(self._shares) >= KNOWN_MAX:
@@ -236,7 +236,7 @@ class ClientQuotas:
             self._shares[who] = self._find(kind, user, client_id)
         return self._shares[who]
 
-    def _find(self, kind: str, user: str, client_id: str) -> _Share | None:
+    def _find(self, kind: str, user: str, client_id: str) -> _ApplicableQuota | None:
         limits = self._limits.get(kind, {})
         for user_part, client_part in _PRECEDENCE:
             if client_part is not None and not client_id:
@@ -249,7 +249,7 @@ class ClientQuotas:
             limit = limits.get(named)
             if limit is not None:
                 key = (kind, user if user_part else None, client_id if client_part else None)
-                return _Share(limit, key)
+                return _ApplicableQuota(limit, key)
         return None
 
 

@@ -30,7 +30,7 @@ STRICT_SINCE: Final[Mapping[Api, int]] = {
 }
 
 
-class Mutations:
+class RequestMutations:
     """Controller mutations of one request."""
 
     def __init__(self, bucket: Bucket | None, clock: Clock, *, strict: bool) -> None:
@@ -65,11 +65,11 @@ class Mutations:
         self._missing_ms, self._missed_at_ms = missing_ms, now_ms
 
 
-def mutations_of(ctx: RequestContext, *, is_free: bool = False) -> Mutations:
+def mutations_of(ctx: RequestContext, *, is_free: bool = False) -> RequestMutations:
     """Controller mutation quota of a request. `is_free` is for topics that brokers create for all clients."""
     quotas, clock = ctx.services.client_quotas, ctx.services.seams.clock
     bucket = None
     if quotas is not None and not is_free:
         user = ctx.principal.partition(":")[2]
         bucket = quotas.mutations(user, ctx.client_id or "", monotonic_ms(clock))
-    return Mutations(bucket, clock, strict=ctx.api_version >= STRICT_SINCE[ctx.api])
+    return RequestMutations(bucket, clock, strict=ctx.api_version >= STRICT_SINCE[ctx.api])

@@ -42,7 +42,7 @@ OnAlterPartitionResponse = Callable[[CommittedIsr | ErrorCode], None]
 
 
 @value_class
-class _Proposed:
+class _PendingProposal:
     action: AlterPartition
     responded: OnAlterPartitionResponse
 
@@ -63,7 +63,7 @@ class AlterPartitionManager:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._controller = controller
-        self._waiting: dict[Replica, _Proposed] = {}
+        self._waiting: dict[Replica, _PendingProposal] = {}
         self._wanted = trio.Event()
         self._complaint: str | None = None
 
@@ -79,7 +79,7 @@ class AlterPartitionManager:
         `responded` is called once, on the loop, with the committed ISR or the error; never for a
         replaced proposal.
         """
-        self._waiting[topic_id, index] = _Proposed(action, responded)
+        self._waiting[topic_id, index] = _PendingProposal(action, responded)
         self._wanted.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -93,7 +93,7 @@ class AlterPartitionManager:
                 if not await self._ask({each: self._waiting.pop(each) for each in first}):
                     await trio.sleep(PAUSE_SECONDS)
 
-    async def _ask(self, sent: Mapping[Replica, _Proposed]) -> bool:
+    async def _ask(self, sent: Mapping[Replica, _PendingProposal]) -> bool:
         """Send one request. Returns whether every partition succeeded."""
         try:
             response = await self._controller.request(
@@ -139,7 +139,7 @@ class AlterPartitionManager:
         elif grown:
             (self._expands if grown > 0 else self._shrinks).mark()
 
-    def _request(self, sent: Mapping[Replica, _Proposed]) -> Mapping[str, Any]:
+    def _request(self, sent: Mapping[Replica, _PendingProposal]) -> Mapping[str, Any]:
         """Return the request fields: ISR with broker epochs for version 3 (KIP-903), without for
         version 2."""
         topics: dict[UUID, list[dict[str, Any]]] = {}

@@ -59,7 +59,7 @@ No request opens the log of a follower.
 
 
 @value_class
-class _Leaving:
+class _RemovedReplica:
     """A replica that is to be deleted here, with its partition if that was open."""
 
     key: Key
@@ -114,7 +114,7 @@ class PartitionTable:
         """Batches of background opens that are running; their partitions may not be busy yet."""
         self._again: dict[Key, float] = {}
         """When to retry partitions that could not be opened."""
-        self._to_delete: list[_Leaving] = []
+        self._to_delete: list[_RemovedReplica] = []
         self._leaving = trio.Event()
         """Set while replicas are to be deleted or are being deleted."""
         self._none_leaves = trio.Event()
@@ -204,7 +204,7 @@ class PartitionTable:
             self._count_as_past(partition.topic, partition.traffic)
         partition.retire(reason)
         self._on_gone(*key)
-        self._leaves(_Leaving(key, partition.topic_id, partition))
+        self._leaves(_RemovedReplica(key, partition.topic_id, partition))
 
     def _count_as_past(self, topic: str, traffic: PartitionTraffic) -> None:
         self.past_traffic.setdefault(topic, PartitionTraffic()).add(traffic)
@@ -214,9 +214,9 @@ class PartitionTable:
         key = (topic.name, index)
         left = self._logs.registry.logs.get(TopicPartition(*key))
         if left is not None and left.topic_id == topic.id and key not in self._busy:
-            self._leaves(_Leaving(key, topic.id))
+            self._leaves(_RemovedReplica(key, topic.id))
 
-    def _leaves(self, leaving: _Leaving) -> None:
+    def _leaves(self, leaving: _RemovedReplica) -> None:
         self._busy.setdefault(leaving.key, trio.Event())
         self._to_delete.append(leaving)
         self._leaving.set()
@@ -433,7 +433,7 @@ class PartitionTable:
             topic.name, index, topic.id, is_new=is_new, directory_id=decided.directory
         )
 
-    async def _delete(self, leaving: Sequence[_Leaving]) -> None:
+    async def _delete(self, leaving: Sequence[_RemovedReplica]) -> None:
         keys = [each.key for each in leaving]
         try:
             for each in leaving:

@@ -31,7 +31,7 @@ NOWHERE: Final = bytes(4)
 
 
 @value_class
-class Received:
+class ReceivedRequest:
     """Request as received, with its header, and decoded."""
 
     frame: memoryview
@@ -39,7 +39,7 @@ class Received:
 
 
 @value_class
-class Responded:
+class ForwardedResponse:
     """Encoded body of a response from another node."""
 
     body: bytes
@@ -48,18 +48,18 @@ class Responded:
 def forwarded(route: Route) -> Route:
     """Route of the API on broker listeners: the active controller handles it, on this node or another one."""
 
-    def read(api_key: int, version: int, frame: memoryview, offset: int) -> Received:
-        return Received(frame, route.read(api_key, version, frame, offset))
+    def read(api_key: int, version: int, frame: memoryview, offset: int) -> ReceivedRequest:
+        return ReceivedRequest(frame, route.read(api_key, version, frame, offset))
 
-    async def handle(received: Received, ctx: RequestContext) -> Any:
+    async def handle(received: ReceivedRequest, ctx: RequestContext) -> Any:
         if not ctx.services.metadata.is_active:
             body = await forward(bytes(received.frame), ctx)
             if body is not None:
-                return Responded(body)
+                return ForwardedResponse(body)
         return await route.handler(received.request, ctx)
 
     def write(api_key: int, version: int, values: Any) -> Buffer | Parts:
-        if isinstance(values, Responded):
+        if isinstance(values, ForwardedResponse):
             return values.body
         return route.write(api_key, version, values)
 

@@ -80,7 +80,7 @@ PARTITIONS_PER_STEP = 50
 _Task = tuple[str, Callable[[], Awaitable[bool]], trio.CapacityLimiter]
 
 
-class Role(enum.Enum):
+class TieredRole(enum.Enum):
     LEADS = "leads"
     LEADS_WITHOUT_COPIES = "leads, copies disabled"
     REMOVES = "leads, remote storage disabled"
@@ -88,26 +88,30 @@ class Role(enum.Enum):
 
     @property
     def is_leader(self) -> bool:
-        return self is not Role.FOLLOWS
+        return self is not TieredRole.FOLLOWS
 
 
-def role_of(partition: Partition) -> Role | None:
-    """Role of the replica, or None if it has no tasks."""
+def role_of(partition: Partition) -> TieredRole | None:
+    """TieredRole of the replica, or None if it has no tasks."""
     partition_log = partition.log
     if partition_log.failure is not None:
         return None
     if not partition_log.is_tiered:
         is_removed = partition.is_leader and partition_log.config.remote_log_delete_on_disable
-        return Role.REMOVES if is_removed else None
+        return TieredRole.REMOVES if is_removed else None
     if not partition.is_leader:
-        return Role.FOLLOWS
-    return Role.LEADS_WITHOUT_COPIES if partition_log.config.remote_log_copy_disable else Role.LEADS
+        return TieredRole.FOLLOWS
+    return (
+        TieredRole.LEADS_WITHOUT_COPIES
+        if partition_log.config.remote_log_copy_disable
+        else TieredRole.LEADS
+    )
 
 
-class _Tiered:
+class _TieredPartition:
     """Tiered partition in one role, with its tasks."""
 
-    def __init__(self, partition: Partition, id: TopicIdPartition, role: Role) -> None:
+    def __init__(self, partition: Partition, id: TopicIdPartition, role: TieredRole) -> None:
         self.partition = partition
         self.id = id
         self.role = role
@@ -122,7 +126,7 @@ class _Tiered:
         """Bytes and segments that wait to be copied, at the last measurement; None if this node
         does not copy or does not know the highest copied offset."""
 
-    def is_as(self, partition: Partition, role: Role | None) -> bool:
+    def is_as(self, partition: Partition, role: TieredRole | None) -> bool:
         """Whether the running tasks fit the partition and the role."""
         return (
             self.partition is partition
@@ -164,7 +168,7 @@ class RemoteLogManager:
         self.copiers = trio.CapacityLimiter(settings.copiers)
         self._expirers = trio.CapacityLimiter(settings.expirers)
         self._followers = trio.CapacityLimiter(settings.followers)
-        self._table: dict[Name, _Tiered] = {}
+        self._table: dict[Name, _TieredPartition] = {}
         self._nursery: trio.Nursery | None = None
         self._health = CopyFailureMonitor()
         self._presence = RemoteStorageCheck(
@@ -198,7 +202,7 @@ class RemoteLogManager:
         id = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
         leads, follows = ([id], []) if role.is_leader else ([], [id])
         self._metadata.partitions_changed(leads, follows)
-        self._begin(name, _Tiered(partition, id, role))
+        self._begin(name, _TieredPartition(partition, id, role))
 
     def gone(self, topic: str, index: int) -> None:
         """The replica was removed, its log directory is offline, or it is not tiered."""
@@ -214,7 +218,7 @@ class RemoteLogManager:
         self._expirers.total_tokens = self._settings.expirers
         self._followers.total_tokens = self._settings.followers
 
-    def _begin(self, name: Name, begun: _Tiered) -> None:
+    def _begin(self, name: Name, begun: _TieredPartition) -> None:
         self._table[name] = begun
         self._add_gauges(name, begun)
         if self._nursery is not None:
@@ -226,9 +230,9 @@ class RemoteLogManager:
         known = self._table.get(name)
         if known is not None and known.id == id:
             self._end(name, known)
-            self._begin(name, _Tiered(known.partition, id, known.role))
+            self._begin(name, _TieredPartition(known.partition, id, known.role))
 
-    def _end(self, name: Name, known: _Tiered) -> None:
+    def _end(self, name: Name, known: _TieredPartition) -> None:
         del self._table[name]
         known.scope.cancel()
         self._log(self._health.forget(known.id, self._seams.clock.monotonic()))
@@ -260,7 +264,7 @@ class RemoteLogManager:
         finally:
             self._nursery = None
 
-    async def _run_tasks(self, tiered: _Tiered) -> None:
+    async def _run_tasks(self, tiered: _TieredPartition) -> None:
         with tiered.scope:
             tiered.partition.log.reset_highest_copied_offset()
             copied = await self._prepare(tiered)
@@ -276,7 +280,7 @@ class RemoteLogManager:
                 for what, one_round, pool in self._tasks_of(tiered):
                     nursery.start_soon(self._run_task, tiered, what, one_round, pool)
 
-    async def _prepare(self, tiered: _Tiered) -> int | None:
+    async def _prepare(self, tiered: _TieredPartition) -> int | None:
         """Highest copied offset, once the metadata is read to its end, the store was checked and
         the log's leader epochs are complete; None if the partition was stopped."""
         back_off = BackOff(self._settings, self._seams.entropy)
@@ -284,7 +288,7 @@ class RemoteLogManager:
         while True:
             try:
                 await self._metadata.wait_ready(tiered.id)
-                if tiered.role is not Role.REMOVES:
+                if tiered.role is not TieredRole.REMOVES:
                     await self._presence.look_for(tiered.id)
                 if not is_complete:
                     await self._ensure_leader_epochs(tiered)
@@ -299,7 +303,7 @@ class RemoteLogManager:
                 log.info("%s: %s", tiered.id, error)
                 await self._seams.clock.sleep(back_off.next())
 
-    async def _ensure_leader_epochs(self, tiered: _Tiered) -> None:
+    async def _ensure_leader_epochs(self, tiered: _TieredPartition) -> None:
         """Restore missing leader epochs if the store responds; nothing uses them earlier."""
         tiered.lacks_leader_epochs = lacks_leader_epochs(tiered.partition.log)
         if tiered.lacks_leader_epochs:
@@ -313,12 +317,12 @@ class RemoteLogManager:
                 )
 
     async def _restore_leader_epochs(
-        self, tiered: _Tiered, *, until_responded: bool = False
+        self, tiered: _TieredPartition, *, until_responded: bool = False
     ) -> RemoteStorageError | None:
         """Return when the epochs are restored; with `until_responded` also with the error if no
         copy can be read."""
         back_off = BackOff(self._settings, self._seams.entropy)
-        copies = tiered.role is Role.LEADS
+        copies = tiered.role is TieredRole.LEADS
         while True:
             try:
                 await self._histories.restore(tiered.partition.log, tiered.id)
@@ -334,10 +338,10 @@ class RemoteLogManager:
                 return None
             await self._seams.clock.sleep(back_off.next())
 
-    def _tasks_of(self, tiered: _Tiered) -> list[_Task]:
-        if tiered.role is Role.FOLLOWS:
+    def _tasks_of(self, tiered: _TieredPartition) -> list[_Task]:
+        if tiered.role is TieredRole.FOLLOWS:
             return [("follower task", partial(self._look_up, tiered), self._followers)]
-        if tiered.role is Role.REMOVES:
+        if tiered.role is TieredRole.REMOVES:
             remover = RemoteDeletionTask(tiered.partition, tiered.id, self._expiring)
             return [("deletion task", remover.round, self._expirers)]
         expirer = tiered.expirer = ExpirationTask(
@@ -347,14 +351,14 @@ class RemoteLogManager:
             lacks_leader_epochs=lambda: tiered.lacks_leader_epochs,
         )
         found: list[_Task] = [("expiration task", expirer.round, self._expirers)]
-        if tiered.role is Role.LEADS:
+        if tiered.role is TieredRole.LEADS:
             copier = CopyTask(tiered.partition, tiered.id, self._copying)
             found.append(("copy task", copier.round, self.copiers))
         return found
 
     async def _run_task(
         self,
-        tiered: _Tiered,
+        tiered: _TieredPartition,
         what: str,
         one_round: Callable[[], Awaitable[bool]],
         pool: trio.CapacityLimiter,
@@ -371,14 +375,14 @@ class RemoteLogManager:
             else lambda error: None,
         )
 
-    async def _look_up(self, tiered: _Tiered) -> bool:
+    async def _look_up(self, tiered: _TieredPartition) -> bool:
         await update_highest_copied_offset(self._metadata, tiered.id, tiered.partition.log)
         await self.work.delete_own(tiered.id)
         return False
 
     # Logging and metrics
 
-    def _handle_outcome(self, tiered: _Tiered, error: KafkaError | OSError | None) -> None:
+    def _handle_outcome(self, tiered: _TieredPartition, error: KafkaError | OSError | None) -> None:
         now = self._seams.clock.monotonic()
         if error is None:
             self._log(self._health.worked(tiered.id, now))
@@ -425,7 +429,7 @@ class RemoteLogManager:
         if line is not None:
             log.warning("%s", line)
 
-    def _add_gauges(self, name: Name, tiered: _Tiered) -> None:
+    def _add_gauges(self, name: Name, tiered: _TieredPartition) -> None:
         """Gauges of S-04 and the lags; None while this node does not lead."""
         topic, index = name
 
@@ -455,16 +459,16 @@ class RemoteLogManager:
         )
 
 
-def _of_expirer(tiered: _Tiered, attribute: str) -> int | None:
+def _of_expirer(tiered: _TieredPartition, attribute: str) -> int | None:
     value: int | None = getattr(tiered.expirer, attribute, None)
     return value
 
 
-def _lag(tiered: _Tiered) -> tuple[int, int] | None:
+def _lag(tiered: _TieredPartition) -> tuple[int, int] | None:
     """Bytes and segments that are inactive and not copied, or None."""
     partition_log = tiered.partition.log
     if (
-        tiered.role is not Role.LEADS
+        tiered.role is not TieredRole.LEADS
         or partition_log.failure is not None
         or not tiered.knows_copies
     ):

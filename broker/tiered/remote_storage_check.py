@@ -37,7 +37,7 @@ from odradek.storage.tiered.segment_metadata import SegmentState, TopicIdPartiti
 log = logging.getLogger("odradek.tiered")
 
 
-class _Store(Enum):
+class _StorageState(Enum):
     """Known state of the store."""
 
     UNKNOWN = "no object was found yet"
@@ -45,7 +45,7 @@ class _Store(Enum):
     THERE = "it has objects; this state is final"
 
 
-class _Missed(Enum):
+class _MissingState(Enum):
     """State of a partition whose copied segments were not found."""
 
     HELD = "its tasks wait until the store has an object of it"
@@ -71,8 +71,8 @@ class RemoteStorageCheck:
         self._seams = seams
         self._settings = settings
         self._lock = trio.Lock()
-        self._store = _Store.UNKNOWN
-        self._missed: dict[TopicIdPartition, _Missed] = {}
+        self._store = _StorageState.UNKNOWN
+        self._missed: dict[TopicIdPartition, _MissingState] = {}
         self._went_away = trio.Event()
         self._since: float | None = None
         self._logged: tuple[str, float] | None = None
@@ -80,7 +80,7 @@ class RemoteStorageCheck:
     @property
     def is_missed(self) -> bool:
         """Whether the store is unavailable or lacks the objects of a partition."""
-        return self._store is _Store.AWAY or bool(self._missed)
+        return self._store is _StorageState.AWAY or bool(self._missed)
 
     async def look_for(self, partition: TopicIdPartition) -> None:
         """Return when the store has an object of the partition, has none to have, or is
@@ -96,24 +96,27 @@ class RemoteStorageCheck:
                         return
                     has_some = await self._check_objects(partition)
                 if has_some is False and is_sure and self._is_still_copied(partition):
-                    self._missed[partition] = _Missed.HELD
+                    self._missed[partition] = _MissingState.HELD
                     self._log_missing(partition)
                 if has_some is False or partition in self._missed:
                     is_sure = True
                     await self._seams.clock.sleep(back_off.next())
         finally:
-            if self._missed.get(partition) is _Missed.HELD:
+            if self._missed.get(partition) is _MissingState.HELD:
                 del self._missed[partition]
             self._end_if_over()
 
     def _may_continue(self, partition: TopicIdPartition) -> bool:
         """Whether the partition may continue by the known state. `run` checks those that continue
         while the store is unavailable."""
-        if self._store is _Store.THERE or not self._is_copied(partition):
+        if self._store is _StorageState.THERE or not self._is_copied(partition):
             return True
-        if self._store is not _Store.AWAY or self._missed.get(partition) is _Missed.HELD:
+        if (
+            self._store is not _StorageState.AWAY
+            or self._missed.get(partition) is _MissingState.HELD
+        ):
             return False
-        self._missed[partition] = _Missed.CONTINUES
+        self._missed[partition] = _MissingState.CONTINUES
         return True
 
     async def run(self) -> None:
@@ -123,7 +126,7 @@ class RemoteStorageCheck:
         while True:
             await self._went_away.wait()
             back_off = BackOff(self._settings, self._seams.entropy)
-            while self._store is _Store.AWAY or self._continuing():
+            while self._store is _StorageState.AWAY or self._continuing():
                 await self._seams.clock.sleep(back_off.next())
                 async with self._lock:
                     await self._check_again()
@@ -132,14 +135,14 @@ class RemoteStorageCheck:
 
     def _continuing(self) -> list[TopicIdPartition]:
         """Partitions that continue, longest waiting first."""
-        return [each for each, how in self._missed.items() if how is _Missed.CONTINUES]
+        return [each for each, how in self._missed.items() if how is _MissingState.CONTINUES]
 
     async def _check_again(self) -> None:
         for partition in self._continuing():
             del self._missed[partition]
             if not self._is_still_copied(partition):
                 continue
-            self._missed[partition] = _Missed.CONTINUES
+            self._missed[partition] = _MissingState.CONTINUES
             if await self._check_objects(partition) is False:
                 del self._missed[partition]
                 self._restart_partition(partition)
@@ -148,14 +151,14 @@ class RemoteStorageCheck:
 
     async def _check_access(self) -> None:
         """Check the access if no partition needs a check."""
-        if self._store is _Store.THERE or self._continuing():
+        if self._store is _StorageState.THERE or self._continuing():
             return
         try:
             await self._seams.offload.run(self._storage.check_access, lane=OBJECTS_LANE)
         except RemoteStorageError as error:
             self._note_away(error)
             return
-        self._store = _Store.UNKNOWN
+        self._store = _StorageState.UNKNOWN
         if not self._missed:
             self._log_recovery()
 
@@ -178,7 +181,7 @@ class RemoteStorageCheck:
         except RemoteStorageError as error:
             self._note_away(error)
             return None
-        self._store = _Store.THERE if has_some else _Store.UNKNOWN
+        self._store = _StorageState.THERE if has_some else _StorageState.UNKNOWN
         if has_some:
             for each in self._continuing():
                 del self._missed[each]
@@ -186,7 +189,7 @@ class RemoteStorageCheck:
         return has_some
 
     def _note_away(self, error: RemoteStorageError) -> None:
-        self._store = _Store.AWAY
+        self._store = _StorageState.AWAY
         self._went_away.set()
         reason = error.message or error
         if isinstance(error, RemoteAccessDenied):

@@ -116,7 +116,7 @@ class AddPartitionsToTxnManager:
         if coordinator == NO_LEADER:
             return transaction.all(ErrorCode.coordinator_not_available)
         try:
-            return await self._batcher.ask(coordinator, transactional_id, transaction)
+            return await self._batcher.send(coordinator, transactional_id, transaction)
         except Unsupported as error:  # as with a broker that does not verify partitions
             log.warning("transaction verification failed: %s", error)
             return transaction.all(ErrorCode.none)

@@ -118,7 +118,7 @@ class TransactionMarkerChannelManager:
             if leader == self._node_id:
                 (errors,) = await self._writer.write([marker])
             else:
-                errors = await self._batcher.ask(leader, marker.producer_id, marker)
+                errors = await self._batcher.send(leader, marker.producer_id, marker)
         except ClientError as error:
             log.info(
                 "sending the transaction marker of producer %d failed: %s",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.tiered.remote_log_manager import Role, _Tiered
+from odradek.broker.tiered.remote_log_manager import TieredRole, _TieredPartition
 from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
 from odradek.replication.tiered.partition_remover import DeletedTopics, TopicState
@@ -86,13 +86,13 @@ def overestimate_copied_offset_after_move(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_enabled_copies(patch: pytest.MonkeyPatch) -> None:
     """A leader does not copy segments again after remote.log.copy.disable is removed."""
-    honest = _Tiered.is_as
+    honest = _TieredPartition.is_as
 
-    def is_as(tiered: _Tiered, partition: Partition, role: Role | None) -> bool:
-        is_off = tiered.role is Role.LEADS_WITHOUT_COPIES and role is Role.LEADS
+    def is_as(tiered: _TieredPartition, partition: Partition, role: TieredRole | None) -> bool:
+        is_off = tiered.role is TieredRole.LEADS_WITHOUT_COPIES and role is TieredRole.LEADS
         return honest(tiered, partition, tiered.role if is_off else role)
 
-    patch.setattr(_Tiered, "is_as", is_as)
+    patch.setattr(_TieredPartition, "is_as", is_as)
 
 
 def forget_abandoned_copies(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from odradek.broker.network.request_batcher import QUESTIONS_MAX, RequestBatcher
+from odradek.broker.network.request_batcher import ITEMS_MAX, RequestBatcher
 from odradek.client.errors import ClientError, Unreachable
 
 
@@ -19,31 +19,29 @@ class Peer:
         self.may_respond = trio.Event()
         self.failure: Exception | None = None
 
-    async def ask(self, broker_id: int, questions: Sequence[str]) -> list[str]:
-        self.requests.append((broker_id, list(questions)))
+    async def send_request(self, broker_id: int, items: Sequence[str]) -> list[str]:
+        self.requests.append((broker_id, list(items)))
         await self.may_respond.wait()
         if self.failure is not None:
             raise self.failure
-        return [each.upper() for each in questions]
+        return [each.upper() for each in items]
 
 
-async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str]:
+async def send_all(peer: Peer, *items: tuple[int, str, str]) -> dict[str, str]:
     """Submit (broker, key, item) tuples in order; returns results, or the texts of errors, by item."""
     responses: dict[str, str] = {}
 
-    async def one(
-        gathering: RequestBatcher[str, str], broker: int, key: str, question: str
-    ) -> None:
+    async def one(batcher: RequestBatcher[str, str], broker: int, key: str, item: str) -> None:
         try:
-            responses[question] = await gathering.ask(broker, key, question)
+            responses[item] = await batcher.send(broker, key, item)
         except ClientError as error:
-            responses[question] = str(error)
+            responses[item] = str(error)
 
     async with trio.open_nursery() as nursery:
-        gathering = RequestBatcher[str, str](peer.ask, nursery)
+        batcher = RequestBatcher[str, str](peer.send_request, nursery)
         async with trio.open_nursery() as nursery:
-            for each in questions:
-                nursery.start_soon(one, gathering, *each)
+            for each in items:
+                nursery.start_soon(one, batcher, *each)
                 await trio.testing.wait_all_tasks_blocked()
             peer.may_respond.set()
     return responses
@@ -51,7 +49,7 @@ async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str
 
 async def test_items_during_a_request_are_batched() -> None:
     peer = Peer()
-    responses = await ask_all(peer, (2, "k", "a"), (2, "l", "b"), (3, "k", "c"), (2, "m", "d"))
+    responses = await send_all(peer, (2, "k", "a"), (2, "l", "b"), (3, "k", "c"), (2, "m", "d"))
     assert peer.requests == [(2, ["a"]), (3, ["c"]), (2, ["b", "d"])]
     assert responses == {"a": "A", "b": "B", "c": "C", "d": "D"}
 
@@ -59,7 +57,7 @@ async def test_items_during_a_request_are_batched() -> None:
 async def test_request_has_one_item_per_key_in_order() -> None:
     peer = Peer()
     asked = [(2, "x", "0"), *((2, key, f"{key}{n}") for n in (1, 2, 3) for key in "ab")]
-    responses = await ask_all(peer, *asked)
+    responses = await send_all(peer, *asked)
     assert [together for _, together in peer.requests] == [
         ["0"],
         ["a1", "b1"],
@@ -73,12 +71,12 @@ async def test_request_has_limit_of_items() -> None:
     peer = Peer()
     peer.may_respond.set()
     async with trio.open_nursery() as nursery:
-        gathering = RequestBatcher[str, str](peer.ask, nursery)
+        batcher = RequestBatcher[str, str](peer.send_request, nursery)
         async with trio.open_nursery() as nursery:
-            for number in range(2 * QUESTIONS_MAX + 1):
-                nursery.start_soon(gathering.ask, 2, number, str(number))
-    assert sum(len(together) for _, together in peer.requests) == 2 * QUESTIONS_MAX + 1
-    assert max(len(together) for _, together in peer.requests) == QUESTIONS_MAX
+            for number in range(2 * ITEMS_MAX + 1):
+                nursery.start_soon(batcher.send, 2, number, str(number))
+    assert sum(len(together) for _, together in peer.requests) == 2 * ITEMS_MAX + 1
+    assert max(len(together) for _, together in peer.requests) == ITEMS_MAX
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,7 @@ async def test_failed_request_fails_its_items(
 ) -> None:
     peer = Peer()
     peer.failure = failure
-    responses = await ask_all(peer, (2, "k", "a"), (2, "l", "b"))
+    responses = await send_all(peer, (2, "k", "a"), (2, "l", "b"))
     assert all(expected in text for text in responses.values())
     assert len(peer.requests) == 2
 
@@ -98,9 +96,9 @@ async def test_failed_request_fails_its_items(
 async def test_cancelled_caller_does_not_affect_others() -> None:
     peer = Peer()
     async with trio.open_nursery() as nursery:
-        gathering = RequestBatcher[str, str](peer.ask, nursery)
+        batcher = RequestBatcher[str, str](peer.send_request, nursery)
         with trio.move_on_after(0) as cancelled:
-            await gathering.ask(2, "k", "a")
+            await batcher.send(2, "k", "a")
         assert cancelled.cancelled_caught
         peer.may_respond.set()
-        assert await gathering.ask(2, "l", "b") == "B"
+        assert await batcher.send(2, "l", "b") == "B"

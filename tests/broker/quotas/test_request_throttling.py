@@ -12,7 +12,7 @@ import trio
 
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.quotas.request_throttling import wait_by_controller
-from odradek.broker.requests.forwarding import Responded
+from odradek.broker.requests.forwarding import ForwardedResponse
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.selector import EachAlone
@@ -129,7 +129,7 @@ def test_mutations_above_quota_are_throttled(client: RawClient, version: int) ->
 
 
 def test_throttle_time_of_remote_controller_is_applied() -> None:
-    responded = Responded(b"\x00\x00\x05\xdc" + bytes(20))
+    responded = ForwardedResponse(b"\x00\x00\x05\xdc" + bytes(20))
     assert wait_by_controller(apis.CREATE_TOPICS, responded) == 1500
     assert wait_by_controller(apis.DELETE_TOPICS, None) == 0
     assert wait_by_controller(apis.ALTER_CONFIGS, responded) == 0
