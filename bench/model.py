@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 TIER = "tier"
-"""Of a tiered cluster's directory: where remote storage is."""
+"""The subdirectory of a tiered cluster's directory that has the remote storage."""
 Better = Literal["higher", "lower"]
 Parameter = str | int | float | bool
 
@@ -41,7 +41,7 @@ class Feature(enum.Enum):
 
 
 class Stage(enum.Enum):
-    """Which process a workload is run against."""
+    """The process that a workload runs against."""
 
     FRESH = "a process started for it alone, over an empty directory"
     SHARED = "the process that all shared workloads use, one after the other"
@@ -52,12 +52,11 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """Something a workload measures.
+    """A figure that a workload measures.
 
-    `limit` names the physical limit that the value is to be seen against: `NAME`, or `NAME:FIGURE` for
-    one of the further figures that its measurements give. The fraction is value / limit where higher is
-    better, limit / value where lower is. What is `diagnostic` helps to understand the others, and is no aim
-    by itself: the client's own part, or the worst of thousands.
+    `limit` names the physical limit to compare with: `NAME`, or `NAME:FIGURE` for another figure of its
+    measurement. The fraction is value / limit if higher is better, otherwise limit / value. A `diagnostic`
+    metric only explains others: the client's own part, or the maximum of thousands of values.
     """
 
     name: str
@@ -74,7 +73,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often which value was seen: (upper bound, count), bounds rising, empty ones left out."""
+    """A histogram: (upper bound, count) with increasing bounds, without empty buckets."""
 
     unit: str
     buckets: tuple[tuple[float, int], ...]
@@ -85,8 +84,8 @@ class Outcome:
     """Result of one run of a workload.
 
     `values` has one value for a metric's name; a metric that is not known (CPU seconds of a
-    broker on another machine) is left out. `client_bound`: the load program was at the limit of its
-    core, so the client determines times and rates; compare CPU instead.
+    broker on another machine) is omitted. `client_bound`: the load program used a whole core, so the
+    client determines times and rates; compare CPU instead.
     """
 
     values: Mapping[str, float]
@@ -96,11 +95,11 @@ class Outcome:
 
 
 class WorkloadFailed(Exception):
-    """A run has no result: records were refused, or the load program failed. The text is the reason."""
+    """A run has no result: records were rejected, or the load program failed. The text is the reason."""
 
 
 class Workload(Protocol):
-    """Something to measure. `name` is unique, stable (results are compared by it) and has no spaces.
+    """A workload. `name` is unique, stable (results are compared by it) and has no spaces.
 
     `parameters` are its settings, for the results file. `default` is whether it is run when no
     workload is asked for by name.
@@ -162,7 +161,7 @@ class ServerProcess(Protocol):
         ...
 
     def log(self) -> str:
-        """The end of what it wrote on stdout and stderr."""
+        """The end of its stdout and stderr."""
         ...
 
 
@@ -190,7 +189,7 @@ class ServerCluster(Protocol):
 
 
 class Topics(Protocol):
-    """How topics are made and removed on a target; most peers do it by the admin APIs."""
+    """Creates and deletes topics on a target; most peers use the admin APIs."""
 
     def create(self, name: str, partitions: int) -> None:
         """Returns once every partition has a leader."""
@@ -201,8 +200,8 @@ class Topics(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A running broker, or several. `process` is None if the bench was only given an address; of a
-    `cluster` it stands for all its processes."""
+    """A running broker, or several. `process` is None if only its address is known; for a
+    `cluster` it represents all processes."""
 
     peer: str
     bootstrap: str
@@ -210,7 +209,7 @@ class Target:
     process: ServerProcess | None = None
     cluster: ServerCluster | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What a cluster's nodes are run with, where that is not as `Peer.settings` has it."""
+    """Settings of a cluster's nodes that differ from `Peer.settings`."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -220,7 +219,7 @@ class Target:
 
     @property
     def known_process(self) -> ServerProcess:
-        """For workloads that need Feature.PROCESS. Raises WorkloadFailed."""
+        """The process, for workloads that need Feature.PROCESS. Raises WorkloadFailed."""
         if self.process is None:
             raise WorkloadFailed("the broker's process is not known")
         return self.process
@@ -243,11 +242,11 @@ class PeerUnavailable(Exception):
 
 
 class PeerFailed(Exception):
-    """A peer did not start, or died; the text has the end of its log."""
+    """A peer did not start, or ended; the text has the end of its log."""
 
 
 class Peer(Protocol):
-    """A broker to measure. `name` is what the command line and the results call it.
+    """A broker to measure. `name` is its name on the command line and in results.
 
     `default` is whether it is measured without being named. `lacks` has the reason for each feature
     that the peer does not support.
@@ -263,7 +262,7 @@ class Peer(Protocol):
     def lacks(self) -> Mapping[Feature, str]: ...
 
     def obtain(self) -> None:
-        """Download or build what it needs, where that was not done before. May take minutes.
+        """Download or build what it needs, unless that is done. May take minutes.
 
         Raises PeerUnavailable."""
         ...
@@ -333,5 +332,5 @@ class Limit(Protocol):
     def metric(self) -> Metric: ...
 
     def measure(self, directory: Path) -> LimitResult:
-        """Measure once, with files in `directory` where it needs some."""
+        """Measure once; files are in `directory`."""
         ...

@@ -19,7 +19,7 @@ CLEAR_LINE = "\r\x1b[K"
 
 
 class TerminalProgress:
-    """`runner.Progress` on a terminal, or on files that stand for it."""
+    """`runner.Progress` on a terminal or on files."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class TerminalProgress:
         runs: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`runs` is how many runs there will be, repeats aside."""
+        """Create the progress of `runs` runs, not counting repeats."""
         self._out = out
         self._err = err
         self._live = err.isatty()

@@ -196,10 +196,10 @@ class Cost:
 
     case: str
     segments: int
-    """Segments to be read."""
+    """The number of segments to read."""
     tasks: int
     tasks_a_core: float
-    """Tasks divided by the number of cores that was given."""
+    """Tasks divided by the number of cores."""
     task_mean_gb: float
     """Mean size that a task reads, in GB."""
     lists: int
@@ -209,7 +209,7 @@ class Cost:
     processor_s: float
     peak_mb: float
     task_mean_bytes: int
-    """Of a task on its way to who reads it; Spark's own process keeps all of them."""
+    """Size of a serialized task; Spark's driver keeps all of them."""
     tasks_mb: float
 
 

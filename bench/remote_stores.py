@@ -1,4 +1,4 @@
-"""Remote stores to measure on: a directory and, if it is asked for, an S3 server on the same disk."""
+"""Opens the remote stores of a measurement: a directory and, on request, an S3 server on the same disk."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ STOP_S = 10.0
 
 
 class S3Server:
-    """A running one. `options` are those of `open_objects`."""
+    """A running S3 server; `options` are those of `open_objects`."""
 
     def __init__(self, program: Path, directory: Path) -> None:
         self._program = program
@@ -127,7 +127,7 @@ class S3Server:
 
 @contextmanager
 def running_s3_server(directory: Path) -> Iterator[S3Server]:
-    """One for a `with` block, its drive in `directory`. PeerUnavailable if it cannot be had."""
+    """Run a server for a `with` block, with its drive in `directory`. Raises PeerUnavailable."""
     server = S3Server(minio(), directory)
     server.start()
     try:
@@ -137,7 +137,7 @@ def running_s3_server(directory: Path) -> Iterator[S3Server]:
 
 
 def minio() -> Path:
-    """The program, built where it was not before: some minutes, once."""
+    """Return the program; the first build takes some minutes."""
     return kept(f"minio-{VERSION}", _build)
 
 

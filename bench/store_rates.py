@@ -55,7 +55,7 @@ FORMS: Mapping[str, StorageFormat] = {
 
 @dataclass(frozen=True)
 class Rate:
-    """MB (1e6 bytes) of the segment a second, for a form and something done with it."""
+    """The rate of an operation on a storage form, in MB (1e6 bytes) of the segment per second."""
 
     form: str
     what: str
@@ -108,7 +108,7 @@ def _alone(
 
 
 def _read(fetch: Callable[[int, int], object], size: int, step: int) -> None:
-    """All of it by ranges, whose ends are inclusive."""
+    """Read the whole object by ranges with inclusive ends."""
     for start in range(0, size, step):
         fetch(start, min(start + step, size) - 1)
 
@@ -123,7 +123,7 @@ def _best(do: Callable[[], object], size: int, passes: int) -> float:
 
 
 def table(rates: Sequence[Rate]) -> str:
-    """Forms down, what is done across, each with its part of what the store does alone."""
+    """Format rates as a table of forms and operations, with fractions of the store's limit."""
     alone = {rate.what: rate.mb_per_s for rate in rates if rate.form == "the store alone"}
     found = {(rate.form, rate.what): rate.mb_per_s for rate in rates}
     lines = [f"| MB/s | {' | '.join(alone)} |", "|---|" + "---|" * len(alone)]

@@ -47,7 +47,7 @@ class CrashPoint:
     passes: int = 0
     share: float = 0.0
     may_occur: Callable[[], bool] = lambda: True
-    """Called when the strike is due, and at each later operation until it returns True."""
+    """Called when the crash is due, and at each later operation until it returns True."""
     has_occurred: bool = False
 
     def is_due(self, operation: str) -> bool:
@@ -253,7 +253,7 @@ class VirtualFiles:
         self.check_crash_point("sync")
 
     def check_crash_point(self, operation: str) -> None:
-        """Raise NodeCrashed if the strike is due at this operation."""
+        """Raise NodeCrashed if a crash is due at this operation."""
         if self.crash_point is not None and self.crash_point.is_due(operation):
             self.crash()
 

@@ -92,7 +92,7 @@ class VirtualDirection:
 
     def arrived(self) -> bytes | ConnectionLost | None:
         """The first arrived item that was not taken; None if there is none yet."""
-        if not self._arrivals or self._wires.troubles.is_blocked(*self._hosts):
+        if not self._arrivals or self._wires.faults.is_blocked(*self._hosts):
             return None
         at, what = self._arrivals[0]
         return what if at <= self._wires.now_s() else None
@@ -100,7 +100,7 @@ class VirtualDirection:
     @property
     def has_ended(self) -> bool:
         """Whether the end or the loss has arrived, even if bytes before it were not taken."""
-        if not self._arrivals or self._wires.troubles.parted(*self._hosts):
+        if not self._arrivals or self._wires.faults.is_partitioned(*self._hosts):
             return False
         at, what = self._arrivals[-1]
         return at <= self._wires.now_s() and (isinstance(what, ConnectionLost) or not what)
@@ -115,7 +115,7 @@ class VirtualDirection:
 
     async def wait(self) -> None:
         """Wait until the state may have changed."""
-        if self._wires.troubles.parted(*self._hosts):
+        if self._wires.faults.is_partitioned(*self._hosts):
             await self._wires.changed.park()
             return
         clock = self._wires.clock
@@ -155,7 +155,7 @@ class VirtualWires:
         self.changed = trio.lowlevel.ParkingLot()
         self._silent: dict[str, list[VirtualConnection]] = {}
         self._delay_seconds = (0.0, 0.0)
-        self.troubles = NetworkFaults()
+        self.faults = NetworkFaults()
         self._next_port = _FIRST_PORT
 
     def host(self, name: str, power: Power | None = None) -> VirtualNetwork:
@@ -169,16 +169,16 @@ class VirtualWires:
     def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> NetworkFault:
         """Set the delay between two hosts until `heal`; of two such delays, the longer one applies."""
         pairs = frozenset({(one, other), (other, one)})
-        return self.troubles.add(NetworkFault(pairs, (low_seconds, high_seconds)))
+        return self.faults.add(NetworkFault(pairs, (low_seconds, high_seconds)))
 
     def partition(self, one: str, other: str, *, one_way: bool = False) -> NetworkFault:
         """Block traffic between two hosts, or only from `one` to `other`, until `heal`."""
         pairs = {(one, other)} if one_way else {(one, other), (other, one)}
-        return self.troubles.add(NetworkFault(frozenset(pairs)))
+        return self.faults.add(NetworkFault(frozenset(pairs)))
 
-    def heal(self, trouble: NetworkFault | None = None) -> None:
-        """End one trouble, or all; delayed bytes arrive unless another trouble delays them."""
-        self.troubles.heal(trouble)
+    def heal(self, fault: NetworkFault | None = None) -> None:
+        """End one fault, or all; delayed bytes arrive unless another fault delays them."""
+        self.faults.heal(fault)
         self.changed.unpark_all()
         for connection in self.connections:
             connection.wake()
@@ -223,7 +223,7 @@ class VirtualWires:
         ]
 
     def delay_seconds(self, one: str, other: str) -> float:
-        low, high = self.troubles.delay_seconds(one, other) or self._delay_seconds
+        low, high = self.faults.delay_seconds(one, other) or self._delay_seconds
         if high <= 0 or self.entropy is None:
             return high
         return self.entropy.uniform(low, high)
@@ -407,7 +407,7 @@ class VirtualConnection:
         self._outgoing.wake()
 
     def _receives_from_peer(self) -> bool:
-        return not self._wires.troubles.parted(self._peer.host, self._local.host)
+        return not self._wires.faults.is_partitioned(self._peer.host, self._local.host)
 
     def _close(self, final_item: bytes | ConnectionLost) -> None:
         self._closed = True
@@ -541,8 +541,8 @@ class VirtualNetwork:
         await self.wires.sleep(2 * self.wires.delay_seconds(here.host, there.host))
         while (
             self.wires.is_silent(there.host)
-            or self.wires.troubles.is_blocked(here.host, there.host)
-            or self.wires.troubles.is_blocked(there.host, here.host)
+            or self.wires.faults.is_blocked(here.host, there.host)
+            or self.wires.faults.is_blocked(there.host, here.host)
         ):
             await self.wires.changed.park()
         self.power.check()

@@ -18,42 +18,40 @@ class NetworkFault:
 
 
 class NetworkFaults:
-    """The active troubles of a network, with a lookup by sender and receiver."""
+    """The active faults of a network, with a lookup by sender and receiver."""
 
     def __init__(self) -> None:
         self._all: list[NetworkFault] = []
         self._partitions: set[tuple[str, str]] = set()
 
-    def add(self, trouble: NetworkFault) -> NetworkFault:
-        self._all.append(trouble)
+    def add(self, fault: NetworkFault) -> NetworkFault:
+        self._all.append(fault)
         self._find_partitions()
-        return trouble
+        return fault
 
-    def heal(self, trouble: NetworkFault | None) -> None:
-        """End one trouble, or all of them if None."""
-        self._all = [each for each in self._all if trouble is not None and each is not trouble]
+    def heal(self, fault: NetworkFault | None) -> None:
+        """End one fault, or all of them if None."""
+        self._all = [each for each in self._all if fault is not None and each is not fault]
         self._find_partitions()
 
-    def parted(self, sender: str, receiver: str) -> bool:
+    def is_partitioned(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) in self._partitions
 
     def is_blocked(self, sender: str, receiver: str) -> bool:
         """Whether a partition blocks this direction; records that the partition had an effect."""
         if (sender, receiver) not in self._partitions:
             return False
-        for trouble in self._all:
-            trouble.had_effect |= (
-                trouble.delay_seconds is None and (sender, receiver) in trouble.pairs
-            )
+        for fault in self._all:
+            fault.had_effect |= fault.delay_seconds is None and (sender, receiver) in fault.pairs
         return True
 
     def delay_seconds(self, one: str, other: str) -> tuple[float, float] | None:
-        """The minimum and maximum delay of the slowest trouble in this direction."""
+        """The minimum and maximum delay of the slowest fault in this direction."""
         delays = []
-        for trouble in self._all:
-            if trouble.delay_seconds is not None and (one, other) in trouble.pairs:
-                trouble.had_effect = True
-                delays.append(trouble.delay_seconds)
+        for fault in self._all:
+            if fault.delay_seconds is not None and (one, other) in fault.pairs:
+                fault.had_effect = True
+                delays.append(fault.delay_seconds)
         return max(delays, key=lambda delay: delay[1], default=None)
 
     def _find_partitions(self) -> None:

@@ -1,4 +1,4 @@
-/* consume: reads a topic from its beginning, as fast as the broker gives it. */
+/* consume: reads a topic from its first offset, as fast as the broker sends it. */
 #include "load.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ static rd_kafka_t *open_consumer(const struct options *options)
 {
     char error[256];
     rd_kafka_conf_t *conf = new_conf(options);
-    set_conf(conf, "group.id", "odradek-load"); /* librdkafka wants one; nothing is committed */
+    set_conf(conf, "group.id", "odradek-load"); /* librdkafka requires one; nothing is committed */
     set_conf(conf, "enable.auto.commit", "false");
     rd_kafka_t *client = rd_kafka_new(RD_KAFKA_CONSUMER, conf, error, sizeof error);
     if (!client)
@@ -20,7 +20,7 @@ static rd_kafka_t *open_consumer(const struct options *options)
     return client;
 }
 
-/* Where each partition begins. Asking for it also connects, so that the measured part need not. */
+/* The first offset of each partition. The request also connects, before the measured part. */
 static rd_kafka_topic_partition_list_t *beginnings(rd_kafka_t *client,
                                                    const struct options *options)
 {

@@ -1,17 +1,16 @@
-/* latency: records at a fixed rate, each timed from when it was meant to be sent to its arrival.
+/* latency: records at a fixed rate; the latency of a record is from its due time to its arrival.
  *
- * With `--acknowledged 1` to its acknowledgement instead, and no consumer is there.
+ * With `--acknowledged 1` it is to its acknowledgement, without a consumer.
  *
- * A record carries the moment at which it was due, not the one at which it was sent: where the
- * producer is held up, the records it could not send meanwhile are late and count as late (no
- * coordinated omission). How late the producer itself came is written down too, so that a reader can
- * tell the client's share from the broker's.
+ * A record contains its due time, not the time when it was sent: if the producer is blocked, the
+ * records that it could not send are late and count as late (no coordinated omission). The delay of
+ * the producer is recorded too, so that the client's part can be separated from the broker's.
  *
- * SIGINT ends it early, for whoever does not know how long what is beside it will take. What was due by
- * then is sent all the same.
+ * SIGINT ends it early, if the duration of a concurrent operation is unknown. Records that were due by
+ * then are still sent.
  *
  * The output file gets the latencies of all records and then their latenesses, in nanoseconds, as
- * 64-bit integers of this machine; a record that never came has latency 0.
+ * 64-bit integers of this machine; a record that did not arrive has latency 0.
  */
 #include "load.h"
 
@@ -30,12 +29,12 @@
 #define WARM_UP_PAUSE_NS 2000000LL
 #define FIRST_RECORD_SECONDS 20
 #define LAST_RECORDS_SECONDS 60
-/* As many as librdkafka lets: while the broker stands still, a stream goes on. */
+/* librdkafka's maximum: the stream continues while the broker is paused. */
 #define QUEUED_RECORDS "10000000"
 #define QUEUED_KBYTES "2097151"
 #define A_SECOND 1000000000LL
 
-/* What a record begins with; in a warm-up record `due_ns` is 0. */
+/* The beginning of a record's value; `due_ns` is 0 in a warm-up record. */
 struct stamp {
     int64_t due_ns;
     int64_t number;
@@ -47,7 +46,7 @@ static long long began_ns; /* of CLOCK_MONOTONIC: when the first record was due 
 static int64_t *latency_ns, *lateness_ns;
 static atomic_long received, acknowledged, refused;
 static atomic_int first_came, stopping;
-static atomic_llong end_ns = LLONG_MAX; /* what is due from then on is not sent */
+static atomic_llong end_ns = LLONG_MAX; /* records due from then on are not sent */
 static char first_error[256];
 
 static void sleep_until(long long moment_ns)
@@ -66,13 +65,13 @@ static rd_kafka_t *new_client(rd_kafka_type_t type, rd_kafka_conf_t *conf)
     return client;
 }
 
-/* The consumer: reads every partition from its beginning, or from its end */
+/* The consumer: reads every partition from its first offset, or from its end */
 
 static rd_kafka_t *open_consumer(void)
 {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set_conf(conf, "bootstrap.servers", options->bootstrap);
-    set_conf(conf, "group.id", "odradek-load"); /* librdkafka wants one; nothing is committed */
+    set_conf(conf, "group.id", "odradek-load"); /* librdkafka requires one; nothing is committed */
     set_conf(conf, "enable.auto.commit", "false");
     set_conf(conf, "fetch.min.bytes", "1");
     set_conf(conf, "socket.nagle.disable", "true");
@@ -113,7 +112,7 @@ static void *consume(void *consumer)
     return NULL;
 }
 
-/* The producer. What was acknowledged is told to a thread of its own, if that is what is timed */
+/* The producer; with `acknowledged`, a separate thread receives the delivery reports */
 
 static void *hear(void *producer)
 {
@@ -165,12 +164,12 @@ static void send_record(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *rec
                             record, options->size, NULL, 0, NULL)) {
         if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL)
             die("a record can't be sent: %s", rd_kafka_err2str(rd_kafka_last_error()));
-        rd_kafka_poll(producer, 1); /* it becomes late, as all that follow it */
+        rd_kafka_poll(producer, 1); /* this record and the following ones become late */
     }
 }
 
-/* Until records come through, and for `warm_up` seconds more: connections, the partitions' state
- * and the code on both sides are there. */
+/* Until records arrive, and for `warm_up` more seconds, so that connections, the state of the
+ * partitions and the code on both sides are warm. */
 static void warm_up(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
 {
     struct stamp stamp = {0, 0};
@@ -197,7 +196,7 @@ static void end_early(int number)
     end_ns = now_ns();
 }
 
-/* How many records were sent. */
+/* The number of records that were sent. */
 static long send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
 {
     long i;
@@ -236,7 +235,7 @@ int run_latency(const struct options *given)
     if (record_count < 1 || options->size < sizeof(struct stamp))
         die("at least one record, of at least %zu bytes", sizeof(struct stamp));
     signal(SIGINT, end_early);
-    prctl(PR_SET_TIMERSLACK, 1); /* ns: sleeps end when they are to */
+    prctl(PR_SET_TIMERSLACK, 1); /* ns: sleeps end on time */
     latency_ns = calloc((size_t)record_count, sizeof *latency_ns);
     lateness_ns = calloc((size_t)record_count, sizeof *lateness_ns);
     char *record = calloc(1, options->size);

@@ -1,13 +1,13 @@
-/* odradek-load: the load that the bench puts on a broker.
+/* odradek-load: the client that the benchmarks use to load a broker.
  *
- * It exists because a client in Python tops out before the broker does. Each subcommand is one file:
+ * A Python client reaches its limit before the broker does. Each subcommand is one file:
  * produce.c, consume.c and latency.c drive librdkafka, requests.c writes prebuilt request bytes to
- * plain sockets. support.c has what they share.
+ * plain sockets. support.c has the shared functions.
  *
  * On stdout: the line {"event": "begin"} before the measured part, {"event": "end"} after it, and one
- * JSON object. With `watched` each event waits for a byte on stdin, or its end: whoever watches the
- * broker's CPU looks while nothing is asked of it. Failures are one line on stderr and exit code 2;
- * BROKER_ENDED if the process that `broker` names ended first.
+ * JSON object. With `watched` each event waits for a byte on stdin, or its end: the bench
+ * reads the broker's CPU time while no request is sent. Failures are one line on stderr and exit code 2;
+ * BROKER_ENDED if the process `broker` ended first.
  */
 #ifndef ODRADEK_LOAD_H
 #define ODRADEK_LOAD_H
@@ -23,21 +23,21 @@
 struct options {
     const char *bootstrap;
     const char *topic;
-    const char *request_file; /* requests: what is sent, as it goes over the wire */
+    const char *request_file; /* requests: the bytes of the request */
     long count;               /* records to write or read in all */
     size_t size;              /* bytes of a record's value */
-    long from_end;            /* latency: if not 0, what the partition held before is not read */
+    long from_end;            /* latency: if not 0, earlier records are not read */
     long acknowledged;        /* latency: if not 0, up to the acknowledgement; nothing is read */
-    long keys;                /* produce: so many different keys, taken at random; 0: none */
-    long watched;             /* if not 0, the measured part begins and ends when stdin says so */
+    long keys;                /* produce: the number of different keys, drawn at random; 0: none */
+    long watched;             /* if not 0, the measured part begins and ends after a byte on stdin */
     int partitions;
     int connections;
-    int depth;                /* requests: how many are on their way on each connection */
+    int depth;                /* requests: the number in flight on each connection */
     double seconds;           /* the measured part ends after this long, finished or not */
     double warm_up;           /* seconds of the same load before the measured part */
     double rate;              /* latency: records a second */
-    const char *output_file;  /* latency: what each record took */
-    int broker;               /* a process without which nothing comes of all this; 0: not known */
+    const char *output_file;  /* latency: the latency of each record */
+    int broker;               /* process id of the broker, whose end ends the run; 0: unknown */
     const char *properties[MAX_PROPERTIES]; /* librdkafka's, as "key=value" */
     int property_count;
 };
@@ -47,8 +47,8 @@ int run_consume(const struct options *options);
 int run_requests(const struct options *options);
 int run_latency(const struct options *options);
 
-/* What this process used between usage_begin and usage_end. `busiest` is the share of a core that
- * its busiest thread used: near 1, that thread is what limits the rate. */
+/* The resources that this process used between usage_begin and usage_end. `busiest` is the share of a core that
+ * its busiest thread used: near 1, that thread limits the rate. */
 struct usage {
     double seconds;
     double cpu_seconds;
@@ -64,7 +64,7 @@ struct usage {
     } threads[MAX_THREADS];
 };
 
-/* Both also print their line, and wait for whoever watches. */
+/* Both also print their line, and wait for a byte on stdin with `watched`. */
 void usage_begin(struct usage *usage, const struct options *options);
 void usage_end(struct usage *usage, const struct options *options);
 void usage_print(const struct usage *usage); /* as members of a JSON object, with a comma first */

@@ -24,7 +24,7 @@ static const char USAGE[] =
     "                             [--from-end 1] [--acknowledged 1] [-X KEY=VALUE]...\n"
     "       odradek-load version\n"
     "each with [--broker PID]: ends at once if that process ends\n"
-    "     and [--watched 1]: begins and ends what is measured when stdin says so\n";
+    "     and [--watched 1]: begins and ends the measured part after a byte on stdin\n";
 
 static const struct option LONG_OPTIONS[] = {
     {"bootstrap", required_argument, NULL, 'b'},   {"topic", required_argument, NULL, 't'},
@@ -71,7 +71,7 @@ static void parse(int count, char **words, struct options *options)
     }
 }
 
-/* Without it, librdkafka would go on trying to connect until the time is up. */
+/* Otherwise librdkafka would retry to connect until the timeout. */
 static void *watch_broker(void *descriptor)
 {
     struct pollfd ended = {.fd = (int)(intptr_t)descriptor, .events = POLLIN};

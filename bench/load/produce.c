@@ -1,9 +1,9 @@
-/* produce: writes records as fast as the broker takes them.
+/* produce: writes records as fast as the broker accepts them.
  *
- * Each connection is a producer with a thread of its own. Records go to one partition in runs of
- * RUN, to the next after that. Only failures are reported back (delivery.report.only.error), since
- * a report for each record would cost this process more than the record; what is counted is what was
- * handed over, less what failed, until the last flush is done. SIGTERM ends the measured part early.
+ * Each connection is a producer with a separate thread. It sends RUN records to a partition, then RUN
+ * records to the next one. Only failures are reported (delivery.report.only.error), because a report for
+ * each record would cost this process more than the record. The count is that of produced records less
+ * failed ones, after the last flush. SIGTERM ends the measured part early.
  */
 #include "load.h"
 
@@ -36,7 +36,7 @@ static struct text text;
 static char *keys; /* KEY_BYTES each */
 static pthread_barrier_t together;
 static struct usage usage;
-static volatile sig_atomic_t stopped; /* by SIGTERM: what is sent is waited for, and all of it counted */
+static volatile sig_atomic_t stopped; /* by SIGTERM: records in flight are awaited and counted */
 
 static void stop(int signal_number)
 {
@@ -78,7 +78,7 @@ static void open_producer(struct producer *producer)
     }
 }
 
-/* Hands over one run of records for one partition; polls while the queue is full. */
+/* Produces one run of records to one partition; polls while the queue is full. */
 static void send_run(struct producer *producer, int count)
 {
     rd_kafka_message_t messages[RUN];
@@ -95,7 +95,7 @@ static void send_run(struct producer *producer, int count)
     for (int done = 0; done < count;) {
         int taken = rd_kafka_produce_batch(producer->topic, producer->partition, 0,
                                            messages + done, count - done);
-        /* With a full queue the first ones are taken, all others marked. */
+        /* With a full queue, the first records are accepted and the others have an error. */
         done += taken;
         if (done < count) {
             if (messages[done].err != RD_KAFKA_RESP_ERR__QUEUE_FULL)
@@ -125,7 +125,7 @@ static void *produce(void *argument)
 {
     struct producer *producer = argument;
     open_producer(producer);
-    /* At least a record for each partition, so that connections and logs are there. */
+    /* At least one record for each partition, so that connections and logs exist. */
     for (int i = 0; i < options->partitions; i++)
         send_run(producer, 1);
     send_for(producer, options->warm_up, options->warm_up > 0 ? options->count : 0);

@@ -1,9 +1,9 @@
-/* requests: sends the same prebuilt request again and again, as fast as answers come back.
+/* requests: sends the same prebuilt request repeatedly, as fast as responses arrive.
  *
- * `depth` requests are on their way on each connection; an answer is followed by the next request.
- * Answers come in order and are not looked into. What is on its way when the measured part begins or
- * ends is waited for, so that `answered` is all that the broker ever took. One thread, epoll, blocking writes (a request is
- * small, so that what is on its way fits the socket's buffer).
+ * `depth` requests are in flight on each connection; after a response, the next request is sent.
+ * Responses arrive in order and are not parsed. Requests in flight when the measured part begins or
+ * ends are awaited, so that `responses` counts all requests that the broker processed. One thread, epoll, blocking writes (a request is
+ * small, so that the requests in flight fit the socket's buffer).
  */
 #include "load.h"
 
@@ -22,14 +22,14 @@
 #define MAX_DEPTH 1024
 #define RECEIVE_BYTES 65536
 #define EVENTS 128
-#define LAST_ANSWERS_SECONDS 30
+#define LAST_RESPONSES_SECONDS 30
 
-static long on_their_way; /* requests, on all connections */
+static long in_flight; /* requests, on all connections */
 
 struct connection {
     int socket;
-    long long sent_at[MAX_DEPTH]; /* a ring: when the requests on their way were sent, ns */
-    unsigned sent, answered;
+    long long sent_at[MAX_DEPTH]; /* a ring: when the requests in flight were sent, ns */
+    unsigned sent, responded;
     size_t have; /* bytes in `received` */
     unsigned char received[RECEIVE_BYTES];
 };
@@ -105,11 +105,11 @@ static void send_request(struct connection *connection, const char *request, siz
     connection->sent_at[connection->sent++ % MAX_DEPTH] = now_ns();
     if (write(connection->socket, request, size) != (ssize_t)size)
         die("write: %s", strerror(errno));
-    on_their_way++;
+    in_flight++;
 }
 
-/* Takes what has arrived; the number of whole answers in it. */
-static long take_answers(struct connection *connection)
+/* Reads the received bytes; returns the number of complete responses in them. */
+static long take_responses(struct connection *connection)
 {
     ssize_t got = recv(connection->socket, connection->received + connection->have,
                        RECEIVE_BYTES - connection->have, MSG_DONTWAIT);
@@ -120,37 +120,37 @@ static long take_answers(struct connection *connection)
     if (got > 0)
         connection->have += (size_t)got;
     size_t at = 0;
-    long answers = 0;
+    long responses = 0;
     long long arrived_at = now_ns();
     while (connection->have - at >= 4) {
         uint32_t length;
         memcpy(&length, connection->received + at, 4);
         length = ntohl(length);
         if (length + 4 > RECEIVE_BYTES)
-            die("an answer of %u bytes", length);
+            die("a response of %u bytes", length);
         if (connection->have - at < length + 4)
             break;
         at += length + 4;
-        answers++;
-        on_their_way--;
+        responses++;
+        in_flight--;
         histogram[bucket_of((uint64_t)(arrived_at -
-                                       connection->sent_at[connection->answered++ % MAX_DEPTH]))]++;
+                                       connection->sent_at[connection->responded++ % MAX_DEPTH]))]++;
     }
     memmove(connection->received, connection->received + at, connection->have - at);
     connection->have -= at;
-    return answers;
+    return responses;
 }
 
-/* Answers until `end`, each followed by a request; where there is none to send, until all have come. */
+/* Reads responses until `end` and sends a request after each; without more requests, reads all responses. */
 static long exchange(int poll, double end, const char *request, size_t size)
 {
     struct epoll_event events[EVENTS];
     long done = 0;
-    while (now() < end && (request || on_their_way)) {
+    while (now() < end && (request || in_flight)) {
         int ready = epoll_wait(poll, events, EVENTS, 100);
         for (int i = 0; i < ready; i++) {
             struct connection *connection = events[i].data.ptr;
-            for (long answers = take_answers(connection); answers > 0; answers--, done++)
+            for (long responses = take_responses(connection); responses > 0; responses--, done++)
                 if (request)
                     send_request(connection, request, size);
         }
@@ -160,9 +160,9 @@ static long exchange(int poll, double end, const char *request, size_t size)
 
 static long take_the_last(int poll)
 {
-    long done = exchange(poll, now() + LAST_ANSWERS_SECONDS, NULL, 0);
-    if (on_their_way)
-        die("%ld requests are not answered after %d s", on_their_way, LAST_ANSWERS_SECONDS);
+    long done = exchange(poll, now() + LAST_RESPONSES_SECONDS, NULL, 0);
+    if (in_flight)
+        die("%ld requests have no response after %d s", in_flight, LAST_RESPONSES_SECONDS);
     return done;
 }
 
@@ -197,11 +197,11 @@ int run_requests(const struct options *options)
     long done = exchange(poll, usage.began + options->seconds, request, size);
     usage_end(&usage, options);
     if (!done)
-        die("no answer in %.1f s", options->seconds);
+        die("no response in %.1f s", options->seconds);
     double p50 = percentile(done, 0.5), p99 = percentile(done, 0.99);
     others += take_the_last(poll);
 
-    printf("{\"requests\": %ld, \"answered\": %ld, \"p50_us\": %.1f, \"p99_us\": %.1f", done,
+    printf("{\"requests\": %ld, \"responses\": %ld, \"p50_us\": %.1f, \"p99_us\": %.1f", done,
            done + others, p50 / 1e3, p99 / 1e3);
     usage_print(&usage);
     puts("}");

@@ -161,7 +161,7 @@ rd_kafka_conf_t *new_conf(const struct options *options)
     return conf;
 }
 
-/* What is in the records */
+/* The content of the records */
 
 uint32_t next_random(uint64_t *state)
 {

@@ -44,7 +44,7 @@ from odradek.bench.tables.sources import readers
 from odradek.bench.tables.workloads import WORKLOADS
 
 SMALL_SHARE = 0.4
-"""Bytes of 100-byte records, for one of JSON."""
+"""The ratio of bytes in 100-byte records to bytes in JSON records."""
 WARM_UP_BYTES = 20_000_000
 WARM_UP_S = 30.0
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the measurement; returns the exit code."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the brokers and applications
     try:
         workloads = choose_workloads(WORKLOADS, chosen.workloads)
     except UnknownChoice as unknown:

@@ -1,4 +1,4 @@
-"""The two brokers with the topics in them, written once and kept.
+"""The two brokers with their topics, which are written once and kept.
 
     DIRECTORY/kafka     Apache Kafka's
     DIRECTORY/odradek   Odradek's data, with all segments also on the local disk
@@ -125,7 +125,7 @@ def _odradek(directory: Path, store: Path) -> Iterator[Target]:
 
 
 def segment_bytes(content: Content) -> int:
-    """How large a segment of its log is."""
+    """Return the segment size of a topic."""
     least, most = SEGMENT_BYTES
     return max(least, min(most, content.batches * len(content.batch(0)) // SEGMENTS))
 
@@ -168,7 +168,7 @@ def _write_first(wire: RawConnection, name: str, batch: bytes, partition: int) -
 
 
 def _produce(name: str, batch: bytes, partitions: Iterable[int]) -> Mapping[str, Any]:
-    """The same batch for each of them: a request may hold one of each."""
+    """Produce the same batch to each partition in one request."""
     rows = [{"index": partition, "records": batch} for partition in partitions]
     return {
         "transactional_id": None,

@@ -80,12 +80,12 @@ def _small(chance: random.Random, number: int) -> tuple[bytes | None, bytes]:
 ORDERS = Topic("orders", "1 KiB of JSON, lz4", JSON_BYTES, LZ4, 32, _order)
 SMALL = Topic("small", "100 bytes, uncompressed", SMALL_BYTES, NONE, 146, _small)
 WARM_UP = Topic("warm-up", ORDERS.title, JSON_BYTES, LZ4, 32, _order)
-"""So little of the first that an application can be warmed up on it."""
+"""A small topic with the records of the first one, for the warm-up of an application."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """A topic at a size: `batches` in each of the partitions."""
+    """A topic with `batches` batches in each partition."""
 
     topic: Topic
     batches: int
@@ -105,16 +105,16 @@ class Content:
         return max(1, DAYS * DAY_MS // (self.batches * self.topic.batch_records))
 
     def at_ms(self, batch: int) -> int:
-        """The time of a batch's first record, in each partition."""
+        """Return the timestamp of a batch's first record, in each partition."""
         return START_MS + batch * self.topic.batch_records * self.step_ms
 
     def hour_ms(self) -> tuple[int, int]:
-        """One hour in the middle of the thirty days, from when to before when."""
+        """Return the start and the end (exclusive) of one hour in the middle of the thirty days."""
         begin = self.at_ms(self.batches // 2) + 1
         return begin, begin + 3_600_000
 
     def records_between(self, since_ms: int, until_ms: int) -> int:
-        """How many have times of at least the first, and before the second."""
+        """Return the number of records from the first timestamp to before the second."""
         count = self.batches * self.topic.batch_records
 
         def before(at_ms: int) -> int:
@@ -123,13 +123,13 @@ class Content:
         return PARTITIONS * (before(until_ms) - before(since_ms))
 
     def total_amount(self) -> int:
-        """The sum over the field `amount` of all orders."""
+        """Return the sum of `amount` over all orders."""
         amounts = pool(self.topic, self.step_ms).amounts
         whole, rest = divmod(self.batches, POOL)
         return PARTITIONS * (whole * sum(amounts) + sum(amounts[:rest]))
 
     def batch(self, number: int) -> bytes:
-        """The bytes of that batch of a partition; all partitions hold the same."""
+        """Return the bytes of a batch, which are the same in all partitions."""
         data = bytearray(pool(self.topic, self.step_ms).batches[number % POOL])
         begin = self.at_ms(number)
         end = begin + (self.topic.batch_records - 1) * self.step_ms
@@ -142,7 +142,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Pool:
-    """The different batches of a topic, and what the orders in each come to."""
+    """The different batches of a topic, and the sum of the orders in each."""
 
     batches: Sequence[bytes]
     amounts: Sequence[int]
@@ -150,7 +150,7 @@ class Pool:
 
 @cache
 def pool(topic: Topic, step_ms: int) -> Pool:
-    """Made in a second; with records `step_ms` apart."""
+    """Generate the batches in about a second, with `step_ms` between records."""
     chance = random.Random(topic.name)
     batches, amounts = [], []
     for number in range(POOL):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 ODRADEK, CONNECTOR = "odradek", "kafka"
-"""The formats."""
+"""The Spark formats of the two sources."""
 OFFSETS_A_BATCH = 10_000_000
 QueryResult = dict[str, int]
 
@@ -176,7 +176,7 @@ QUERIES: Mapping[str, Callable[[DataFrameReader, Mapping[str, Any]], QueryResult
 
 
 def respond(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """`query`, `format` and `options` of the table; `between_ms` or `out` where the query takes it."""
+    """`query`, `format` and `options` of the table; `between_ms` or `out` if the query needs it."""
     began = time.monotonic()
     if asked["query"] == "export":
         found = export(spark, asked)
@@ -187,7 +187,7 @@ def respond(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_spark(settings: Mapping[str, Any]) -> SparkSession:
-    """`master`, and `jars` to be loaded."""
+    """The arguments: `master`, and the `jars` to load."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

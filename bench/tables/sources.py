@@ -61,8 +61,7 @@ class Reading:
             self._ask_of_few(query)
 
     def _ask_of_few(self, query: str) -> None:
-        """Spark ends Python's workers when they had nothing to do for a minute, while it was others' turn: a session
-        that is asked time and again has them."""
+        """Run a small query, so that Spark has Python workers, which it ends after an idle minute."""
         hour_ms = self.brokers.content(WARM_UP.name).hour_ms()
         self.application.ask(self._asked(query, WARM_UP.name, {"between_ms": hour_ms}))
 
@@ -72,7 +71,7 @@ class Reading:
 
 
 class Process:
-    """`model.ServerProcess` of whichever application a reader has now."""
+    """`model.ServerProcess` of the current application of a source."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -91,7 +90,7 @@ class ReaderTarget(Target):
 
 @dataclass(frozen=True)
 class Reader:
-    """A peer of the bench; the brokers run for all of them."""
+    """A source as a peer; all of them share the brokers."""
 
     name: str
     title: str
@@ -147,7 +146,7 @@ class Reader:
 
 
 def readers(brokers: Brokers) -> Sequence[Reader]:
-    """Return the readers in the order in which they run."""
+    """Return the sources in the order in which they run."""
     no_store = {Feature.TIERED: "does not read from an object store"}
     return (
         Reader("odradek", "Odradek source, reading from the object store", ODRADEK, brokers, _odradek, from_store=True),

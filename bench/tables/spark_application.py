@@ -105,14 +105,14 @@ class Application:
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)  # the JVM and its workers with it
+            os.killpg(self.pid, signal.SIGKILL)  # also ends the JVM and its workers
         self._process.wait()
 
     def restart(self) -> None:
         raise NotImplementedError("an application is started for each run")
 
     def stop(self) -> None:
-        """End of its stdin, and wait."""
+        """Close its stdin, and wait for its end."""
         if self._process.poll() is not None:
             return
         self._requests.close()

@@ -84,7 +84,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class OneCore(Ask):
-    """How our source comes along with half of the machine; the connector would take half an hour for it."""
+    """A query on one core, for Odradek's source only; the connector would take half an hour."""
 
     master: str = ONE_CORE
     needs: frozenset[Feature] = frozenset({Feature.TIERED})
@@ -92,7 +92,7 @@ class OneCore(Ask):
 
 @dataclass(frozen=True)
 class AskHour(Ask):
-    """One hour of the thirty days."""
+    """A query of one hour of the thirty days."""
 
     metrics: Sequence[Metric] = (SECONDS, CPU, BROKER_CPU)
 
@@ -119,8 +119,10 @@ class Export(Ask):
 
 @dataclass(frozen=True)
 class Memory(Ask):
-    """Resident memory of the application's processes while it reads: the most in each half of the time, and
-    the second through the first, which is 1 where memory stays as it is."""
+    """Resident memory of the application while it reads: the maximum in each half of the time, and their ratio.
+
+    The ratio is 1 if memory does not grow.
+    """
 
     metrics: Sequence[Metric] = (
         Metric("first_half_mb", "MB", "lower"),
@@ -148,7 +150,7 @@ class Memory(Ask):
 
 @contextmanager
 def _watched(reading: Reading) -> Iterator[list[int]]:
-    """The resident bytes of a reader's application, time after time while the block lasts."""
+    """Sample the resident bytes of a source's application during the block."""
     sizes: list[int] = []
     enough = threading.Event()
 
@@ -167,8 +169,10 @@ def _watched(reading: Reading) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class Decode:
-    """Our decoder alone, on one core: segments from the store, in memory, to Arrow columns. GB are those of the
-    records, decompressed."""
+    """Odradek's decoder alone on one core: segments of the store, in memory, to Arrow columns.
+
+    GB are those of the decompressed records.
+    """
 
     name: str
     title: str
@@ -205,7 +209,7 @@ PIECE_BYTES = 8 << 20
 
 
 def _decoded(topic: Topic, logs: Sequence[bytes]) -> int:
-    """How many records they hold; every column was made of each."""
+    """Return the number of records, after decoding every column of each."""
     from odradek.pipeline.decoding.record_decoder import RecordDecoder, RecordSelection
     from odradek.pipeline.decoding.schema import COLUMNS
 
@@ -250,4 +254,4 @@ WORKLOADS = (
     OneCore("table-full-1k-1", "all columns, 1 KiB in lz4, one core", "full", ORDERS),
     OneCore("table-json-1k-1", "sums by a field of the JSON, one core", "aggregate", ORDERS),
 )
-"""Those of one core last: they need an application of their own."""
+"""Workloads of one core are last: they need a separate application."""

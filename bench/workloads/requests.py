@@ -137,7 +137,7 @@ class Requests:
                 target.process,
             )  # fmt: skip
         requests = load.report["requests"]
-        _check_appended(target, topic, load.report["answered"])
+        _check_appended(target, topic, load.report["responses"])
         values = {
             RATE.name: requests / load.seconds,
             P50.name: load.report["p50_us"],

@@ -353,7 +353,7 @@ class SimulatedCluster:
         *,
         silent: bool = False,
     ) -> None:
-        """Kill the node when the strike happens, or with a seed cut its power, if it happens in
+        """Kill the node at the crash point, or with a seed cut its power, if it occurs in
         time."""
         node = self.nodes[number]
         virtual_node, scope, down = node.virtual_node, node.scope, node.down

@@ -46,7 +46,7 @@ PAUSE_S = 0.1
 CAUGHT_UP_S = 8.0
 """The time for the group to read and commit everything, once the cluster is in sync.
 
-It includes a session timeout for a dead member, and a rebalance timeout for one that does not join.
+It includes a session timeout for a killed member, and a rebalance timeout for one that does not join.
 """
 EXPECTED_ERRORS = RETRIABLE | {
     ErrorCode.rebalance_in_progress,
@@ -116,7 +116,7 @@ class ConsumerGroupWorkload:
         self._is_static = chance.random() < 0.3
         self._chances = [random.Random(chance.random()) for _ in range(members)]
         self._active_members: list[_ActiveMember] = []
-        self._whole = trio.Event()
+        self._in_sync = trio.Event()
         self._served: set[int] = set()
         """Members whose commit was acknowledged since the cluster is in sync."""
         self._ends: Mapping[TopicPartition, int] | None = None
@@ -132,9 +132,9 @@ class ConsumerGroupWorkload:
             await self._over.wait()
             nursery.cancel_scope.cancel()
 
-    def whole(self) -> None:
+    def set_in_sync(self) -> None:
         """Stop ending members; called when the cluster is in sync."""
-        self._whole.set()
+        self._in_sync.set()
         for active in self._active_members:
             active.scope.deadline = float("inf")
 
@@ -170,7 +170,7 @@ class ConsumerGroupWorkload:
             seconds, leaves = chance.expovariate(1 / MEMBER_LIFETIME_S), chance.random() < 0.5
             async with self._connect() as cluster:
                 active = _ActiveMember(number, name, self._member(cluster, number, name), chance)
-                if not self._whole.is_set():
+                if not self._in_sync.is_set():
                     active.scope.deadline = trio.current_time() + seconds
                 self._active_members.append(active)
                 with active.scope:
@@ -203,7 +203,7 @@ class ConsumerGroupWorkload:
             asked_s = trio.current_time()
             try:
                 has_more = await self._poll(active, asked_s)
-                if self._whole.is_set() or (has_more and asked_s >= due_s):
+                if self._in_sync.is_set() or (has_more and asked_s >= due_s):
                     await self._process_slowly(active)
                     await self._commit(active)
                     due_s = asked_s + COMMIT_S
@@ -232,10 +232,10 @@ class ConsumerGroupWorkload:
             active.scope.deadline += seconds
             self._trace.add(f"{active.name} is busy for {seconds:.1f} s")
             with trio.move_on_after(seconds):
-                await self._whole.wait()
+                await self._in_sync.wait()
 
     async def _commit(self, active: _ActiveMember) -> None:
-        member, is_in_sync = active.member, self._whole.is_set()
+        member, is_in_sync = active.member, self._in_sync.is_set()
         offsets = member.positions
         if not offsets or member.generation < 0:
             return

@@ -178,8 +178,8 @@ class Faults:
         if metadata.leader_id < 0:
             return "without a controller"
         role = "controller" if metadata.leader_id == number else "broker"
-        whole = "all in sync" if self._checkers.is_in_sync() else "some out of sync"
-        return f"{role}, {whole}"
+        sync_state = "all in sync" if self._checkers.is_in_sync() else "some out of sync"
+        return f"{role}, {sync_state}"
 
     async def heal(self) -> None:
         """End all faults, and start every node that is down."""
@@ -273,11 +273,11 @@ class Faults:
             fault, [wires.slow(here, other, low, high) for other in self._others(fault)]
         )
 
-    async def _hold_faults(self, fault: Fault, troubles: Sequence[NetworkFault]) -> bool:
+    async def _hold_faults(self, fault: Fault, network_faults: Sequence[NetworkFault]) -> bool:
         await trio.sleep(fault.seconds)
-        for trouble in troubles:
-            self._world.wires.heal(trouble)
-        return any(trouble.had_effect for trouble in troubles)
+        for network_fault in network_faults:
+            self._world.wires.heal(network_fault)
+        return any(network_fault.had_effect for network_fault in network_faults)
 
     async def _drop_connections(self, fault: Fault) -> bool:
         lost = [
@@ -458,9 +458,9 @@ class Faults:
             await self._restart(fault)
 
         async def join() -> None:
-            await self._hold_faults(fault, troubles)
+            await self._hold_faults(fault, network_faults)
 
-        troubles: Sequence[NetworkFault] = ()
+        network_faults: Sequence[NetworkFault] = ()
         if fault.variant < 1 / 3 and not self._damaging.locked():
             await self._cluster.kill(fault.node)
             return start
@@ -469,7 +469,7 @@ class Faults:
             return start
         if fault.variant >= 1 / 2:
             here, wires = host(fault.node), self._world.wires
-            troubles = [wires.partition(here, other) for other in self._others(fault)]
+            network_faults = [wires.partition(here, other) for other in self._others(fault)]
         return join
 
     async def _miss_leader_epoch(self, fault: Fault) -> bool:
@@ -484,24 +484,24 @@ class Faults:
         wires = self._world.wires
         here, unreached = host(fault.node), max(set(self._cluster.nodes) - {fault.node, controller})
         lead = partial(self._administrator.lead, by=controller)
-        troubles: list[NetworkFault] = []
+        network_faults: list[NetworkFault] = []
         with trio.move_on_after(MISSED_EPOCH_S) as asking:
             await lead([fault.node, unreached, controller])
-            troubles.append(wires.partition(host(controller), here))
+            network_faults.append(wires.partition(host(controller), here))
             await trio.sleep(STALE_LEADER_S)
             await lead([fault.other, *sorted(self._cluster.nodes.keys() - {fault.other})])
             await trio.sleep(STALE_LEADER_S)
             await lead([fault.node, unreached, controller])
         cut_off = [wires.partition(here, host(unreached))] if fault.amount < 0.5 else []
-        for trouble in troubles:
-            wires.heal(trouble)
+        for network_fault in network_faults:
+            wires.heal(network_fault)
         await trio.sleep(fault.seconds * fault.amount)
         if fault.amount < 0.5 and not self._damaging.locked():
             await self._cluster.kill(fault.node)
             await trio.sleep(fault.seconds)
             await self._cluster.start(fault.node)
-        for trouble in cut_off:
-            wires.heal(trouble)
+        for network_fault in cut_off:
+            wires.heal(network_fault)
         return not asking.cancelled_caught
 
     async def _make_voter_lag(self, fault: Fault) -> bool:
@@ -512,7 +512,7 @@ class Faults:
         controller = self._active_controller()
         assert controller is not None
         here, there = host(controller), host(fault.node)
-        trouble = self._world.wires.partition(here, there, one_way=True)
+        network_fault = self._world.wires.partition(here, there, one_way=True)
         await trio.sleep(LAGGING_VOTER_S)
         may_kill = not self._damaging.locked()
         if may_kill:
@@ -524,7 +524,7 @@ class Faults:
                     await self._cluster.start(each)
             await trio.sleep(fault.seconds)
             await self._cluster.start(controller)
-        self._world.wires.heal(trouble)
+        self._world.wires.heal(network_fault)
         return may_kill
 
     def _active_controller(self) -> int | None:

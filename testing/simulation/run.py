@@ -1,6 +1,6 @@
 """One run of a plan: start the cluster, inject faults while clients work, recover, read everything.
 
-After the faults, the cluster must be whole within `HEALED_WITHIN_S`: every node serves, every
+After the faults, the cluster must be in sync within `HEALED_WITHIN_S`: every node serves, every
 replica is in sync. A run that hangs ends after `LIMIT_S`; that is an anomaly, and so is a run that
 raises.
 """
@@ -173,8 +173,8 @@ class _Simulation:
                 self._trace.add("all faults are repaired")
                 work.end_pauses()
                 await self._within(checkers, checkers.wait_in_sync)
-                work.whole()
-                group.whole()
+                work.set_in_sync()
+                group.set_in_sync()
                 writing.start_soon(work.write_as_new_producer)
             await work.read_final()
             run.anomalies += await recreation.final()

@@ -103,7 +103,7 @@ class TransactionalWorkload:
                 TransactionOutcome.ABORTED
             )  # the client has not requested a commit
             return await self._done(lambda: client.end(commit=False))
-        if chance.random() < 0.1:  # the client dies here; its successor aborts
+        if chance.random() < 0.1:  # the client ends here; its successor aborts
             transaction.outcome = TransactionOutcome.ABORTED
             return False
         commit = chance.random() < 0.75

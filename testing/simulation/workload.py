@@ -149,7 +149,7 @@ class Workload:
         self._chance = random.Random(f"clients {plan.seed}")
         self._readers = Readers(self.history, TOPIC, PARTITIONS, poll_s=POLL_S)
         self._pauses_ended = trio.Event()
-        self._whole = trio.Event()
+        self._in_sync = trio.Event()
 
     async def create_topic(self) -> None:
         nodes = list(range(1, self._plan.nodes + 1))
@@ -245,9 +245,9 @@ class Workload:
         """End all pauses of clients; called when the faults have ended."""
         self._pauses_ended.set()
 
-    def whole(self) -> None:
+    def set_in_sync(self) -> None:
         """Require prompt acknowledgements; called when every replica is in sync."""
-        self._whole.set()
+        self._in_sync.set()
 
     async def _pause(self, seconds: float) -> None:
         """Pause between two operations of a client, until `end_pauses` is called."""
@@ -270,7 +270,7 @@ class Workload:
             for number in range(WRITES):
                 await self._write_one(producer, name, number, chance.randrange(PARTITIONS))
                 await self._pause(chance.expovariate(WRITES / RUN_S))
-            await self._whole.wait()
+            await self._in_sync.wait()
             await self._write_everywhere(producer, name, WRITES)
 
     async def write_as_new_producer(self) -> None:
@@ -356,7 +356,7 @@ class Workload:
                 refused=partial(self._refused, name),
             )
             await client_workload.run(TRANSACTIONS, RUN_S, self._ended)
-            await self._whole.wait()
+            await self._in_sync.wait()
             await self._in_time(
                 partial(client_workload.commit_one, TRANSACTIONS), f"{name}'s last transaction"
             )
@@ -381,7 +381,7 @@ class Workload:
         """Read all committed records, open partitions and group offsets."""
         async with self._connect() as cluster:
             groups = [f"{TRANSACTIONAL}{number}" for number in range(self._plan.transactional)]
-            # An open transaction of a dead client is aborted after its timeout.
+            # An open transaction of an ended client is aborted after its timeout.
             await self._readers.read_final(cluster, groups, timeout_s=TIMEOUT_MS / 1000 + 1)
 
     async def read_again(self, starts: Mapping[int, int]) -> list[ReadRecord]:

@@ -52,14 +52,14 @@ def skip_verification_after_put(patch: pytest.MonkeyPatch) -> None:
 
 def count_remote_bytes_twice(patch: pytest.MonkeyPatch) -> None:
     """Size retention counts the remote bytes twice, as Apache Kafka did after a leader change."""
-    honest = remote_retention._Decision.__init__
+    honest = remote_retention._ExpirationRun.__init__
 
     def begin(self: Any, retained: Any) -> None:
         honest(self, retained)
         if retained.retention_bytes >= 0:
             self._excess += retained.remote_bytes
 
-    patch.setattr(remote_retention._Decision, "__init__", begin)
+    patch.setattr(remote_retention._ExpirationRun, "__init__", begin)
 
 
 def start_log_at_local_start_after_move(patch: pytest.MonkeyPatch) -> None:

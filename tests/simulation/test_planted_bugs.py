@@ -104,6 +104,17 @@ def test_planted_bugs_all_have_expected_anomalies() -> None:
     assert len(FOUND_BY) == 12
 
 
+@pytest.mark.parametrize(
+    "plant",
+    [*planted_bugs.PLANTED, *planted_tier_bugs.PLANTED, *planted_group_bugs.PLANTED],
+    ids=lambda plant: plant.__name__,
+)
+def test_planted_bugs_replace_existing_attributes(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)  # raises AttributeError after a rename in the product
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", planted_tier_bugs.PLANTED, ids=lambda plant: plant.__name__)
 def test_planted_bugs_of_tiered_storage_are_found(

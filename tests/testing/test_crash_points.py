@@ -23,7 +23,7 @@ def work(files: VirtualFiles) -> None:
 
 
 def left(crash_point: CrashPoint) -> tuple[dict[str, bytes], int]:
-    """Return the files after the strike, and the number of syncs before it."""
+    """Return the files after the crash, and the number of syncs before it."""
     files = VirtualFiles(VirtualDisk())
     files.crash_point = crash_point
     with pytest.raises(NodeCrashed):
