@@ -1,8 +1,8 @@
-"""Retry of operations that need a file descriptor and must not be left incomplete.
+"""Retries of operations that need a file descriptor and must not be left incomplete.
 
 A lack of descriptors is temporary and no failure of the disk (`directories/io_errors.py`). So an operation
-that must be completed, such as a rename and the sync of its directory, is retried. Operations that can fail without a
-change raise instead.
+that must be completed, such as a rename and the sync of its directory, is retried. An operation that
+fails without a change raises instead.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from odradek.seams.clock import Clock
 
-LOOK_AGAIN_SECONDS = 0.5
+CHECK_RATE_SECONDS = 0.5
 """Interval at which a waiting task notices a changed rate."""
 CREDIT_SECONDS = 0.2
 """Part of the time before a payment that is credited: reading or writing the bytes took time itself."""
@@ -33,7 +33,7 @@ class Throttle:
             seconds = self._debt / max(1.0, self._rate())
             if seconds < 1e-6:
                 return
-            await self._clock.sleep(min(seconds, LOOK_AGAIN_SECONDS))
+            await self._clock.sleep(min(seconds, CHECK_RATE_SECONDS))
             self._settle()
 
     def owe(self, size: int) -> None:

@@ -79,10 +79,10 @@ class RemoteReadService:
             monotonic=seams.clock.monotonic,
         )
         aborted = RemoteAbortedTransactions(metadata, self.indexes, seams.offload)
-        aside = FetchResponseSpill(
+        spill = FetchResponseSpill(
             seams.files, environment.directories.all[0].path, seams.offload, self.ranges
         )
-        self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, aside)
+        self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, spill)
         self._timestamps = RemoteTimestampLookup(metadata, self.indexes, self.ranges, seams.offload)
         self._failing: dict[tuple[str, int], dict[UUID | None, int]] = {}
         """Per partition, the segments that could not be read, with the offset; None if no segment

@@ -1,7 +1,7 @@
 """Zigzag varints of many records at once: positions in, values and following positions out.
 
 Each step decodes one byte of every unfinished varint, so there are as many steps as the longest varint
-has bytes: usually two. The data must extend ten bytes past the last position (`pages.PAD`).
+has bytes: usually two. The data must extend ten bytes past the last position (`record_columns.PAD`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides which errors take a log directory offline.
+"""Decision which I/O errors take a log directory offline.
 
 **The first I/O error takes a directory offline** until the process is restarted, with three exceptions that are no
 evidence of a broken disk:

@@ -137,7 +137,7 @@ class LogDirectory:
     def report(self, error: OSError, *, undone: bool = False) -> bool:
         """Handle an error of an operation in this directory; return whether the directory is offline now.
 
-        `undone`: the operation was undone (`failure.takes_offline`).
+        `undone`: the operation was undone (`io_errors.takes_offline`).
         """
         if takes_offline(error, undone=undone):
             self.fail(error)

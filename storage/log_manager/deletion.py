@@ -76,7 +76,7 @@ class LogRemoval:
     async def delete(self, partitions: Iterable[TopicPartition]) -> None:
         """Delete logs; see `LogManager.delete` for the errors."""
         wanted = tuple(partitions)
-        for home, each in await self._take_away(wanted, keep=False):
+        for home, each in await self._rename_and_unregister(wanted, keep=False):
             assert each.log is not None
             delay_ms = each.log.config.file_delete_delay_ms
             self._removals.schedule(home.directory, each.new, delay_ms)
@@ -86,7 +86,7 @@ class LogRemoval:
 
     async def rename_to_stray(self, strays: Iterable[TopicPartition]) -> None:
         """Rename logs that are served to `-stray`, and close them."""
-        for _, each in await self._take_away(strays, keep=True):
+        for _, each in await self._rename_and_unregister(strays, keep=True):
             _log_stray(each)
 
     async def rename_found_to_stray(
@@ -117,7 +117,7 @@ class LogRemoval:
                         home, name, sorted(home.offline_directories[name])
                     )
 
-    async def _take_away(
+    async def _rename_and_unregister(
         self, partitions: Iterable[TopicPartition], *, keep: bool
     ) -> list[tuple[DirectoryLogs, LogRename]]:
         """Rename the logs and remove their checkpoint entries, durably.

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 CHUNK = 32
 """Cleanly closed logs that are opened in one call to a thread."""
 ANYWHERE = 1 << 63
-"""Past every offset."""
+"""Greater than every offset."""
 KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
 
 
@@ -124,7 +124,7 @@ class DirectoryScan:
         return ANYWHERE if compact or name in self.cleaned_to else 0
 
 
-def survey(files: Files, home: DirectoryLogs) -> DirectoryScan:
+def scan_directory(files: Files, home: DirectoryLogs) -> DirectoryScan:
     """Read and remove the clean shutdown file, read the checkpoints, classify the directories. Raises
     OSError."""
     directory = home.directory
@@ -252,10 +252,10 @@ class LogOpener:
             return self._open(path, name, config, topic_id, RecoveryOptions(clean=fresh))
         except OSError:
             if fresh:
-                self._take_back(path)
+                self._undo_creation(path)
             raise
 
-    def _take_back(self, path: Path) -> None:
+    def _undo_creation(self, path: Path) -> None:
         """Remove the new directory, durably: the log is then created in another log directory, and
         the next start must not find an empty log here."""
         if self.environment.files.exists(path):
@@ -277,9 +277,9 @@ class DirectoryLoader:
         self.home = home
         self.opener = opener
         self.scan_result: DirectoryScan | None = None
-        """None until `survey`, and where the directory cannot be read."""
+        """Result of `scan_directory`; None before, or if the directory cannot be read."""
         self.exhausted: Exception | None = None
-        """The process ran out of descriptors: not the directory's fault, and no way to start."""
+        """Error if the process has no free file descriptors; the node cannot start then."""
         self._offload = offload
         self._config_for = config_for
         self._workers = workers
@@ -292,12 +292,12 @@ class DirectoryLoader:
     def clean_shutdown_file(self) -> CleanShutdownFile | None:
         return None if self.scan_result is None else self.scan_result.clean_shutdown_file
 
-    async def survey(self) -> None:
+    async def scan_directory(self) -> None:
         """Scan the directory. A disk failure takes it offline."""
         directory = self.home.directory
         try:
             self.scan_result = await self._offload.run(
-                survey, self.opener.environment.files, self.home, lane=directory.lane
+                scan_directory, self.opener.environment.files, self.home, lane=directory.lane
             )
         except OutOfDescriptors as error:
             self.exhausted = error
@@ -323,7 +323,7 @@ class DirectoryLoader:
         self, name: TopicPartition, copy: str, adopt: Adopt, *, is_checkpointed: bool
     ) -> None:
         """Rename a future replica to the partition's name, durably, then open it as after an unclean
-        shutdown, with the checkpoint entries if they are its own. Waits for a file descriptor;
+        shutdown, with the checkpoint entries if they belong to it. Waits for a file descriptor;
         otherwise as `open`."""
         assert self.scan_result is not None
         home, files = self.home, self.opener.environment.files
@@ -332,7 +332,7 @@ class DirectoryLoader:
         old, new = home.directory.path / copy, home.directory.path_of(*name)
 
         def load() -> PartitionLog:
-            has_name = files.exists(new) and not files.exists(old)  # since the last try
+            has_name = files.exists(new) and not files.exists(old)  # by the previous attempt
             if not has_name:
                 files.rename(old, new)
             files.sync_directory(home.directory.path)

@@ -72,7 +72,7 @@ __all__ = ["LogManagerIntervals", "LogManager", "LogServices"]
 Ts = TypeVarTuple("Ts")
 
 
-def _now() -> None:
+def _do_nothing() -> None:
     """Default of `begin`: does nothing."""
 
 
@@ -210,7 +210,7 @@ class LogManager:
         loadings = [self._loading(home) for home in self.homes()]
         async with trio.open_nursery() as nursery:
             for loading in loadings:
-                nursery.start_soon(loading.survey)
+                nursery.start_soon(loading.scan_directory)
         await self._interrupted_moves.find(loadings)
         adoption = LoadedLogs(self.registry, self.offload, is_stray)
         async with trio.open_nursery() as nursery:
@@ -339,7 +339,7 @@ class LogManager:
     # Truncation
 
     async def truncate(
-        self, which: PartitionLog, offset: int, *, begin: Callable[[], None] = _now
+        self, which: PartitionLog, offset: int, *, begin: Callable[[], None] = _do_nothing
     ) -> None:
         """Truncate a log (`PartitionLog.truncate_to`); no other operation changes its files meanwhile.
 
@@ -351,10 +351,14 @@ class LogManager:
             begin()
             before = which.log_start_offset
             await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
-            await self._started_lower(which, home, before)
+            await self._write_lowered_log_start(which, home, before)
 
     async def truncate_fully(
-        self, which: PartitionLog, beginning: EmptyLogStart, *, begin: Callable[[], None] = _now
+        self,
+        which: PartitionLog,
+        beginning: EmptyLogStart,
+        *,
+        begin: Callable[[], None] = _do_nothing,
     ) -> None:
         """Delete a log's records (`PartitionLog.truncate_fully`), under the same rules as `truncate`.
         The log start offset checkpoint is written last. Raises what `begin` raises, LogFailed."""
@@ -362,14 +366,16 @@ class LogManager:
             begin()
             before = which.log_start_offset
             await self.offload.run(which.truncate_fully, beginning, lane=home.directory.lane)
-            await self._started_lower(which, home, before)
+            await self._write_lowered_log_start(which, home, before)
         if beginning.log_start_offset != beginning.offset:
             await self.checkpoint((Checkpoint.LOG_START,), home.directory)
 
-    async def _started_lower(self, which: PartitionLog, home: DirectoryLogs, before: int) -> None:
-        """Write a lowered log start offset: with the old checkpoint the next start would delete what
-        is appended from now on. A directory where that fails goes offline, even if it is only
-        full, because the truncation cannot be undone."""
+    async def _write_lowered_log_start(
+        self, which: PartitionLog, home: DirectoryLogs, before: int
+    ) -> None:
+        """Write a lowered log start offset: with the old checkpoint, the next start would delete
+        later appends. If this fails, the directory goes offline, even if it is only full, because the
+        truncation cannot be undone."""
         if which.log_start_offset >= before:
             return
         write, lane = partial(home.write_checkpoints, (Checkpoint.LOG_START,)), home.directory.lane

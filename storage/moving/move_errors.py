@@ -8,7 +8,7 @@
 | any other error of the destination's disk    | goes offline      | DESTINATION_FAILED |
 | of the log: it is offline, or invalid        | does not change   | SOURCE_FAILED      |
 
-A full destination stays online because the future replica is removed afterwards (`failure.takes_offline`).
+A full destination stays online because the future replica is removed afterwards (`io_errors.takes_offline`).
 """
 
 from __future__ import annotations

@@ -185,10 +185,10 @@ class ReplicaSwap:
             return (
                 MoveEvent.BEHIND if isinstance(error, OutOfDescriptors) else MoveEvent.SOURCE_FAILED
             )
-        partition_log.on_appended = partial(self._apply_to_producers, source)
+        partition_log.on_appended = partial(self._append_to_future_replica, source)
         return None
 
-    def _apply_to_producers(self, source: DirectoryLogs, data: memoryview) -> None:
+    def _append_to_future_replica(self, source: DirectoryLogs, data: memoryview) -> None:
         """Append `data` to the future replica; called within an append, which is acknowledged afterwards.
 
         If this fails, the source is renamed back before the append is acknowledged: no start may promote a future

@@ -26,7 +26,7 @@ SUFFIXES = (LOG_SUFFIX, *(kind.value for kind in IndexType), MANIFEST_SUFFIX)
 
 SUMMARY_SUFFIX = ".summary"
 NO_LEADER = -1
-"""Leader epoch of a summary that a command wrote instead of a leader."""
+"""Leader epoch of a summary that a command wrote."""
 
 _DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)-([a-zA-Z0-9_-]{22})", re.ASCII)
 _FILE = re.compile(r"(\d{20})-([a-zA-Z0-9_-]{22})(\.[a-z_]+)", re.ASCII)

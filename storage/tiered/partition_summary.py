@@ -8,7 +8,7 @@ segment. The summary is a hint. A leader writes it before its first copy, with a
 up to the offset where its copies start, and again after several copies; if there are no such
 segments it deletes the summaries of earlier leaders. A reader takes the summary of the latest epoch
 and lists only what is behind its last segment. It then sees all segments, even if a deposed leader
-copied some. Where the listing starts shows what retention has deleted. KIP-405 has nothing like it.
+copied some. Where the listing starts shows what retention has deleted. Summaries are not part of KIP-405.
 
     "ODSU", CRC-32C of all that follows (4), version (2), rows (4), spans (4), then in one zstd frame:
     rows, transposed by bytes (the first bytes of all rows, then the second ones, …):
@@ -18,7 +18,7 @@ copied some. Where the listing starts shows what retention has deleted. KIP-405 
         row 4, epoch 4, start offset 8
     custom metadata: all distinct values, each with its length 2
 
-Little-endian, rows by start offset. Transposing makes slowly growing numbers compress well.
+Little-endian, rows by start offset. Transposed columns of increasing numbers compress well.
 """
 
 from __future__ import annotations

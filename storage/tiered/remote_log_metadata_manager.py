@@ -2,7 +2,7 @@
 
 A change is published and complete once this node has read it back. Queries are served from memory,
 without I/O. They raise RemoteNotReady until the metadata of the partition is read to its end, and
-RemoteResourceNotFound for partitions that were not announced (`partitions_changed`).
+RemoteResourceNotFound for partitions that are unknown (`partitions_changed`).
 """
 
 from __future__ import annotations

@@ -111,13 +111,13 @@ class RemoteLogReader:
         indexes: RemoteIndexCache,
         ranges: SegmentRangeCache,
         aborted: RemoteAbortedTransactions,
-        aside: FetchResponseSpill,
+        spill: FetchResponseSpill,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
         self._ranges = ranges
         self._aborted = aborted
-        self._aside = aside
+        self._spill = spill
         self._places: dict[tuple[TopicIdPartition, int], _ReadPosition] = {}
 
     async def read(
@@ -163,7 +163,7 @@ class RemoteLogReader:
                     partition_log, place.segment, offset, found.next_offset
                 )
                 self._check_still_there(partition_log, place, wanted, offset)
-            found.records = await self._aside.spill_if_needed(found.records)
+            found.records = await self._spill.spill_if_needed(found.records)
         except BaseException:
             found.unpin()
             self._places.pop((place.segment.partition, wanted), None)

@@ -141,7 +141,7 @@ class SegmentVerification:
 
 
 class SegmentLookup(Protocol):
-    """Interface of `KnownSegments` that is needed here."""
+    """Lookup of segment metadata by id, as in `KnownSegments`."""
 
     def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None: ...
 

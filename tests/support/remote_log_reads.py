@@ -268,10 +268,10 @@ class Readers:
         )
         metadata: object = tiers.metadata
         aborted = RemoteAbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
-        self.aside = FetchResponseSpill(
+        self.spill = FetchResponseSpill(
             tiers.log_world.files, CACHE_ROOT, tiers.offload, self.ranges, bytes_max=tiers.aside_max
         )
-        self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, self.aside)  # type: ignore[arg-type]
+        self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, self.spill)  # type: ignore[arg-type]
         self.timestamps = RemoteTimestampLookup(
             metadata,  # type: ignore[arg-type]
             self.indexes,

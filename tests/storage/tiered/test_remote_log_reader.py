@@ -357,13 +357,13 @@ async def test_slow_reader_does_not_block_others() -> None:
             held.append(await readers.read(offset))
             assert readers.ranges.total_bytes <= 2000
         assert not readers.ranges.is_half_pinned
-        assert 0 < readers.aside.total_bytes < sum(each.size for each in held)
+        assert 0 < readers.spill.total_bytes < sum(each.size for each in held)
         assert files.list(CACHE_ROOT / REMOTE_INDEX_CACHE) == []
         for number, each in enumerate(held):
             data = b"".join(as_bytes(part) for part in each.records)
             assert next(iter(batches(memoryview(data), check=True))).base_offset == 4 * number
             each.unpin()
-        assert readers.aside.total_bytes == 0
+        assert readers.spill.total_bytes == 0
 
 
 @pytest.mark.parametrize("is_full", [True, False])
