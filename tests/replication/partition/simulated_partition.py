@@ -1,7 +1,7 @@
 """Three replicas of a partition and their controller, whose messages are delivered by the test.
 
 Messages stay in `sent` until they are delivered or lost, and time advances only by calls. Invariants are checked after
-each step (`Violation`). `story` has the lines of the transcript.
+each step (`Violation`). `lines` is the transcript.
 """
 
 from __future__ import annotations

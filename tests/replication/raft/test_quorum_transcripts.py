@@ -19,7 +19,7 @@ FILES = transcripts("quorum")
 
 
 class TranscriptRunner:
-    """Follows a transcript's commands on a stage."""
+    """Runs the commands of a transcript."""
 
     def __init__(self) -> None:
         self.stage = Stage(3, 3)

@@ -44,7 +44,7 @@ CLIENT = 0
 
 
 class Stage:
-    """Quorum of nodes 1 to n, of which the first are voters; `story` has the lines."""
+    """Quorum of nodes 1 to n, of which the first are voters; `lines` is the transcript."""
 
     def __init__(self, nodes: int, voters: int) -> None:
         self.lines: list[str] = []
@@ -260,7 +260,7 @@ class Stage:
     # Transcript lines
 
     def describe_nodes(self) -> str:
-        return f"[{'; '.join(self._stands(each) for each in self.machines)}]"
+        return f"[{'; '.join(self._describe_node(each) for each in self.machines)}]"
 
     def _describe_node(self, node: int) -> str:
         machine, log = self.machines[node], self._logs[node]
