@@ -10,6 +10,7 @@ from typing import Any
 
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
+from tests.support.raw_requests import receive_frame
 from tests.support.waiting import deadline
 
 TOPIC = "orders"
@@ -42,17 +43,9 @@ class Connection:
 
     def receive(self) -> Any:
         api, version = self._sent.pop(0)
-        frame = self._exactly(struct.unpack(">i", self._exactly(4))[0])
+        frame = receive_frame(self._socket)
         start = 5 if api.flexible(version) else 4
         return messages.read_response(api.key, version, memoryview(frame), start)
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            got = self._socket.recv(size - len(data))
-            assert got, "the broker closed the connection"
-            data += got
-        return data
 
     def close(self) -> None:
         self._socket.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -11,8 +10,7 @@ from typing import Any
 from odradek.protocol import messages
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import frame_head, read_response_header, request_header
-
-_SIZE = struct.Struct(">i")
+from tests.support.raw_requests import receive_frame
 
 
 class RawClient:
@@ -29,18 +27,10 @@ class RawClient:
         body = messages.write_request(api.key, version, values)
         parts: Iterable[Any] = (frame_head(head, [body])[0], body)
         self._socket.sendall(b"".join(parts))
-        response = memoryview(self._receive(_SIZE.unpack(self._receive(_SIZE.size))[0]))
+        response = memoryview(receive_frame(self._socket))
         correlation_id, body = read_response_header(api, version, response)
         assert correlation_id == self._correlation_id
         return messages.read_response(api.key, version, response, body)
-
-    def _receive(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            piece = self._socket.recv(size - len(found))
-            assert piece, "the broker closed the connection"
-            found += piece
-        return bytes(found)
 
     def __enter__(self) -> RawClient:
         return self
