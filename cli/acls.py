@@ -151,7 +151,7 @@ async def remove(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
     wanted = _filter(args)
     if wanted == AclFilter():
         raise WrongUsage(
-            "odradek acls remove: give a principal, a host, an operation or a resource"
+            "odradek acls remove: specify a principal, a host, an operation or a resource"
         )
     _print(await acl_admin.delete_acls(cluster, wanted), args)
     return 0

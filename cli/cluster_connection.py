@@ -37,9 +37,9 @@ HINTS = {
     ErrorCode.invalid_replication_factor: "the replication factor is larger than the number of brokers",
     ErrorCode.security_disabled: "start the broker with --set authorizer.class.name="
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    ErrorCode.cluster_authorization_failed: "this user may not do that",
-    ErrorCode.topic_authorization_failed: "this user may not do that",
-    ErrorCode.group_authorization_failed: "this user may not do that",
+    ErrorCode.cluster_authorization_failed: "the principal is not authorized: `odradek acls list` lists the ACLs",
+    ErrorCode.topic_authorization_failed: "the principal is not authorized: `odradek acls list` lists the ACLs",
+    ErrorCode.group_authorization_failed: "the principal is not authorized: `odradek acls list` lists the ACLs",
 }
 """Advice that is printed after an error, by error code."""
 

@@ -169,7 +169,7 @@ async def alter(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int
         for key, value in getattr(args, operation.name)
     ] + [ConfigChange(ConfigOperation.DELETE, key) for key in args.unset]
     if not changes:
-        raise WrongUsage("odradek configs alter: give --set, --unset, --append or --subtract")
+        raise WrongUsage("odradek configs alter: specify --set, --unset, --append or --subtract")
     await admin.alter_configs(
         cluster, TYPES[args.type], _name(args), changes, validate_only=args.validate_only
     )

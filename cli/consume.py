@@ -144,9 +144,9 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.format is not None and (args.key_delimiter or args.delimiter):
-        raise WrongUsage("--format excludes -K and -D")
+        raise WrongUsage("--format cannot be used with -K or -D")
     if args.group is not None and args.partitions is not None:
-        raise WrongUsage("--group excludes -p: the group assigns the partitions")
+        raise WrongUsage("-p cannot be used with --group: the group assigns the partitions")
     if args.group is not None and not isinstance(args.offset, BeginningOffset | EndOffset | None):
         raise WrongUsage(
             "with --group, -o is beginning or end, for partitions without a committed offset; "

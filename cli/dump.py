@@ -122,11 +122,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if args.verify and (args.records or vars(args)["from"] is not None or args.to is not None):
-        raise WrongUsage("--verify excludes --records, --from and --to: it verifies whole files")
+        raise WrongUsage(
+            "--verify cannot be used with --records, --from or --to: it verifies whole files"
+        )
     if args.remote_log_metadata and (args.verify or args.records or args.deep or args.json):
         raise WrongUsage("--remote-log-metadata has its own format: it allows only --from and --to")
     if (args.kip_405 and not args.remote_log_metadata) or (args.property and not args.kip_405):
-        raise WrongUsage("--property needs --kip-405, and --kip-405 needs --remote-log-metadata")
+        raise WrongUsage(
+            "--property requires --kip-405, and --kip-405 requires --remote-log-metadata"
+        )
     start, end = vars(args)["from"], args.to
     if min(start or 0, end or 0) < 0:
         raise WrongUsage("--from and --to must not be negative")
@@ -143,7 +147,9 @@ def _find(files: Files, paths: Sequence[str]) -> Iterator[DumpFile]:
         if files.is_directory(path):
             yield from _walked(walk(files, path), path)
         elif not files.exists(path):
-            raise WrongUsage(f"{path} does not exist: give a file or a log directory of a broker")
+            raise WrongUsage(
+                f"{path} does not exist: specify a file or a log directory of a broker"
+            )
         elif (found := identify(path)) is None:
             raise WrongUsage(f"{path} does not have the name of a broker's file ({NAMES_SHOWN})")
         else:
@@ -153,7 +159,7 @@ def _find(files: Files, paths: Sequence[str]) -> Iterator[DumpFile]:
 def _walked(found: Iterator[DumpFile], path: Path) -> Iterator[DumpFile]:
     first = next(found, None)
     if first is None:
-        raise WrongUsage(f"{path} contains no files of a broker: give a log directory")
+        raise WrongUsage(f"{path} contains no files of a broker: specify a log directory")
     yield first
     yield from found
 
@@ -220,7 +226,7 @@ def _kip_properties(asked: Sequence[str]) -> set[str]:
         name, _, value = each.partition("=")
         if name not in PROPERTIES or value.lower() not in ("true", "false"):
             raise WrongUsage(
-                f"--property {each}: give one of {', '.join(PROPERTIES)} with =true or =false"
+                f"--property {each}: specify one of {', '.join(PROPERTIES)} with =true or =false"
             )
         if value.lower() == "true":
             chosen.add(name)

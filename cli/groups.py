@@ -200,7 +200,7 @@ async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
 
 async def forget(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     if not args.topics:
-        raise WrongUsage("odradek groups forget: give --topic")
+        raise WrongUsage("odradek groups forget: specify --topic")
     where = await _wanted(cluster, args)
     await group_admin.delete_offsets(cluster, args.group, where)
     if args.json:
@@ -214,10 +214,10 @@ async def _wanted(cluster: Cluster, args: argparse.Namespace) -> list[TopicParti
     """Partitions of --topic and --partitions, or all with a committed offset."""
     if not args.topics:
         if args.partitions is not None:
-            raise WrongUsage("--partitions needs --topic")
+            raise WrongUsage("--partitions requires --topic")
         committed = await group_admin.committed_offsets(cluster, args.group)
         if not committed:
-            raise CommandFailed(f"group {args.group} has no committed offsets; give --topic")
+            raise CommandFailed(f"group {args.group} has no committed offsets; specify --topic")
         return sorted(committed)
     where = []
     for name in args.topics:

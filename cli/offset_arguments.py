@@ -62,7 +62,7 @@ def parse_offset(text: str) -> OffsetArgument:
         return ExactOffset(int(text))
     if text.startswith("-") and text[1:].isdecimal():
         return OffsetBeforeEnd(int(text[1:]))
-    raise argparse.ArgumentTypeError(f"{text!r} is not an offset; give one of: {HELP}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not an offset; specify one of: {HELP}")
 
 
 async def resolve_offsets(

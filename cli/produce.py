@@ -110,7 +110,7 @@ def _add_delivery_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.key is not None and args.key_delimiter is not None:
-        raise WrongUsage("--key excludes --key-delimiter")
+        raise WrongUsage("--key cannot be used with --key-delimiter")
     return with_cluster(args, lambda cluster, seams: _produce(args, cluster, seams))
 
 

@@ -54,7 +54,7 @@ def open_store(
         elif args.url is not None:
             url, options, timeouts = args.url, dict(args.option), DEFAULT_STORE_TIMEOUTS
         else:
-            raise WrongUsage("give the store with --config server.properties or --url")
+            raise WrongUsage("specify the store with --config server.properties or --url")
         directory = _directory(url)
         if directory is not None:
             url = _as_url(directory, seams.files)

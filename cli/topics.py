@@ -245,7 +245,7 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
 async def create(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     assignments = _assignments(args.assign) if args.assign else {}
     if assignments and (args.partitions, args.replication_factor) != (-1, -1):
-        raise WrongUsage("--assign excludes --partitions and --replication-factor")
+        raise WrongUsage("--assign cannot be used with --partitions or --replication-factor")
     wanted = admin.NewTopic(
         args.topic, args.partitions, args.replication_factor, dict(args.config), assignments
     )
@@ -276,7 +276,7 @@ async def alter(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int
         admin.ConfigChange(admin.ConfigOperation.SET, key, value) for key, value in args.config
     ] + [admin.ConfigChange(admin.ConfigOperation.DELETE, key) for key in args.unset]
     if args.partitions is None and not changes:
-        raise WrongUsage("odradek topics alter: give --partitions, --config or --unset")
+        raise WrongUsage("odradek topics alter: specify --partitions, --config or --unset")
     if args.partitions is not None:
         await admin.create_partitions(cluster, args.topic, args.partitions)
     if changes:

@@ -88,7 +88,7 @@ def test_acls_are_added_listed_and_removed(
 
 def test_errors_are_reported(odradek: CommandLine, guarded: BrokerProcess) -> None:
     where = ("--bootstrap", guarded.bootstrap)
-    assert "give a principal" in odradek("acls", "remove", *where, code=2).stderr
+    assert "specify a principal" in odradek("acls", "remove", *where, code=2).stderr
     wrong = ("acls", "add", "--operation", "read", "--topic", "t", *where)
     assert "principal" in odradek(*wrong, "--principal", "x", code=1).stderr
     odradek("acls", "add", "--principal", "User:a", "--operation", "read", *where, code=2)

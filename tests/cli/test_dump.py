@@ -412,7 +412,7 @@ def test_dump_walks_directories_by_partition(dump: Dump, tmp_path: Path) -> None
         (["/nowhere/at/all"], "/nowhere/at/all does not exist"),
         (["{0}/notes.txt"], "does not have the name of a broker's file"),
         (["{0}/empty"], "contains no files of a broker"),
-        (["--verify", "--records", "{0}"], "excludes --records"),
+        (["--verify", "--records", "{0}"], "cannot be used with --records"),
         (["--from", "5", "--to", "4", "{0}"], "--from 5 is greater than --to 4"),
         (["--from", "-5", "{0}"], "must not be negative"),
         (["--decode", "avro", "{0}"], "avro"),

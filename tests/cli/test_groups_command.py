@@ -120,7 +120,7 @@ def test_errors_are_reported(odradek: CommandLine, topic: str) -> None:
     assert "`odradek groups list` lists" in missing
     assert odradek("groups", "delete", "no-such-group", code=1).stderr
     nothing = odradek("groups", "reset", "no-such-group", "--to", "end", code=1).stderr
-    assert "give --topic" in nothing
+    assert "specify --topic" in nothing
 
 
 def test_wrong_usage(offline: CommandLine) -> None:
