@@ -241,7 +241,7 @@ class TestFaults:
         "kind",
         [
             StoreFaultKind.FAILS, StoreFaultKind.THROTTLED, StoreFaultKind.HANGS, StoreFaultKind.RESPONSE_LOST,
-            StoreFaultKind.HALF_DONE, StoreFaultKind.LIES,
+            StoreFaultKind.HALF_DONE, StoreFaultKind.FALSE_SUCCESS,
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
@@ -258,7 +258,7 @@ class TestFaults:
 
     def test_copy_to_store_that_loses_object_raises(self) -> None:
         bucket = VirtualBucket()
-        bucket.inject(StoreFault(StoreFaultKind.LIES, "*.log", ("put",)))
+        bucket.inject(StoreFault(StoreFaultKind.FALSE_SUCCESS, "*.log", ("put",)))
         with pytest.raises(
             RemoteStorageError, match=r"8890 bytes were written.* the object has None"
         ):
