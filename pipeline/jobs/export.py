@@ -161,7 +161,7 @@ def export(
         return _export(spark, job, on_batch, on_progress)
     except (PySparkException, Py4JJavaError) as error:
         message = spark_error_message(error).replace(SKIP_HINT, OR_AS_DEAD_LETTERS)
-        raise PipelineError(f"the export ended: {message}") from error
+        raise PipelineError(f"the export failed: {message}") from error
 
 
 def _export(

@@ -207,7 +207,10 @@ def test_resumed_driver_adds_nothing(
         return move(self, file, directory)
 
     monkeypatch.setattr(HadoopFiles, "move", after_other_driver)
-    with settings(spark, given), pytest.raises(PipelineError, match="only one run may write to it"):
+    with (
+        settings(spark, given),
+        pytest.raises(PipelineError, match="only one run may write to this table"),
+    ):
         export(spark, job(broker, tmp_path))
     assert set(batches) == {0}
     assert not list(tmp_path.rglob("*.parquet"))
