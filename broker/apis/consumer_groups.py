@@ -148,8 +148,8 @@ def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerGroupHeartbeat:
 
 
 async def consumer_group_describe(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    asked = request.include_authorized_operations
-    return {"groups": [await _describe(group_id, asked, ctx) for group_id in request.group_ids]}
+    requested = request.include_authorized_operations
+    return {"groups": [await _describe(group_id, requested, ctx) for group_id in request.group_ids]}
 
 
 async def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:

@@ -21,7 +21,7 @@ TO_HIGH_WATERMARK = -1
 
 
 @dataclass(slots=True)
-class _Deletion:
+class _PartitionDeletion:
     """Deletion of records in one partition: its response, and the offset that all replicas must reach."""
 
     index: int
@@ -33,7 +33,7 @@ class _Deletion:
     def fail(self, error: KafkaError) -> None:
         self.low_watermark, self.error_code, self.waits_in = -1, error.code, None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Complete if the log start offset of all live replicas has reached the requested offset."""
         if self.waits_in is None:
             return
@@ -58,7 +58,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
     with trio.move_on_after(max(0.0, request.timeout.total_seconds())):
         while True:
             for each in every:
-                each.look()
+                each.check()
             waits = [each.waits_in for each in every if each.waits_in is not None]
             if not waits:
                 break
@@ -84,8 +84,8 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
     }
 
 
-async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Deletion:
-    deletion = _Deletion(wanted.partition_index)
+async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _PartitionDeletion:
+    deletion = _PartitionDeletion(wanted.partition_index)
     try:
         check_topic(ctx, topic)
         if is_coordinator_topic(topic):

@@ -20,29 +20,29 @@ PREFERRED = 0
 
 async def handle_elect_leaders(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """ElectLeaders: preferred or unclean leader election of partitions that need it."""
-    asked: dict[str, list[int]] | None = None
+    requested: dict[str, list[int]] | None = None
     if request.topic_partitions is not None:
-        asked = {}
+        requested = {}
         for topic in request.topic_partitions:
-            asked.setdefault(topic.topic, []).extend(topic.partitions)
+            requested.setdefault(topic.topic, []).extend(topic.partitions)
     try:
         check_cluster(ctx)
-        results = await _elect(request, asked, ctx)
+        results = await _elect(request, requested, ctx)
     except KafkaError as error:
         results = {
             topic: [_result(index, error) for index in indexes]
-            for topic, indexes in (asked or {}).items()
+            for topic, indexes in (requested or {}).items()
         }
         return {"error_code": error.code, "replica_election_results": _election_values(results)}
     return {"error_code": ErrorCode.none, "replica_election_results": _election_values(results)}
 
 
 async def _elect(
-    request: Any, asked: Mapping[str, list[int]] | None, ctx: RequestContext
+    request: Any, requested: Mapping[str, list[int]] | None, ctx: RequestContext
 ) -> dict[str, list[Values]]:
     wanted = None
-    if asked is not None:
-        wanted = [(topic, index) for topic, indexes in asked.items() for index in indexes]
+    if requested is not None:
+        wanted = [(topic, index) for topic, indexes in requested.items() for index in indexes]
         if not wanted:
             return {}
     kind = field(request, "election_type", PREFERRED)
@@ -55,7 +55,7 @@ async def _elect(
         ),
     )
     # For all partitions, Kafka lists every topic, even without results.
-    names = ctx.services.metadata.image.topics_by_name if asked is None else asked
+    names = ctx.services.metadata.image.topics_by_name if requested is None else requested
     results: dict[str, list[Values]] = {name: [] for name in names}
     for each in elected:
         results.setdefault(each.topic, []).append(_result(each.partition, each.error))

@@ -149,10 +149,10 @@ async def _fetch(
     ctx: RequestContext,
     member: tuple[str | None, int] = NO_MEMBER,
 ) -> Values:
-    asked: list[tuple[str, UUID | None, Iterable[int]]] | None = None
+    requested: list[tuple[str, UUID | None, Iterable[int]]] | None = None
     unknown: list[Values] = []
     if topics is not None:
-        asked = []
+        requested = []
         for topic in topics:
             name, topic_id = _asked_topic(topic, ctx)
             if name is None:
@@ -160,11 +160,11 @@ async def _fetch(
             elif not may_topic(ctx, name):
                 unknown.append(_unknown_topic(topic, TopicDenied.code, ctx))
             else:
-                asked.append((name, topic_id, topic.partition_indexes))
+                requested.append((name, topic_id, topic.partition_indexes))
     try:
         check_group(ctx, group_id)
         found = await ctx.services.groups.fetch(
-            group_id, asked, require_stable=require_stable, member=member
+            group_id, requested, require_stable=require_stable, member=member
         )
     except KafkaError as error:
         return _failed_fetch(group_id, topics, error.code, ctx)

@@ -216,8 +216,8 @@ async def list_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def describe_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    asked = field(request, "include_authorized_operations", False)
-    return {"groups": [_describe(group_id, asked, ctx) for group_id in request.groups]}
+    requested = field(request, "include_authorized_operations", False)
+    return {"groups": [_describe(group_id, requested, ctx) for group_id in request.groups]}
 
 
 def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:

@@ -101,8 +101,8 @@ async def _topics(
 ) -> list[Values]:
     """Topics of a directory, with the offset lag of future replicas. Passes the event loop between partitions."""
     by_topic: defaultdict[str, list[Values]] = defaultdict(list)
-    asked = [log for log in logs if wanted is None or (log.topic, log.partition) in wanted]
-    for number, log in enumerate(asked):
+    requested = [log for log in logs if wanted is None or (log.topic, log.partition) in wanted]
+    for number, log in enumerate(requested):
         if number % MEASURED_AT_ONCE == MEASURED_AT_ONCE - 1:
             await trio.lowlevel.checkpoint()
         try:

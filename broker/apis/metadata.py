@@ -57,10 +57,10 @@ _WITHOUT_OPERATIONS = (ErrorCode.unknown_topic_id, ErrorCode.topic_authorization
 
 
 async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    asked = request.topics
-    everything = asked is None or (ctx.api_version == 0 and not asked)
-    if not everything and any(_is_refused(topic, ctx.api_version) for topic in asked):
-        return _refused(asked)
+    requested = request.topics
+    everything = requested is None or (ctx.api_version == 0 and not requested)
+    if not everything and any(_is_refused(topic, ctx.api_version) for topic in requested):
+        return _refused(requested)
     topics = await (_all_topics(ctx) if everything else _asked_topics(request, ctx))
     if field(request, "include_topic_authorized_operations", False):
         for values in topics:
@@ -99,7 +99,7 @@ def _is_refused(topic: Any, version: int) -> bool:
     return topic.name is None and topic_id is None
 
 
-def _refused(asked: Iterable[Any]) -> Values:
+def _refused(requested: Iterable[Any]) -> Values:
     return {
         "brokers": [],
         "topics": [
@@ -109,7 +109,7 @@ def _refused(asked: Iterable[Any]) -> Values:
                 "topic_id": field(topic, "topic_id"),
                 "partitions": [],
             }
-            for topic in asked
+            for topic in requested
         ],
         "error_code": ErrorCode.invalid_request,
     }

@@ -231,13 +231,13 @@ async def _append_all(
             except KafkaError as error:
                 outcomes.append(ProducePartitionResult(index).fail(error))
             else:
-                asked = (partition, topic, records, verified, request.acks, now_ms, ctx)
+                arguments = (partition, topic, records, verified, request.acks, now_ms, ctx)
                 try:
-                    outcome = None if ctx.nowait_failed else _append(*asked)
+                    outcome = None if ctx.nowait_failed else _append(*arguments)
                 except ValidationTooSlow:
                     outcome = None
                 if outcome is None:
-                    outcome = await _check_and_append(*asked)
+                    outcome = await _check_and_append(*arguments)
                 outcomes.append(outcome)
         topics.append((topic.name, topic.topic_id, outcomes))
     return topics

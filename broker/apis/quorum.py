@@ -27,12 +27,12 @@ Values = dict[str, Any]
 async def describe_quorum(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     if not may_cluster(ctx):
         return {"error_code": ClusterDenied.code, "error_message": "", "topics": [], "nodes": []}
-    asked = [
+    requested = [
         (topic.topic_name, each.partition_index)
         for topic in request.topics
         for each in topic.partitions
     ]
-    if asked != [(CLUSTER_METADATA, 0)]:
+    if requested != [(CLUSTER_METADATA, 0)]:
         return _unknown(request)
     return _described(ctx)
 

@@ -25,8 +25,8 @@ async def describe_user_scram_credentials(request: Any, ctx: RequestContext) -> 
     """DescribeUserScramCredentials: mechanisms and iterations of the requested or all users, never keys."""
     if not may_cluster(ctx):
         denied = ClusterDenied.code
-        asked = [_not_described("", denied, None) for _ in request.users or ()]
-        return {"error_code": denied, "error_message": None, "results": asked}
+        results = [_not_described("", denied, None) for _ in request.users or ()]
+        return {"error_code": denied, "error_message": None, "results": results}
     image = ctx.services.metadata.image
     users = Counter(each.name for each in request.users or ())
     if not users:
@@ -45,7 +45,9 @@ def _described(user: str, times: int, image: MetadataImage) -> Values:
     ]
     if times > 1:
         return _not_described(
-            user, ErrorCode.duplicate_resource, f"{user} is asked for more than once"
+            user,
+            ErrorCode.duplicate_resource,
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}",
         )
     if not found:
         return _not_described(

@@ -168,17 +168,19 @@ def _configs_of_created(set_on_topic: Mapping[str, str], ctx: RequestContext) ->
 
 
 async def delete_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    asked: list[tuple[str | None, UUID | None]] = [
+    requested: list[tuple[str | None, UUID | None]] = [
         (name, None) for name in field(request, "topic_names", ())
     ]
-    asked += [(topic.name, topic.topic_id) for topic in field(request, "topics", ())]
+    requested += [(topic.name, topic.topic_id) for topic in field(request, "topics", ())]
     if not ctx.services.config.get_bool("delete.topic.enable"):
-        return {"responses": [_not_deleted(*each, _deletion_disabled(ctx)) for each in asked]}
+        return {"responses": [_not_deleted(*each, _deletion_disabled(ctx)) for each in requested]}
     mutations = mutations_of(ctx)
     try:
-        responses = await in_time(request.timeout, lambda: _delete(asked, ctx, mutations.charge))
+        responses = await in_time(
+            request.timeout, lambda: _delete(requested, ctx, mutations.charge)
+        )
     except KafkaError as error:
-        responses = [_not_deleted(*each, error) for each in asked]
+        responses = [_not_deleted(*each, error) for each in requested]
     return {"throttle_time": mutations.wait, "responses": responses}
 
 
@@ -203,15 +205,15 @@ def _deleted(topic: DeletedTopic) -> Values:
 
 
 async def _delete(
-    asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: MutationCharge
+    requested: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: MutationCharge
 ) -> list[Values]:
     responses = [
         _not_deleted(name, topic_id, KafkaError(ErrorCode.invalid_request, reason))
-        for name, topic_id in asked
+        for name, topic_id in requested
         if (reason := _ambiguous(name, topic_id)) is not None
     ]
-    names = [name for name, topic_id in asked if name is not None and topic_id is None]
-    ids = [topic_id for name, topic_id in asked if topic_id is not None and name is None]
+    names = [name for name, topic_id in requested if name is not None and topic_id is None]
+    ids = [topic_id for name, topic_id in requested if topic_id is not None and name is None]
     if not (names or ids):
         return responses
     is_free = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)

@@ -75,19 +75,19 @@ async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[st
         await _respond_broker(request.transactions[0], ctx, results[0])
     else:  # concurrently: each waits for replication of the coordinator's log
         async with trio.open_nursery() as nursery:
-            for asked, result in zip(request.transactions, results, strict=True):
-                nursery.start_soon(_respond_broker, asked, ctx, result)
+            for requested, result in zip(request.transactions, results, strict=True):
+                nursery.start_soon(_respond_broker, requested, ctx, result)
     return {"error_code": NO_ERROR, "results_by_transaction": results}
 
 
-async def _respond_broker(asked: Any, ctx: RequestContext, result: Values) -> None:
+async def _respond_broker(requested: Any, ctx: RequestContext, result: Values) -> None:
     """Result of one transaction in a request of a broker."""
     errors = await _add_partitions(
-        asked.transactional_id,
-        ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
-        _partitions(asked.topics),
+        requested.transactional_id,
+        ProducerIdAndEpoch(requested.producer_id, requested.producer_epoch),
+        _partitions(requested.topics),
         ctx,
-        verify_only=asked.verify_only,
+        verify_only=requested.verify_only,
     )
     result["topic_results"] = _by_topic(errors)
 

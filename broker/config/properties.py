@@ -39,19 +39,19 @@ def _logical_lines(text: str) -> Iterator[str]:
     if not natural_lines[-1]:
         natural_lines.pop()
     carried = ""
-    going_on = False
+    continues = False
     for natural in natural_lines:
         line = natural.lstrip(_BLANKS)
         if not carried and (not line or line[0] in "#!"):
-            going_on = False
+            continues = False
             continue
         backslashes = len(line) - len(line.rstrip("\\"))
-        going_on = backslashes % 2 == 1
-        carried += line[:-1] if going_on else line
-        if not going_on:
+        continues = backslashes % 2 == 1
+        carried += line[:-1] if continues else line
+        if not continues:
             yield carried
             carried = ""
-    if going_on:
+    if continues:
         yield carried
 
 

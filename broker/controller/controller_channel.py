@@ -70,7 +70,7 @@ class ControllerChannel:
         self._here = here
         self._nursery: trio.Nursery | None = None
         self._idle: list[BrokerConnection] = []
-        self._asking: dict[trio.CancelScope, tuple[str, int]] = {}
+        self._request_scopes: dict[trio.CancelScope, tuple[str, int]] = {}
         self._moved = trio.Event()
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -121,9 +121,9 @@ class ControllerChannel:
     def _leader_moved(self) -> None:
         moved, self._moved = self._moved, trio.Event()
         moved.set()
-        for asking, leader in self._asking.items():
+        for scope, leader in self._request_scopes.items():
             if self._is_followed(leader):
-                asking.deadline = min(asking.deadline, trio.current_time() + GRACE_SECONDS)
+                scope.deadline = min(scope.deadline, trio.current_time() + GRACE_SECONDS)
 
     def _is_followed(self, leader: tuple[str, int] | None) -> bool:
         """Whether another leader is known, or this node leads."""
@@ -141,10 +141,10 @@ class ControllerChannel:
         from odradek.client.errors import TimedOut, Unreachable, Unsupported
 
         leader = (address.host, address.port)
-        with trio.CancelScope() as asking:
-            self._asking[asking] = leader
+        with trio.CancelScope() as scope:
+            self._request_scopes[scope] = leader
             if self._is_followed(leader):
-                asking.deadline = trio.current_time() + GRACE_SECONDS
+                scope.deadline = trio.current_time() + GRACE_SECONDS
             try:
                 return await self._exchange(address, api, values)
             except (Unreachable, TimedOut):
@@ -152,7 +152,7 @@ class ControllerChannel:
             except Unsupported as error:
                 raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
             finally:
-                del self._asking[asking]
+                del self._request_scopes[scope]
         return None
 
     async def _exchange(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:

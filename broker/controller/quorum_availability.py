@@ -67,7 +67,7 @@ class QuorumAvailability:
     async def _count_gone(self, voters: list[Voter]) -> int:
         gone = 0
 
-        async def look(voter: Voter) -> None:
+        async def check(voter: Voter) -> None:
             nonlocal gone
             endpoint = voter.endpoints[0]
             with trio.move_on_after(CONNECT_SECONDS):
@@ -81,5 +81,5 @@ class QuorumAvailability:
         async with trio.open_nursery() as nursery:
             for voter in voters:
                 if voter.endpoints:
-                    nursery.start_soon(look, voter)
+                    nursery.start_soon(check, voter)
         return gone

@@ -23,7 +23,7 @@ PER_SECOND = "PerSec"
 def exposition(metrics: Metrics) -> Iterator[str]:
     """Lines of the page, each with its newline; an empty line means that the event loop should run other tasks.
     Call `Metrics.prepare` first."""
-    for found in metrics.look():
+    for found in metrics.collect():
         if found is None:
             yield ""
             continue

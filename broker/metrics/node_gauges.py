@@ -107,7 +107,7 @@ def _controller(services: Services) -> None:
         counts.clear()
         counts.update(found)
 
-    metrics.before_looks(work_out)
+    metrics.before_collection(work_out)
     for name in OF_PARTITIONS:
         metrics.gauge(name, partial(counts.__getitem__, name))
     metrics.gauge("ActiveControllerCount", lambda: int(metadata.is_active))
@@ -195,7 +195,7 @@ class _ReplicaGauges:
         self._past = PartitionTraffic()
 
     def register(self, metrics: Metrics) -> None:
-        metrics.before_looks(self._work_out)
+        metrics.before_collection(self._work_out)
         for name in OF_IN_SYNC_SETS:  # reported as 0 before the first event
             metrics.meter(name)
         for name in OF_REPLICAS:

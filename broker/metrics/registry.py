@@ -74,7 +74,7 @@ class Metrics:
         self._gone: dict[str, int] = {}
         """Sums of removed meters, so totals do not decrease."""
         self._sources: dict[str, list[Source]] = {}
-        self._before_looks: list[Callable[[], Awaitable[None]]] = []
+        self._before_collection: list[Callable[[], Awaitable[None]]] = []
 
     def meter(self, name: str, **labels: str | int) -> Meter:
         """Return the meter with these labels, created once. `name` is a row of `table.py`."""
@@ -96,9 +96,9 @@ class Metrics:
             raise LookupError(f"the table of metrics has no meter or gauge {name}")
         self._sources.setdefault(name, []).append(numbers)
 
-    def before_looks(self, work_out: Callable[[], Awaitable[None]]) -> None:
+    def before_collection(self, work_out: Callable[[], Awaitable[None]]) -> None:
         """Register a function that is awaited before each collection, for gauges whose computation takes long."""
-        self._before_looks.append(work_out)
+        self._before_collection.append(work_out)
 
     def forget(self, **labels: str | int) -> None:
         """Remove all values with these labels, when a topic or partition is removed."""
@@ -114,26 +114,26 @@ class Metrics:
                     del self._labelled[label]
 
     async def prepare(self) -> None:
-        """Await the functions that were registered with `before_looks`."""
-        for work_out in self._before_looks:
+        """Await the functions that were registered with `before_collection`."""
+        for work_out in self._before_collection:
             await work_out()
 
-    def look(self) -> Iterator[tuple[Metric, Iterable[tuple[Labels, Value | Timer]]] | None]:
+    def collect(self) -> Iterator[tuple[Metric, Iterable[tuple[Labels, Value | Timer]]] | None]:
         """Yield every metric with values, in the order of the table; a total comes first.
 
         There may be a value per partition: at each None other tasks may run and change the registry.
         """
         for name, metric in by_name().items():
             kept, sources = self._kept.get(name, {}), self._sources.get(name, ())
-            asked = chain.from_iterable(source() for source in sources)
+            sourced = chain.from_iterable(source() for source in sources)
             if metric.kind is Kind.TIMER:
                 timers = [(labels, each) for labels, each in kept.items()]
                 yield metric, [(labels, each) for labels, each in timers if isinstance(each, Timer)]
             elif metric.total:
                 summed = yield from _summed(metric, kept)
-                yield metric, (yield from self._with_total(metric, chain(summed, asked)))
+                yield metric, (yield from self._with_total(metric, chain(summed, sourced)))
             else:
-                yield metric, chain((yield from _summed(metric, kept)), asked)
+                yield metric, chain((yield from _summed(metric, kept)), sourced)
 
     def _with_total(self, metric: Metric, numbers: Numbers) -> Summing:
         total: Value = self._gone.get(metric.name, 0)

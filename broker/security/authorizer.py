@@ -46,7 +46,7 @@ IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
 _NOBODYS: Final = ""
 """Placeholder name of a resource that no ACL names; names without ACLs share its decisions."""
 
-_Question = tuple[str, str, int, int, str | None]
+_DecisionKey = tuple[str, str, int, int, str | None]
 """Key of a cached decision: principal, host, operation, resource type, and name; None for any name."""
 
 
@@ -81,7 +81,7 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl
         self._types: defaultdict[int, _OfType] = defaultdict(_OfType)
-        self._remembered: dict[_Question, bool] = {}
+        self._remembered: dict[_DecisionKey, bool] = {}
 
     def is_super_user(self, principal: str) -> bool:
         """Whether the principal is a super user."""
@@ -118,19 +118,19 @@ class Authorizer:
         self, principal: str, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
         """Whether the principal is allowed the operation on the resource from the host."""
-        question = (principal, host, operation, resource_type, name)
-        response = self._remembered.get(question)
-        if response is None:
-            response = self._decide(principal, host, operation, resource_type, name)
+        key = (principal, host, operation, resource_type, name)
+        decision = self._remembered.get(key)
+        if decision is None:
+            decision = self._decide(principal, host, operation, resource_type, name)
             if len(name) <= NAME_CHARS_MAX:
-                self._remember(question, response)
-        return response
+                self._remember(key, decision)
+        return decision
 
-    def _remember(self, question: _Question, response: bool) -> bool:
+    def _remember(self, key: _DecisionKey, decision: bool) -> bool:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
-        self._remembered[question] = response
-        return response
+        self._remembered[key] = decision
+        return decision
 
     def _decide(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
@@ -152,13 +152,13 @@ class Authorizer:
 
         Kafka's `authorizeByResourceType`: an ALLOW ACL counts unless DENY ACLs cover all its resources.
         """
-        question = (principal, host, operation, resource_type, None)
-        response = self._remembered.get(question)
-        if response is None:
-            response = self._remember(
-                question, self._decide_any(principal, host, operation, resource_type)
+        key = (principal, host, operation, resource_type, None)
+        decision = self._remembered.get(key)
+        if decision is None:
+            decision = self._remember(
+                key, self._decide_any(principal, host, operation, resource_type)
             )
-        return response
+        return decision
 
     def _decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
         if self.allows(principal, host, operation, resource_type, _NOBODYS):

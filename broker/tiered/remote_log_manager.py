@@ -184,7 +184,7 @@ class RemoteLogManager:
         throttled_ms = self._quota.throttled_ms
         metrics.gauge("remote-copy-throttle-time-avg", lambda: throttled_ms.average)
         metrics.gauge("remote-copy-throttle-time-max", lambda: throttled_ms.maximum)
-        metrics.before_looks(self._measure_lags)
+        metrics.before_collection(self._measure_lags)
 
     # Changes of the cluster
 
@@ -289,7 +289,7 @@ class RemoteLogManager:
             try:
                 await self._metadata.wait_ready(tiered.id)
                 if tiered.role is not TieredRole.REMOVES:
-                    await self._presence.look_for(tiered.id)
+                    await self._presence.check_partition(tiered.id)
                 if not is_complete:
                     await self._ensure_leader_epochs(tiered)
                     is_complete = True

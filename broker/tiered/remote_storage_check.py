@@ -64,7 +64,7 @@ class RemoteStorageCheck:
         *,
         restart_partition: Callable[[TopicIdPartition], None] = lambda partition: None,
     ) -> None:
-        """`restart_partition` ends the tasks of a partition and starts again with `look_for`."""
+        """`restart_partition` ends the tasks of a partition and starts again with `check_partition`."""
         self._restart_partition = restart_partition
         self._storage = storage
         self._metadata = metadata
@@ -82,7 +82,7 @@ class RemoteStorageCheck:
         """Whether the store is unavailable or lacks the objects of a partition."""
         return self._store is _StorageState.AWAY or bool(self._missed)
 
-    async def look_for(self, partition: TopicIdPartition) -> None:
+    async def check_partition(self, partition: TopicIdPartition) -> None:
         """Return when the store has an object of the partition, has none to have, or is
         unavailable. The metadata of the partition must be ready; raises its errors."""
         back_off = BackOff(self._settings, self._seams.entropy)

@@ -109,7 +109,7 @@ def test_failed_gauge_does_not_stop_the_endpoint(
     def broken(metrics: Metrics) -> None:
         raise RuntimeError("an unexpected error")
 
-    monkeypatch.setattr(Metrics, "look", broken)
+    monkeypatch.setattr(Metrics, "collect", broken)
     with pytest.raises((HTTPException, OSError)):
         scrape(broker)
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from odradek.broker.metrics.registry import NUMBERS_PER_STEP, Labels, Metrics, T
 
 
 def numbers(metrics: Metrics, name: str) -> dict[Labels, Value | Timer]:
-    values = filter(None, metrics.look())
+    values = filter(None, metrics.collect())
     return {metric.name: dict(found) for metric, found in values}.get(name, {})
 
 
@@ -60,7 +60,7 @@ def test_values_of_many_partitions_are_read_in_steps() -> None:
     for index in range(3000):
         metrics.gauge("RemoteCopyLagBytes", value, topic=f"t{index % 1000}", partition=index)
     steps, before, found = [], 0, {}
-    for each in metrics.look():
+    for each in metrics.collect():
         steps.append(asked[0] - before)
         before = asked[0]
         if each is not None and each[0].name == "RemoteCopyLagBytes":
@@ -94,7 +94,7 @@ async def test_slow_gauges_are_computed_before_each_collection() -> None:
     async def work_out() -> None:
         asked.append(True)
 
-    metrics.before_looks(work_out)
+    metrics.before_collection(work_out)
     await metrics.prepare()
     await metrics.prepare()
     assert len(asked) == 2

@@ -271,7 +271,7 @@ async def test_fetch_over_quota_returns_no_records() -> None:
         assert response.offsets == []
         assert stage.store.asked == 1
         values = {
-            each[0].name: dict(each[1]) for each in stage.node.services.metrics.look() if each
+            each[0].name: dict(each[1]) for each in stage.node.services.metrics.collect() if each
         }
         assert 0 < values["remote-fetch-throttle-time-max"][()] <= 1000
 

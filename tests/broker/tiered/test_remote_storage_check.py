@@ -236,7 +236,7 @@ async def test_partition_without_objects_does_not_hide_others(clock: VirtualCloc
     async with trio.open_nursery() as nursery:
         nursery.start_soon(presence.run)
         for id in (LOST, KEPT):
-            nursery.start_soon(presence.look_for, id)
+            nursery.start_soon(presence.check_partition, id)
             await clock.run_for(0.1)
         assert presence.is_missed
         storage.failing.clear()

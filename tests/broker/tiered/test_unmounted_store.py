@@ -24,7 +24,7 @@ async def is_reported_unavailable(tiered: TieredBroker) -> bool:
     """Value of the gauge RemoteStoreUnavailable."""
     metrics = tiered.node.services.metrics
     await metrics.prepare()
-    values = {metric.name: dict(found) for metric, found in filter(None, metrics.look())}
+    values = {metric.name: dict(found) for metric, found in filter(None, metrics.collect())}
     return bool(values["RemoteStoreUnavailable"][()])
 
 

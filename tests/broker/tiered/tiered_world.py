@@ -195,7 +195,7 @@ class TieredWorld:
     async def gauge(self, name: str, *labels: tuple[str, str]) -> Any:
         """Value of a gauge; without labels the total."""
         await self.metrics.prepare()
-        metrics = filter(None, self.metrics.look())
+        metrics = filter(None, self.metrics.collect())
         return {metric.name: dict(found) for metric, found in metrics}[name][labels]
 
     def states(self) -> list[tuple[int, SegmentState]]:
