@@ -73,19 +73,19 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers",
         metavar="NAME,…",
         type=_names,
-        help="brokers to measure (default: those marked in `list`)",
+        help="brokers to measure (default: those marked in `odradek bench list`)",
     )
     parser.add_argument(
         "--workloads",
         metavar="PATTERN",
         nargs="+",
-        help="workloads by name or shell pattern (default: those marked in `list`)",
+        help="workloads by name or shell pattern (default: those marked in `odradek bench list`)",
     )
     parser.add_argument(
         "--rounds",
         metavar="N",
         type=int,
-        help="measured rounds of each workload (default: 5, or the number in `list`)",
+        help="measured rounds of each workload (default: 5, or the number in `odradek bench list`)",
     )
     parser.add_argument(
         "--warm-ups",
@@ -153,7 +153,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         type=float,
         default=10.0,
-        help="largest change that is not a regression (default: 10); a regression sets exit code 1",
+        help="change above which a result is a regression (default: 10); the exit status is then 1",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
