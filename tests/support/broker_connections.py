@@ -50,7 +50,7 @@ def a_topic(name: str, leaders: Mapping[int, int]) -> TopicImage:
     return TopicImage(name, UUID(int=len(name)), partitions)
 
 
-class World:
+class ConnectedBroker:
     """Metadata image of node 1, and its connections to other brokers (`peers`)."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -77,7 +77,7 @@ class World:
 
 
 @asynccontextmanager
-async def asking() -> AsyncIterator[World]:
+async def asking() -> AsyncIterator[ConnectedBroker]:
     async with trio.open_nursery() as nursery:
-        yield World(nursery)
+        yield ConnectedBroker(nursery)
         nursery.cancel_scope.cancel()

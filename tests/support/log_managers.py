@@ -35,7 +35,7 @@ SMALL = LogConfig(internal_segment_bytes=300, index_interval_bytes=100, file_del
 
 
 @dataclass
-class World:
+class LogManagerWorld:
     """Successive runs of one node's log manager on one disk."""
 
     disk: VirtualDisk = field(default_factory=VirtualDisk)
@@ -102,13 +102,13 @@ class World:
         await manager.close(broker_epoch=7)
         manager.directories.close()
 
-    def killed(self) -> World:
+    def killed(self) -> LogManagerWorld:
         """Return the world after a kill of the process: the page cache survives."""
         self.files = VirtualFiles(self.disk)
         self.workers.power = self.files.power
         return self
 
-    def crashed(self, seed: int) -> World:
+    def crashed(self, seed: int) -> LogManagerWorld:
         """Return a world after a power failure: unsynced writes may be lost, as `seed` determines."""
         return replace(self, disk=self.disk.crash(seed), failures=[])
 

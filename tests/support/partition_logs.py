@@ -71,7 +71,7 @@ def marker(
 
 
 @dataclass
-class World:
+class LogWorld:
     """One log, its restarts (`reopen`), kills of the process (`kill`) and power failures (`power_cut`)."""
 
     config: LogConfig = FOREVER
@@ -204,7 +204,7 @@ def expected_indexes(data: bytes, base: int, interval: int, *, sealed: bool) -> 
     return offsets, times
 
 
-def check_indexes(world: World, *, reopened: bool = False) -> None:
+def check_indexes(world: LogWorld, *, reopened: bool = False) -> None:
     """Assert that each index of the open log equals the expected one.
 
     The last segment of a log that was closed cleanly and then only opened (`reopened`) may be sealed, too.
@@ -219,11 +219,11 @@ def check_indexes(world: World, *, reopened: bool = False) -> None:
         assert found == want, segment
 
 
-def data_of(world: World, segment: Segment) -> bytes:
+def data_of(world: LogWorld, segment: Segment) -> bytes:
     return world.files.read(segment.path(".log"))[: segment.size]
 
 
-def entries_of(world: World, segment: Segment) -> tuple[bytes, bytes]:
+def entries_of(world: LogWorld, segment: Segment) -> tuple[bytes, bytes]:
     """Return the entries of the offset and time indexes, without the preallocated space after them."""
     offsets = world.files.read(segment.path(".index"))[: 8 * segment.offset_index.count]
     times = world.files.read(segment.path(".timeindex"))[: 12 * segment.time_index.count]

@@ -39,7 +39,7 @@ from odradek.storage.tiered.segment_metadata import (
 )
 from odradek.storage.tiered.segment_range_cache import ReaderLimits, SegmentRangeCache
 from odradek.testing.virtual_offload import VirtualOffload
-from tests.support.partition_logs import FOREVER, NOW_MS, World
+from tests.support.partition_logs import FOREVER, NOW_MS, LogWorld
 
 TIERED = dataclasses.replace(
     FOREVER,
@@ -202,7 +202,7 @@ class Metadata:
 class Tiers:
     """A log in two tiers. `limit_bytes` is the size of the index cache."""
 
-    log_world: World = field(default_factory=lambda: World(TIERED))
+    log_world: LogWorld = field(default_factory=lambda: LogWorld(TIERED))
     store: Store = field(default_factory=Store)
     metadata: Metadata = field(default_factory=Metadata)
     reader_limits: ReaderLimits = field(default_factory=lambda: ReaderLimits(10, 100))

@@ -15,7 +15,7 @@ from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_files import VirtualFiles
-from tests.support.log_managers import ONE, SMALL, A, B, World, append, contents
+from tests.support.log_managers import ONE, SMALL, A, B, LogManagerWorld, append, contents
 
 NAME = TopicPartition("t", 0)
 M = Path("/m")
@@ -68,8 +68,8 @@ class Promised:
         self.acknowledged = len(self.written)
 
 
-def new_world(power: Power | None = None) -> World:
-    world = World(
+def new_world(power: Power | None = None) -> LogManagerWorld:
+    world = LogManagerWorld(
         paths=(M, A, B), intervals=QUIET, configs={"t": replace(SMALL, file_delete_delay_ms=0)}
     )
     if power is not None:
@@ -105,7 +105,9 @@ async def move(manager: LogManager, promised: Promised) -> None:
             await trio.sleep(0.001)
 
 
-async def life(world: World, act: Callable[[LogManager, Promised], object] = move) -> Promised:
+async def life(
+    world: LogManagerWorld, act: Callable[[LogManager, Promised], object] = move
+) -> Promised:
     """Run a node until the planned power cut, or until `act` returns, without a shutdown."""
     promised = Promised()
     try:
@@ -142,7 +144,7 @@ def check(log: PartitionLog, promised: Promised, *, at_least: int) -> None:
 
 
 async def check_next_life(
-    world: World, promised: Promised, *, at_least: int, epoch: int = 0
+    world: LogManagerWorld, promised: Promised, *, at_least: int, epoch: int = 0
 ) -> None:
     """Check a start without faults: one directory has the log, and no files of the move are left."""
     async with world.running(housekeeping=True) as manager:
@@ -164,7 +166,9 @@ async def check_next_life(
         assert contents(again) == [*found, "later append"]
 
 
-async def check_with_a_bad_directory(world: World, promised: Promised, *, at_least: int) -> None:
+async def check_with_a_bad_directory(
+    world: LogManagerWorld, promised: Promised, *, at_least: int
+) -> None:
     """Check that starts with each directory offline lose nothing (J-15)."""
     for bad in (A, B):
         fault = world.disk.fail(f"{bad}/*")

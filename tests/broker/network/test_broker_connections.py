@@ -12,7 +12,7 @@ from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupporte
 from odradek.protocol.apis import LIST_GROUPS
 from odradek.replication.controller.image import BrokerImage
 from odradek.seams.network import Address
-from tests.support.broker_connections import World, a_broker, asking
+from tests.support.broker_connections import ConnectedBroker, a_broker, asking
 from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, scripted_broker
 
 
@@ -20,7 +20,7 @@ def groups(asked: Asked) -> Any:
     return {"error_code": 0, "groups": []} if asked.api is LIST_GROUPS else None
 
 
-async def list_groups(world: World, timeout_s: float = 5.0) -> Any:
+async def list_groups(world: ConnectedBroker, timeout_s: float = 5.0) -> Any:
     return await world.peers.request(2, LIST_GROUPS, {}, timeout_s=timeout_s)
 
 
@@ -62,7 +62,7 @@ async def test_broken_connection_is_reopened() -> None:
     ids=["gone", "fenced", "elsewhere"],
 )
 async def test_request_to_fenced_broker_fails_at_once(
-    change: Callable[[World, Address], None], error: str
+    change: Callable[[ConnectedBroker, Address], None], error: str
 ) -> None:
     asked = trio.Event()
 
@@ -74,7 +74,7 @@ async def test_request_to_fenced_broker_fails_at_once(
 
     failures: list[ClientError] = []
 
-    async def ask(world: World) -> None:
+    async def ask(world: ConnectedBroker) -> None:
         try:
             await list_groups(world, timeout_s=3600)
         except ClientError as error:

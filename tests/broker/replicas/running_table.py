@@ -20,7 +20,7 @@ from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.image_builder import apply_records
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
-from tests.support.log_managers import UUID, World
+from tests.support.log_managers import UUID, LogManagerWorld
 
 NODE = 1
 
@@ -71,9 +71,9 @@ class Cluster:
 
 @asynccontextmanager
 async def running(
-    clock: VirtualClock, world: World | None = None
+    clock: VirtualClock, world: LogManagerWorld | None = None
 ) -> AsyncIterator[tuple[Cluster, LogManager]]:
-    world = World(clock=clock) if world is None else world
+    world = LogManagerWorld(clock=clock) if world is None else world
     async with world.running() as logs, trio.open_nursery() as nursery:
         cluster = Cluster(logs)
         await nursery.start(cluster.table.run)

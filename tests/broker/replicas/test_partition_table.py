@@ -21,7 +21,7 @@ from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.replicas.running_table import NODE, Cluster, running
-from tests.support.log_managers import ONE, TWO, UUID, World
+from tests.support.log_managers import ONE, TWO, UUID, LogManagerWorld
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ async def test_returning_replica_is_created_despite_failed_directory(
     clock: VirtualClock,
 ) -> None:
     """The replica existed at the start and was deleted since, so it has no log in the offline directory."""
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     async with world.running() as logs:
         await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id)
     async with world.killed().running() as logs, trio.open_nursery() as nursery:
@@ -194,7 +194,7 @@ async def test_replica_deleted_with_failing_one_can_return(
 ) -> None:
     """All replicas are removed from a broker with a failed directory, and assigned again. A replica of the
     other directory has no log in the offline directory."""
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     async with world.running() as logs:
         for topic, id, home in zip("tu", (ONE, TWO), logs.homes(), strict=True):
             await logs.create(topic, 0, id, directory_id=home.directory.id)

@@ -16,7 +16,7 @@ from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.replicas.running_table import running
-from tests.support.log_managers import ONE, THREE, TWO, A, B, World, append, contents
+from tests.support.log_managers import ONE, THREE, TWO, A, B, LogManagerWorld, append, contents
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_log_without_topic_id_gets_id_of_topic_that_opens_it(
 ) -> None:
     """A crash between the creation of the directory and of partition.metadata leaves such a log. Its records
     are not used by the next topic of that name."""
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     world.files.make_directory(A / "t-0")
     async with running(clock, world) as (cluster, logs):
         assert [each.topic_id for each in logs.logs()] == [None]
@@ -61,7 +61,7 @@ async def test_log_without_topic_id_gets_id_of_topic_that_opens_it(
 async def test_log_that_gets_topic_id_during_move_is_not_used_by_recreated_topic(
     clock: VirtualClock,
 ) -> None:
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     world.files.make_directory(A / "t-0")
     async with world.running(housekeeping=True) as logs:
         (log,) = logs.logs()
@@ -83,7 +83,7 @@ async def test_returning_directory_with_deleted_topic_has_a_stray_log(
     clock: VirtualClock, away: int, known: Any
 ) -> None:
     """The order of the directories does not matter. There are two stray logs if the topic was recreated again."""
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     async with world.running() as logs:
         log = await logs.create("t", 0, ONE, directory_id=logs.homes()[away].directory.id)
         append(log, "old")
@@ -124,7 +124,7 @@ async def test_failed_log_of_deleted_topic_does_not_block_recreated_topic(
     clock: VirtualClock, copy: str
 ) -> None:
     """The old replica is in two directories, or only its future replica exists while a directory is offline."""
-    world = World(clock=clock, paths=(Path("/m"), A, B))
+    world = LogManagerWorld(clock=clock, paths=(Path("/m"), A, B))
     async with world.running() as logs:
         log = await logs.create("t", 0, ONE, directory_id=logs.homes()[1].directory.id)
         append(log, "old")
@@ -149,7 +149,7 @@ async def test_failed_log_of_deleted_topic_does_not_block_recreated_topic(
 async def test_damaged_partition_metadata_fails_recreated_topic(
     clock: VirtualClock,
 ) -> None:
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     async with world.running() as logs:
         where = (await logs.create("t", 0, ONE)).directory
     world.files.write_new(where / "partition.metadata", b"rubbish")

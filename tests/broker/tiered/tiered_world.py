@@ -38,7 +38,7 @@ from odradek.testing.in_memory_remote_log_metadata import (
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_world import VirtualWorld
 from tests.support.finished_segments import segment
-from tests.support.log_managers import ONE, World, append
+from tests.support.log_managers import ONE, LogManagerWorld, append
 
 TIERED = LogConfig(
     internal_segment_bytes=300,
@@ -223,7 +223,7 @@ async def tiered_world(
     settings: dict[str, str] | None = None,
 ) -> AsyncIterator[TieredWorld]:
     """Run the remote log manager of a partition that this node leads as the only in-sync replica."""
-    world = World(clock=clock, default=config, paths=(Path("/a"),))
+    world = LogManagerWorld(clock=clock, default=config, paths=(Path("/a"),))
     doors = VirtualWorld(7).node("one", world.disk, clock=clock)
     seams = replace(
         doors.seams, entropy=SeededEntropy(random.Random(5)), files=world.files, clock=clock

@@ -16,7 +16,7 @@ from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
 from tests.broker.transactions.remote_coordinator import NONE, Coordinator
-from tests.support.broker_connections import World, a_broker, a_topic, asking
+from tests.support.broker_connections import ConnectedBroker, a_broker, a_topic, asking
 from tests.support.scripted_broker import HANG_UP, ScriptedBroker, scripted_broker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -52,7 +52,7 @@ class Local:
 
 
 class Stage:
-    def __init__(self, world: World, broker: ScriptedBroker, script: Coordinator) -> None:
+    def __init__(self, world: ConnectedBroker, broker: ScriptedBroker, script: Coordinator) -> None:
         self.world, self.broker, self.script = world, broker, script
         self.local = Local()
         self.coordinators = AddPartitionsToTxnManager(

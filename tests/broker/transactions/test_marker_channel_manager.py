@@ -15,7 +15,7 @@ from odradek.broker.transactions.messages import MarkerResult
 from odradek.protocol.apis import WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
-from tests.support.broker_connections import World, a_broker, a_topic, asking
+from tests.support.broker_connections import ConnectedBroker, a_broker, a_topic, asking
 from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
 MINE, OTHERS, NOBODYS, OTHERS_TOO = (TopicPartition("t", index) for index in range(4))
@@ -76,7 +76,7 @@ def marker(*partitions: TopicPartition, producer_id: int = 1000) -> TransactionM
 @asynccontextmanager
 async def markers_to_send(
     writer: Writer | None = None, leader: Callable[[Asked], Any] | None = None
-) -> AsyncIterator[tuple[TransactionMarkerChannelManager, ScriptedBroker, World]]:
+) -> AsyncIterator[tuple[TransactionMarkerChannelManager, ScriptedBroker, ConnectedBroker]]:
     """Metadata of a cluster: node 1 sends the markers, node 2 leads the other partitions."""
     async with scripted_broker(leader or Leader()) as broker, asking() as world:
         world.knows(a_broker(2, broker.address))

@@ -31,7 +31,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.support.controller_stub import Controller
-from tests.support.partition_logs import FOREVER, TOPIC_ID, World
+from tests.support.partition_logs import FOREVER, TOPIC_ID, LogWorld
 
 ME, FOLLOWER, OTHER = 1, 2, 3
 
@@ -62,7 +62,7 @@ class ReplicatedCoordinator:
         self.image = replace(
             controller.partition, leader=ME, isr=(ME, FOLLOWER), leader_epoch=5, partition_epoch=10
         )
-        self.world = World(clock=clock, config=replace(FOREVER, min_insync_replicas=min_isr))
+        self.world = LogWorld(clock=clock, config=replace(FOREVER, min_insync_replicas=min_isr))
         cluster_context = ClusterContext(
             dict(controller.brokers).get,
             lag_max_ms=30_000,

@@ -12,7 +12,7 @@ from odradek.replication.partition.partition import Partition
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.partition_log import PartitionLog
 from tests.support.controller_stub import Controller
-from tests.support.partition_logs import FOREVER, NOW_MS, TOPIC_ID, World, batch
+from tests.support.partition_logs import FOREVER, NOW_MS, TOPIC_ID, LogWorld, batch
 
 
 class RecordingWatcher:
@@ -37,7 +37,7 @@ class Stand:
         self.image = replace(
             controller.partition, leader=leader, isr=isr, leader_epoch=5, partition_epoch=10
         )
-        self.world = World(config=replace(FOREVER, min_insync_replicas=min_isr))
+        self.world = LogWorld(config=replace(FOREVER, min_insync_replicas=min_isr))
         self.proposed: list[tuple[UUID, int, AlterPartition, OnAlterPartitionResponse]] = []
         self.full: list[tuple[PartitionLog, DiskFull]] = []
         self.isr_changed: list[int | None] = []

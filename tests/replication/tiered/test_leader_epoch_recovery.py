@@ -19,14 +19,14 @@ from odradek.storage.tiered.errors import (
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_world import VirtualWorld
 from tests.replication.tiered.tier import Tier, leave_the_disk, partition_of
-from tests.support.partition_logs import FOREVER, World, batch
+from tests.support.partition_logs import FOREVER, LogWorld, batch
 
 TIERED = replace(FOREVER, remote_storage_enable=True)
 
 
-def filled(tier: Tier, *segments: str, local: str = "") -> World:
+def filled(tier: Tier, *segments: str, local: str = "") -> LogWorld:
     """Create a log with a tiered segment per text, and a record per digit, which is its leader epoch."""
-    world = World(TIERED)
+    world = LogWorld(TIERED)
     for epochs in segments:
         write(world, epochs)
         world.log.roll()
@@ -37,18 +37,18 @@ def filled(tier: Tier, *segments: str, local: str = "") -> World:
     return world
 
 
-def write(world: World, epochs: str) -> None:
+def write(world: LogWorld, epochs: str) -> None:
     for each in epochs:
         world.append(batch(), epoch=int(each))
 
 
-def forget(world: World, *, but_from: int) -> None:
+def forget(world: LogWorld, *, but_from: int) -> None:
     """Drop the epochs before an offset, as a start without checkpoint does."""
     log = world.log
     log.epochs.restore(log.epochs.entries_in(but_from, log.end_offset))
 
 
-def restored(world: World, tier: Tier) -> dict[int, int]:
+def restored(world: LogWorld, tier: Tier) -> dict[int, int]:
     virtual = VirtualWorld(1)
     histories = LeaderEpochRecovery(tier.metadata, tier.storage, virtual.node("a").seams.offload)
     log = world.log
@@ -101,7 +101,7 @@ def test_e15_segment_of_unclean_leader_is_not_used() -> None:
     """E15: the log has epochs 0 and 2. Another replica copied offsets 2 to 5 of epoch 1."""
     tier = Tier()
     world = filled(tier, "0000", "02", local="2")
-    other = World(TIERED)
+    other = LogWorld(TIERED)
     other.log.topic_id = world.log.topic_id
     write(other, "00")
     other.log.roll()
@@ -123,7 +123,7 @@ def test_epochs_that_the_tier_does_not_have_stay_unknown(caplog: pytest.LogCaptu
     tier.announce(world.log)
     assert restored(world, tier) == {1: 2}
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
-    later = World(TIERED)
+    later = LogWorld(TIERED)
     later.log.topic_id = world.log.topic_id
     write(later, "22")
     later.log.roll()

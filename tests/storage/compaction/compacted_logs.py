@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from odradek.storage.log.partition_log import PartitionLog
 from tests.storage.compaction.random_log_content import content
-from tests.support.log_managers import World
+from tests.support.log_managers import LogManagerWorld
 from tests.support.partition_logs import expected_indexes
 
 
-def check_files(world: World, log: PartitionLog) -> None:
+def check_files(world: LogManagerWorld, log: PartitionLog) -> None:
     """Check that indexes match the data, sizes and end offsets are consistent, and no other file
     exists."""
     names = set(world.names(log.directory))

@@ -46,7 +46,7 @@ from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import DiskFault
 from tests.storage.compaction.compacted_logs import check_files
 from tests.storage.compaction.random_log_content import COMPACTED, History, content
-from tests.support.log_managers import ONE, A, World, append_keyed
+from tests.support.log_managers import ONE, A, LogManagerWorld, append_keyed
 from tests.support.partition_logs import idempotent, marker
 
 A_ = TypeVar("A_")
@@ -59,8 +59,8 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def world(clock: VirtualClock) -> World:
-    return World(paths=(A,), clock=clock, configs={"t": COMPACTED})
+def world(clock: VirtualClock) -> LogManagerWorld:
+    return LogManagerWorld(paths=(A,), clock=clock, configs={"t": COMPACTED})
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Interruption:
 
 
 @asynccontextmanager
-async def begun(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
+async def begun(world: LogManagerWorld) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
     """A due log with several groups of segments."""
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -126,7 +126,7 @@ POINTS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("where", POINTS)
-async def test_truncation_aborts_cleaning(world: World, where: dict[str, object]) -> None:
+async def test_truncation_aborts_cleaning(world: LogManagerWorld, where: dict[str, object]) -> None:
     async with begun(world) as (manager, log):
         cut = log.segments[-2].base_offset + 1
 
@@ -149,7 +149,9 @@ async def test_truncation_aborts_cleaning(world: World, where: dict[str, object]
 
 
 @pytest.mark.parametrize("where", POINTS)
-async def test_topic_deletion_aborts_cleaning(world: World, where: dict[str, object]) -> None:
+async def test_topic_deletion_aborts_cleaning(
+    world: LogManagerWorld, where: dict[str, object]
+) -> None:
     async with begun(world) as (manager, _):
 
         async def delete() -> None:
@@ -168,7 +170,9 @@ async def test_topic_deletion_aborts_cleaning(world: World, where: dict[str, obj
 
 
 @pytest.mark.parametrize("where", POINTS)
-async def test_rename_to_stray_aborts_cleaning(world: World, where: dict[str, object]) -> None:
+async def test_rename_to_stray_aborts_cleaning(
+    world: LogManagerWorld, where: dict[str, object]
+) -> None:
     async with begun(world) as (manager, _):
 
         async def set_aside() -> None:
@@ -183,7 +187,9 @@ async def test_rename_to_stray_aborts_cleaning(world: World, where: dict[str, ob
         await manager.create("t", 0, ONE)  # the name and the directory are free
 
 
-async def test_last_batches_of_many_producers_are_collected_in_parts(world: World) -> None:
+async def test_last_batches_of_many_producers_are_collected_in_parts(
+    world: LogManagerWorld,
+) -> None:
     async with begun(world) as (manager, log):
         many = range(10_000, 14_000)
         log.producers.active.update({each: ProducerEntry(each, epoch=3) for each in many})
@@ -210,7 +216,7 @@ async def test_last_batches_of_many_producers_are_collected_in_parts(world: Worl
 
 @pytest.mark.parametrize("where", POINTS[:2])
 async def test_retention_of_planned_segments_aborts_cleaning(
-    world: World, where: dict[str, object]
+    world: LogManagerWorld, where: dict[str, object]
 ) -> None:
     world.configs["t"] = dataclasses.replace(
         COMPACTED, cleanup_policy=("compact", "delete"), retention_bytes=20_000
@@ -230,7 +236,9 @@ async def test_retention_of_planned_segments_aborts_cleaning(
         assert log.cleaned_to == log.segments[-1].base_offset
 
 
-async def test_delete_records_within_segment_does_not_abort_cleaning(world: World) -> None:
+async def test_delete_records_within_segment_does_not_abort_cleaning(
+    world: LogManagerWorld,
+) -> None:
     async with begun(world) as (manager, log):
 
         async def delete_records() -> None:
@@ -240,7 +248,7 @@ async def test_delete_records_within_segment_does_not_abort_cleaning(world: Worl
         assert log.cleaned_to == log.segments[-1].base_offset
 
 
-async def test_appends_and_rolls_do_not_abort_cleaning(world: World) -> None:
+async def test_appends_and_rolls_do_not_abort_cleaning(world: LogManagerWorld) -> None:
     async with begun(world) as (manager, log):
         end = log.segments[-1].base_offset
 
@@ -254,7 +262,7 @@ async def test_appends_and_rolls_do_not_abort_cleaning(world: World) -> None:
         check_files(world, log)
 
 
-async def test_cleanup_policy_without_compact_aborts_cleaning(world: World) -> None:
+async def test_cleanup_policy_without_compact_aborts_cleaning(world: LogManagerWorld) -> None:
     async with begun(world) as (manager, log):
 
         async def change() -> None:
@@ -264,7 +272,7 @@ async def test_cleanup_policy_without_compact_aborts_cleaning(world: World) -> N
         assert log.cleaned_to == 0
 
 
-async def test_slices_pinned_before_cleaning_keep_their_content(world: World) -> None:
+async def test_slices_pinned_before_cleaning_keep_their_content(world: LogManagerWorld) -> None:
     async with begun(world) as (manager, log):
         read = log.read(0, 1 << 20, limit=log.end_offset)
         assert read.slice is not None
@@ -279,7 +287,7 @@ async def test_slices_pinned_before_cleaning_keep_their_content(world: World) ->
 
 @asynccontextmanager
 async def with_aborted_transaction(
-    world: World,
+    world: LogManagerWorld,
 ) -> AsyncIterator[tuple[LogCleaner, PartitionLog]]:
     """Two segments that compaction merges into one; the second has the aborted records, from
     offset 10 on."""
@@ -323,7 +331,7 @@ def check_committed(log: PartitionLog, act: Callable[[], object]) -> None:
 
 
 async def test_cleaning_between_read_and_transaction_index_lookup_keeps_aborted_transactions(
-    world: World,
+    world: LogManagerWorld,
 ) -> None:
     async with with_aborted_transaction(world) as (log_cleaner, log):
 
@@ -334,7 +342,7 @@ async def test_cleaning_between_read_and_transaction_index_lookup_keeps_aborted_
 
 
 async def test_swap_between_read_and_transaction_index_lookup_keeps_aborted_transactions(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: LogManagerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show = segment_swap.show
 
@@ -347,7 +355,7 @@ async def test_swap_between_read_and_transaction_index_lookup_keeps_aborted_tran
 
 
 async def test_corrupt_log_becomes_uncleanable_and_is_logged_once(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with begun(world) as (manager, log):
         victim = log.segments[2].path(".log")
@@ -367,7 +375,7 @@ async def test_corrupt_log_becomes_uncleanable_and_is_logged_once(
         assert log.failure is None
 
 
-async def test_full_disk_leaves_log_unchanged_and_directory_online(world: World) -> None:
+async def test_full_disk_leaves_log_unchanged_and_directory_online(world: LogManagerWorld) -> None:
     async with begun(world) as (manager, log):
         before, names = content(log), world.names(log.directory)
         world.disk.fail("*.cleaned", errno.ENOSPC, ["write"])
@@ -385,7 +393,7 @@ class Exhaustion:
     """After it begins, one operation on names fails without a file descriptor, after a number of
     successful ones."""
 
-    def __init__(self, world: World, passes: int) -> None:
+    def __init__(self, world: LogManagerWorld, passes: int) -> None:
         self._disk, self._passes = world.disk, passes
         self._fault: DiskFault | None = None
 
@@ -405,7 +413,7 @@ async def test_swap_without_file_descriptors_completes_or_reverts_or_takes_log_o
     replaces later appends at the next start."""
     passes, failed, lost, undone = 0, 1, 0, 0
     while failed:
-        world = World(paths=(A,), clock=VirtualClock(), configs={"t": COMPACTED})
+        world = LogManagerWorld(paths=(A,), clock=VirtualClock(), configs={"t": COMPACTED})
         async with world.running() as manager:
             log = await manager.create("t", 0, ONE)
             for number in range(40):
@@ -440,7 +448,9 @@ def latest_of(log: PartitionLog) -> dict[bytes | None, int]:
     return {record.key: record.offset for batch in content(log) for record in batch.records}
 
 
-async def test_dead_worker_is_replaced_after_backoff(world: World, clock: VirtualClock) -> None:
+async def test_dead_worker_is_replaced_after_backoff(
+    world: LogManagerWorld, clock: VirtualClock
+) -> None:
     world.cleaner = CleanerSettings(backoff_ms=1000)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
         assert manager.log_cleaner is not None
@@ -455,7 +465,7 @@ async def test_dead_worker_is_replaced_after_backoff(world: World, clock: Virtua
 
 
 async def test_changed_cleaner_settings_apply_while_running(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     world.cleaner = CleanerSettings(backoff_ms=1000, enable=False)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
@@ -471,7 +481,9 @@ async def test_changed_cleaner_settings_apply_while_running(
         nursery.cancel_scope.cancel()
 
 
-async def test_shorter_backoff_applies_immediately(world: World, clock: VirtualClock) -> None:
+async def test_shorter_backoff_applies_immediately(
+    world: LogManagerWorld, clock: VirtualClock
+) -> None:
     world.cleaner = CleanerSettings(backoff_ms=3_600_000, enable=False)
     async with begun(world) as (manager, log), trio.open_nursery() as nursery:
         assert manager.log_cleaner is not None
@@ -485,7 +497,7 @@ async def test_shorter_backoff_applies_immediately(world: World, clock: VirtualC
 
 
 async def test_worker_that_cannot_be_started_does_not_stop_the_log_cleaner(
-    world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Nowhere:
         def open(self) -> object:
@@ -515,7 +527,7 @@ async def test_throttle_limits_bytes_per_second(clock: VirtualClock) -> None:
     assert done == pytest.approx([0.5, 1.5, 1.5])
 
 
-async def test_logs_are_cleaned_once_each_by_descending_dirty_ratio(world: World) -> None:
+async def test_logs_are_cleaned_once_each_by_descending_dirty_ratio(world: LogManagerWorld) -> None:
     world.configs |= {"u": COMPACTED, "v": COMPACTED}
     async with world.running() as manager:
         order: list[str] = []
@@ -540,7 +552,7 @@ async def test_logs_are_cleaned_once_each_by_descending_dirty_ratio(world: World
         assert await manager.log_cleaner.clean_due_logs() == 2
 
 
-async def test_cleaner_checkpoint_survives_restart(world: World) -> None:
+async def test_cleaner_checkpoint_survives_restart(world: LogManagerWorld) -> None:
     async with begun(world) as (manager, log):
         assert manager.log_cleaner is not None
         await manager.log_cleaner.clean_due_logs()
@@ -555,7 +567,7 @@ async def test_cleaner_checkpoint_survives_restart(world: World) -> None:
 
 
 async def test_concurrent_readers_in_threads_read_whole_batches_during_cleaning(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     world.threads = True
     done = False
@@ -582,7 +594,9 @@ async def test_concurrent_readers_in_threads_read_whole_batches_during_cleaning(
         check_files(world, log)
 
 
-async def test_cleaned_files_that_cannot_be_removed_leave_log_online(world: World) -> None:
+async def test_cleaned_files_that_cannot_be_removed_leave_log_online(
+    world: LogManagerWorld,
+) -> None:
     """A `.cleaned` file has no effect; the next swap removes it."""
     async with begun(world) as (manager, log):
         before = content(log)

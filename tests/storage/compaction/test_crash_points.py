@@ -21,14 +21,16 @@ from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.compaction.compacted_logs import check_files
 from tests.storage.compaction.compaction_model import Kept
 from tests.storage.compaction.random_log_content import COMPACTED, History, content
-from tests.support.log_managers import ONE, A, World
+from tests.support.log_managers import ONE, A, LogManagerWorld
 
 
 @dataclass
 class Story:
     """A log that will be compacted, in a few groups of segments, with its expected content."""
 
-    world: World = field(default_factory=lambda: World(paths=(A,), configs={"t": COMPACTED}))
+    world: LogManagerWorld = field(
+        default_factory=lambda: LogManagerWorld(paths=(A,), configs={"t": COMPACTED})
+    )
     before: list[Kept] = field(default_factory=list)
     syncs: int = 0
     """Before the pass; `syncs_after` after it."""

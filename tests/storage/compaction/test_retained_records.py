@@ -16,7 +16,7 @@ from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.compacted_logs import check_files, latest_values
 from tests.storage.compaction.compaction_model import Kept, compacted, kept
 from tests.storage.compaction.random_log_content import COMPACTED, History, content, last_batches
-from tests.support.log_managers import ONE, World, append
+from tests.support.log_managers import ONE, LogManagerWorld, append
 from tests.support.partition_logs import read_batches
 
 
@@ -26,8 +26,8 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def world(clock: VirtualClock) -> World:
-    return World(clock=clock, configs={"t": COMPACTED})
+def world(clock: VirtualClock) -> LogManagerWorld:
+    return LogManagerWorld(clock=clock, configs={"t": COMPACTED})
 
 
 async def compact_once(manager: LogManager, log: PartitionLog) -> list[Kept]:
@@ -51,7 +51,9 @@ async def compact_once(manager: LogManager, log: PartitionLog) -> list[Kept]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_retained_records_match_model(world: World, clock: VirtualClock, seed: int) -> None:
+async def test_retained_records_match_model(
+    world: LogManagerWorld, clock: VirtualClock, seed: int
+) -> None:
     rng = random.Random(seed)
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -67,7 +69,7 @@ async def test_retained_records_match_model(world: World, clock: VirtualClock, s
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_small_offset_map_needs_several_passes(
-    world: World, clock: VirtualClock, seed: int
+    world: LogManagerWorld, clock: VirtualClock, seed: int
 ) -> None:
     world.cleaner = CleanerSettings(dedupe_buffer_size=24 * 11)
     async with world.running() as manager:
@@ -85,7 +87,9 @@ async def test_small_offset_map_needs_several_passes(
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_second_pass_changes_nothing(world: World, clock: VirtualClock, seed: int) -> None:
+async def test_second_pass_changes_nothing(
+    world: LogManagerWorld, clock: VirtualClock, seed: int
+) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         history = History(log, random.Random(seed), clock)
@@ -105,7 +109,7 @@ async def test_second_pass_changes_nothing(world: World, clock: VirtualClock, se
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_readers_find_last_record_of_every_key(
-    world: World, clock: VirtualClock, seed: int
+    world: LogManagerWorld, clock: VirtualClock, seed: int
 ) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -143,7 +147,7 @@ def content_from(log: PartitionLog, start: int) -> list[Kept]:
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_producers_continue_after_log_recovery_of_compacted_log(
-    world: World, clock: VirtualClock, seed: int
+    world: LogManagerWorld, clock: VirtualClock, seed: int
 ) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -171,7 +175,9 @@ async def test_producers_continue_after_log_recovery_of_compacted_log(
         assert recovered.producers.first_unstable is None
 
 
-async def test_maximum_delete_retention_keeps_tombstones(world: World, clock: VirtualClock) -> None:
+async def test_maximum_delete_retention_keeps_tombstones(
+    world: LogManagerWorld, clock: VirtualClock
+) -> None:
     """delete.retention.ms has the maximum value, so the sum with the current time overflows an
     int64."""
     world.configs["t"] = dataclasses.replace(COMPACTED, delete_retention_ms=2**63 - 1)
@@ -187,7 +193,7 @@ async def test_maximum_delete_retention_keeps_tombstones(world: World, clock: Vi
             clock.advance(10**9)
 
 
-async def test_small_segments_are_merged(world: World, clock: VirtualClock) -> None:
+async def test_small_segments_are_merged(world: LogManagerWorld, clock: VirtualClock) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         history = History(log, random.Random(1), clock, keys=2)
@@ -201,7 +207,7 @@ async def test_small_segments_are_merged(world: World, clock: VirtualClock) -> N
 
 
 async def test_records_without_key_are_removed_by_first_pass(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     """They were written while cleanup.policy was delete."""
     world.configs["t"] = LogConfig()

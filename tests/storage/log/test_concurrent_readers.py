@@ -32,7 +32,7 @@ from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.support.partition_logs import FOREVER, TOPIC_ID, World, batch, idempotent
+from tests.support.partition_logs import FOREVER, TOPIC_ID, LogWorld, batch, idempotent
 
 CONFIG = dataclasses.replace(
     FOREVER,
@@ -437,7 +437,7 @@ def test_open_transaction_stays_open_during_truncation(
 ) -> None:
     """The truncation rebuilds the producer state in its thread; a read_committed reader gets no
     undecided records meanwhile."""
-    world = World(FOREVER)
+    world = LogWorld(FOREVER)
     for number in range(5):
         world.append(idempotent(8, number, transactional=True))
     for number in range(5):

@@ -26,7 +26,7 @@ from tests.support.partition_logs import (
     FOREVER,
     NOW_MS,
     TOPIC_ID,
-    World,
+    LogWorld,
     check_indexes,
     idempotent,
     marker,
@@ -44,7 +44,7 @@ SEEDS = range(3)
 class Story:
     """A log, what was written to it, and what must remain."""
 
-    world: World = field(default_factory=lambda: World(CONFIG))
+    world: LogWorld = field(default_factory=lambda: LogWorld(CONFIG))
     written: list[int] = field(default_factory=list)
     """The timestamps of its records, one at each offset; they are all different."""
     durable: int = 0
@@ -289,7 +289,7 @@ def play(scene: Callable[[Story], Iterator[None]], sync: int, done: bool) -> Sto
     return story
 
 
-def check(story: Story, world: World) -> None:
+def check(story: Story, world: LogWorld) -> None:
     log = world.log
     assert log.log_start_offset <= max(story.start, 3)
     assert log.end_offset >= story.durable
@@ -311,8 +311,8 @@ def check(story: Story, world: World) -> None:
             assert log.epochs.epoch_for(offset) == (story.written[offset] - NOW_MS) // 7
 
 
-def restarted(world: World, seed: int) -> World:
-    again = World.__new__(World)
+def restarted(world: LogWorld, seed: int) -> LogWorld:
+    again = LogWorld.__new__(LogWorld)
     again.__dict__ |= world.__dict__
     again.power_cut(seed)
     return again
@@ -346,7 +346,7 @@ def test_power_cut_at_every_sync(
 
 
 def test_aborted_transactions_match_remaining_markers() -> None:
-    def scene(world: World) -> list[int]:
+    def scene(world: LogWorld) -> list[int]:
         markers = []
         for number in range(8):
             world.append(idempotent(9, number, transactional=True, size=40))
@@ -356,11 +356,11 @@ def test_aborted_transactions_match_remaining_markers() -> None:
         world.flush()
         return markers
 
-    dry = World(CONFIG)
+    dry = LogWorld(CONFIG)
     before = dry.files.syncs
     markers = scene(dry)
     for sync in range(before, dry.files.syncs + 1):
-        world = World(CONFIG)
+        world = LogWorld(CONFIG)
         world.files.cut_power_after(sync)
         with suppress(NodeCrashed):
             scene(world)
@@ -378,7 +378,7 @@ def test_aborted_transactions_match_remaining_markers() -> None:
             assert log.last_stable_offset == log.end_offset - is_open
 
 
-def opened(world: World, directory: Path) -> PartitionLog:
+def opened(world: LogWorld, directory: Path) -> PartitionLog:
     return PartitionLog.open(
         LogEnvironment(world.files, world.clock),
         directory,
@@ -391,12 +391,12 @@ def opened(world: World, directory: Path) -> PartitionLog:
 
 def test_interrupted_log_creation_is_repeated() -> None:
     new = Path("/logs/n-0")
-    dry = World(CONFIG)
+    dry = LogWorld(CONFIG)
     before = dry.files.syncs
     opened(dry, new)
     assert dry.files.syncs > before
     for sync in range(before, dry.files.syncs + 1):
-        world = World(CONFIG)
+        world = LogWorld(CONFIG)
         world.files.cut_power_after(sync)
         with suppress(NodeCrashed):
             opened(world, new)
@@ -415,7 +415,7 @@ def test_interrupted_directory_rename_leaves_one_name() -> None:
         with suppress(NodeCrashed):
             story.log.rename_directory(new)
         for seed in SEEDS:
-            world = World.__new__(World)
+            world = LogWorld.__new__(LogWorld)
             world.__dict__ |= story.world.__dict__
             world.disk = world.disk.crash(seed)
             world.files = VirtualFiles(world.disk)

@@ -22,7 +22,7 @@ from tests.support.partition_logs import (
     NOW_MS,
     ROOT,
     TOPIC_ID,
-    World,
+    LogWorld,
     batch,
     check_indexes,
     idempotent,
@@ -35,13 +35,13 @@ from tests.support.partition_logs import (
 CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=3000, index_interval_bytes=100)
 
 
-def limited(capacity_bytes: int) -> World:
+def limited(capacity_bytes: int) -> LogWorld:
     disk = VirtualDisk()
     disk.mount(ROOT, capacity_bytes)
-    return World(CONFIG, disk)
+    return LogWorld(CONFIG, disk)
 
 
-def fill(world: World) -> None:
+def fill(world: LogWorld) -> None:
     """Append until the disk is full."""
     while True:
         world.append(idempotent(7, world.log.end_offset, size=100))
@@ -177,7 +177,7 @@ def test_full_disk_while_saving_epochs_leaves_log_unchanged() -> None:
 
 def test_full_disk_at_sync_takes_log_offline() -> None:
     """Acknowledged records may be lost."""
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     world.append()
     world.disk.fail("*.log", errno.ENOSPC, {"sync"})
     with pytest.raises(LogFailed):
@@ -185,15 +185,15 @@ def test_full_disk_at_sync_takes_log_offline() -> None:
     assert raises_offline(lambda: world.append())
 
 
-def filled() -> World:
-    world = World(dataclasses.replace(CONFIG, internal_segment_bytes=600))
+def filled() -> LogWorld:
+    world = LogWorld(dataclasses.replace(CONFIG, internal_segment_bytes=600))
     for n in range(20):
         world.append(idempotent(7, n, size=60), epoch=n // 5)
     world.log.advance_high_watermark(20)
     return world
 
 
-CALLS: dict[str, Callable[[World], object]] = {
+CALLS: dict[str, Callable[[LogWorld], object]] = {
     "append": lambda world: world.append(),
     "append as follower": lambda world: world.log.append_as_follower(_next(world)),
     "roll": lambda world: world.log.roll(),
@@ -207,7 +207,7 @@ CALLS: dict[str, Callable[[World], object]] = {
 }
 
 
-def _next(world: World) -> memoryview:
+def _next(world: LogWorld) -> memoryview:
     data = batch()
     data[0:8] = world.log.end_offset.to_bytes(8, "big")
     return data
@@ -244,7 +244,7 @@ def test_log_on_read_only_disk_is_readable() -> None:
 
 @pytest.mark.parametrize(("code", "told"), [(errno.EIO, LogFailed), (errno.ENOSPC, DiskFull)])
 def test_topic_id_is_assigned_after_it_is_durable(code: int, told: type[Exception]) -> None:
-    world = World()
+    world = LogWorld()
     world.log.topic_id = None
     world.files.remove(DIRECTORY / METADATA)
     fault = world.disk.fail(f"*/{METADATA}*", code)
@@ -319,7 +319,7 @@ def test_unexpected_error_after_write_takes_log_offline(monkeypatch: pytest.Monk
     def broken(segment: Segment, batches: object, position: int) -> None:
         raise RuntimeError("nobody has thought of it")
 
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     world.append()
     with monkeypatch.context() as patch:
         patch.setattr(Segment, "added", broken)

@@ -10,7 +10,7 @@ from odradek.seams.files import Path
 from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
-    World,
+    LogWorld,
     batch,
     check_indexes,
     idempotent,
@@ -22,9 +22,9 @@ CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=700, index_interval
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> LogWorld:
     """A cleanly closed log with offsets 0 to 29 in segments that begin at 0, 6, 12, 18, 24."""
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     for n in range(30):
         world.append(idempotent(7, n, size=40))
     world.log.close(True)
@@ -35,12 +35,12 @@ def name(offset: int, kind: str) -> str:
     return f"{offset:020d}.{kind}"
 
 
-def put(world: World, file_name: str, data: bytes = b"x") -> None:
+def put(world: LogWorld, file_name: str, data: bytes = b"x") -> None:
     world.files.open(DIRECTORY / file_name, create=True).append_v([data])
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_deleted_and_cleaned_files_are_removed(world: World, clean: bool) -> None:
+def test_deleted_and_cleaned_files_are_removed(world: LogWorld, clean: bool) -> None:
     for kind in (
         "log.deleted",
         "index.deleted",
@@ -66,16 +66,16 @@ def test_deleted_and_cleaned_files_are_removed(world: World, clean: bool) -> Non
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_indexes_without_data_are_removed(world: World, clean: bool) -> None:
+def test_indexes_without_data_are_removed(world: LogWorld, clean: bool) -> None:
     for kind in ("index", "timeindex", "txnindex"):
         put(world, name(3, kind))
     world.open(clean=clean)
     assert not [each for each in world.files.list(DIRECTORY) if each.startswith(name(3, ""))]
 
 
-def compacted(world: World) -> dict[str, bytes]:
+def compacted(world: LogWorld) -> dict[str, bytes]:
     """Files of a segment with offsets 6 to 17, as the log cleaner makes it of two."""
-    other = World(dataclasses.replace(CONFIG, internal_segment_bytes=5000))
+    other = LogWorld(dataclasses.replace(CONFIG, internal_segment_bytes=5000))
     for n in range(18):
         other.append(idempotent(7, n, size=40))
     other.log.truncate_fully_and_start_at(6)
@@ -90,7 +90,7 @@ def compacted(world: World) -> dict[str, bytes]:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("renamed", [(), ("log",), ("log", "index"), ("log", "index", "timeindex")])
 def test_complete_swap_replaces_old_segments(
-    world: World, clean: bool, renamed: tuple[str, ...]
+    world: LogWorld, clean: bool, renamed: tuple[str, ...]
 ) -> None:
     for kind, data in compacted(world).items():
         if kind in renamed:
@@ -112,7 +112,7 @@ def test_complete_swap_replaces_old_segments(
     check_indexes(world)
 
 
-def test_incomplete_swap_is_discarded(world: World) -> None:
+def test_incomplete_swap_is_discarded(world: LogWorld) -> None:
     for kind, data in compacted(world).items():
         put(world, name(6, f"{kind}.swap"), data)
     put(world, name(0, "log.cleaned"), b"half")
@@ -125,7 +125,7 @@ def test_incomplete_swap_is_discarded(world: World) -> None:
 def test_swap_without_records_replaces_segment_at_its_offset(clean: bool) -> None:
     """All its records were compacted away. Its transaction index may list transactions whose
     markers are gone too, so readers would treat later committed records as aborted."""
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     world.append(idempotent(7, 0, transactional=True))
     world.coordinate(marker(7, commit=False))
     world.log.roll()
@@ -143,7 +143,7 @@ def test_swap_without_records_replaces_segment_at_its_offset(clean: bool) -> Non
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_invalid_names_do_not_affect_swap(world: World, clean: bool) -> None:
+def test_invalid_names_do_not_affect_swap(world: LogWorld, clean: bool) -> None:
     """The old segments are removed already: discarding the swap would lose records."""
     for kind, data in compacted(world).items():
         put(world, name(6, f"{kind}.swap"), data)
@@ -160,7 +160,7 @@ def test_invalid_names_do_not_affect_swap(world: World, clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_swap_replaces_only_segments_within_its_offsets(world: World, clean: bool) -> None:
+def test_swap_replaces_only_segments_within_its_offsets(world: LogWorld, clean: bool) -> None:
     for offset in (0, 24):
         put(world, name(offset, "log.swap"), world.files.read(DIRECTORY / name(offset, "log")))
     log = world.open(clean=clean)
@@ -168,7 +168,7 @@ def test_swap_replaces_only_segments_within_its_offsets(world: World, clean: boo
     assert offsets_in(log) == list(range(30))
 
 
-def test_snapshots_without_segment_are_removed_except_latest(world: World) -> None:
+def test_snapshots_without_segment_are_removed_except_latest(world: LogWorld) -> None:
     for offset in (3, 29):
         world.files.rename(
             DIRECTORY / name(offset + 3 if offset == 3 else 30, "snapshot"),

@@ -20,7 +20,7 @@ from odradek.storage.log.partition_log import LogRead
 from tests.support.partition_logs import (
     FOREVER,
     NOW_MS,
-    World,
+    LogWorld,
     batch,
     check_indexes,
     idempotent,
@@ -46,13 +46,13 @@ class Written:
 
 
 class LogModel(RuleBasedStateMachine):
-    world: World
+    world: LogWorld
 
     @initialize(
         segment_bytes=st.sampled_from([450, 900, 3000]), interval=st.sampled_from([0, 100, 400])
     )
     def begin(self, segment_bytes: int, interval: int) -> None:
-        self.world = World(
+        self.world = LogWorld(
             dataclasses.replace(
                 FOREVER, internal_segment_bytes=segment_bytes, index_interval_bytes=interval
             )

@@ -18,7 +18,7 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from tests.support.partition_logs import (
     NOW_MS,
-    World,
+    LogWorld,
     batch,
     idempotent,
     marker,
@@ -29,14 +29,14 @@ from tests.support.partition_logs import (
 SMALL = LogConfig(internal_segment_bytes=400, index_interval_bytes=100)
 
 
-def values(world: World) -> list[bytes]:
+def values(world: LogWorld) -> list[bytes]:
     return [record.value or b"" for record in records_in(world.log)]
 
 
 def test_acknowledged_batches_are_in_log_and_refused_ones_are_not() -> None:
     passes, failed, refused = 0, 1, 0
     while failed:
-        world = World(config=SMALL)
+        world = LogWorld(config=SMALL)
         fault = world.disk.fail("*", errno.EMFILE, passes=passes, times=1)
         written: list[bytes] = []
         for number in range(20):
@@ -60,7 +60,7 @@ def test_first_append_after_clean_start_completes_or_fails(follows: bool) -> Non
     """Loading the producer state needs another file."""
     passes, failed, refused = 0, 1, 0
     while failed:
-        world = World(config=SMALL)
+        world = LogWorld(config=SMALL)
         world.append(idempotent(7, 0))
         world.reopen(clean=True)
         fault = world.disk.fail("*", errno.EMFILE, passes=passes, times=1)
@@ -88,7 +88,7 @@ def test_first_append_after_clean_start_completes_or_fails(follows: bool) -> Non
 @pytest.mark.parametrize("restart", ["kill", "reopen"])
 def test_failed_transaction_index_append_takes_log_offline(restart: str) -> None:
     """The marker is written and its index entry is required, so nothing may be appended after it."""
-    world = World(config=SMALL)
+    world = LogWorld(config=SMALL)
     world.append(idempotent(9, 0, transactional=True))
     world.disk.fail("*.txnindex", errno.EMFILE)
     with pytest.raises(LogFailed):
@@ -119,7 +119,7 @@ def test_truncation_completes_or_fails_or_takes_log_offline(
     """After a partial truncation, the log would assign offsets that later segments have too."""
     passes, failed, refused, lost = 0, 1, 0, 0
     while failed:
-        world = World(config=SMALL)
+        world = LogWorld(config=SMALL)
         for number in range(30):
             world.append(idempotent(7, number, size=40), epoch=number // 7)
         world.flush()
@@ -157,7 +157,7 @@ def test_truncation_completes_or_fails_or_takes_log_offline(
 def test_failed_checkpoint_of_lowered_recovery_point_is_retried() -> None:
     """Otherwise records appended after the truncation would be trusted, although they were never
     synced."""
-    world = World(config=SMALL)
+    world = LogWorld(config=SMALL)
     for _ in range(30):
         world.append()
     world.flush()
@@ -180,7 +180,7 @@ def test_expired_segment_stays_in_log_until_renamed() -> None:
     first, the next start would load it together with later appends at its offsets."""
     passes, failed = 0, 1
     while failed:
-        world = World(config=SMALL)
+        world = LogWorld(config=SMALL)
         for number in range(30):
             world.append(idempotent(7, number, size=40))
         log = world.log
@@ -204,7 +204,7 @@ def test_expired_segment_stays_in_log_until_renamed() -> None:
 
 
 def test_failed_undo_of_segment_rename_raises_eio() -> None:
-    world = World(config=SMALL)
+    world = LogWorld(config=SMALL)
     world.append()
     world.log.roll()
     world.log.advance_high_watermark(1)

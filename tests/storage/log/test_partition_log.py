@@ -39,7 +39,7 @@ from tests.support.partition_logs import (
     FOREVER,
     NOW_MS,
     TOPIC_ID,
-    World,
+    LogWorld,
     batch,
     check_indexes,
     idempotent,
@@ -62,11 +62,11 @@ def small(segment_bytes: int = 400, **more: object) -> LogConfig:
 
 
 @pytest.fixture
-def world() -> World:
-    return World(small())
+def world() -> LogWorld:
+    return LogWorld(small())
 
 
-def names(world: World) -> list[str]:
+def names(world: LogWorld) -> list[str]:
     """File names without leading zeros."""
     return [re.sub(r"^0+(?=\d)", "", name) for name in world.names()]
 
@@ -74,7 +74,7 @@ def names(world: World) -> list[str]:
 # Appending
 
 
-def test_append_assigns_offsets_and_leader_epoch_in_place(world: World) -> None:
+def test_append_assigns_offsets_and_leader_epoch_in_place(world: LogWorld) -> None:
     data = batch(3)
     assert world.append(data, epoch=4) == AppendResult(0, 2, -1, 0, False, len(data), data)
     second = batch(2)
@@ -91,12 +91,12 @@ def test_append_assigns_offsets_and_leader_epoch_in_place(world: World) -> None:
     assert world.log.epochs.end_offset_for(4) == EpochEnd(4, 3)
 
 
-def test_append_returns_log_append_time(world: World) -> None:
+def test_append_returns_log_append_time(world: LogWorld) -> None:
     world.log.update_config(small(message_timestamp_type="LogAppendTime"))
     assert world.append().log_append_time_ms == NOW_MS
 
 
-def test_duplicate_batch_returns_offsets_of_first_append(world: World) -> None:
+def test_duplicate_batch_returns_offsets_of_first_append(world: LogWorld) -> None:
     world.append()
     world.append(idempotent(7, 0, 2))
     world.append(idempotent(7, 2, 3))
@@ -107,8 +107,8 @@ def test_duplicate_batch_returns_offsets_of_first_append(world: World) -> None:
     assert world.log.end_offset == 6
 
 
-def test_follower_appends_leader_batches_unchanged(world: World) -> None:
-    leader = World(small(100_000))
+def test_follower_appends_leader_batches_unchanged(world: LogWorld) -> None:
+    leader = LogWorld(small(100_000))
     for n in range(6):
         leader.append(idempotent(7, n * 2, 2), epoch=n // 3)
     read = leader.log.read(0, 100_000, limit=12)
@@ -130,7 +130,7 @@ def test_follower_appends_leader_batches_unchanged(world: World) -> None:
     check_indexes(world)
 
 
-def test_follower_appends_batches_with_offset_gaps(world: World) -> None:
+def test_follower_appends_batches_with_offset_gaps(world: LogWorld) -> None:
     """Compaction on the leader leaves them."""
     for offset in (0, 5, 11, 500, 2**31 + 600):
         found = Batch(batch(2))
@@ -142,7 +142,7 @@ def test_follower_appends_batches_with_offset_gaps(world: World) -> None:
     assert offsets_in(world.log, 13) == [500, 501, 2**31 + 600, 2**31 + 601]
 
 
-def test_raft_leader_append_keeps_offsets_and_epochs(world: World) -> None:
+def test_raft_leader_append_keeps_offsets_and_epochs(world: LogWorld) -> None:
     first, second = Batch(batch(2)), Batch(batch(1))
     first.stamp(0, 3)
     second.stamp(2, 3)
@@ -154,7 +154,7 @@ def test_raft_leader_append_keeps_offsets_and_epochs(world: World) -> None:
 # Reading
 
 
-def test_read_is_limited_to_max_bytes_except_first_batch(world: World) -> None:
+def test_read_is_limited_to_max_bytes_except_first_batch(world: LogWorld) -> None:
     sizes = [len(batch(1)), len(batch(2)), len(batch(3))]
     for count in (1, 2, 3):
         world.append(batch(count))
@@ -178,7 +178,7 @@ def test_read_is_limited_to_max_bytes_except_first_batch(world: World) -> None:
     assert log.read(0, sizes[0], limit=6, at_least_one=False).slice == least.slice
 
 
-def test_read_returns_nothing_at_or_past_limit(world: World) -> None:
+def test_read_returns_nothing_at_or_past_limit(world: LogWorld) -> None:
     for count in (1, 2, 3):
         world.append(batch(count))
     for limit, size in [(0, 0), (1, len(batch(1))), (3, len(batch(1)) + len(batch(2)))]:
@@ -189,7 +189,7 @@ def test_read_returns_nothing_at_or_past_limit(world: World) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 7])
-def test_read_out_of_range_raises(world: World, offset: int) -> None:
+def test_read_out_of_range_raises(world: LogWorld, offset: int) -> None:
     for _ in range(6):
         world.append()
     world.log.advance_high_watermark(6)
@@ -199,7 +199,7 @@ def test_read_out_of_range_raises(world: World, offset: int) -> None:
     assert offsets_in(world.log, 2) == [2, 3, 4, 5]
 
 
-def test_nowait_read_of_uncached_headers_raises_would_block(world: World) -> None:
+def test_nowait_read_of_uncached_headers_raises_would_block(world: LogWorld) -> None:
     for _ in range(12):
         world.append()
     world.reopen()
@@ -212,7 +212,7 @@ def test_nowait_read_of_uncached_headers_raises_would_block(world: World) -> Non
     assert world.log.read(0, 100, limit=12, nowait=True).slice is not None
 
 
-def test_read_finds_batch_of_every_offset(world: World) -> None:
+def test_read_finds_batch_of_every_offset(world: LogWorld) -> None:
     rng = random.Random(3)
     world.log.update_config(small(5000))
     while world.log.end_offset < 400:
@@ -234,7 +234,7 @@ def test_read_finds_batch_of_every_offset(world: World) -> None:
 # Rolling, flushing
 
 
-def test_segments_roll_by_size_and_indexes_are_trimmed(world: World) -> None:
+def test_segments_roll_by_size_and_indexes_are_trimmed(world: LogWorld) -> None:
     for _ in range(10):
         world.append(batch(size=60))
     log = world.log
@@ -251,7 +251,7 @@ def test_segments_roll_by_size_and_indexes_are_trimmed(world: World) -> None:
     check_indexes(world)
 
 
-def test_roll_has_no_effect_on_empty_segment(world: World) -> None:
+def test_roll_has_no_effect_on_empty_segment(world: LogWorld) -> None:
     world.append()
     world.log.roll()
     world.log.roll()
@@ -261,7 +261,7 @@ def test_roll_has_no_effect_on_empty_segment(world: World) -> None:
 
 
 def test_roll_jitter_differs_per_segment() -> None:
-    world = World(small(segment_jitter_ms=50, segment_ms=100))
+    world = LogWorld(small(segment_jitter_ms=50, segment_ms=100))
     log = PartitionLog.open(
         LogEnvironment(world.files, world.clock, SeededEntropy(random.Random(1))),
         Path("/logs/j-0"),
@@ -281,7 +281,7 @@ def test_roll_jitter_differs_per_segment() -> None:
     assert len(log.segments) == 2
 
 
-def test_flush_advances_recovery_point_with_minimal_syncs(world: World) -> None:
+def test_flush_advances_recovery_point_with_minimal_syncs(world: LogWorld) -> None:
     for _ in range(5):
         world.append(batch(size=60))
     world.log.flush(up_to=3)
@@ -298,7 +298,7 @@ def test_flush_advances_recovery_point_with_minimal_syncs(world: World) -> None:
 
 
 def test_flush_messages_requests_flush_without_sync_on_loop() -> None:
-    world = World(small(flush_messages=3))
+    world = LogWorld(small(flush_messages=3))
     syncs = world.files.syncs
     for is_due in (False, False, True, True):
         world.append()
@@ -312,7 +312,7 @@ def test_flush_messages_requests_flush_without_sync_on_loop() -> None:
 # High watermark, transactions
 
 
-def test_high_watermark_increases_up_to_log_end(world: World) -> None:
+def test_high_watermark_increases_up_to_log_end(world: LogWorld) -> None:
     world.append(batch(5))
     assert world.log.advance_high_watermark(3)
     assert not world.log.advance_high_watermark(2)
@@ -322,7 +322,7 @@ def test_high_watermark_increases_up_to_log_end(world: World) -> None:
     assert world.log.high_watermark == 5
 
 
-def test_last_stable_offset_and_aborted_transactions(world: World) -> None:
+def test_last_stable_offset_and_aborted_transactions(world: LogWorld) -> None:
     world.append()
     world.append(idempotent(7, 0, 2, transactional=True))
     world.append()
@@ -347,7 +347,7 @@ def test_last_stable_offset_and_aborted_transactions(world: World) -> None:
         assert entry.coordinator_epoch == 0
 
 
-def test_aborted_transactions_are_in_the_segment_of_their_marker(world: World) -> None:
+def test_aborted_transactions_are_in_the_segment_of_their_marker(world: LogWorld) -> None:
     world.append(idempotent(7, 0, transactional=True))
     for _ in range(12):
         world.append()
@@ -357,7 +357,7 @@ def test_aborted_transactions_are_in_the_segment_of_their_marker(world: World) -
     assert [name for name in names(world) if name.endswith("txnindex")] == ["12.txnindex"]
 
 
-def test_open_transaction_survives_restarts(world: World) -> None:
+def test_open_transaction_survives_restarts(world: LogWorld) -> None:
     world.append()
     world.append(idempotent(7, 0, transactional=True))
     for clean in (True, False):
@@ -366,7 +366,7 @@ def test_open_transaction_survives_restarts(world: World) -> None:
         assert world.log.last_stable_offset == 1
 
 
-def test_read_upper_bound_from_offset_index(world: World) -> None:
+def test_read_upper_bound_from_offset_index(world: LogWorld) -> None:
     for _ in range(20):
         world.append()
     for offset in range(20):
@@ -379,7 +379,7 @@ def test_read_upper_bound_from_offset_index(world: World) -> None:
 def test_sequential_read_equals_first_lookup() -> None:
     """The last located batch is remembered; appends, a truncation and other readers run in
     between."""
-    world = World(small(3000))
+    world = LogWorld(small(3000))
     first_offsets: list[int] = []
 
     def append(count: int) -> None:
@@ -409,7 +409,7 @@ def test_sequential_read_equals_first_lookup() -> None:
     check(range(end // 3, world.log.end_offset))
 
 
-def test_aborted_transactions_of_read(world: World) -> None:
+def test_aborted_transactions_of_read(world: LogWorld) -> None:
     for _ in range(6):
         world.append()
     log = world.reopen()
@@ -425,7 +425,7 @@ def test_aborted_transactions_of_read(world: World) -> None:
 
 
 def test_first_record_at_or_after_timestamp() -> None:
-    world = World(small(2000))
+    world = LogWorld(small(2000))
     times = [100, 300, 200, 500, 400, 600, 900, 700, 800, 1000]
     for n in range(0, 10, 2):
         world.append(batch(2, timestamps=times[n : n + 2]), epoch=n)
@@ -442,7 +442,7 @@ def test_first_record_at_or_after_timestamp() -> None:
     assert world.log.find_timestamp(50) == TimestampAndOffset(400, 4, 4)
 
 
-def test_timestamp_lookup_across_segments_and_restarts(world: World) -> None:
+def test_timestamp_lookup_across_segments_and_restarts(world: LogWorld) -> None:
     rng = random.Random(5)
     times = [rng.randint(0, 10_000) for _ in range(60)]
     for time in times:
@@ -460,7 +460,7 @@ def test_timestamp_lookup_across_segments_and_restarts(world: World) -> None:
         assert (largest.timestamp, largest.offset) == (max(times), times.index(max(times)))
 
 
-def test_timestamp_lookup_decodes_batch_up_to_found_record(world: World) -> None:
+def test_timestamp_lookup_decodes_batch_up_to_found_record(world: LogWorld) -> None:
     """A million records after it cost neither time nor memory."""
     data = batch(3, timestamps=[100, 200, 300])
     data[-1] = 0x7F  # the last record does not have that many headers
@@ -471,7 +471,7 @@ def test_timestamp_lookup_decodes_batch_up_to_found_record(world: World) -> None
         world.log.find_timestamp(250)
 
 
-def test_timestamp_lookup_without_timestamps(world: World) -> None:
+def test_timestamp_lookup_without_timestamps(world: LogWorld) -> None:
     world.append(batch(timestamps=-1))
     assert world.log.max_timestamp() is None
     assert world.log.find_timestamp(0) is None
@@ -480,7 +480,7 @@ def test_timestamp_lookup_without_timestamps(world: World) -> None:
 # Retention
 
 
-def test_expired_segments_are_renamed_then_unlinked(world: World) -> None:
+def test_expired_segments_are_renamed_then_unlinked(world: LogWorld) -> None:
     for _ in range(10):
         world.append(batch(size=60))
     log = world.log
@@ -498,7 +498,7 @@ def test_expired_segments_are_renamed_then_unlinked(world: World) -> None:
         log.read(5, 100, limit=10)
 
 
-def test_log_continues_after_all_records_expired(world: World) -> None:
+def test_log_continues_after_all_records_expired(world: LogWorld) -> None:
     for _ in range(5):
         world.append(batch(size=60), epoch=3)
     log = world.log
@@ -513,7 +513,7 @@ def test_log_continues_after_all_records_expired(world: World) -> None:
     assert offsets_in(world.log, 5) == [5]
 
 
-def test_slice_of_deleted_segment_is_readable(world: World) -> None:
+def test_slice_of_deleted_segment_is_readable(world: LogWorld) -> None:
     for _ in range(5):
         world.append(batch(size=60))
     read = world.log.read(0, 1000, limit=5)
@@ -528,7 +528,7 @@ def test_slice_of_deleted_segment_is_readable(world: World) -> None:
     read.slice.file.unpin()
 
 
-def test_delete_records_removes_whole_segments(world: World) -> None:
+def test_delete_records_removes_whole_segments(world: LogWorld) -> None:
     for _ in range(10):
         world.append(batch(size=60))
     world.log.advance_high_watermark(10)
@@ -545,7 +545,7 @@ def test_delete_records_removes_whole_segments(world: World) -> None:
 # Opening and closing
 
 
-def test_new_log_creates_directory_and_first_files(world: World) -> None:
+def test_new_log_creates_directory_and_first_files(world: LogWorld) -> None:
     assert world.names() == [
         "00000000000000000000.index",
         "00000000000000000000.log",
@@ -557,7 +557,7 @@ def test_new_log_creates_directory_and_first_files(world: World) -> None:
     )
 
 
-def test_topic_id_is_kept_and_another_is_refused(world: World) -> None:
+def test_topic_id_is_kept_and_another_is_refused(world: LogWorld) -> None:
     world.log.close(True)
     again = world.open(clean=True)
     assert again.topic_id == TOPIC_ID
@@ -569,7 +569,7 @@ def test_topic_id_is_kept_and_another_is_refused(world: World) -> None:
         world.open(clean=True)
 
 
-def test_cleanly_closed_log_is_not_scanned(world: World) -> None:
+def test_cleanly_closed_log_is_not_scanned(world: LogWorld) -> None:
     for _ in range(4):
         world.append(idempotent(7, world.log.end_offset), epoch=2)
     world.reopen()
@@ -585,7 +585,7 @@ def test_cleanly_closed_log_is_not_scanned(world: World) -> None:
 
 def test_indexes_are_independent_of_restarts() -> None:
     rng = random.Random(9)
-    restarting, running = World(small(1500)), World(small(1500))
+    restarting, running = LogWorld(small(1500)), LogWorld(small(1500))
     for _ in range(60):
         size, time = rng.randint(0, 90), rng.randint(0, 500)
         for world in (restarting, running):
@@ -598,7 +598,7 @@ def test_indexes_are_independent_of_restarts() -> None:
 
 
 def test_batches_appended_together_write_each_index_once() -> None:
-    world = World()
+    world = LogWorld()
     written: list[str] = []
     world.disk.check = lambda operation, path: written.append(  # type: ignore[method-assign]
         f"{operation} {Path(path).suffix}"
@@ -612,7 +612,7 @@ def test_batches_appended_together_write_each_index_once() -> None:
     check_indexes(world)
 
 
-def test_opening_cleanly_closed_log_opens_only_last_files(world: World) -> None:
+def test_opening_cleanly_closed_log_opens_only_last_files(world: LogWorld) -> None:
     for _ in range(30):
         world.append(batch(size=60))
     world.log.close(True)
@@ -629,7 +629,7 @@ def test_opening_cleanly_closed_log_opens_only_last_files(world: World) -> None:
     assert segments == {"27"}
 
 
-def test_unchanged_log_is_closed_without_write(world: World) -> None:
+def test_unchanged_log_is_closed_without_write(world: LogWorld) -> None:
     world.append()
     world.reopen()
     before = world.disk.fingerprint()
@@ -637,7 +637,7 @@ def test_unchanged_log_is_closed_without_write(world: World) -> None:
     assert world.disk.fingerprint() == before
 
 
-def test_closed_log_refuses_every_call(world: World) -> None:
+def test_closed_log_refuses_every_call(world: LogWorld) -> None:
     log = world.log
     log.close(True)
     calls = [
@@ -660,7 +660,7 @@ def test_closed_log_refuses_every_call(world: World) -> None:
     assert all(raises_offline(call) for call in calls)
 
 
-def test_renamed_directory_keeps_open_files(world: World) -> None:
+def test_renamed_directory_keeps_open_files(world: LogWorld) -> None:
     for _ in range(5):
         world.append(batch(size=60))
     world.log.advance_high_watermark(5)
@@ -678,7 +678,7 @@ def test_renamed_directory_keeps_open_files(world: World) -> None:
     assert raises_offline(lambda: world.log.read(0, 1, limit=1))
 
 
-def test_failed_log_stays_offline(world: World) -> None:
+def test_failed_log_stays_offline(world: LogWorld) -> None:
     world.append()
     world.log.fail(OSError(5, "the directory failed"))
     with pytest.raises(LogFailed, match="the directory failed"):
@@ -688,7 +688,7 @@ def test_failed_log_stays_offline(world: World) -> None:
     assert world.failures == []
 
 
-def test_idle_producers_expire(world: World) -> None:
+def test_idle_producers_expire(world: LogWorld) -> None:
     world.append(idempotent(7, 0))
     assert world.log.expire_producers(NOW_MS + 86_400_000) == 1
     assert world.log.producers.get(7) is None

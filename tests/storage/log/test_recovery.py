@@ -19,7 +19,7 @@ from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     NOW_MS,
-    World,
+    LogWorld,
     batch,
     check_indexes,
     idempotent,
@@ -35,16 +35,16 @@ UNCHECKED_BYTES = 16
 """At a batch's start: base offset and leader epoch lie outside its CRC (and the length between)."""
 
 
-def filled(config: LogConfig = CONFIG) -> World:
+def filled(config: LogConfig = CONFIG) -> LogWorld:
     """A log with offsets 0 to 29, in segments that begin at 0, 6, 12, 18, 24."""
-    world = World(config)
+    world = LogWorld(config)
     for n in range(30):
         world.append(idempotent(7, n, size=40, timestamps=NOW_MS - n), epoch=n // 10)
     return world
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> LogWorld:
     return filled()
 
 
@@ -52,22 +52,22 @@ def path(offset: int, kind: str) -> Path:
     return DIRECTORY / f"{offset:020d}.{kind}"
 
 
-def spoil(world: World, where: Path, at: int) -> None:
+def spoil(world: LogWorld, where: Path, at: int) -> None:
     file = world.files.open(where, write=True)
     byte = file.read_at(at % file.size, 1)
     file.write_at(at % file.size, bytes([byte[0] ^ 0x55]))
 
 
-def cut(world: World, where: Path, size: int) -> None:
+def cut(world: LogWorld, where: Path, size: int) -> None:
     world.files.open(where, write=True).truncate(size)
 
 
-def test_batch_size_matches_constants_of_tests(world: World) -> None:
+def test_batch_size_matches_constants_of_tests(world: LogWorld) -> None:
     assert {len(each.view) for each in read_batches(world.log, 0, 30)} == {BATCH_BYTES}
 
 
 @pytest.mark.parametrize("point", [0, 1, 6, 9, 17, 18, 24, 27, 30])
-def test_killed_process_loses_no_records(world: World, point: int) -> None:
+def test_killed_process_loses_no_records(world: LogWorld, point: int) -> None:
     before = records_in(world.log)
     world.log.flush(up_to=point)
     world.recovery_point = world.log.recovery_point
@@ -82,7 +82,7 @@ def test_killed_process_loses_no_records(world: World, point: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 50, 60, 61, 114, 115, 116, 300])
-def test_incomplete_batch_at_end_is_truncated(world: World, lost: int) -> None:
+def test_incomplete_batch_at_end_is_truncated(world: LogWorld, lost: int) -> None:
     size = world.files.file_size(path(24, "log"))
     each = size // 6
     cut(world, path(24, "log"), size - lost)
@@ -94,7 +94,7 @@ def test_incomplete_batch_at_end_is_truncated(world: World, lost: int) -> None:
     assert world.append(idempotent(7, left)).first_offset == left
 
 
-def test_invalid_crc_truncates_segment_and_removes_later_segments(world: World) -> None:
+def test_invalid_crc_truncates_segment_and_removes_later_segments(world: LogWorld) -> None:
     spoil(world, path(12, "log"), BATCH_BYTES * 3 - 1)
     log = world.kill()
     assert log.end_offset == 14
@@ -106,7 +106,7 @@ def test_invalid_crc_truncates_segment_and_removes_later_segments(world: World) 
     check_indexes(world)
 
 
-def test_data_below_recovery_point_is_trusted(world: World) -> None:
+def test_data_below_recovery_point_is_trusted(world: LogWorld) -> None:
     world.flush()
     spoil(world, path(12, "log"), 100)
     spoil(world, path(24, "log"), 100)
@@ -114,7 +114,7 @@ def test_data_below_recovery_point_is_trusted(world: World) -> None:
 
 
 def test_corrupt_end_of_sealed_segment_is_readable_up_to_corruption(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: LogWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.log.close(True)
     cut(world, path(12, "log"), 2 * BATCH_BYTES + 50)
@@ -129,7 +129,7 @@ def test_corrupt_end_of_sealed_segment_is_readable_up_to_corruption(
     assert told.startswith(f"corruption found in segment {path(12, 'log')}, its index ends there: ")
 
 
-def test_only_data_past_recovery_point_is_read(world: World) -> None:
+def test_only_data_past_recovery_point_is_read(world: LogWorld) -> None:
     world.log.flush(up_to=18)
     world.recovery_point = 18
     read: set[str] = set()
@@ -149,7 +149,7 @@ def test_only_data_past_recovery_point_is_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_lost_end_of_segment_removes_later_segments(world: World, policy: str) -> None:
+def test_lost_end_of_segment_removes_later_segments(world: LogWorld, policy: str) -> None:
     """The end of one segment was not written to the disk, but the next segment was."""
     world.config = dataclasses.replace(CONFIG, cleanup_policy=(policy,))
     each = world.files.file_size(path(18, "log")) // 6
@@ -163,7 +163,7 @@ def test_lost_end_of_segment_removes_later_segments(world: World, policy: str) -
 @pytest.mark.parametrize("known", ["recovery_point", "accepted_gaps_end"])
 @pytest.mark.parametrize(("up_to", "is_loss"), [(23, True), (24, False), (30, False)])
 def test_gap_below_accepted_gaps_end_is_no_loss(
-    world: World, known: str, up_to: int, is_loss: bool
+    world: LogWorld, known: str, up_to: int, is_loss: bool
 ) -> None:
     world.log.close(False)
     each = world.files.file_size(path(18, "log")) // 6
@@ -178,7 +178,7 @@ def test_gap_below_accepted_gaps_end_is_no_loss(
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "garbage"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_indexes_are_rebuilt(
-    world: World, kind: str, offset: int, damage: str, clean: bool
+    world: LogWorld, kind: str, offset: int, damage: str, clean: bool
 ) -> None:
     world.log.close(True)
     where = path(offset, kind)
@@ -207,7 +207,7 @@ def test_indexes_are_rebuilt(
 
 
 @pytest.mark.parametrize("damage", ["missing", "spoiled"])
-def test_corrupt_index_is_rebuilt_off_the_loop(world: World, damage: str) -> None:
+def test_corrupt_index_is_rebuilt_off_the_loop(world: LogWorld, damage: str) -> None:
     world.log.close(True)
     if damage == "missing":
         world.files.remove(path(0, "index"))
@@ -221,7 +221,7 @@ def test_corrupt_index_is_rebuilt_off_the_loop(world: World, damage: str) -> Non
         assert log.read(1, 100, limit=30, nowait=True).base_offset == 1
 
 
-def test_producer_state_is_loaded_from_latest_valid_snapshot(world: World) -> None:
+def test_producer_state_is_loaded_from_latest_valid_snapshot(world: LogWorld) -> None:
     spoil(world, path(24, "snapshot"), 20)
     world.flush()
     log = world.kill()
@@ -230,7 +230,7 @@ def test_producer_state_is_loaded_from_latest_valid_snapshot(world: World) -> No
     assert [kept.last_offset for kept in entry.batches] == [25, 26, 27, 28, 29]
 
 
-def test_producer_state_without_snapshots_is_rebuilt_from_log(world: World) -> None:
+def test_producer_state_without_snapshots_is_rebuilt_from_log(world: LogWorld) -> None:
     world.flush()
     for name in world.names():
         if name.endswith("snapshot"):
@@ -240,7 +240,7 @@ def test_producer_state_without_snapshots_is_rebuilt_from_log(world: World) -> N
     assert log.producers.map_end == 30
 
 
-def test_transactions_across_recovery_point_are_recovered(world: World) -> None:
+def test_transactions_across_recovery_point_are_recovered(world: LogWorld) -> None:
     world.append(idempotent(8, 0, transactional=True))
     world.append(idempotent(9, 0, transactional=True))
     world.flush()
@@ -252,20 +252,20 @@ def test_transactions_across_recovery_point_are_recovered(world: World) -> None:
     assert log.last_stable_offset == 31
 
 
-def test_corrupt_leader_epoch_checkpoint_is_rebuilt_from_batches(world: World) -> None:
+def test_corrupt_leader_epoch_checkpoint_is_rebuilt_from_batches(world: LogWorld) -> None:
     world.log.close(True)
     world.files.write_new(DIRECTORY / "leader-epoch-checkpoint", b"0\nnonsense")
     assert world.open(clean=False).epochs.entries == tuple(EpochStart(n, n * 10) for n in range(3))
 
 
-def test_wrong_clean_shutdown_file_is_detected(world: World) -> None:
+def test_wrong_clean_shutdown_file_is_detected(world: LogWorld) -> None:
     world.log.close(True)
     cut(world, path(24, "log"), world.files.file_size(path(24, "log")) - 1)
     log = world.open(clean=True)
     assert log.end_offset == 29
 
 
-def test_log_without_files_starts_at_checkpointed_log_start(world: World) -> None:
+def test_log_without_files_starts_at_checkpointed_log_start(world: LogWorld) -> None:
     world.log.close(True)
     for name in world.names():
         if not name.endswith("metadata"):
@@ -275,7 +275,7 @@ def test_log_without_files_starts_at_checkpointed_log_start(world: World) -> Non
     assert (log.log_start_offset, log.end_offset) == (12, 12)
 
 
-def test_log_that_ends_before_its_start_is_deleted(world: World) -> None:
+def test_log_that_ends_before_its_start_is_deleted(world: LogWorld) -> None:
     world.log.close(True)
     world.log_start_offset = 77
     for clean in (True, False):
@@ -285,7 +285,7 @@ def test_log_that_ends_before_its_start_is_deleted(world: World) -> None:
         log.close(clean)
 
 
-def test_second_recovery_changes_nothing(world: World) -> None:
+def test_second_recovery_changes_nothing(world: LogWorld) -> None:
     cut(world, path(12, "log"), 300)
     world.kill()
     first = {name: world.files.read(DIRECTORY / name) for name in world.names()}
@@ -293,7 +293,7 @@ def test_second_recovery_changes_nothing(world: World) -> None:
     assert {name: world.files.read(DIRECTORY / name) for name in world.names()} == first
 
 
-def test_segment_of_random_bytes_is_truncated_to_empty(world: World) -> None:
+def test_segment_of_random_bytes_is_truncated_to_empty(world: LogWorld) -> None:
     file = world.files.open(path(24, "log"), write=True)
     size = file.size
     file.write_at(0, bytes(size))
@@ -344,16 +344,16 @@ def test_any_file_change_leaves_prefix_of_log(data: st.DataObject) -> None:
     assert world.append(batch(), epoch=9).first_offset == end
 
 
-def replicated(*offsets: int, config: LogConfig = CONFIG) -> World:
+def replicated(*offsets: int, config: LogConfig = CONFIG) -> LogWorld:
     """A follower's log with two records at each of these offsets, like the log of a leader that
     was compacted; the log cleaner of this node has not processed it."""
-    world = World(config)
+    world = LogWorld(config)
     for offset in offsets:
         follow(world, offset)
     return world
 
 
-def follow(world: World, offset: int) -> None:
+def follow(world: LogWorld, offset: int) -> None:
     found = Batch(batch(2, size=40))
     found.stamp(offset, 0)
     world.log.append_as_follower(found.view)
@@ -410,7 +410,7 @@ def test_log_truncated_in_gap_ends_after_last_batch(cut_to: int) -> None:
     assert before[-1] == 41
 
 
-def test_missing_segment_below_log_start_offset_is_no_loss(world: World) -> None:
+def test_missing_segment_below_log_start_offset_is_no_loss(world: LogWorld) -> None:
     world.log.advance_high_watermark(30)
     world.log.advance_log_start(18, "DeleteRecords")
     world.log_start_offset = 18

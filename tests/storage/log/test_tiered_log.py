@@ -16,7 +16,7 @@ from odradek.storage.tiered.copy_candidates import list_candidate_segments, open
 from tests.support.partition_logs import (
     FOREVER,
     NOW_MS,
-    World,
+    LogWorld,
     batch,
     idempotent,
     marker,
@@ -30,9 +30,9 @@ KEEPS_ONE = dataclasses.replace(TIERED, local_retention_bytes=1)
 """The active segment stays as it is."""
 
 
-def filled(config: object = TIERED, count: int = 12) -> World:
+def filled(config: object = TIERED, count: int = 12) -> LogWorld:
     """Segments of three batches with one record each, and a new epoch for every four batches."""
-    world = World(config)  # type: ignore[arg-type]
+    world = LogWorld(config)  # type: ignore[arg-type]
     for number in range(count):
         world.append(idempotent(7, number, timestamps=NOW_MS + number), epoch=number // 4)
     world.log.advance_high_watermark(count)
@@ -40,7 +40,7 @@ def filled(config: object = TIERED, count: int = 12) -> World:
     return world
 
 
-def expire(world: World, config: object = KEEPS_ONE, now_ms: int = NOW_MS) -> list[int]:
+def expire(world: LogWorld, config: object = KEEPS_ONE, now_ms: int = NOW_MS) -> list[int]:
     """Run retention with `config`; returns the base offsets of the remaining segments."""
     world.log.update_config(config)  # type: ignore[arg-type]
     world.log.delete_expired(now_ms)
@@ -65,7 +65,7 @@ def test_t30_segment_is_kept_until_copy_is_finished() -> None:
 
 def test_t30_segment_is_kept_until_it_is_durable_with_its_epochs() -> None:
     """T-30: otherwise the epochs of a deleted segment would be lost on this node."""
-    world = World(TIERED)
+    world = LogWorld(TIERED)
     for number in range(12):
         world.append(batch(timestamps=NOW_MS + number), epoch=number)
     world.log.advance_high_watermark(12)
@@ -237,7 +237,7 @@ def test_new_leadership_resets_highest_copied_offset() -> None:
 
 def test_t28_only_inactive_segments_below_last_stable_offset_are_copied() -> None:
     """T-28."""
-    world = World(TIERED)
+    world = LogWorld(TIERED)
     for number in range(3):
         world.append(idempotent(7, number))
     world.append(idempotent(8, 0, transactional=True))
@@ -259,7 +259,7 @@ def test_t28_only_inactive_segments_below_last_stable_offset_are_copied() -> Non
 
 def test_t21_t56_segment_is_copied_with_indexes_snapshot_and_epochs() -> None:
     """T-21, T-56."""
-    world = World(TIERED)
+    world = LogWorld(TIERED)
     for number in range(3):
         world.append(
             idempotent(7, number, transactional=True, timestamps=NOW_MS + number), epoch=number
@@ -353,7 +353,7 @@ def test_epochs_of_copy_start_at_segment_base_offset() -> None:
 def test_aborted_transactions_of_locally_deleted_read_raise() -> None:
     """The transaction index is deleted with its segment; without it, a read_committed reader
     would receive aborted records."""
-    world = World(TIERED)
+    world = LogWorld(TIERED)
     world.append(idempotent(7, 0, transactional=True))
     world.coordinate(marker(7, commit=False))
     for _ in range(6):

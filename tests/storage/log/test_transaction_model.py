@@ -11,7 +11,7 @@ import pytest
 
 from odradek.storage.errors import InvalidTransactionState
 from odradek.storage.log.transaction_index import AbortedTransaction
-from tests.support.partition_logs import FOREVER, World, batch, idempotent, marker
+from tests.support.partition_logs import FOREVER, LogWorld, batch, idempotent, marker
 
 PRODUCERS = (1, 2, 3)
 
@@ -62,7 +62,7 @@ class TransactionModel:
             internal_segment_bytes=rng.choice([300, 700, 5000]),
             index_interval_bytes=100,
         )
-        self.world = World(config)
+        self.world = LogWorld(config)
         self.written: list[Written] = []
         self.high_watermark = self.flushed = 0
         self.was_cut = False

@@ -18,7 +18,7 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.producer_state import ProducerStates
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
-from tests.support.partition_logs import World, idempotent, marker
+from tests.support.partition_logs import LogWorld, idempotent, marker
 
 P = 7
 DAY_MS = 86_400_000
@@ -150,7 +150,7 @@ def test_marker_that_keeps_epoch_invalidates_guard_of_that_epoch(
     asked: int, survives: bool
 ) -> None:
     """EndTxn before version 5, from a producer whose partitions are added by Produce requests."""
-    world = World()
+    world = LogWorld()
     guard = world.log.producers.begin_verification(P, asked, 0, adds_partitions=True, now_ms=0)
     world.coordinate(marker(P, 0, commit=False), transaction_version=0)
     late = idempotent(P, 0, producer_epoch=asked, transactional=True)

@@ -7,34 +7,34 @@ import dataclasses
 import pytest
 
 from odradek.storage.log.transaction_index import AbortedTransaction
-from tests.support.partition_logs import FOREVER, NOW_MS, World, batch, idempotent, marker
+from tests.support.partition_logs import FOREVER, NOW_MS, LogWorld, batch, idempotent, marker
 
 CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=400, file_delete_delay_ms=0)
 
 
-def begun(world: World, producer: int = 7, sequence: int = 0) -> int:
+def begun(world: LogWorld, producer: int = 7, sequence: int = 0) -> int:
     """First offset of a new transaction."""
     return world.append(idempotent(producer, sequence, transactional=True)).first_offset
 
 
-def aborted(world: World, producer: int = 7) -> int:
+def aborted(world: LogWorld, producer: int = 7) -> int:
     """Abort the transaction; returns the offset of the marker."""
     return world.coordinate(marker(producer, commit=False)).first_offset
 
 
-def filled(world: World, count: int = 20) -> None:
+def filled(world: LogWorld, count: int = 20) -> None:
     for _ in range(count):
         world.append(batch(1))
     world.log.advance_high_watermark(world.log.end_offset)
 
 
 @pytest.fixture
-def world() -> World:
-    return World(CONFIG)
+def world() -> LogWorld:
+    return LogWorld(CONFIG)
 
 
 @pytest.mark.parametrize("restart", ["no", "clean", "kill", "power cut"])
-def test_transaction_with_deleted_beginning_stays_open(world: World, restart: str) -> None:
+def test_transaction_with_deleted_beginning_stays_open(world: LogWorld, restart: str) -> None:
     begun(world)
     filled(world)
     world.flush()
@@ -59,7 +59,7 @@ def test_transaction_with_deleted_beginning_stays_open(world: World, restart: st
     assert list(log.aborted_transactions(start, end)) == [AbortedTransaction(7, 0, end, end + 1)]
 
 
-def test_aborted_transaction_is_deleted_with_segment_of_its_marker(world: World) -> None:
+def test_aborted_transaction_is_deleted_with_segment_of_its_marker(world: LogWorld) -> None:
     first = begun(world)
     end = aborted(world)
     filled(world)
@@ -78,7 +78,7 @@ def test_aborted_transaction_is_deleted_with_segment_of_its_marker(world: World)
     assert list(log.aborted_transactions(log.log_start_offset, log.end_offset)) == []
 
 
-def test_abort_of_long_transaction_is_in_segment_of_its_marker(world: World) -> None:
+def test_abort_of_long_transaction_is_in_segment_of_its_marker(world: LogWorld) -> None:
     first = begun(world)
     filled(world)
     end = aborted(world)
@@ -93,7 +93,7 @@ def test_abort_of_long_transaction_is_in_segment_of_its_marker(world: World) -> 
     assert list(log.aborted_transactions(end, end + 1)) == wanted
 
 
-def test_retention_deletes_segments_of_open_transaction(world: World) -> None:
+def test_retention_deletes_segments_of_open_transaction(world: LogWorld) -> None:
     begun(world)
     filled(world)
     log = world.log
@@ -103,7 +103,7 @@ def test_retention_deletes_segments_of_open_transaction(world: World) -> None:
     assert log.producers.has_ongoing_transaction(7, 0)
 
 
-def test_truncation_of_marker_reopens_transaction(world: World) -> None:
+def test_truncation_of_marker_reopens_transaction(world: LogWorld) -> None:
     first = begun(world)
     end = aborted(world)
     filled(world, 4)
@@ -118,7 +118,7 @@ def test_truncation_of_marker_reopens_transaction(world: World) -> None:
     assert list(log.aborted_transactions(0, log.end_offset)) == []
 
 
-def test_fully_truncated_log_has_no_transactions(world: World) -> None:
+def test_fully_truncated_log_has_no_transactions(world: LogWorld) -> None:
     begun(world)
     begun(world, 8)
     aborted(world, 8)
@@ -128,7 +128,7 @@ def test_fully_truncated_log_has_no_transactions(world: World) -> None:
     assert not world.log.producers.active
 
 
-def test_producer_with_open_transaction_does_not_expire(world: World) -> None:
+def test_producer_with_open_transaction_does_not_expire(world: LogWorld) -> None:
     begun(world)
     day_ms = 86_400_000
     assert world.log.expire_producers(NOW_MS + 3 * day_ms) == 0

@@ -15,7 +15,7 @@ from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
     NOW_MS,
-    World,
+    LogWorld,
     batch,
     check_indexes,
     idempotent,
@@ -28,23 +28,23 @@ CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=700, index_interval
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> LogWorld:
     """A log with offsets 0 to 29 and epochs 0 to 2, in six segments."""
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     for n in range(30):
         world.append(idempotent(7, n, size=40, timestamps=NOW_MS - n), epoch=n // 10)
     world.log.advance_high_watermark(25)
     return world
 
 
-def test_offsets_and_segments_match_constants_of_tests(world: World) -> None:
+def test_offsets_and_segments_match_constants_of_tests(world: LogWorld) -> None:
     assert [segment.base_offset for segment in world.log.segments] == [0, 6, 12, 18, 24]
 
 
 @pytest.mark.parametrize("offset", [29, 24, 23, 20, 18, 12, 6, 5, 1, 0])
 @pytest.mark.parametrize("closing", [None, True, False])
 def test_truncation_keeps_records_below_offset(
-    world: World, offset: int, closing: bool | None
+    world: LogWorld, offset: int, closing: bool | None
 ) -> None:
     before = records_in(world.log)
     world.flush()
@@ -69,14 +69,14 @@ def test_truncation_keeps_records_below_offset(
     assert largest.timestamp == NOW_MS + offset + 3
 
 
-def test_truncation_at_or_past_log_end_changes_nothing(world: World) -> None:
+def test_truncation_at_or_past_log_end_changes_nothing(world: LogWorld) -> None:
     world.log.assign_epoch(9, 30)
     assert not world.log.truncate_to(30)
     assert world.log.epochs.latest == 2  # epoch 9 has no records
     assert world.log.end_offset == 30
 
 
-def test_truncation_below_first_segment_deletes_all_records(world: World) -> None:
+def test_truncation_below_first_segment_deletes_all_records(world: LogWorld) -> None:
     world.log.update_config(dataclasses.replace(CONFIG, retention_bytes=1400))
     world.log.delete_expired(NOW_MS)
     assert world.log.log_start_offset > 3
@@ -85,14 +85,14 @@ def test_truncation_below_first_segment_deletes_all_records(world: World) -> Non
     assert world.append().first_offset == 3
 
 
-def test_truncation_below_log_start_offset_lowers_it(world: World) -> None:
+def test_truncation_below_log_start_offset_lowers_it(world: LogWorld) -> None:
     world.log.advance_log_start(4, "DeleteRecords")
     world.log.truncate_to(3)
     assert (world.log.log_start_offset, world.log.high_watermark) == (3, 3)
 
 
 @pytest.mark.parametrize("closing", [None, True, False])
-def test_full_truncation_starts_at_given_offset(world: World, closing: bool | None) -> None:
+def test_full_truncation_starts_at_given_offset(world: LogWorld, closing: bool | None) -> None:
     world.log.truncate_fully_and_start_at(500)
     assert (world.log.log_start_offset, world.log.end_offset) == (500, 500)
     assert (world.log.high_watermark, world.log.epochs.entries) == (500, ())
@@ -105,7 +105,7 @@ def test_full_truncation_starts_at_given_offset(world: World, closing: bool | No
         world.log.read(3, 100, limit=501)
 
 
-def test_full_truncation_at_existing_base_offset(world: World) -> None:
+def test_full_truncation_at_existing_base_offset(world: LogWorld) -> None:
     world.log.truncate_fully_and_start_at(0)
     world.append()
     assert offsets_in(world.log) == [0]
@@ -113,7 +113,7 @@ def test_full_truncation_at_existing_base_offset(world: World) -> None:
     assert offsets_in(world.log) == [0]
 
 
-def test_truncation_restores_transactions_at_offset(world: World) -> None:
+def test_truncation_restores_transactions_at_offset(world: LogWorld) -> None:
     world.append(idempotent(8, 0, transactional=True), epoch=2)
     world.coordinate(marker(8, commit=False), epoch=2)
     world.log.advance_high_watermark(32)
@@ -134,7 +134,7 @@ def sent(read: LogRead) -> list[int]:
 
 
 @pytest.mark.parametrize("cut", [20, 24, 25, 27])
-def test_pinned_slice_keeps_its_content(world: World, cut: int) -> None:
+def test_pinned_slice_keeps_its_content(world: LogWorld, cut: int) -> None:
     read = world.log.read(24, 100_000, limit=30)
     before = sent(read)
     assert before == list(range(24, 30))
@@ -152,7 +152,7 @@ def test_pinned_slice_keeps_its_content(world: World, cut: int) -> None:
     assert offsets_in(world.log) == list(range(cut + 10))
 
 
-def test_read_overtaken_by_truncation_is_repeated(world: World) -> None:
+def test_read_overtaken_by_truncation_is_repeated(world: LogWorld) -> None:
     """The truncation runs between the lookup and the pin."""
     log = world.log
     segment = log.segments[-1]
@@ -175,7 +175,7 @@ def test_read_overtaken_by_truncation_is_repeated(world: World) -> None:
 
 
 def test_random_truncations_and_appends() -> None:
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     rng = random.Random(11)
     model: list[int] = []
     pinned: list[tuple[LogRead, list[int]]] = []
@@ -204,7 +204,7 @@ def test_random_truncations_and_appends() -> None:
 
 
 def test_truncation_within_batch_removes_whole_batch() -> None:
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     for n in range(4):
         world.append(batch(5), epoch=n)
     world.log.truncate_to(12)
@@ -216,7 +216,7 @@ def test_truncation_within_batch_removes_whole_batch() -> None:
 
 @pytest.mark.parametrize(("cut", "end"), [(9, 5), (7, 5), (6, 5), (5, 5), (4, 4)])
 def test_truncation_within_first_batch_ends_at_log_start_offset(cut: int, end: int) -> None:
-    world = World(CONFIG)
+    world = LogWorld(CONFIG)
     world.append(batch(2))
     world.append(batch(8))
     world.log.advance_high_watermark(10)

@@ -18,7 +18,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
-from tests.support.log_managers import ONE, SMALL, TWO, A, B, World, append, contents
+from tests.support.log_managers import ONE, SMALL, TWO, A, B, LogManagerWorld, append, contents
 from tests.support.replica_moves import CountingPower
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
@@ -84,7 +84,7 @@ async def life(manager: LogManager, promised: Promised) -> None:
     promised.write("u", u, "new 1")
 
 
-async def crashed_life(world: World) -> Promised:
+async def crashed_life(world: LogManagerWorld) -> Promised:
     """One run, which ends normally or by the power failure."""
     promised = Promised()
     try:
@@ -101,7 +101,7 @@ async def crashed_life(world: World) -> Promised:
     return promised
 
 
-async def check_next_life(world: World, promised: Promised) -> None:
+async def check_next_life(world: LogManagerWorld, promised: Promised) -> None:
     marked = [path for path in (A, B) if world.disk.find(path / CLEAN_SHUTDOWN_FILE) is not None]
     async with world.running() as manager:
         assert not any(directory.failed for directory in manager.directories.all)
@@ -131,7 +131,7 @@ def check_log(log: PartitionLog, promised: Promised, *, whole: bool) -> None:
 
 
 async def syncs_of_a_life() -> int:
-    world = World()
+    world = LogManagerWorld()
     await crashed_life(world)
     assert world.files.power.on
     assert world.disk.find(A / CLEAN_SHUTDOWN_FILE) is not None
@@ -144,7 +144,7 @@ async def test_power_cut_at_every_sync(when: str) -> None:
     total = await syncs_of_a_life()
     assert total > 40
     for number in range(1, total + 1):
-        world = World()
+        world = LogManagerWorld()
         if when == "at":
             world.files.cut_power_at(number)
         else:
@@ -160,7 +160,7 @@ async def test_power_cut_at_every_sync(when: str) -> None:
 
 
 async def test_no_byte_changes_after_power_cut() -> None:
-    world = World()
+    world = LogManagerWorld()
     world.files.cut_power_at(60)
     await crashed_life(world)
     before = world.disk.fingerprint()
@@ -173,7 +173,7 @@ async def test_crash_while_loading_is_unclean_shutdown() -> None:
     """The clean shutdown file is removed durably before the first log is opened."""
     total = await syncs_of_a_life()
     for number in range(1, 8):
-        world = World()
+        world = LogManagerWorld()
         promised = await crashed_life(world)
         for topic in ("t", "u"):
             history = promised.histories[topic][-1]
@@ -186,7 +186,7 @@ async def test_crash_while_loading_is_unclean_shutdown() -> None:
             await check_next_life(world.crashed(seed), promised)
 
 
-async def _load_and_close(world: World) -> None:
+async def _load_and_close(world: LogManagerWorld) -> None:
     manager = world.manager()
     await manager.load()
     for log in manager.logs():
@@ -194,10 +194,10 @@ async def _load_and_close(world: World) -> None:
     await manager.close()
 
 
-async def start_with_empty_duplicate(power: CountingPower) -> World:
+async def start_with_empty_duplicate(power: CountingPower) -> LogManagerWorld:
     """A replica's log, and an empty log of it that a failed creation left in another directory; a
     start removes the empty one, until the power failure."""
-    world = World()
+    world = LogManagerWorld()
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "all there is")
         await manager.create("t", 1, ONE)
@@ -229,10 +229,10 @@ async def test_empty_duplicate_log_is_removed_completely_despite_kills() -> None
                 raise
 
 
-async def with_lost_segment_end() -> tuple[World, list[int]]:
+async def with_lost_segment_end() -> tuple[LogManagerWorld, list[int]]:
     """A node that was killed; the end of a sealed segment is lost without an incomplete batch, so
     that the next segment starts too late. Returns the remaining records."""
-    world = World(paths=(A,), configs={"t": replace(SMALL, cleanup_policy=("compact",))})
+    world = LogManagerWorld(paths=(A,), configs={"t": replace(SMALL, cleanup_policy=("compact",))})
     manager = world.manager()
     await manager.load()
     log = await manager.create("t", 0, ONE)
@@ -247,7 +247,7 @@ async def with_lost_segment_end() -> tuple[World, list[int]]:
     return world, [*range(last), *range(last + 1, 9)]
 
 
-async def numbers_after_a_kill(world: World) -> list[int]:
+async def numbers_after_a_kill(world: LogManagerWorld) -> list[int]:
     """Records in the next run, which is killed too."""
     manager = world.manager()
     await manager.load()
@@ -290,7 +290,7 @@ async def test_gaps_below_cleaner_checkpoint_are_accepted(cleaned_to: int) -> No
 
 async def test_checkpoints_of_failed_directory_are_not_changed() -> None:
     """Its logs are not served, so they would be missing in a new checkpoint."""
-    world = World(paths=(A, B))
+    world = LogManagerWorld(paths=(A, B))
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         append(log, "value")
@@ -307,7 +307,7 @@ async def test_checkpoints_of_failed_directory_are_not_changed() -> None:
 
 
 async def test_new_log_ignores_checkpoints_of_offline_log_of_same_name() -> None:
-    world = World(paths=(A,))
+    world = LogManagerWorld(paths=(A,))
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         for number in range(5):
@@ -327,7 +327,7 @@ async def test_new_log_ignores_checkpoints_of_offline_log_of_same_name() -> None
 async def test_new_log_ignores_checkpoints_of_cancelled_swap_after_kill() -> None:
     """A log directory has checkpoint entries of a future replica that was about to become the log
     there."""
-    world = World(paths=(A, B))
+    world = LogManagerWorld(paths=(A, B))
     async with trio.open_nursery() as nursery:
         manager = world.manager()
         await manager.load()

@@ -17,10 +17,10 @@ from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import DirectoryError, LogFailed, StorageError, WrongDirectory
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_disk import FileNode
-from tests.support.log_managers import ONE, A, B, World, append, contents
+from tests.support.log_managers import ONE, A, B, LogManagerWorld, append, contents
 
 
-async def one_life(world: World) -> None:
+async def one_life(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         for number in range(4):
             log = await manager.create("t", number, ONE)
@@ -29,7 +29,7 @@ async def one_life(world: World) -> None:
             log.advance_log_start(1, "asked to")
 
 
-def damage(world: World, data: st.DataObject) -> set[str]:
+def damage(world: LogManagerWorld, data: st.DataObject) -> set[str]:
     """Change, truncate or remove a few files; returns their directories."""
     touched = set()
     files = [(path, node) for path, node in world.disk.walk() if isinstance(node, FileNode)]
@@ -49,7 +49,7 @@ def damage(world: World, data: st.DataObject) -> set[str]:
     return touched
 
 
-async def next_life(world: World, touched: set[str]) -> None:
+async def next_life(world: LogManagerWorld, touched: set[str]) -> None:
     try:
         manager = world.manager()
     except DirectoryError:
@@ -78,7 +78,7 @@ def is_wrong(directory: LogDirectory) -> bool:
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_damaged_log_directory_does_not_affect_others(data: st.DataObject) -> None:
-    world = World(paths=(A, B))
+    world = LogManagerWorld(paths=(A, B))
     trio.run(one_life, world, clock=world.clock)
     touched = damage(world, data)
     if data.draw(st.booleans()):  # after an unclean shutdown too: everything is scanned
@@ -88,13 +88,13 @@ def test_damaged_log_directory_does_not_affect_others(data: st.DataObject) -> No
         trio.run(next_life, world, touched, clock=world.clock)
 
 
-def home_of(world: World, partition: int) -> Path:
+def home_of(world: LogManagerWorld, partition: int) -> Path:
     return next(path for path in (A, B) if f"t-{partition}" in world.names(path))
 
 
 @pytest.mark.parametrize("name", ["odd.deleted", f"{40:020d}.log"])
 async def test_directory_in_place_of_file_takes_only_the_log_offline(name: str) -> None:
-    world = World()
+    world = LogManagerWorld()
     await one_life(world)
     path = home_of(world, 0) / "t-0" / name
     world.files.make_directory(path)
@@ -120,7 +120,7 @@ def use(log: PartitionLog) -> None:
 async def test_directory_in_place_of_file_after_clean_start_takes_only_the_log_offline(
     suffix: str, place: int
 ) -> None:
-    world = World()
+    world = LogManagerWorld()
     await one_life(world)
     home = home_of(world, 0) / "t-0"
     odd = home / [name for name in world.names(home) if name.endswith(suffix)][place]
@@ -137,7 +137,7 @@ async def test_directory_in_place_of_file_after_clean_start_takes_only_the_log_o
 
 @pytest.mark.parametrize("name", ["odd", "t-0"])
 async def test_symlink_loop_affects_only_its_log(name: str) -> None:
-    world = World()
+    world = LogManagerWorld()
     await one_life(world)
     home = home_of(world, 0)
     world.files.make_directory(home / name)

@@ -24,7 +24,16 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager, LogManagerIntervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import OPERATIONS, VirtualDisk
-from tests.support.log_managers import T0, UUID, A, B, World, append, append_keyed, contents
+from tests.support.log_managers import (
+    T0,
+    UUID,
+    A,
+    B,
+    LogManagerWorld,
+    append,
+    append_keyed,
+    contents,
+)
 
 SMALL = {"internal_segment_bytes": 400, "index_interval_bytes": 100, "file_delete_delay_ms": 2_000}
 PLAIN = LogConfig(**SMALL)
@@ -89,8 +98,8 @@ Before = tuple[VirtualDisk, list[Side]]
 """What an earlier life has left, and acknowledged."""
 
 
-def new_world(clock: VirtualClock, disk: VirtualDisk | None = None) -> World:
-    return World(
+def new_world(clock: VirtualClock, disk: VirtualDisk | None = None) -> LogManagerWorld:
+    return LogManagerWorld(
         disk or VirtualDisk(), clock=clock, intervals=EVERY, configs={**CONFIGS}, default=PLAIN
     )
 
@@ -105,13 +114,13 @@ async def before(clock: VirtualClock) -> Before:
     return world.disk, both
 
 
-def after(clock: VirtualClock, before: Before) -> tuple[World, list[Side]]:
+def after(clock: VirtualClock, before: Before) -> tuple[LogManagerWorld, list[Side]]:
     """A copy of the world in which all writes are synced, like the result of a power failure."""
     disk, both = before
     return new_world(clock, disk.crash(0)), copy.deepcopy(both)
 
 
-async def life(world: World, manager: LogManager, sides: list[Side]) -> None:
+async def life(world: LogManagerWorld, manager: LogManager, sides: list[Side]) -> None:
     logs: dict[tuple[str, str], PartitionLog] = {}
     for side in sides:
         home = next(each for each in manager.directories.all if each.path == side.path)
@@ -178,7 +187,7 @@ def sides() -> list[Side]:
     return [Side("a", A), Side("b", B)]
 
 
-async def run(world: World, both: list[Side]) -> list[Side]:
+async def run(world: LogManagerWorld, both: list[Side]) -> list[Side]:
     for side in both:
         side.lives += 1
     async with world.running(housekeeping=True) as manager:
@@ -191,7 +200,7 @@ async def run(world: World, both: list[Side]) -> list[Side]:
     return both
 
 
-async def check_next_life(world: World, both: list[Side]) -> None:
+async def check_next_life(world: LogManagerWorld, both: list[Side]) -> None:
     async with world.running(housekeeping=True) as manager:
         assert not any(directory.failed for directory in manager.directories.all)
         for side in both:
@@ -294,7 +303,7 @@ async def test_failure_of_nth_operation_loses_nothing(
                 raise
 
 
-async def one_failure(world: World, both: list[Side]) -> None:
+async def one_failure(world: LogManagerWorld, both: list[Side]) -> None:
     await run(world, both)
     world.disk.heal()
     world.failures.clear()

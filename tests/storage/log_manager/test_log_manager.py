@@ -37,7 +37,7 @@ from tests.support.log_managers import (
     TWO,
     A,
     B,
-    World,
+    LogManagerWorld,
     append,
     contents,
 )
@@ -58,14 +58,14 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def world(clock: VirtualClock) -> World:
-    return World(clock=clock)
+def world(clock: VirtualClock) -> LogManagerWorld:
+    return LogManagerWorld(clock=clock)
 
 
 # Creation
 
 
-async def test_new_partitions_are_spread_over_log_directories(world: World) -> None:
+async def test_new_partitions_are_spread_over_log_directories(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         logs = [await manager.create("t", number, ONE) for number in range(5)]
         assert [log.directory.parent for log in logs] == [A, B, A, B, A]
@@ -76,7 +76,7 @@ async def test_new_partitions_are_spread_over_log_directories(world: World) -> N
 
 
 async def test_new_partitions_go_to_directory_with_fewest_bytes(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     """Sizes are measured at the first creation after a pause."""
     async with world.running() as manager:
@@ -97,7 +97,7 @@ async def test_new_partitions_go_to_directory_with_fewest_bytes(
         assert (await manager.create("v", 1, THREE)).directory.parent == A
 
 
-async def test_log_is_created_in_requested_directory_id(world: World) -> None:
+async def test_log_is_created_in_requested_directory_id(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         wanted = manager.directories.all[1]
         assert wanted.id is not None
@@ -106,7 +106,7 @@ async def test_log_is_created_in_requested_directory_id(world: World) -> None:
             assert manager.directory_of(log) is wanted
 
 
-async def test_create_returns_existing_log_unless_topic_id_differs(world: World) -> None:
+async def test_create_returns_existing_log_unless_topic_id_differs(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         assert await manager.create("t", 0, ONE) is log
@@ -114,7 +114,7 @@ async def test_create_returns_existing_log_unless_topic_id_differs(world: World)
             await manager.create("t", 0, TWO)
 
 
-async def test_concurrent_creations_of_partition_share_log(world: World) -> None:
+async def test_concurrent_creations_of_partition_share_log(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         found = []
 
@@ -127,14 +127,14 @@ async def test_concurrent_creations_of_partition_share_log(world: World) -> None
         assert found[0] is found[1]
 
 
-async def test_cordoned_directory_gets_no_new_partitions(world: World) -> None:
+async def test_cordoned_directory_gets_no_new_partitions(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         manager.registry.cordoned = frozenset({A})
         logs = [await manager.create("t", number, ONE) for number in range(3)]
         assert {log.directory.parent for log in logs} == {B}
 
 
-async def test_config_change_during_creation_is_applied(world: World) -> None:
+async def test_config_change_during_creation_is_applied(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.create, "t", 0, ONE)
@@ -149,7 +149,7 @@ async def test_config_change_during_creation_is_applied(world: World) -> None:
 # Shutdown and loading
 
 
-async def test_clean_shutdown_keeps_all_state(world: World) -> None:
+async def test_clean_shutdown_keeps_all_state(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         assert manager.previous_broker_epoch == -1
         for number in range(3):
@@ -175,7 +175,7 @@ async def test_clean_shutdown_keeps_all_state(world: World) -> None:
             assert contents(log) == [f"{number}:{at}" for at in range(log.log_start_offset, 20)]
 
 
-async def test_crash_keeps_synced_records(world: World) -> None:
+async def test_crash_keeps_synced_records(world: LogManagerWorld) -> None:
     manager = world.manager()
     await manager.load()
     log = await manager.create("t", 0, ONE)
@@ -193,7 +193,7 @@ async def test_crash_keeps_synced_records(world: World) -> None:
             assert contents(found)[:20] == [str(at) for at in range(20)]
 
 
-async def test_high_watermark_is_restored_from_checkpoint(world: World) -> None:
+async def test_high_watermark_is_restored_from_checkpoint(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         append(log, "a", "b", "c")
@@ -206,7 +206,7 @@ async def test_high_watermark_is_restored_from_checkpoint(world: World) -> None:
 
 
 async def test_unknown_directories_are_ignored(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "a")
@@ -231,7 +231,7 @@ async def test_unknown_directories_are_ignored(
     )
 
 
-async def test_incomplete_load_writes_no_clean_shutdown_file(world: World) -> None:
+async def test_incomplete_load_writes_no_clean_shutdown_file(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "a")
     manager = world.manager()
@@ -248,7 +248,7 @@ async def test_incomplete_load_writes_no_clean_shutdown_file(world: World) -> No
 
 
 async def test_failed_log_prevents_clean_shutdown_file_of_its_directory_only(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
         broken = await manager.create("t", 0, ONE)
@@ -262,7 +262,7 @@ async def test_failed_log_prevents_clean_shutdown_file_of_its_directory_only(
 
 
 async def test_log_fenced_by_unexpected_error_prevents_clean_shutdown_file_of_its_directory_only(
-    world: World,
+    world: LogManagerWorld,
 ) -> None:
     async with world.running() as manager:
         fenced = await manager.create("t", 0, ONE)
@@ -273,7 +273,7 @@ async def test_log_fenced_by_unexpected_error_prevents_clean_shutdown_file_of_it
 
 
 async def test_partition_in_two_directories_is_offline(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "in a")
@@ -297,7 +297,7 @@ async def test_partition_in_two_directories_is_offline(
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("has_id", [True, False])
 async def test_empty_duplicate_log_is_removed(
-    world: World, is_first: bool, has_id: bool, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, is_first: bool, has_id: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failed creation leaves one, and the log is created in another directory."""
     async with world.running() as manager:
@@ -320,7 +320,7 @@ async def test_empty_duplicate_log_is_removed(
         assert contents(log) == ["all there is", "more"]
 
 
-async def test_empty_duplicate_log_of_another_topic_is_kept(world: World) -> None:
+async def test_empty_duplicate_log_of_another_topic_is_kept(world: LogManagerWorld) -> None:
     """The topic was recreated: only the cluster metadata tells which log is current."""
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "of the first")
@@ -339,7 +339,7 @@ async def test_log_in_directory_that_fails_while_loading_is_no_duplicate(
     monkeypatch: pytest.MonkeyPatch, is_last: bool
 ) -> None:
     """In either order of loading: the log may be there because the directory failed before."""
-    world = World()
+    world = LogManagerWorld()
     async with world.running() as logs:
         append(await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id), "there")
     world.files.make_directory(B / "t-0")
@@ -366,7 +366,7 @@ async def test_log_in_directory_that_fails_while_loading_is_no_duplicate(
 
 
 async def test_partition_in_three_directories_is_offline(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(paths=(A, B, C))
+    world = LogManagerWorld(paths=(A, B, C))
     async with world.running() as manager:
         for number in range(3):
             log = await manager.create("t", number, ONE)
@@ -389,7 +389,9 @@ async def test_partition_in_three_directories_is_offline(caplog: pytest.LogCaptu
         assert (log.log_start_offset, contents(log)) == (1, ["b"])
 
 
-async def test_duplicate_log_that_cannot_be_closed_does_not_prevent_start(world: World) -> None:
+async def test_duplicate_log_that_cannot_be_closed_does_not_prevent_start(
+    world: LogManagerWorld,
+) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "in a")
         append(await manager.create("t", 1, ONE), "in b")
@@ -406,7 +408,7 @@ async def test_duplicate_log_that_cannot_be_closed_does_not_prevent_start(world:
 # Deletion
 
 
-async def test_cancelled_deletion_releases_partition_name(world: World) -> None:
+async def test_cancelled_deletion_releases_partition_name(world: LogManagerWorld) -> None:
     names = [TopicPartition("t", number) for number in range(3)]
     async with world.running() as manager:
         for name in names:
@@ -424,7 +426,7 @@ async def test_cancelled_deletion_releases_partition_name(world: World) -> None:
                 await manager.create(*name, TWO)
 
 
-async def test_overlapping_deletions_do_not_deadlock(world: World) -> None:
+async def test_overlapping_deletions_do_not_deadlock(world: LogManagerWorld) -> None:
     names = [TopicPartition("t", number) for number in range(3)]
     async with world.running() as manager:
         for name in names:
@@ -439,7 +441,7 @@ async def test_overlapping_deletions_do_not_deadlock(world: World) -> None:
 
 
 async def test_deleted_log_frees_its_name_and_is_removed_after_delay(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE)
@@ -462,7 +464,7 @@ async def test_deleted_log_frees_its_name_and_is_removed_after_delay(
 
 
 async def test_deleted_log_removed_by_operator_is_accepted(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     """Completely before the delay has passed, or file by file during the removal."""
     async with world.running(housekeeping=True) as manager:
@@ -479,7 +481,7 @@ async def test_deleted_log_removed_by_operator_is_accepted(
         assert len(manager.homes()) == 2
 
 
-async def test_reader_of_deleted_log_finishes(world: World) -> None:
+async def test_reader_of_deleted_log_finishes(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         append(log, "still here")
@@ -490,7 +492,9 @@ async def test_reader_of_deleted_log_finishes(world: World) -> None:
         read.slice.file.unpin()
 
 
-async def test_deleted_log_is_removed_after_restart(world: World, clock: VirtualClock) -> None:
+async def test_deleted_log_is_removed_after_restart(
+    world: LogManagerWorld, clock: VirtualClock
+) -> None:
     async with world.running() as manager:
         await manager.create("t", 0, ONE)
         await manager.delete(TopicPartition("t", 0))
@@ -502,7 +506,7 @@ async def test_deleted_log_is_removed_after_restart(world: World, clock: Virtual
         assert not any("delete" in name for name in world.names(A))
 
 
-async def test_stale_checkpoint_entries_do_not_apply_to_new_log(world: World) -> None:
+async def test_stale_checkpoint_entries_do_not_apply_to_new_log(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "a")
     world.files.remove_tree(A / "t-0")  # removed by an operator
@@ -512,7 +516,7 @@ async def test_stale_checkpoint_entries_do_not_apply_to_new_log(world: World) ->
     manager.directories.close()
 
 
-async def test_stray_logs_are_closed_and_kept(world: World) -> None:
+async def test_stray_logs_are_closed_and_kept(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "mine")
         append(await manager.create("u", 0, TWO), "whose?")
@@ -522,7 +526,7 @@ async def test_stray_logs_are_closed_and_kept(world: World) -> None:
     assert any(name.startswith("u-0.") and name.endswith("-stray") for name in world.names(B))
 
 
-async def test_deletion_on_full_disk_succeeds(world: World) -> None:
+async def test_deletion_on_full_disk_succeeds(world: LogManagerWorld) -> None:
     mount = world.disk.mount(A)
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "x" * 100)
@@ -539,7 +543,7 @@ async def test_deletion_on_full_disk_succeeds(world: World) -> None:
 # Failures
 
 
-async def test_io_error_takes_only_its_log_directory_offline(world: World) -> None:
+async def test_io_error_takes_only_its_log_directory_offline(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         logs = [await manager.create("t", number, ONE) for number in range(4)]
         world.disk.fail("/a/t-0/*")
@@ -571,7 +575,7 @@ async def test_io_error_takes_only_its_log_directory_offline(world: World) -> No
     assert CLEAN_SHUTDOWN_FILE in world.names(B)
 
 
-async def test_kafka_gauges_report_log_directories(world: World) -> None:
+async def test_kafka_gauges_report_log_directories(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         manager.registry.cordoned = frozenset({A})
         expected = {
@@ -588,7 +592,7 @@ async def test_kafka_gauges_report_log_directories(world: World) -> None:
         assert manager.gauges() == expected | offline
 
 
-async def test_failure_of_last_log_directory_sets_all_failed(world: World) -> None:
+async def test_failure_of_last_log_directory_sets_all_failed(world: LogManagerWorld) -> None:
     world.paths = (A,)
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -601,7 +605,7 @@ async def test_failure_of_last_log_directory_sets_all_failed(world: World) -> No
             await manager.create("u", 0, TWO)
 
 
-async def test_failed_creation_continues_in_next_directory(world: World) -> None:
+async def test_failed_creation_continues_in_next_directory(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         world.disk.fail("/a/t-0*", operations={"create"})
         log = await manager.create("t", 0, ONE)
@@ -609,7 +613,7 @@ async def test_failed_creation_continues_in_next_directory(world: World) -> None
         assert manager.directories.all[0].failed
 
 
-async def test_creation_on_full_disk_is_undone(world: World) -> None:
+async def test_creation_on_full_disk_is_undone(world: LogManagerWorld) -> None:
     world.paths = (A,)
     mount = world.disk.mount(A)
     async with world.running() as manager:
@@ -622,7 +626,7 @@ async def test_creation_on_full_disk_is_undone(world: World) -> None:
         append(await manager.create("t", 0, ONE), "now")
 
 
-async def test_full_disk_at_checkpoint_changes_nothing(world: World) -> None:
+async def test_full_disk_at_checkpoint_changes_nothing(world: LogManagerWorld) -> None:
     mount = world.disk.mount(A)
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -640,7 +644,7 @@ async def test_full_disk_at_checkpoint_changes_nothing(world: World) -> None:
 
 
 async def test_full_log_directory_is_logged_until_space_is_free(
-    world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Including a failed append to a log without other replicas, which no other node notices."""
     mount = world.disk.mount(A)
@@ -670,7 +674,7 @@ async def test_full_log_directory_is_logged_until_space_is_free(
 
 
 async def test_full_log_directory_is_detected_by_allocation(
-    world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A quota or a lack of inodes: the file system reports free space."""
     async with world.running(housekeeping=True) as manager:
@@ -686,7 +690,9 @@ async def test_full_log_directory_is_detected_by_allocation(
         assert "/a has free space again" in caplog.messages[-1]
 
 
-async def test_allocation_file_of_killed_process_is_removed_at_start(world: World) -> None:
+async def test_allocation_file_of_killed_process_is_removed_at_start(
+    world: LogManagerWorld,
+) -> None:
     world.files.make_directory(A)
     world.files.open(A / ".room", create=True).preallocate(1 << 20)
     async with world.running():
@@ -694,7 +700,7 @@ async def test_allocation_file_of_killed_process_is_removed_at_start(world: Worl
 
 
 async def test_log_that_cannot_be_opened_is_offline_alone(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
         for number in range(4):
@@ -726,7 +732,7 @@ async def test_log_that_cannot_be_opened_is_offline_alone(
 
 
 async def test_unexpected_error_while_opening_takes_only_the_log_offline(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: LogManagerWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.running() as manager:
         await manager.create("t", 0, ONE)
@@ -748,7 +754,7 @@ async def test_unexpected_error_while_opening_takes_only_the_log_offline(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_unreadable_log_directory_is_offline_after_start(world: World) -> None:
+async def test_unreadable_log_directory_is_offline_after_start(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         await manager.create("t", 0, ONE)
     world.disk.fail("/b", operations={"list"})
@@ -767,7 +773,7 @@ async def test_unreadable_log_directory_is_offline_after_start(world: World) -> 
 
 @pytest.mark.parametrize("what", ["read-only", "unmounted", "dead"])
 async def test_missing_idle_log_directory_is_detected(
-    world: World, clock: VirtualClock, what: str
+    world: LogManagerWorld, clock: VirtualClock, what: str
 ) -> None:
     """Periodic checks find read-only remounts and unmounted disks without writes."""
     async with world.running(housekeeping=True) as manager:
@@ -788,7 +794,7 @@ async def test_missing_idle_log_directory_is_detected(
         append(other, "kept")
 
 
-async def test_failure_in_worker_thread_is_reported_on_the_loop(world: World) -> None:
+async def test_failure_in_worker_thread_is_reported_on_the_loop(world: LogManagerWorld) -> None:
     world.threads = True
     where = []
     world.on_failure = lambda directory, logs: where.append(trio.lowlevel.in_trio_run())
@@ -816,7 +822,7 @@ class NoneLeft(VirtualFiles):
         return super().open(path, create=create, write=write)
 
 
-async def test_missing_file_descriptors_fail_no_log_directory(world: World) -> None:
+async def test_missing_file_descriptors_fail_no_log_directory(world: LogManagerWorld) -> None:
     files = world.files = NoneLeft(world.disk)
     async with world.running() as manager:
         files.exhausted = "t-0"
@@ -836,7 +842,7 @@ async def test_missing_file_descriptors_fail_no_log_directory(world: World) -> N
 
 
 async def test_checkpoints_are_written_periodically_and_only_after_changes(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     async with world.running(housekeeping=True) as manager:
         run_for = clock.run_for
@@ -855,7 +861,9 @@ async def test_checkpoints_are_written_periodically_and_only_after_changes(
         assert world.files.syncs == syncs
 
 
-async def test_expired_segments_are_deleted_and_unlinked(world: World, clock: VirtualClock) -> None:
+async def test_expired_segments_are_deleted_and_unlinked(
+    world: LogManagerWorld, clock: VirtualClock
+) -> None:
     world.configs["t"] = LogConfig(
         internal_segment_bytes=300, retention_ms=1_000_000, file_delete_delay_ms=20_000
     )
@@ -876,7 +884,7 @@ async def test_expired_segments_are_deleted_and_unlinked(world: World, clock: Vi
         assert not any(name.endswith(".deleted") for name in names)
 
 
-async def test_rolled_segment_is_flushed(world: World, clock: VirtualClock) -> None:
+async def test_rolled_segment_is_flushed(world: LogManagerWorld, clock: VirtualClock) -> None:
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE)
         while len(log.segments) == 1:
@@ -886,7 +894,7 @@ async def test_rolled_segment_is_flushed(world: World, clock: VirtualClock) -> N
         assert log.recovery_point == log.segments[1].base_offset
 
 
-async def test_flush_messages_triggers_flush(world: World, clock: VirtualClock) -> None:
+async def test_flush_messages_triggers_flush(world: LogManagerWorld, clock: VirtualClock) -> None:
     world.configs["t"] = LogConfig(flush_messages=2)
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE)
@@ -897,7 +905,9 @@ async def test_flush_messages_triggers_flush(world: World, clock: VirtualClock) 
         assert log.recovery_point == 2
 
 
-async def test_flush_without_file_descriptors_is_retried(world: World, clock: VirtualClock) -> None:
+async def test_flush_without_file_descriptors_is_retried(
+    world: LogManagerWorld, clock: VirtualClock
+) -> None:
     """No append is needed for that: requests may wait for the high watermark."""
     world.configs["t"] = LogConfig(flush_messages=1)
     async with world.running(housekeeping=True) as manager:
@@ -914,7 +924,7 @@ async def test_flush_without_file_descriptors_is_retried(world: World, clock: Vi
 
 
 async def test_data_made_durable_by_a_move_is_notified_as_flush(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     """The future replica that becomes the log may be durable already."""
     world.configs["t"] = LogConfig(flush_messages=1)
@@ -930,7 +940,7 @@ async def test_data_made_durable_by_a_move_is_notified_as_flush(
         assert told == [1]
 
 
-async def test_concurrent_flush_requests_share_flush(world: World) -> None:
+async def test_concurrent_flush_requests_share_flush(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         append(log, "the first one syncs names too")
@@ -952,7 +962,7 @@ async def test_concurrent_flush_requests_share_flush(world: World) -> None:
 
 
 async def test_truncation_excludes_flush_and_lowers_recovery_point_first(
-    world: World,
+    world: LogManagerWorld,
 ) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -973,7 +983,9 @@ async def test_truncation_excludes_flush_and_lowers_recovery_point_first(
         assert (log.log_start_offset, log.end_offset) == (2, 9)
 
 
-async def test_flush_ms_applies_while_scheduler_runs(world: World, clock: VirtualClock) -> None:
+async def test_flush_ms_applies_while_scheduler_runs(
+    world: LogManagerWorld, clock: VirtualClock
+) -> None:
     world.intervals = LogManagerIntervals(flush_check_ms=1_000)
     world.configs["t"] = LogConfig(flush_ms=10_000)
     async with world.running(housekeeping=True) as manager:
@@ -989,7 +1001,7 @@ async def test_flush_ms_applies_while_scheduler_runs(world: World, clock: Virtua
         assert other.recovery_point == 0
 
 
-async def test_idle_producers_expire(world: World, clock: VirtualClock) -> None:
+async def test_idle_producers_expire(world: LogManagerWorld, clock: VirtualClock) -> None:
     world.intervals = LogManagerIntervals(
         producer_id_check_ms=10_000, producer_id_expiration_ms=90_000
     )
@@ -1012,7 +1024,7 @@ async def test_idle_producers_expire(world: World, clock: VirtualClock) -> None:
 
 
 async def test_unexpected_error_fences_log_and_task_continues(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     async with world.running(housekeeping=True) as manager:
         broken = await manager.create("t", 0, ONE)
@@ -1029,7 +1041,7 @@ async def test_unexpected_error_fences_log_and_task_continues(
 
 
 async def test_unexpected_error_in_flush_affects_only_its_log(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     world.configs["t"] = LogConfig(flush_messages=1)
     async with world.running(housekeeping=True) as manager:
@@ -1050,7 +1062,7 @@ async def test_unexpected_error_in_flush_affects_only_its_log(
         assert good.recovery_point == 2
 
 
-async def test_log_that_cannot_be_closed_is_deleted(world: World) -> None:
+async def test_log_that_cannot_be_closed_is_deleted(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         broken = await manager.create("t", 0, ONE)
         await manager.create("t", 1, ONE)
@@ -1063,7 +1075,7 @@ async def test_log_that_cannot_be_closed_is_deleted(world: World) -> None:
         assert not {"t-0", "t-1"} & {*world.names(A), *world.names(B)}
 
 
-async def test_config_changes_are_applied_to_logs(world: World) -> None:
+async def test_config_changes_are_applied_to_logs(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         one, two = await manager.create("t", 0, ONE), await manager.create("u", 0, TWO)
         assert one.config == SMALL
@@ -1077,7 +1089,7 @@ async def test_config_changes_are_applied_to_logs(world: World) -> None:
 @pytest.mark.parametrize("grows_to", [5, 14], ids=["below the old start", "past it"])
 @pytest.mark.parametrize("anew", [False, True], ids=["cut", "begun anew"])
 async def test_lowered_log_start_keeps_later_appends(
-    world: World, grows_to: int, anew: bool
+    world: LogManagerWorld, grows_to: int, anew: bool
 ) -> None:
     """With the old checkpoint, the next start would delete them."""
     world.paths = (A,)
@@ -1106,7 +1118,7 @@ async def test_lowered_log_start_keeps_later_appends(
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 async def test_failed_checkpoint_of_lowered_log_start_takes_directory_offline(
-    world: World, code: int
+    world: LogManagerWorld, code: int
 ) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
@@ -1122,7 +1134,7 @@ async def test_failed_checkpoint_of_lowered_log_start_takes_directory_offline(
 
 
 async def test_checkpoint_of_lowered_log_start_waits_for_file_descriptors(
-    world: World, clock: VirtualClock
+    world: LogManagerWorld, clock: VirtualClock
 ) -> None:
     """A start before the next checkpoint would use the old log start offset, and the replica
     would lose records that its leader counts as replicated."""
@@ -1150,7 +1162,7 @@ async def test_checkpoint_of_lowered_log_start_waits_for_file_descriptors(
         assert contents(log) == ["new 2"]
 
 
-async def test_truncation_writes_recovery_point_first(world: World) -> None:
+async def test_truncation_writes_recovery_point_first(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         for at in range(10):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.log_managers import World
+from tests.support.log_managers import LogManagerWorld
 from tests.support.replica_moves import (
     CountingPower,
     Promised,
@@ -23,7 +23,7 @@ from tests.support.replica_moves import (
 IMAGES = 2
 
 
-async def retry_if_files_replaced() -> tuple[Promised, World, CountingPower]:
+async def retry_if_files_replaced() -> tuple[Promised, LogManagerWorld, CountingPower]:
     power = CountingPower()
     world = new_world(power)
     promised = await life(world)

@@ -13,7 +13,7 @@ from odradek.storage.errors import DiskFull, NoDescriptors, StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_disk import DiskFault
-from tests.support.log_managers import ONE, A, B, World
+from tests.support.log_managers import ONE, A, B, LogManagerWorld
 from tests.support.replica_moves import (
     NAME,
     Promised,
@@ -39,7 +39,7 @@ def write(promised: Promised, log: PartitionLog, value: str) -> None:
 
 
 async def one_life(
-    world: World, promised: Promised, bad: Path, code: int, number: int
+    world: LogManagerWorld, promised: Promised, bad: Path, code: int, number: int
 ) -> DiskFault:
     """A move in which one operation on a directory fails; the process is killed afterwards."""
     manager: LogManager = world.manager()

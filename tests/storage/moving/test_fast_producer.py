@@ -9,7 +9,7 @@ import trio
 
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
-from tests.support.log_managers import ONE, A, B, World, append
+from tests.support.log_managers import ONE, A, B, LogManagerWorld, append
 
 VALUE = "x" * (400 << 10)
 """More bytes than the first turn of the swap may copy."""
@@ -17,7 +17,7 @@ VALUE = "x" * (400 << 10)
 
 async def test_swap_completes_despite_fast_producer() -> None:
     """After each round there is more data to copy, so the limit of a turn increases."""
-    world = World(default=LogConfig(segment_bytes=8 << 20))
+    world = LogManagerWorld(default=LogConfig(segment_bytes=8 << 20))
     async with world.running(housekeeping=True) as manager:
         a = manager.registry.logs_by_directory[A].directory
         log = await manager.create("t", 0, ONE, directory_id=a.id)

@@ -22,7 +22,7 @@ from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import LogOpener
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_files import VirtualFiles
-from tests.support.log_managers import ONE, TWO, A, B, World, append, contents
+from tests.support.log_managers import ONE, TWO, A, B, LogManagerWorld, append, contents
 
 T0 = TopicPartition("t", 0)
 M, C = Path("/m"), Path("/c")
@@ -30,9 +30,9 @@ FUTURE = f"t-0.{UUID(int=9).hex}-future"
 VALUES = [f"value {number} of some length" for number in range(20)]
 
 
-async def disk_with(*places: tuple[Path, str]) -> World:
+async def disk_with(*places: tuple[Path, str]) -> LogManagerWorld:
     """Create a disk with copies of one partition in these directories, under these names."""
-    world = World(paths=(M, A, B, C))
+    world = LogManagerWorld(paths=(M, A, B, C))
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE, directory_id=manager.directories.all[1].id)
         for value in VALUES:
@@ -49,9 +49,9 @@ async def disk_with(*places: tuple[Path, str]) -> World:
     return world
 
 
-async def bring_back(world: World, name: str) -> None:
+async def bring_back(world: LogManagerWorld, name: str) -> None:
     """Put a log of topic id TWO, a deleted topic of the same name, into /c."""
-    before = World(paths=(M, C))
+    before = LogManagerWorld(paths=(M, C))
     async with before.running() as manager:
         log = await manager.create("t", 0, TWO, directory_id=manager.directories.all[1].id)
         append(log, "of another topic")
@@ -64,7 +64,7 @@ async def bring_back(world: World, name: str) -> None:
 
 @asynccontextmanager
 async def started(
-    world: World, *, elsewhere: bool = False, known: UUID | None = None
+    world: LogManagerWorld, *, elsewhere: bool = False, known: UUID | None = None
 ) -> AsyncIterator[LogManager]:
     """Start a node; `known`: the topic id that the cluster assigns to it; None: any."""
 
@@ -80,7 +80,7 @@ async def started(
         yield manager
 
 
-def left(world: World, path: Path) -> list[str]:
+def left(world: LogManagerWorld, path: Path) -> list[str]:
     return [name for name in world.names(path) if name.startswith("t-") and "delete" not in name]
 
 
@@ -365,9 +365,11 @@ async def test_move_continues_after_removal_of_empty_duplicate_log() -> None:
         assert (log.directory, contents(log)) == (B / "t-0", VALUES)
 
 
-async def crash_in_the_swap(world: World, manager: LogManager, seed: int) -> World:
+async def crash_in_the_swap(
+    world: LogManagerWorld, manager: LogManager, seed: int
+) -> LogManagerWorld:
     """Return the disk after a power cut when the log is `t-0.delete` in /a and `t-0.move` in /b."""
-    crashed: list[World] = []
+    crashed: list[LogManagerWorld] = []
     sync = world.files.sync_directory
 
     def and_crash(path: Path) -> None:
@@ -404,7 +406,7 @@ async def test_removed_empty_log_does_not_return_after_power_cut_in_swap(seed: i
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_log_of_failed_creation_does_not_return_after_power_cut_in_swap(seed: int) -> None:
-    world = World(paths=(M, A, B, C), seed=seed)
+    world = LogManagerWorld(paths=(M, A, B, C), seed=seed)
     manager = world.manager()
     await manager.load()
     fault = world.disk.fail(f"{M}/t-0/*", errno.ENOSPC, times=1)

@@ -32,7 +32,7 @@ from odradek.storage.moving.future_replica import FutureReplica
 from odradek.storage.moving.move_states import MoveState
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
-from tests.support.log_managers import ONE, TWO, A, B, World, append, contents
+from tests.support.log_managers import ONE, TWO, A, B, LogManagerWorld, append, contents
 from tests.support.waiting import wait_until_async
 
 C, M = Path("/c"), Path("/m")
@@ -47,12 +47,12 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> LogManagerWorld:
+    return LogManagerWorld()
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
+async def running(world: LogManagerWorld) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
     """Run a node with a log of several segments in /a."""
     async with world.running(housekeeping=True) as manager:
         a = manager.registry.logs_by_directory[A].directory
@@ -68,7 +68,7 @@ async def moved(manager: LogManager) -> None:
     await wait_until_async(lambda: not manager.mover.moves(), pause=0.001)
 
 
-async def test_j05_j09_moved_replica_serves_reads_and_appends(world: World) -> None:
+async def test_j05_j09_moved_replica_serves_reads_and_appends(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         before = contents(log)
         await manager.mover.move(T0, B)
@@ -97,7 +97,7 @@ async def grown(log: PartitionLog, count: int = 5) -> None:
         append(log, f"grown {number} " + "z" * 60)
 
 
-async def test_j02_cancelled_move_removes_future_replica(world: World) -> None:
+async def test_j02_cancelled_move_removes_future_replica(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         before = contents(log)
         manager.mover.threads_max = 0
@@ -120,7 +120,7 @@ async def test_j02_cancellation_without_file_descriptors_is_retried(
     clock: VirtualClock, operation: str
 ) -> None:
     """Otherwise the next start would continue the cancelled move."""
-    world = World(paths=(M, A, B), clock=clock)
+    world = LogManagerWorld(paths=(M, A, B), clock=clock)
     async with running(world) as (manager, _):
         manager.mover.threads_max = 0
         await manager.mover.move(T0, B)
@@ -133,7 +133,7 @@ async def test_j02_cancellation_without_file_descriptors_is_retried(
         assert [name for name in world.names(B) if name.startswith("t-0")] == []
 
 
-async def test_move_cancelled_while_copying_removes_future_replica(world: World) -> None:
+async def test_move_cancelled_while_copying_removes_future_replica(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -145,7 +145,7 @@ async def test_move_cancelled_while_copying_removes_future_replica(world: World)
         assert len(contents(log)) == 60
 
 
-async def test_move_to_another_directory_replaces_the_current_move(world: World) -> None:
+async def test_move_to_another_directory_replaces_the_current_move(world: LogManagerWorld) -> None:
     world.paths = (A, B, C)
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
@@ -160,7 +160,7 @@ async def test_move_to_another_directory_replaces_the_current_move(world: World)
         assert log.directory.parent == A
 
 
-async def test_j06_moves_beyond_thread_limit_are_queued(world: World) -> None:
+async def test_j06_moves_beyond_thread_limit_are_queued(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         other = await manager.create("u", 0, TWO, directory_id=manager.directories.all[0].id)
         append(other, "x" * 100)
@@ -177,7 +177,7 @@ async def test_j06_moves_beyond_thread_limit_are_queued(world: World) -> None:
         assert (log.directory.parent, other.directory.parent) == (B, B)
 
 
-def test_j06_default_thread_count_is_number_of_directories(world: World) -> None:
+def test_j06_default_thread_count_is_number_of_directories(world: LogManagerWorld) -> None:
     world.paths = (A, B, C)
     manager = world.manager()
     assert manager.mover.threads == 3
@@ -185,7 +185,7 @@ def test_j06_default_thread_count_is_number_of_directories(world: World) -> None
 
 
 async def test_j07_throttle_limits_all_moves_together_within_5_percent(clock: VirtualClock) -> None:
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     async with running(world) as (manager, log):
         other = await manager.create("u", 0, TWO, directory_id=manager.directory_of(log).id)
         for number in range(30):
@@ -203,7 +203,7 @@ async def test_j07_throttle_limits_all_moves_together_within_5_percent(clock: Vi
 
 
 async def test_j10_old_directory_is_removed_after_delete_delay(clock: VirtualClock) -> None:
-    world = World(clock=clock)
+    world = LogManagerWorld(clock=clock)
     async with running(world) as (manager, log):
         await manager.mover.move(T0, B)
         await clock.settle()
@@ -223,7 +223,7 @@ async def test_j10_old_directory_is_removed_after_delete_delay(clock: VirtualClo
         assert len(contents(log)) == 60
 
 
-async def test_j10_clean_shutdown_leaves_only_names_known_to_kafka(world: World) -> None:
+async def test_j10_clean_shutdown_leaves_only_names_known_to_kafka(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         for where in (B, A, B):
             await manager.mover.move(T0, where)
@@ -242,7 +242,7 @@ async def test_j10_clean_shutdown_leaves_only_names_known_to_kafka(world: World)
 
 
 async def test_j10_old_directory_removed_by_operator_does_not_prevent_clean_shutdown(
-    world: World,
+    world: LogManagerWorld,
 ) -> None:
     async with running(world) as (manager, _):
         await manager.mover.move(T0, B)
@@ -252,7 +252,9 @@ async def test_j10_old_directory_removed_by_operator_does_not_prevent_clean_shut
 
 
 @pytest.mark.parametrize("bad", [A, B])
-async def test_j11_move_stops_when_a_directory_goes_offline(world: World, bad: Path) -> None:
+async def test_j11_move_stops_when_a_directory_goes_offline(
+    world: LogManagerWorld, bad: Path
+) -> None:
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         before = contents(log)
@@ -274,7 +276,7 @@ async def test_j11_move_stops_when_a_directory_goes_offline(world: World, bad: P
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "create"])
 async def test_j11_destination_error_keeps_source_online(
-    world: World, operation: str, code: int
+    world: LogManagerWorld, operation: str, code: int
 ) -> None:
     """For any failing operation, the source remains the current replica."""
     world.paths = (M, A, B)
@@ -293,7 +295,7 @@ async def test_j11_destination_error_keeps_source_online(
         assert not manager.registry.logs_by_directory[A].directory.failed
 
 
-async def test_source_error_takes_source_offline(world: World) -> None:
+async def test_source_error_takes_source_offline(world: LogManagerWorld) -> None:
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
@@ -310,7 +312,7 @@ async def test_source_error_takes_source_offline(world: World) -> None:
         assert log.directory.parent == A
 
 
-async def test_source_without_file_descriptors_is_retried(world: World) -> None:
+async def test_source_without_file_descriptors_is_retried(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
         await manager.mover.move(T0, B)
@@ -322,7 +324,7 @@ async def test_source_without_file_descriptors_is_retried(world: World) -> None:
         assert len(contents(log)) == 60
 
 
-async def test_last_of_two_concurrent_move_requests_wins(world: World) -> None:
+async def test_last_of_two_concurrent_move_requests_wins(world: LogManagerWorld) -> None:
     world.paths = (A, B, C)
     async with running(world) as (manager, _):
         manager.mover.threads_max = 0
@@ -334,7 +336,7 @@ async def test_last_of_two_concurrent_move_requests_wins(world: World) -> None:
         assert [path for path in (B, C) if MOVE in world.names(path)] == [status.destination]
 
 
-async def test_full_destination_fails_move_and_frees_space(world: World) -> None:
+async def test_full_destination_fails_move_and_frees_space(world: LogManagerWorld) -> None:
     world.disk.mount(B, 6000)
     async with running(world) as (manager, log):
         before = contents(log)
@@ -348,7 +350,9 @@ async def test_full_destination_fails_move_and_frees_space(world: World) -> None
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename"])
-async def test_refused_move_is_not_started_by_next_start(world: World, operation: str) -> None:
+async def test_refused_move_is_not_started_by_next_start(
+    world: LogManagerWorld, operation: str
+) -> None:
     """A remaining `.move` would be continued by the next start (J-04, J-13)."""
     async with running(world) as (manager, _log):
         fault = world.disk.fail(f"{B}/{MOVE}*/*", errno.ENOSPC, {operation})
@@ -364,7 +368,9 @@ async def test_refused_move_is_not_started_by_next_start(world: World, operation
         assert manager.get("t", 0) is not None
 
 
-async def test_full_destination_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_full_destination_is_logged(
+    world: LogManagerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(world) as (manager, log):
         manager.mover.threads_max = 0
         await manager.mover.move(T0, B)
@@ -379,7 +385,9 @@ async def test_full_destination_is_logged(world: World, caplog: pytest.LogCaptur
         assert (log.directory.parent, MOVE in world.names(B)) == (A, False)
 
 
-async def test_j12_retention_and_delete_records_apply_to_future_replica(world: World) -> None:
+async def test_j12_retention_and_delete_records_apply_to_future_replica(
+    world: LogManagerWorld,
+) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -400,7 +408,9 @@ async def test_j12_retention_and_delete_records_apply_to_future_replica(world: W
 
 
 @pytest.mark.parametrize("offset", [0, 3, 27, 31, 59])
-async def test_j12_truncation_applies_to_future_replica(world: World, offset: int) -> None:
+async def test_j12_truncation_applies_to_future_replica(
+    world: LogManagerWorld, offset: int
+) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -414,7 +424,7 @@ async def test_j12_truncation_applies_to_future_replica(world: World, offset: in
         assert log.directory.parent == B
 
 
-async def test_full_truncation_while_copying_restarts_copy(world: World) -> None:
+async def test_full_truncation_while_copying_restarts_copy(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -428,7 +438,9 @@ async def test_full_truncation_while_copying_restarts_copy(world: World) -> None
 
 
 @pytest.mark.parametrize("offset", [1, 1000])
-async def test_recovery_point_never_exceeds_log_after_truncation(world: World, offset: int) -> None:
+async def test_recovery_point_never_exceeds_log_after_truncation(
+    world: LogManagerWorld, offset: int
+) -> None:
     """This includes a full truncation after everything was copied and synced."""
     async with running(world) as (_, log):
         future = FutureReplica(world.files, log, B / MOVE)
@@ -447,7 +459,7 @@ async def test_recovery_point_never_exceeds_log_after_truncation(world: World, o
 
 
 async def test_producer_snapshot_of_restarted_log_replaces_old_copy(
-    world: World,
+    world: LogManagerWorld,
 ) -> None:
     """After a full truncation, the log may have a segment and a snapshot at the same offset as before."""
     async with running(world) as (_, log):
@@ -468,7 +480,7 @@ async def test_producer_snapshot_of_restarted_log_replaces_old_copy(
 
 @pytest.mark.parametrize("rolls", [True, False])
 async def test_truncated_producer_snapshot_within_segment_is_replaced(
-    world: World, rolls: bool
+    world: LogManagerWorld, rolls: bool
 ) -> None:
     """A clean shutdown left the snapshot. After a truncation and other appends it is stale, and a start that loads it
     would restore the wrong producers."""
@@ -496,12 +508,12 @@ async def test_truncated_producer_snapshot_within_segment_is_replaced(
         assert snapshots(world, B / MOVE) == snapshots(world, log.directory)
 
 
-def snapshots(world: World, directory: Path) -> dict[str, bytes]:
+def snapshots(world: LogManagerWorld, directory: Path) -> dict[str, bytes]:
     names = [name for name in world.names(directory) if name.endswith(".snapshot")]
     return {name: world.files.read(directory / name) for name in names}
 
 
-async def test_partition_deleted_while_moving_is_removed(world: World) -> None:
+async def test_partition_deleted_while_moving_is_removed(world: LogManagerWorld) -> None:
     async with running(world) as (manager, _):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -528,7 +540,7 @@ def idempotent(log: PartitionLog, sequence: int) -> AppendResult:
     return log.append_as_leader(memoryview(batch), leader_epoch=3, now_ms=T_MS)
 
 
-async def test_moved_log_keeps_producers_epochs_and_offsets(world: World) -> None:
+async def test_moved_log_keeps_producers_epochs_and_offsets(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         log.assign_epoch(3, log.end_offset)
         append(log, "in epoch 3", epoch=3)
@@ -546,7 +558,7 @@ async def test_moved_log_keeps_producers_epochs_and_offsets(world: World) -> Non
         assert again.high_watermark == again.end_offset == 65
 
 
-async def test_response_in_progress_is_sent_from_old_files(world: World) -> None:
+async def test_response_in_progress_is_sent_from_old_files(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         read = log.read(0, 100, limit=log.end_offset)
         assert read.slice is not None
@@ -557,7 +569,7 @@ async def test_response_in_progress_is_sent_from_old_files(world: World) -> None
         read.slice.file.unpin()
 
 
-async def test_invalid_move_requests_are_refused(world: World) -> None:
+async def test_invalid_move_requests_are_refused(world: LogManagerWorld) -> None:
     world.paths = (M, A, B)
     async with running(world) as (manager, _):
         move = manager.mover.move
@@ -582,7 +594,7 @@ async def test_invalid_move_requests_are_refused(world: World) -> None:
 
 @pytest.mark.parametrize("passes", range(4))
 async def test_copy_without_file_descriptors_continues_without_loss(
-    world: World, passes: int, monkeypatch: pytest.MonkeyPatch
+    world: LogManagerWorld, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sync before the swap is the one that makes the copy durable."""
     monkeypatch.setattr(future_replica, "PIECE_BYTES", 1)
@@ -600,7 +612,9 @@ async def test_copy_without_file_descriptors_continues_without_loss(
         assert future.copied_bytes == log.size_bytes
 
 
-async def test_j03_requested_directory_is_kept_after_failed_creation(world: World) -> None:
+async def test_j03_requested_directory_is_kept_after_failed_creation(
+    world: LogManagerWorld,
+) -> None:
     async with running(world) as (manager, _):
         later = TopicPartition("later", 0)
         with pytest.raises(ReplicaNotAvailable):
@@ -614,7 +628,7 @@ async def test_j03_requested_directory_is_kept_after_failed_creation(world: Worl
         assert not manager.registry.preferred
 
 
-async def test_j13_move_continues_after_clean_shutdown(world: World) -> None:
+async def test_j13_move_continues_after_clean_shutdown(world: LogManagerWorld) -> None:
     """The future replica becomes Kafka's `-future`: whole segments, cleanly closed."""
     async with running(world) as (manager, log):
         before = contents(log)
@@ -634,7 +648,7 @@ async def test_j13_move_continues_after_clean_shutdown(world: World) -> None:
     assert not [name for name in world.names(B) if name.endswith("-future")]
 
 
-async def test_compaction_is_paused_while_moving(world: World) -> None:
+async def test_compaction_is_paused_while_moving(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         assert manager.log_cleaner is not None
         log.update_config(replace(log.config, cleanup_policy=("compact",)))
@@ -648,7 +662,7 @@ async def test_compaction_is_paused_while_moving(world: World) -> None:
 
 @pytest.mark.parametrize("asked", ["what is to be copied", "how much that is"])
 async def test_source_files_renamed_before_open_do_not_fail_directory(
-    world: World, asked: str
+    world: LogManagerWorld, asked: str
 ) -> None:
     """A truncation or retention in another thread renames listed files: the copy adapts, and no directory fails."""
     async with running(world):

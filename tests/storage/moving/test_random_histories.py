@@ -21,7 +21,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_files import VirtualFiles
-from tests.support.log_managers import ONE, SMALL, A, B, World, append, contents
+from tests.support.log_managers import ONE, SMALL, A, B, LogManagerWorld, append, contents
 from tests.support.replica_moves import QUIET, M
 
 NAME = TopicPartition("t", 0)
@@ -61,7 +61,7 @@ class Model:
 class History:
     """Consecutive runs of one node."""
 
-    world: World
+    world: LogManagerWorld
     model: Model = field(default_factory=Model)
 
     @asynccontextmanager
@@ -162,7 +162,7 @@ class History:
 @given(steps=STEPS)
 @settings(max_examples=50, deadline=None)
 def test_any_history_matches_model(steps: list[tuple[str, object]]) -> None:
-    world = World(
+    world = LogManagerWorld(
         paths=(M, A, B, C),
         intervals=QUIET,
         configs={"t": replace(SMALL, file_delete_delay_ms=0)},

@@ -25,7 +25,7 @@ from odradek.storage.moving.replica_swap import ReplicaSwap
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.support.log_managers import ONE, T0, A, B, World, append
+from tests.support.log_managers import ONE, T0, A, B, LogManagerWorld, append
 from tests.support.partition_logs import idempotent, marker
 from tests.support.replica_moves import (
     NAME,
@@ -80,7 +80,7 @@ class Life:
         check(self.log, self.promised, at_least=self.promised.acknowledged)
 
 
-async def in_a_life(world: World, act: Callable[[Life], object]) -> Promised:
+async def in_a_life(world: LogManagerWorld, act: Callable[[Life], object]) -> Promised:
     """Run `act` in a node that is killed, and return the acknowledged records."""
     files = world.files = InTheSwap(world.disk)
     manager = world.manager()

@@ -11,7 +11,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
-from tests.support.log_managers import ONE, SMALL, A, B, World, append
+from tests.support.log_managers import ONE, SMALL, A, B, LogManagerWorld, append
 from tests.support.replica_moves import (
     NAME,
     CountingPower,
@@ -25,7 +25,7 @@ TIERED = replace(SMALL, file_delete_delay_ms=0, remote_storage_enable=True, loca
 START = 3
 
 
-def tiered_world(power: CountingPower | None = None) -> World:
+def tiered_world(power: CountingPower | None = None) -> LogManagerWorld:
     world = new_world(power)
     world.configs["t"] = TIERED
     return world
@@ -76,7 +76,7 @@ def check_tier(log: PartitionLog) -> None:
     assert log.epochs.entries[:3] == (EpochStart(0, START), EpochStart(1, 4), EpochStart(2, 8))
 
 
-async def check_after(world: World, promised: Promised) -> None:
+async def check_after(world: LogManagerWorld, promised: Promised) -> None:
     await check_next_life(world, promised, at_least=promised.acknowledged, epoch=3)
     async with world.running() as manager:
         log = manager.get(*NAME)
@@ -84,7 +84,7 @@ async def check_after(world: World, promised: Promised) -> None:
         check_tier(log)
 
 
-async def retry_if_files_replaced() -> tuple[Promised, World, CountingPower]:
+async def retry_if_files_replaced() -> tuple[Promised, LogManagerWorld, CountingPower]:
     power = CountingPower()
     world = tiered_world(power)
     promised = await life(world, move)

@@ -17,11 +17,11 @@ from odradek.storage.log.append import AppendOrigin
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteSegmentNotFound
 from odradek.storage.tiered.remote_log_reader import ReadLimits
 from odradek.storage.tiered.segment_metadata import SegmentState
-from tests.support.partition_logs import NOW_MS, World, batch, idempotent, marker
+from tests.support.partition_logs import NOW_MS, LogWorld, batch, idempotent, marker
 from tests.support.remote_log_reads import TIERED, Tiers
 
 
-def append_transactions(world: World) -> None:
+def append_transactions(world: LogWorld) -> None:
     """Producer 7 aborts every other transaction of three batches; producer 8 has a long open one."""
     world.append(idempotent(8, 0, transactional=True))
     for number in range(8):
@@ -43,7 +43,7 @@ def with_transactions() -> Tiers:
 async def test_t35_remote_aborted_transactions_equal_local_ones() -> None:
     """T-35, E10."""
     tiers = with_transactions()
-    local = World(dataclasses.replace(TIERED, remote_storage_enable=False))
+    local = LogWorld(dataclasses.replace(TIERED, remote_storage_enable=False))
     append_transactions(local)
     async with tiers.readers() as readers:
         for offset in range(tiers.log.local_log_start_offset):
@@ -79,7 +79,7 @@ steps = st.lists(
 )
 
 
-def play(world: World, *parts: list[Step]) -> World:
+def play(world: LogWorld, *parts: list[Step]) -> LogWorld:
     """Each part is in the next epoch; open transactions are committed at the end, and more
     records follow."""
     sequences = {7: 0, 8: 0}
@@ -107,15 +107,15 @@ def of_two_leaders(before: list[Step], theirs: list[Step], ours: list[Step]) -> 
     """Both leaders have the records `before` and copied all their segments; the log has the
     second lineage."""
     large = dataclasses.replace(TIERED, internal_segment_bytes=1000)
-    deposed = Tiers(play(World(large), before + theirs))
+    deposed = Tiers(play(LogWorld(large), before + theirs))
     deposed.copy_and_expire()
-    tiers = Tiers(play(World(TIERED), before, ours), store=deposed.store, copies=deposed.copies)
+    tiers = Tiers(play(LogWorld(TIERED), before, ours), store=deposed.store, copies=deposed.copies)
     tiers.copy_and_expire()
     tiers.metadata.known[:0] = deposed.metadata.known
     return tiers
 
 
-async def check_aborted(tiers: Tiers, local: World) -> None:
+async def check_aborted(tiers: Tiers, local: LogWorld) -> None:
     async with tiers.readers() as readers:
         for offset in range(tiers.log.local_log_start_offset):
             found = await readers.read(offset, committed=True)
@@ -142,7 +142,7 @@ async def test_t60_markers_of_diverging_segment_are_ignored(
     search too early, and aborted records are returned."""
     before: list[Step] = [(7, "send"), (7, "send")]
     without_tiers = dataclasses.replace(TIERED, remote_storage_enable=False)
-    local = play(World(without_tiers), before, ours)
+    local = play(LogWorld(without_tiers), before, ours)
     await check_aborted(of_two_leaders(before, theirs, ours), local)
 
 
@@ -152,7 +152,7 @@ def test_t60_aborted_transactions_follow_lineage_of_log(
     before: list[Step], theirs: list[Step], ours: list[Step]
 ) -> None:
     without_tiers = dataclasses.replace(TIERED, remote_storage_enable=False)
-    local = play(World(without_tiers), before, ours)
+    local = play(LogWorld(without_tiers), before, ours)
     trio.run(check_aborted, of_two_leaders(before, theirs, ours), local)
 
 

@@ -32,7 +32,7 @@ from odradek.storage.tiered.segment_range_cache import (
     RemoteFetchQuotaExceeded,
     TooManyReads,
 )
-from tests.support.partition_logs import NOW_MS, World, batch
+from tests.support.partition_logs import NOW_MS, LogWorld, batch
 from tests.support.remote_log_reads import CACHE_ROOT, TIERED, Tiers, as_bytes
 
 
@@ -140,7 +140,7 @@ async def test_t60_records_of_diverging_segment_are_not_read() -> None:
     tiers.copy_and_expire()
     (segment,) = tiers.metadata.known
     assert (segment.start_offset, segment.end_offset) == (0, 3)
-    log = World(TIERED).log
+    log = LogWorld(TIERED).log
     log.truncate_fully(EmptyLogStart(10, 0, (EpochStart(0, 0), EpochStart(1, 2))))
     tiers.log_world.log = log
     async with tiers.readers() as readers:
@@ -269,7 +269,7 @@ async def test_wrong_index_is_fetched_again_and_then_not_used() -> None:
 async def test_index_of_older_kafka_leads_to_first_of_several_batches() -> None:
     """Its entries cover all batches of one append: the last offset of the last one, and the
     position of the first one."""
-    world = World(dataclasses.replace(TIERED, internal_segment_bytes=1000))
+    world = LogWorld(dataclasses.replace(TIERED, internal_segment_bytes=1000))
     segment = (tiers := filled(log_world=world)).metadata.known[0]
     key = segment.id.id, IndexType.OFFSET
     entries = [*ENTRY.iter_unpack(tiers.store.objects[key])]

@@ -18,14 +18,14 @@ from odradek.storage.tiered import remote_timestamp_lookup
 from odradek.storage.tiered.errors import RemoteNotReady
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
-from tests.support.partition_logs import NOW_MS, World, batch
+from tests.support.partition_logs import NOW_MS, LogWorld, batch
 from tests.support.remote_log_reads import CACHE_ROOT, TIERED, Tiers
 
 TIMES = [0, 10, 5, 20, 20, 15, 30, 25, 40, 40, 60, 50, 45, 70, 65, 80, 75, 95, 90, 100, 85, 110]
 """Of the records, two to a batch: not in order, as producers have them."""
 
 
-def append_to(world: World) -> None:
+def append_to(world: LogWorld) -> None:
     for number in range(0, len(TIMES), 2):
         times = [NOW_MS + each for each in TIMES[number : number + 2]]
         world.append(batch(2, timestamps=times), epoch=number // 8)
@@ -41,7 +41,7 @@ def filled() -> Tiers:
 async def test_t39_timestamp_lookup_equals_local_lookup() -> None:
     """T-39, E5."""
     tiers = filled()
-    local = World(dataclasses.replace(TIERED, remote_storage_enable=False))
+    local = LogWorld(dataclasses.replace(TIERED, remote_storage_enable=False))
     append_to(local)
     assert 0 < tiers.log.local_log_start_offset < tiers.log.end_offset
     async with tiers.readers() as readers:
@@ -186,7 +186,7 @@ async def test_t39_segment_deleted_during_lookup_is_skipped(largest: bool) -> No
 @pytest.mark.parametrize("wrong", ["no batch", "another batch"])
 async def test_t10_corrupt_cached_index_is_fetched_again(wrong: str) -> None:
     """T-10: as who reads there has it."""
-    tiers = Tiers(World(dataclasses.replace(TIERED, internal_segment_bytes=800)))
+    tiers = Tiers(LogWorld(dataclasses.replace(TIERED, internal_segment_bytes=800)))
     append_to(tiers.log_world)
     tiers.copy_and_expire()
     files, directory = tiers.log_world.files, CACHE_ROOT / REMOTE_INDEX_CACHE
