@@ -64,7 +64,7 @@ class ControllerChannel:
         quorum: Callable[[], ControllerQuorum],
         here: Callable[[Api, Mapping[str, Any]], Awaitable[Any]],
     ) -> None:
-        """`here` executes a request in process."""
+        """`here` handles a request if this node is the active controller."""
         self._network = network
         self._quorum = quorum
         self._here = here

@@ -125,7 +125,7 @@ class QuorumController:
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
-    # What brokers ask
+    # Requests of brokers
 
     async def register(self, registration: BrokerRegistration) -> int:
         """Register a broker; returns its epoch. Raises the errors of `register_broker_session`,

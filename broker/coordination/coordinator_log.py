@@ -37,7 +37,7 @@ class CoordinatorLog(Protocol):
     def append(self, partition: int, batch: bytearray, now_ms: int) -> int:
         """Append one batch as leader and return its first offset. The batch is stamped in place.
 
-        Synchronous: on return the batch is in the local log, on an error no byte of it is. Requires
+        Synchronous: when it returns, the batch is in the local log; after an error nothing was appended. Requires
         min.insync.replicas but does not wait for replicas.
         """
         ...

@@ -106,7 +106,7 @@ class BrokerStateMachine:
         self.state = BrokerState.RUNNING
 
     def stop(self, now_ms: int) -> None:
-        """Start a controlled shutdown; a broker that is not running yet is gone at once."""
+        """Start a controlled shutdown; a broker that is not running yet shuts down at once."""
         if self.state is BrokerState.RUNNING:
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
             self.due_ms = now_ms

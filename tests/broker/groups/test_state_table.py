@@ -287,8 +287,8 @@ def rebalances_with_error(seen: Seen) -> None:
     assert follower.response.error is ErrorCode.coordinator_not_available
 
 
-def goes_on_waiting(seen: Seen) -> None:
-    """Not all members have joined, so the join phase continues."""
+def stays_in_join_phase(seen: Seen) -> None:
+    """Check that the join phase continues, because not all members have joined."""
     assert seen.state is ClassicGroupState.PREPARING
     assert seen.group.generation == seen.generation_before
 
@@ -341,8 +341,8 @@ LOOKS: dict[ClassicGroupAction, Callable[[Seen], None]] = {
     ClassicGroupAction.REJOIN: must_rejoin,
     ClassicGroupAction.REBALANCE: rebalances,
     ClassicGroupAction.REBALANCE_WITH_ERROR: rebalances_with_error,
-    ClassicGroupAction.COMPLETE_IF_READY: goes_on_waiting,
-    ClassicGroupAction.COMPLETE_IF_ALL_JOINED: goes_on_waiting,
+    ClassicGroupAction.COMPLETE_IF_READY: stays_in_join_phase,
+    ClassicGroupAction.COMPLETE_IF_ALL_JOINED: stays_in_join_phase,
     ClassicGroupAction.COMPLETE_JOIN: completes_join,
     ClassicGroupAction.REMOVE_PENDING_SYNC_MEMBERS: drops_unsynced,
     ClassicGroupAction.UNKNOWN_MEMBER: refuses,
@@ -356,7 +356,7 @@ LOOKS: dict[ClassicGroupAction, Callable[[Seen], None]] = {
     list(product(ClassicGroupEvent, ClassicGroupState)),
     ids=lambda each: each.name.lower(),
 )
-def test_every_cell(event: ClassicGroupEvent, state: ClassicGroupState) -> None:
+def test_table_of_all_events_and_states(event: ClassicGroupEvent, state: ClassicGroupState) -> None:
     stage = SCENES[state]()
     before = group(stage)
     assert before.state is state

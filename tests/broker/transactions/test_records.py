@@ -59,7 +59,7 @@ def test_partitions_are_null_when_empty_and_empty_when_complete() -> None:
     assert value[17:21] == bytes(4)
 
 
-def test_a_tombstone_has_no_value() -> None:
+def test_tombstone_has_no_value() -> None:
     assert records.encode("id", None, 2)[1] is None
 
 

@@ -138,7 +138,7 @@ def received(request: Request | None) -> ErrorCode | None:
     list(product(TransactionEvent, PERSISTENT_STATES)),
     ids=lambda each: each.name.lower(),
 )
-def test_every_cell(event: TransactionEvent, state: TransactionState) -> None:
+def test_table_of_all_events_and_states(event: TransactionEvent, state: TransactionState) -> None:
     stage = in_state(
         state, version=0 if event in (TransactionEvent.COMMIT_V1, TransactionEvent.ABORT_V1) else 2
     )

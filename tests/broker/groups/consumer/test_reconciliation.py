@@ -52,7 +52,7 @@ def member(
     list(product(ReconciliationCase, MemberState)),
     ids=lambda each: each.name,
 )
-def test_every_cell(situation: ReconciliationCase, state: MemberState) -> None:
+def test_table_of_all_cases_and_states(situation: ReconciliationCase, state: MemberState) -> None:
     before, target, subscription_changed = member(state, situation)
     holds = situation.value[0]
     owned = None if holds else {}
