@@ -70,12 +70,6 @@ class LogSegments:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._all[1])
 
-    def floor(self, offset: int) -> Segment | None:
-        """Segment that contains `offset`, if any."""
-        offsets, segments = self._all
-        slot = bisect_right(offsets, offset)
-        return segments[slot - 1] if slot else None
-
     def from_offset(self, offset: int) -> Sequence[Segment]:
         """Segment that contains `offset`, and all later ones."""
         offsets, segments = self._all

@@ -52,13 +52,15 @@ ALL = LogBounds(start=0, last_stable=45, durable=40, end=45, cleaned_to=None)
 CONFIG = LogConfig(cleanup_policy=("compact",))
 
 
-def dirt(bounds: LogBounds = ALL, config: LogConfig = CONFIG) -> tuple[int, int, int, int]:
+def dirty_range_of(
+    bounds: LogBounds = ALL, config: LogConfig = CONFIG
+) -> tuple[int, int, int, int]:
     found = find_dirty_range(SEGMENTS, bounds, config, NOW_MS)
     return found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes
 
 
 def test_log_without_checkpoint_is_dirty_up_to_active_segment() -> None:
-    assert dirt() == (0, 40, 0, 400)
+    assert dirty_range_of() == (0, 40, 0, 400)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +84,14 @@ def test_log_without_checkpoint_is_dirty_up_to_active_segment() -> None:
 def test_dirty_range_ends_at_first_uncleanable_segment(
     change: dict[str, int], expected: tuple[int, int, int, int]
 ) -> None:
-    assert dirt(replace(ALL, **change)) == expected
+    assert dirty_range_of(replace(ALL, **change)) == expected
 
 
 def test_min_compaction_lag_excludes_segments_with_young_records() -> None:
     lag = replace(CONFIG, min_compaction_lag_ms=2 * HOUR_MS)
-    assert dirt(config=lag) == (0, 30, 0, 300)
+    assert dirty_range_of(config=lag) == (0, 30, 0, 300)
     lag = replace(CONFIG, min_compaction_lag_ms=60 * HOUR_MS)
-    assert dirt(config=lag) == (0, 0, 0, 0)
+    assert dirty_range_of(config=lag) == (0, 0, 0, 0)
 
 
 def test_log_is_due_above_min_cleanable_dirty_ratio() -> None:

@@ -201,10 +201,10 @@ async def test_last_batches_of_many_producers_are_collected_in_parts(
                 await trio.lowlevel.checkpoint()
                 turns += 1
 
-        dirt = await manager.log_cleaner._find_dirty_range(log, world.clock.wall_ms())  # type: ignore[union-attr]
-        assert dirt is not None
+        dirty_range = await manager.log_cleaner._find_dirty_range(log, world.clock.wall_ms())  # type: ignore[union-attr]
+        assert dirty_range is not None
         one = CompactionPass(
-            manager.services, log, dirt, CleanerSettings(), manager.log_cleaner._entropy
+            manager.services, log, dirty_range, CleanerSettings(), manager.log_cleaner._entropy
         )  # type: ignore[union-attr]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count_turns)

@@ -83,7 +83,7 @@ def kafka_compacts(directory: Path, first_dirty: int, now_ms: int) -> str:
 async def test_kafka_cleaner_retains_same_batches(
     clock: VirtualClock, tmp_path: Path, seed: int
 ) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    own_directory, theirs = tmp_path / "own_directory", tmp_path / "theirs"
     rng = random.Random(seed)
     first_dirty = 0
     sequences: dict[int, int] = {}
@@ -91,7 +91,7 @@ async def test_kafka_cleaner_retains_same_batches(
     for _ in range(ROUNDS):
         state = rng.getstate()
         now_ms = clock.wall_ms()
-        for place in (ours, theirs):
+        for place in (own_directory, theirs):
             rng.setstate(state)
             again = VirtualClock(epoch_ms=now_ms)
             async with opened(place, again) as (_, log):
@@ -100,13 +100,13 @@ async def test_kafka_cleaner_retains_same_batches(
                 history.seal()
         sequences, epochs = history.sequences, history.epochs
         clock.advance(1 + again.monotonic())
-        async with opened(ours, clock) as (manager, log):
+        async with opened(own_directory, clock) as (manager, log):
             assert manager.log_cleaner is not None
             assert await manager.log_cleaner.clean_due_logs() == 1
             mine = content(log)
             assert log.cleaned_to is not None
-            said = kafka_compacts(theirs, first_dirty, clock.wall_ms())
-            assert said.startswith(f"end {log.cleaned_to} segments {len(log.segments)}\n")
+            output = kafka_compacts(theirs, first_dirty, clock.wall_ms())
+            assert output.startswith(f"end {log.cleaned_to} segments {len(log.segments)}\n")
             first_dirty = log.cleaned_to
         async with opened(theirs, clock) as (_, log):
             assert content(log) == mine
@@ -145,16 +145,16 @@ async def test_compacted_log_is_read_by_kafka_tools_and_log(
     sizes = COMPACTED.max_segment_bytes, COMPACTED.index_interval_bytes
     copy = tmp_path / "recovered" / "t-0"
     shutil.copytree(directory, copy)
-    said = java("recover-log", directory, *sizes, "clean")
-    assert f"end {end}\n" in said
-    assert f"producers {producers}\n" in said
+    output = java("recover-log", directory, *sizes, "clean")
+    assert f"end {end}\n" in output
+    assert f"producers {producers}\n" in output
     assert data_of(directory) == before
     # Also after an unclean shutdown: all scanned batches are valid.
     for path in copy.glob("*.snapshot"):
         path.unlink()
-    said = java("recover-log", copy, *sizes)
-    assert f"end {end}\n" in said
-    assert f"producers {producers}\n" in said
+    output = java("recover-log", copy, *sizes)
+    assert f"end {end}\n" in output
+    assert f"producers {producers}\n" in output
     assert data_of(copy) == before
 
 

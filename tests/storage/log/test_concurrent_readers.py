@@ -67,7 +67,7 @@ def _threads_that_switch_often() -> Iterator[None]:
 
 
 @contextmanager
-def beside(*works: Callable[[], None]) -> Iterator[None]:
+def run_concurrently(*works: Callable[[], None]) -> Iterator[None]:
     """Run each function repeatedly in its own thread; their exceptions are raised here."""
     done = threading.Event()
     failures: list[BaseException] = []
@@ -121,7 +121,7 @@ def search(log: PartitionLog) -> None:
 def test_concurrent_readers_get_consistent_data_or_nothing(log: PartitionLog) -> None:
     rng = random.Random(1)
     reader = lambda: read_somewhere(log)  # noqa: E731
-    with beside(reader, reader, lambda: search(log), log.flush):
+    with run_concurrently(reader, reader, lambda: search(log), log.flush):
         for n in range(400):
             size = rng.randint(0, 300)
             data = batch(rng.randint(1, 4), size=size, timestamps=n)
@@ -325,7 +325,7 @@ def test_files_opened_in_thread_during_rename_have_new_names(
         assert segment.locate(1) is not None
 
 
-def ends_beside(act: Callable[[], object]) -> bool:
+def completes_concurrently(act: Callable[[], object]) -> bool:
     """Whether another thread can complete that action while this one is where it is."""
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
@@ -341,7 +341,9 @@ def test_opening_files_of_one_segment_does_not_block_others(
     real, ended = slow._files.open, []
 
     def slowly(path: Path, **more: bool) -> File:
-        ended.append(ends_beside(lambda: other.rename("" if other.suffix else ".deleted")))
+        ended.append(
+            completes_concurrently(lambda: other.rename("" if other.suffix else ".deleted"))
+        )
         return real(path, **more)
 
     monkeypatch.setattr(slow._files, "open", slowly)
@@ -359,7 +361,7 @@ def test_segment_is_renamed_while_its_index_is_rebuilt(
     real, ended = index_builder.headers, []
 
     def headers(*args: Any) -> Iterator[BatchPosition]:
-        ended.append(ends_beside(lambda: segment.rename(".deleted")))
+        ended.append(completes_concurrently(lambda: segment.rename(".deleted")))
         return real(*args)
 
     monkeypatch.setattr(index_builder, "headers", headers)

@@ -167,19 +167,21 @@ def test_kafka_log_recovery_builds_same_files(directory: RealPath, tmp_path: Rea
     theirs.mkdir()
     for name, data in of_kind(directory, ".log").items():
         (theirs / name).write_bytes(data)
-    said = kafka_opens(theirs)
+    output = kafka_opens(theirs)
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-        ours = of_kind(directory, suffix)
+        own_files = of_kind(directory, suffix)
         # An empty transaction index may be missing.
         found = {
-            name: data for name, data in of_kind(theirs, suffix).items() if data or name in ours
+            name: data
+            for name, data in of_kind(theirs, suffix).items()
+            if data or name in own_files
         }
-        assert found == ours, suffix
+        assert found == own_files, suffix
     name = "leader-epoch-checkpoint"
     assert (theirs / name).read_bytes() == (directory / name).read_bytes()
     last = sorted(of_kind(directory, ".snapshot"))[-1]
     assert states(theirs / last) == states(directory / last)
-    assert f"end {int(last.split('.')[0])}\n" in said
+    assert f"end {int(last.split('.')[0])}\n" in output
 
 
 def states(snapshot: RealPath) -> dict[int, tuple[object, ...]]:
@@ -200,15 +202,15 @@ def test_cleanly_closed_log_is_opened_by_kafka_and_back(
 ) -> None:
     theirs = tmp_path / "t-0"
     shutil.copytree(directory, theirs)
-    said = kafka_opens(theirs, "clean")
+    output = kafka_opens(theirs, "clean")
     log = opened(theirs, clean=True)
-    assert f"end {log.end_offset}\n" in said
-    assert f"producers {len(log.producers.active)}\n" in said
+    assert f"end {log.end_offset}\n" in output
+    assert f"producers {len(log.producers.active)}\n" in output
     epochs = ", ".join(
         f"EpochEntry[epoch={entry.epoch}, startOffset={entry.start_offset}]"
         for entry in log.epochs.entries
     )
-    assert f"epochs [{epochs}]" in said
+    assert f"epochs [{epochs}]" in output
     before = of_kind(directory, ".log")
     assert of_kind(theirs, ".log") == before
     log.close(True)
@@ -216,19 +218,19 @@ def test_cleanly_closed_log_is_opened_by_kafka_and_back(
 
 def test_log_recovery_equals_kafka_log_recovery(directory: RealPath, tmp_path: RealPath) -> None:
     """Both recover the same torn directory."""
-    ours, theirs = tmp_path / "ours" / "t-0", tmp_path / "theirs" / "t-0"
-    shutil.copytree(directory, ours)
-    victim = sorted(ours.glob("*.log"))[-3]
+    own_files, theirs = tmp_path / "own_files" / "t-0", tmp_path / "theirs" / "t-0"
+    shutil.copytree(directory, own_files)
+    victim = sorted(own_files.glob("*.log"))[-3]
     data = victim.read_bytes()
     victim.write_bytes(data[: len(data) * 2 // 3])
-    for path in ours.glob("*.snapshot"):
+    for path in own_files.glob("*.snapshot"):
         path.unlink()
-    shutil.copytree(ours, theirs)
-    log = opened(ours, clean=False)
+    shutil.copytree(own_files, theirs)
+    log = opened(own_files, clean=False)
     end = log.end_offset
     log.close(True)
     assert f"end {end}\n" in kafka_opens(theirs)
     for suffix in (".log", ".index", ".timeindex"):
-        assert of_kind(ours, suffix) == of_kind(theirs, suffix), suffix
+        assert of_kind(own_files, suffix) == of_kind(theirs, suffix), suffix
     name = f"{end:020d}.snapshot"
-    assert states(ours / name) == states(theirs / name)
+    assert states(own_files / name) == states(theirs / name)

@@ -49,7 +49,7 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
         tuple(EpochStart(first + number, each) for number, each in enumerate(starts)),
         draw(st.integers(0, (1 << 31) - 1)),
         SegmentState.COPY_SEGMENT_FINISHED,
-        draw(st.sampled_from((None, b"", b"\x01\x03", b"of somebody else"))),
+        draw(st.sampled_from((None, b"", b"\x01\x03", b"of another RSM"))),
         draw(st.booleans()),
     )
 
