@@ -22,7 +22,7 @@ from pathlib import Path
 from odradek.bench.load import Load, run_load
 from odradek.bench.model import WorkloadFailed
 from odradek.bench.peers.odradek import keep_compiled
-from odradek.bench.peers.process import Launch, PeerProcess, free_port, running
+from odradek.bench.peers.process import PeerProcess, ProcessLaunch, free_port, running
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.remote_stores import Store, arguments_of, open_stores
 from odradek.client.admin import NewTopic, create_topics
@@ -87,7 +87,7 @@ def _broker(directory: Path, store: Store) -> Iterator[PeerProcess]:
         *sets,
     ]  # fmt: skip
     keep_compiled()
-    with running(Launch(command, address, directory)) as process:
+    with running(ProcessLaunch(command, address, directory)) as process:
         yield process
 
 

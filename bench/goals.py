@@ -27,21 +27,21 @@ class TimesKafka:
 
 
 @dataclass(frozen=True)
-class Alone:
+class LimitFigure:
     """A figure of a physical limit."""
 
     limit: str
     figure: str
 
 
-WRITE = Alone("socket-to-file", "mb_per_s")
-WRITE_CPU = Alone("socket-to-file", "cpu_s_per_gb")
-SENDFILE = Alone("sendfile", "mb_per_s")
-SENDFILE_CPU = Alone("sendfile", "cpu_s_per_gb")
-PING_PONG = Alone("ping-pong", "requests_per_s")
-PING_PONG_CPU = Alone("ping-pong", "cpu_us")
+WRITE = LimitFigure("socket-to-file", "mb_per_s")
+WRITE_CPU = LimitFigure("socket-to-file", "cpu_s_per_gb")
+SENDFILE = LimitFigure("sendfile", "mb_per_s")
+SENDFILE_CPU = LimitFigure("sendfile", "cpu_s_per_gb")
+PING_PONG = LimitFigure("ping-pong", "requests_per_s")
+PING_PONG_CPU = LimitFigure("ping-pong", "cpu_us")
 PACED_P50, PACED_P99, PACED_P999 = (
-    Alone("paced-ping-pong", figure) for figure in ("p50_us", "p99_us", "p999_us")
+    LimitFigure("paced-ping-pong", figure) for figure in ("p50_us", "p99_us", "p999_us")
 )
 
 
@@ -55,7 +55,7 @@ class Goal:
     must: float | TimesKafka
     aim: float | None = None
     better: Better = "lower"
-    alone: Alone | None = None
+    alone: LimitFigure | None = None
 
 
 GOALS = (

@@ -42,7 +42,7 @@ _AGAIN = frozenset(
 _NUMBER = struct.Struct(">i")
 
 
-class _State(enum.Enum):
+class _MemberState(enum.Enum):
     JOINING = enum.auto()
     SYNCING = enum.auto()
     BEATING = enum.auto()
@@ -62,7 +62,7 @@ class Member:
         self.generation = -1
         self.members = 0
         """Number of members in this generation; known only to the group leader."""
-        self.state = _State.RESTING
+        self.state = _MemberState.RESTING
         self.assigned = False
         self._group = group
         self._topic = topic
@@ -72,11 +72,11 @@ class Member:
     @property
     def waits(self) -> bool:
         """Return whether the member acts next, at `due`; otherwise a response is pending."""
-        return self.state in (_State.RESTING, _State.PUT_OFF)
+        return self.state in (_MemberState.RESTING, _MemberState.PUT_OFF)
 
     def join(self) -> None:
         """Send a JoinGroup with new metadata, so that it starts a rebalance."""
-        self.state, self.assigned = _State.JOINING, False
+        self.state, self.assigned = _MemberState.JOINING, False
         self._send(
             apis.JOIN_GROUP,
             {
@@ -94,13 +94,13 @@ class Member:
 
     def act(self) -> None:
         """Send the request that is due at `due`."""
-        if self.state is _State.PUT_OFF:
+        if self.state is _MemberState.PUT_OFF:
             self.join()
         else:
             self._beat()
 
     def _beat(self) -> None:
-        self.state = _State.BEATING
+        self.state = _MemberState.BEATING
         self._send(apis.HEARTBEAT, {"generation_id": self.generation})
 
     def leave(self) -> None:
@@ -114,15 +114,15 @@ class Member:
     def responded(self, now: float) -> None:
         """Read a received response, and send the next request."""
         response = self.wire.receive()
-        if self.state is _State.JOINING:
+        if self.state is _MemberState.JOINING:
             self._joined(response, now)
-        elif self.state is _State.SYNCING:
+        elif self.state is _MemberState.SYNCING:
             self._synced(response, now)
         elif response.error_code in _AGAIN:
             self.join()
         else:
             must_be_none(response.error_code, "a heartbeat")
-            self.state, self.due = _State.RESTING, now + BEAT_S
+            self.state, self.due = _MemberState.RESTING, now + BEAT_S
 
     def _joined(self, response: Any, now: float) -> None:
         if (
@@ -132,13 +132,13 @@ class Member:
             self.join()
             return
         if response.error_code in _COMING:
-            self.state, self.due = _State.PUT_OFF, now + RETRY_S
+            self.state, self.due = _MemberState.PUT_OFF, now + RETRY_S
             return
         must_be_none(response.error_code, "joining")
         self._member_id, self.generation = response.member_id, response.generation_id
         leads = response.leader == response.member_id
         self.members = len(response.members) if leads else 0
-        self.state = _State.SYNCING
+        self.state = _MemberState.SYNCING
         self._send(
             apis.SYNC_GROUP,
             {
@@ -165,7 +165,7 @@ class Member:
         if not response.assignment:
             raise WorkloadFailed("a member got an empty assignment")
         self.assigned = True
-        self.state, self.due = _State.RESTING, now + BEAT_S
+        self.state, self.due = _MemberState.RESTING, now + BEAT_S
 
     def _send(self, api: apis.Api, values: Mapping[str, Any]) -> None:
         who = {

@@ -2,7 +2,7 @@
 
 A `Peer` is a broker that can be obtained and started. `Peer.start` gives a `Target`: an address and,
 if the bench started the process itself, that process. A `Workload` runs against one target and gives
-an `Outcome`: one value for each of its metrics that is known. Whether a workload applies to a
+an `WorkloadOutcome`: one value for each of its metrics that is known. Whether a workload applies to a
 peer is declared, not tried: a workload `needs` features, a peer `lacks` some, with the reason.
 
 All of it is synchronous. What runs a workload owns the order, the repetition, the medians and the
@@ -80,7 +80,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WorkloadOutcome:
     """Result of one run of a workload.
 
     `values` has one value for a metric's name; a metric that is not known (CPU seconds of a
@@ -120,7 +120,7 @@ class Workload(Protocol):
     @property
     def default(self) -> bool: ...
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         """Measure once. Raises WorkloadFailed if there is nothing to report."""
         ...
 

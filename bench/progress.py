@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import TextIO
 
 from odradek.bench.model import Peer, Workload
-from odradek.bench.results_file import Failure, Results, Sample, State, WorkloadResults
+from odradek.bench.results_file import Failure, Results, Sample, SampleState, WorkloadResults
 from odradek.bench.summary import workload_lines
 
 CLEAR_LINE = "\r\x1b[K"
 
 
 class TerminalProgress:
-    """`runner.Progress` on a terminal or on files."""
+    """`runner.RunProgress` on a terminal or on files."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class TerminalProgress:
         self._turns.add((workload.name, peer.name, end.round))  # a repeat is the same turn
         if isinstance(end, Failure):
             self._print(f"{workload.name} on {peer.name} FAILED: {end.reason}")
-        elif end.state is State.DISTURBED:
+        elif end.state is SampleState.DISTURBED:
             self._print(
                 f"{workload.name} on {peer.name}: others used {end.others_cores:.0%} of a core"
             )

@@ -63,7 +63,7 @@ PAGE = 1000
 NOT_THERE = (IndexType.TRANSACTION.value,)
 
 
-class History:
+class GeneratedHistory:
     """Segments and sizes of each partition."""
 
     def __init__(self, partitions: int, segments: int) -> None:
@@ -105,7 +105,7 @@ def rows_of(partition: int, segments: int) -> Array:
 class GeneratedObjects(Objects):
     """Read-only `Objects` of a history; counts requests, one for each page of a listing."""
 
-    def __init__(self, history: History, summaries: Path, latency_ms: float) -> None:
+    def __init__(self, history: GeneratedHistory, summaries: Path, latency_ms: float) -> None:
         self._history = history
         self._summaries = summaries
         self._latency_s = latency_ms / 1000
@@ -191,7 +191,7 @@ class GeneratedObjects(Objects):
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlanningCost:
     """Measurements of one plan. `peak_mb` is the memory of the Python process that plans, without Spark's driver."""
 
     case: str
@@ -214,8 +214,8 @@ class Cost:
 
 
 def plan(
-    case: str, history: History, summaries: Path, latency_ms: float, cores: int = CORES
-) -> Cost:
+    case: str, history: GeneratedHistory, summaries: Path, latency_ms: float, cores: int = CORES
+) -> PlanningCost:
     """Measure a plan in this process."""
     from odradek.pipeline.options import parse_options
     from odradek.pipeline.planning import TASK_BYTES, tasks_of
@@ -234,7 +234,7 @@ def plan(
     found = tasks_of(planned.pieces, task_bytes=options.task_bytes or TASK_BYTES)
     sizes = np.array([len(pickle.dumps(ReadTask(pieces, {}))) for pieces in found])
     took = time.perf_counter() - began
-    return Cost(
+    return PlanningCost(
         case=case,
         segments=segments,
         tasks=len(found),
@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=CASES, help=argparse.SUPPRESS)
     parser.add_argument("--summaries", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    history = History(args.partitions, args.segments)
+    history = GeneratedHistory(args.partitions, args.segments)
     if args.only:
         cost = plan(args.only, history, args.summaries, args.latency_ms, args.cores)
         json.dump(asdict(cost), sys.stdout)
@@ -291,11 +291,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _planned(case: str, given: Sequence[str]) -> Cost:
+def _planned(case: str, given: Sequence[str]) -> PlanningCost:
     """Measure a plan in a separate process."""
     command = [sys.executable, "-m", "odradek.bench.query_planning", f"--only={case}", *given]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    return Cost(**json.loads(ran.stdout))
+    return PlanningCost(**json.loads(ran.stdout))
 
 
 if __name__ == "__main__":

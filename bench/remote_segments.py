@@ -39,7 +39,7 @@ LOOKED_UP = 5_000
 
 
 @dataclass(frozen=True)
-class Cost:
+class SegmentMetadataCost:
     """Measurements of a partition with `segments` segments. Names end with their unit."""
 
     segments: int
@@ -55,7 +55,7 @@ class Cost:
     retention_run_ms: float
 
 
-def measure(count: int) -> Cost:
+def measure(count: int) -> SegmentMetadataCost:
     resident = _resident(lambda: _filled(count)[0]) / count
     metadata, took = _filled(count)
     began = time.thread_time()
@@ -67,7 +67,7 @@ def measure(count: int) -> Cost:
     offsets = [draw.randrange(count * RECORDS) for _ in range(LOOKED_UP)]
     epochs = [offset // RECORDS // SEGMENTS_AN_EPOCH for offset in offsets]
     ids = [each.id for each in restored.segments()][:: max(1, count // LOOKED_UP)]
-    return Cost(
+    return SegmentMetadataCost(
         segments=count,
         resident_bytes_a_segment=resident,
         event_us=sum(took) / len(took) * 1e6,

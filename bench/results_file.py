@@ -29,7 +29,7 @@ class InvalidResults(Exception):
     """A file that is no results file, or one of another schema; the text names it."""
 
 
-class State(enum.Enum):
+class SampleState(enum.Enum):
     """Whether a sample is used for medians."""
 
     COUNTED = "counted"
@@ -47,7 +47,7 @@ class Sample:
 
     round: int
     values: Mapping[str, float]
-    state: State = State.COUNTED
+    state: SampleState = SampleState.COUNTED
     seconds: float = 0.0
     others_cores: float | None = None
     client_bound: bool = False
@@ -74,12 +74,14 @@ class Measured:
     @property
     def counted(self) -> list[Sample]:
         """Return the samples for medians: the undisturbed ones, or all disturbed ones if there are no others."""
-        calm = [each for each in self.samples if each.state is State.COUNTED]
-        return calm or [each for each in self.samples if each.state is State.DISTURBED]
+        calm = [each for each in self.samples if each.state is SampleState.COUNTED]
+        return calm or [each for each in self.samples if each.state is SampleState.DISTURBED]
 
     @property
     def only_disturbed(self) -> bool:
-        return bool(self.counted) and all(each.state is State.DISTURBED for each in self.counted)
+        return bool(self.counted) and all(
+            each.state is SampleState.DISTURBED for each in self.counted
+        )
 
 
 @dataclass
@@ -302,7 +304,7 @@ def _sample(document: dict[str, Any]) -> Sample:
         pairs = (pair.partition(":") for pair in histogram["buckets"].split())
         buckets = tuple((float(bound), int(count)) for bound, _, count in pairs)
         histogram = Histogram(histogram["unit"], buckets)
-    state, notes = State(document.pop("state")), tuple(document.pop("notes"))
+    state, notes = SampleState(document.pop("state")), tuple(document.pop("notes"))
     values = {name: float(value) for name, value in document.pop("values").items()}
     return Sample(values=values, state=state, notes=notes, histogram=histogram, **document)
 

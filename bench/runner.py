@@ -42,7 +42,7 @@ from odradek.bench.results_file import (
     PeerRecord,
     Results,
     Sample,
-    State,
+    SampleState,
     WorkloadResults,
 )
 
@@ -69,7 +69,7 @@ class Watch(Protocol):
     def stop(self) -> Usage: ...
 
 
-class Progress(Protocol):
+class RunProgress(Protocol):
     """Receives the progress of a run."""
 
     def doing(self, what: str) -> None:
@@ -86,7 +86,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """Peers, workloads and limits of a run, and its settings. `directory` is for the peers' data."""
 
     peers: Sequence[Peer]
@@ -137,9 +137,9 @@ class Runner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         results: Results,
-        progress: Progress,
+        progress: RunProgress,
         watch: Callable[[Collection[int]], Watch],
         clock: Callable[[], float] = time.monotonic,
         settle: Callable[[Collection[int]], None] = lambda bystanders: None,
@@ -297,7 +297,7 @@ class Runner:
             else:
                 measured.samples.append(end)
             self._progress.ran(workload, peer, end)
-            if isinstance(end, Failure) or end.state is not State.DISTURBED:
+            if isinstance(end, Failure) or end.state is not SampleState.DISTURBED:
                 return
 
     def _attempt(
@@ -320,11 +320,11 @@ class Runner:
             return Failure(number, _reason(error))
         # A broker that was not started here counts as another process.
         others = None if target.process is None else usage.others_share
-        state = State.COUNTED
+        state = SampleState.COUNTED
         if number < 1:
-            state = State.WARM_UP
+            state = SampleState.WARM_UP
         elif others is not None and others > self._plan.others_cores_max:
-            state = State.DISTURBED
+            state = SampleState.DISTURBED
         return Sample(
             number,
             dict(outcome.values),

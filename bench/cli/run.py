@@ -23,7 +23,7 @@ from odradek.bench.peers import PEERS
 from odradek.bench.peers.running_broker import RunningBroker
 from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import Results, WorkloadResults, check_writable, save
-from odradek.bench.runner import Plan, Runner
+from odradek.bench.runner import Runner, RunPlan
 from odradek.bench.summary import remarks
 from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
 from odradek.cli.errors import CommandFailed, WrongUsage
@@ -69,7 +69,7 @@ def _measure(
         _like_ctrl_c(signal.SIGHUP),
         warm_memory(_warm_bytes(args)),
     ):
-        plan = Plan(
+        plan = RunPlan(
             peers,
             workloads,
             _limits(args, workloads),
@@ -156,7 +156,7 @@ def _limits(args: argparse.Namespace, workloads: Sequence[Workload]) -> Sequence
     return LIMITS if args.workloads is None else choose_limits(LIMITS, workloads)
 
 
-def _empty_results(plan: Plan) -> Results:
+def _empty_results(plan: RunPlan) -> Results:
     results = Results(
         version=version("odradek"),
         started=datetime.now(UTC).isoformat(timespec="seconds"),

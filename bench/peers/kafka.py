@@ -14,7 +14,7 @@ import trio
 from odradek.bench.model import Feature, PeerFailed, Target
 from odradek.bench.peers.clusters import three_brokers, three_tiered_brokers
 from odradek.bench.peers.jars import java_program, kafka_jars, kafka_version
-from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.process import ProcessLaunch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 
@@ -83,7 +83,7 @@ class Kafka:
         if not config.exists():
             _format(java, _write_config(config, directory))
         address = _address(config)
-        launch = Launch([*java, "kafka.Kafka", str(config)], address, directory)
+        launch = ProcessLaunch([*java, "kafka.Kafka", str(config)], address, directory)
         with running(launch) as process:
             yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from odradek.bench.build_cache import digest, kept, needed_program, run_build
 from odradek.bench.model import Feature, Target
-from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.process import ProcessLaunch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 
 SOURCES = Path(__file__).parent / "kfake_server"
@@ -53,7 +53,7 @@ class Kfake:
         command = [str(self._program()), str(port)]
         if self._on_disk:
             command.append(str(directory / "data"))
-        with running(Launch(command, ("127.0.0.1", port), directory)) as process:
+        with running(ProcessLaunch(command, ("127.0.0.1", port), directory)) as process:
             yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)
 
     def _program(self) -> Path:

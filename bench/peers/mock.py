@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench.model import Feature, PeerFailed, PeerUnavailable, Target
-from odradek.bench.peers.process import Launch, running
+from odradek.bench.peers.process import ProcessLaunch, running
 
 
 class MockTopics:
@@ -73,5 +73,5 @@ class LibrdkafkaMock:
             str(address),
             str(control),
         ]
-        with running(Launch(command, address, directory)) as process:
+        with running(ProcessLaunch(command, address, directory)) as process:
             yield Target(self.name, process.bootstrap, MockTopics(control), process)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from odradek.bench.build_cache import kept, needed_program, run_build
 from odradek.bench.model import Feature, Target
-from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.process import ProcessLaunch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 
 VERSION = "0.8.1"
@@ -53,7 +53,7 @@ class Nisshi:
             "--group-initial-rebalance-delay", REBALANCE_DELAY,
             "--silent",
         ]  # fmt: skip
-        with running(Launch(command, address, directory)) as process:
+        with running(ProcessLaunch(command, address, directory)) as process:
             yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)
 
     def _program(self) -> Path:

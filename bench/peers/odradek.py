@@ -14,7 +14,7 @@ from pathlib import Path
 import odradek.bench
 from odradek.bench.model import Feature, Target
 from odradek.bench.peers.clusters import three_brokers, three_tiered_brokers
-from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.process import ProcessLaunch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 from odradek.seams.real import real_seams
@@ -76,5 +76,5 @@ class Odradek:
             "--log-dirs", f"{directory / 'data'},{directory / 'data-2'}",
             *sets,
         ]  # fmt: skip
-        with running(Launch(command, address, directory)) as process:
+        with running(ProcessLaunch(command, address, directory)) as process:
             yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)

@@ -42,7 +42,7 @@ def responses_metadata(address: tuple[str, int], timeout_s: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProcessLaunch:
     """Command, address and start timeout of a peer.
 
     `address` may be a file to which the peer writes HOST:PORT, if it chooses its port.
@@ -57,7 +57,7 @@ class Launch:
 class PeerProcess:
     """`model.ServerProcess` for a command."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: ProcessLaunch) -> None:
         self._launch = launch
         self._log_file = launch.directory / "output.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -141,7 +141,7 @@ class PeerProcess:
 
 
 @contextmanager
-def running(launch: Launch) -> Iterator[PeerProcess]:
+def running(launch: ProcessLaunch) -> Iterator[PeerProcess]:
     """Run the process inside the `with` block, and stop it at the end."""
     process = PeerProcess(launch)
     process.start()

@@ -27,7 +27,7 @@ from odradek.bench.machine import ALL_FREE_BYTES, warm_memory
 from odradek.bench.model import PeerFailed, PeerUnavailable, Workload, WorkloadFailed
 from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import Results, check_writable, save
-from odradek.bench.runner import Plan, Runner
+from odradek.bench.runner import Runner, RunPlan
 from odradek.bench.summary import remarks
 from odradek.bench.tables.brokers import running_brokers, segment_bytes
 from odradek.bench.tables.records import (
@@ -37,7 +37,7 @@ from odradek.bench.tables.records import (
     PARTITIONS,
     SMALL,
     WARM_UP,
-    Content,
+    TopicContent,
     content,
 )
 from odradek.bench.tables.sources import readers
@@ -49,7 +49,7 @@ WARM_UP_BYTES = 20_000_000
 WARM_UP_S = 30.0
 
 
-def contents(gb: float) -> list[Content]:
+def contents(gb: float) -> list[TopicContent]:
     """Return the topics for the given GB of JSON."""
     return [
         content(ORDERS, int(gb * 1e9)),
@@ -93,7 +93,7 @@ def _measure(chosen: argparse.Namespace, workloads: Sequence[Workload]) -> Resul
         tempfile.TemporaryDirectory(dir=chosen.directory, prefix="run-") as directory,
     ):
         peers = {each.name: each for each in readers(brokers)}
-        plan = Plan(
+        plan = RunPlan(
             choose_peers(peers, chosen.readers),
             workloads,
             [],
@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _empty_results(plan: Plan, made: Sequence[Content]) -> Results:
+def _empty_results(plan: RunPlan, made: Sequence[TopicContent]) -> Results:
     settings: dict[str, str | int | float | bool] = {
         "rounds": plan.rounds,
         "warm_up_s": plan.warm_up_s,

@@ -25,10 +25,10 @@ from odradek.bench import machine
 from odradek.bench.model import Target, WorkloadFailed
 from odradek.bench.peers.kafka import Kafka
 from odradek.bench.peers.odradek import keep_compiled
-from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.process import ProcessLaunch, free_port, running
 from odradek.bench.peers.topics import AdminTopics, not_yet, with_cluster
 from odradek.bench.raw_connection import RawConnection, must_be_none
-from odradek.bench.tables.records import PARTITIONS, Content
+from odradek.bench.tables.records import PARTITIONS, TopicContent
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.metadata import Cluster
 from odradek.client.producer import NAMED_TOPICS
@@ -55,18 +55,18 @@ class Brokers:
     odradek: Target
     kafka: Target
     directory: Path
-    contents: Sequence[Content]
+    contents: Sequence[TopicContent]
 
     @property
     def store(self) -> Path:
         return self.directory / STORE
 
-    def content(self, topic: str) -> Content:
+    def content(self, topic: str) -> TopicContent:
         return next(each for each in self.contents if each.topic.name == topic)
 
 
 @contextmanager
-def running_brokers(directory: Path, contents: Sequence[Content]) -> Iterator[Brokers]:
+def running_brokers(directory: Path, contents: Sequence[TopicContent]) -> Iterator[Brokers]:
     """Run the brokers on the data in `directory`, which is created if it is missing."""
     mark, description = directory / "whole", _describe(contents)
     is_whole = mark.exists() and mark.read_text() == description
@@ -98,7 +98,7 @@ def read_files(directory: Path, topic: str) -> None:
                 pass
 
 
-def _describe(contents: Sequence[Content]) -> str:
+def _describe(contents: Sequence[TopicContent]) -> str:
     rows = [
         [each.topic.name, each.batches, each.topic.batch_records, each.step_ms] for each in contents
     ]
@@ -120,17 +120,17 @@ def _odradek(directory: Path, store: Path) -> Iterator[Target]:
         *(word for each in settings.items() for word in ("--set", "=".join(each))),
     ]  # fmt: skip
     keep_compiled()
-    with running(Launch(command, address, directory)) as process:
+    with running(ProcessLaunch(command, address, directory)) as process:
         yield Target(ODRADEK, process.bootstrap, AdminTopics(process.bootstrap), process)
 
 
-def segment_bytes(content: Content) -> int:
+def segment_bytes(content: TopicContent) -> int:
     """Return the segment size of a topic."""
     least, most = SEGMENT_BYTES
     return max(least, min(most, content.batches * len(content.batch(0)) // SEGMENTS))
 
 
-def _write(broker: Target, content: Content) -> None:
+def _write(broker: Target, content: TopicContent) -> None:
     name = content.topic.name
     configs = {"segment.bytes": str(segment_bytes(content)), "retention.ms": "-1"}
     if broker.peer == ODRADEK:
@@ -183,7 +183,7 @@ def _check(wire: RawConnection, name: str) -> None:
         must_be_none(row.error_code, f"a batch for {name}-{row.index}")
 
 
-def _wait_until_tiered(data: Path, store: Path, contents: Sequence[Content]) -> None:
+def _wait_until_tiered(data: Path, store: Path, contents: Sequence[TopicContent]) -> None:
     """Wait until the store has all segments except the last of each partition."""
     end = time.monotonic() + TIMEOUT_S
     for content in contents:

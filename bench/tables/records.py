@@ -84,7 +84,7 @@ WARM_UP = Topic("warm-up", ORDERS.title, JSON_BYTES, LZ4, 32, _order)
 
 
 @dataclass(frozen=True)
-class Content:
+class TopicContent:
     """A topic with `batches` batches in each partition."""
 
     topic: Topic
@@ -164,7 +164,7 @@ def pool(topic: Topic, step_ms: int) -> Pool:
     return Pool(batches, amounts)
 
 
-def content(topic: Topic, record_bytes: int) -> Content:
+def content(topic: Topic, record_bytes: int) -> TopicContent:
     """Size the contents to about this number of bytes."""
     batch_bytes = topic.batch_records * topic.record_bytes
-    return Content(topic, max(1, record_bytes // (batch_bytes * PARTITIONS)))
+    return TopicContent(topic, max(1, record_bytes // (batch_bytes * PARTITIONS)))

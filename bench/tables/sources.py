@@ -24,14 +24,14 @@ from odradek.bench.peers.spark_releases import (
 from odradek.bench.tables.brokers import Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
 from odradek.bench.tables.session import CONNECTOR, ODRADEK, QUERIES
-from odradek.bench.tables.spark_application import Application, Launch, Response
+from odradek.bench.tables.spark_application import Application, ApplicationLaunch, QueryResponse
 from odradek.pipeline.spark_session import TO_WORKERS
 
 ALL_CORES, ONE_CORE = "local[2]", "local[1]"
 
 
 @dataclass
-class Reading:
+class SourceApplication:
     """The Spark application of a source, and its brokers and files.
 
     There is one application at a time: another master needs another application, which is warmed up first.
@@ -39,13 +39,13 @@ class Reading:
 
     format: str
     options: Mapping[str, str]
-    launch: Launch
+    launch: ApplicationLaunch
     brokers: Brokers
     files: Path
     """The directory of the logs: a broker's, or the remote store's."""
     application: Application
 
-    def ask(self, query: str, topic: str, master: str, **more: Any) -> Response:
+    def ask(self, query: str, topic: str, master: str, **more: Any) -> QueryResponse:
         """Run a query and return its response. Raises WorkloadFailed or PeerFailed."""
         if self.application.master != master:
             self.application.stop()
@@ -70,10 +70,10 @@ class Reading:
         return {"query": query, "format": self.format, "options": options, **more}
 
 
-class Process:
+class SourceProcess:
     """`model.ServerProcess` of the current application of a source."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: SourceApplication) -> None:
         self._reading = reading
 
     def __getattr__(self, name: str) -> Any:
@@ -84,7 +84,7 @@ class Process:
 class ReaderTarget(Target):
     """The broker, with the application that reads from it as its process."""
 
-    reading: Reading | None = None
+    reading: SourceApplication | None = None
     broker: ServerProcess | None = None
 
 
@@ -124,20 +124,20 @@ class Reader:
         options = {"kafka.bootstrap.servers": broker.bootstrap}
         if self.from_store:
             options["tiered.url"] = f"file://{brokers.store}"
-        launch = Launch(self.format, directory)
+        launch = ApplicationLaunch(self.format, directory)
         if self.format == CONNECTOR:
             environment = spark_environment(CONNECTOR_SPARK_VERSION)
-            launch = Launch(self.format, directory, connector_jars(), environment)
+            launch = ApplicationLaunch(self.format, directory, connector_jars(), environment)
         application = Application(launch, ALL_CORES)
         files = brokers.store if self.from_store else brokers.directory / broker.peer
-        reading = Reading(self.format, options, launch, brokers, files, application)
+        reading = SourceApplication(self.format, options, launch, brokers, files, application)
         try:
             reading.warm_up()
             yield ReaderTarget(
                 self.name,
                 broker.bootstrap,
                 broker.topics,
-                Process(reading),
+                SourceProcess(reading),
                 reading=reading,
                 broker=broker.process,
             )

@@ -22,7 +22,7 @@ _LOG_CHARACTERS = 4000
 
 
 @dataclass(frozen=True)
-class Launch:
+class ApplicationLaunch:
     """The format, jars and environment of an application (environment None: that of this process)."""
 
     format: str
@@ -32,7 +32,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Response:
+class QueryResponse:
     """The result of a query, its duration by the application's clock, and the CPU time of all its processes."""
 
     found: Mapping[str, int]
@@ -43,7 +43,7 @@ class Response:
 class Application:
     """A running application; implements the part of `model.ServerProcess` that a reader needs."""
 
-    def __init__(self, launch: Launch, master: str) -> None:
+    def __init__(self, launch: ApplicationLaunch, master: str) -> None:
         """Start the application, and wait until it accepts queries. Raises PeerFailed."""
         self.master = master
         self._log_file = launch.directory / "application.log"
@@ -76,7 +76,7 @@ class Application:
             raise
         self.responded_at = time.monotonic()
 
-    def ask(self, query: Mapping[str, Any]) -> Response:
+    def ask(self, query: Mapping[str, Any]) -> QueryResponse:
         """Run a query. Raises WorkloadFailed with Spark's error."""
         before = self.cpu_seconds()
         self._requests.write(json.dumps(query) + "\n")
@@ -84,7 +84,7 @@ class Application:
         report = self._respond()
         if "failed" in report:
             raise WorkloadFailed(str(report["failed"])[:2000])
-        return Response(report["found"], report["seconds"], self.cpu_seconds() - before)
+        return QueryResponse(report["found"], report["seconds"], self.cpu_seconds() - before)
 
     def _respond(self) -> dict[str, Any]:
         line = self._responses.readline()

@@ -10,9 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
-from odradek.bench.tables.records import ORDERS, SMALL, Content, Topic
-from odradek.bench.tables.sources import ALL_CORES, ONE_CORE, ReaderTarget, Reading
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+    WorkloadOutcome,
+)
+from odradek.bench.tables.records import ORDERS, SMALL, Topic, TopicContent
+from odradek.bench.tables.sources import ALL_CORES, ONE_CORE, ReaderTarget, SourceApplication
 
 RATE = Metric("mb_per_s", "MB/s", "higher")
 SECONDS = Metric("seconds", "s", "lower")
@@ -21,14 +29,14 @@ BROKER_CPU = Metric("broker_cpu_s", "s", "lower")
 WATCH_EVERY_S = 0.25
 
 
-def _reading(target: Target) -> Reading:
+def _reading(target: Target) -> SourceApplication:
     assert isinstance(target, ReaderTarget), "these workloads are run against readers"
     assert target.reading is not None
     return target.reading
 
 
 @dataclass(frozen=True)
-class Ask:
+class QueryWorkload:
     """A query of a whole topic, timed by the application's clock.
 
     CPU time is that of all processes of the application: the driver's Python, its JVM, and the workers.
@@ -48,12 +56,12 @@ class Ask:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"query": self.query, "topic": self.topic.name, "master": self.master}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         reading = _reading(target)
         content = reading.brokers.content(self.topic.name)
         return self._asked(target, content, {}, self._expected(content))
 
-    def _expected(self, content: Content) -> dict[str, int]:
+    def _expected(self, content: TopicContent) -> dict[str, int]:
         found = {"rows": content.records}
         return found | (
             {"amount": content.total_amount()} if self.query.startswith("aggregate") else {}
@@ -62,17 +70,17 @@ class Ask:
     def _asked(
         self,
         target: Target,
-        content: Content,
+        content: TopicContent,
         more: Mapping[str, Any],
         expected: Mapping[str, int],
-    ) -> Outcome:
+    ) -> WorkloadOutcome:
         broker = getattr(target, "broker", None)
         before = broker.cpu_seconds() if broker else 0.0
         response = _reading(target).ask(self.query, self.topic.name, self.master, **more)
         broker_cpu_s = broker.cpu_seconds() - before if broker else 0.0
         if response.found != expected:
             raise WorkloadFailed(f"it found {response.found}, and there is {expected}")
-        return Outcome(
+        return WorkloadOutcome(
             {
                 RATE.name: content.record_bytes / 1e6 / response.seconds,
                 SECONDS.name: response.seconds,
@@ -83,7 +91,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class OneCore(Ask):
+class OneCore(QueryWorkload):
     """A query on one core, for Odradek's source only; the connector would take half an hour."""
 
     master: str = ONE_CORE
@@ -91,12 +99,12 @@ class OneCore(Ask):
 
 
 @dataclass(frozen=True)
-class AskHour(Ask):
+class HourQuery(QueryWorkload):
     """A query of one hour of the thirty days."""
 
     metrics: Sequence[Metric] = (SECONDS, CPU, BROKER_CPU)
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         content = _reading(target).brokers.content(self.topic.name)
         since_ms, until_ms = content.hour_ms()
         expected = {"rows": content.records_between(since_ms, until_ms)}
@@ -104,10 +112,10 @@ class AskHour(Ask):
 
 
 @dataclass(frozen=True)
-class Export(Ask):
+class Export(QueryWorkload):
     """Exports to Parquet, in a directory that is deleted afterwards."""
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         reading = _reading(target)
         content = reading.brokers.content(self.topic.name)
         out = reading.launch.directory / "export"
@@ -118,7 +126,7 @@ class Export(Ask):
 
 
 @dataclass(frozen=True)
-class Memory(Ask):
+class SourceMemory(QueryWorkload):
     """Resident memory of the application while it reads: the maximum in each half of the time, and their ratio.
 
     The ratio is 1 if memory does not grow.
@@ -130,7 +138,7 @@ class Memory(Ask):
         Metric("growth", "times", "lower"),
     )
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         reading = _reading(target)
         content = reading.brokers.content(self.topic.name)
         with _watched(reading) as sizes:
@@ -138,7 +146,7 @@ class Memory(Ask):
         half = len(sizes) // 2
         first, second = max(sizes[:half], default=0), max(sizes[half:], default=0)
         timeline = "MB each quarter of a second: " + " ".join(f"{size / 1e6:.0f}" for size in sizes)
-        return Outcome(
+        return WorkloadOutcome(
             {
                 "first_half_mb": first / 1e6,
                 "second_half_mb": second / 1e6,
@@ -149,7 +157,7 @@ class Memory(Ask):
 
 
 @contextmanager
-def _watched(reading: Reading) -> Iterator[list[int]]:
+def _watched(reading: SourceApplication) -> Iterator[list[int]]:
     """Sample the resident bytes of a source's application during the block."""
     sizes: list[int] = []
     enough = threading.Event()
@@ -168,7 +176,7 @@ def _watched(reading: Reading) -> Iterator[list[int]]:
 
 
 @dataclass(frozen=True)
-class Decode:
+class DecoderOnly:
     """Odradek's decoder alone on one core: segments of the store, in memory, to Arrow columns.
 
     GB are those of the decompressed records.
@@ -186,7 +194,7 @@ class Decode:
     stage: Stage = Stage.SHARED
     default: bool = True
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         reading = _reading(target)
         logs = sorted(reading.brokers.store.glob(f"{self.topic.name}-0-*/*.log"))[:MOST_SEGMENTS]
         if not logs:
@@ -196,7 +204,7 @@ class Decode:
         began = time.thread_time()
         rows = _decoded(self.topic, pieces)
         seconds = time.thread_time() - began
-        return Outcome(
+        return WorkloadOutcome(
             {
                 "gb_per_s": rows * self.topic.record_bytes / 1e9 / seconds,
                 "mrecords_per_s": rows / 1e6 / seconds,
@@ -225,31 +233,33 @@ def _decoded(topic: Topic, logs: Sequence[bytes]) -> int:
 
 
 WORKLOADS = (
-    Ask("table-count-100b", "count, 100 bytes", "count", SMALL),
-    Ask("table-count-1k", "count, 1 KiB in lz4", "count", ORDERS),
-    Ask("table-batches-100b", "count by batches, 100 bytes", "count-by-batches", SMALL),
-    Ask("table-batches-1k", "count by batches, 1 KiB in lz4", "count-by-batches", ORDERS),
-    Ask("table-full-100b", "all columns of all records, 100 bytes", "full", SMALL),
-    Ask("table-full-1k", "all columns of all records, 1 KiB in lz4", "full", ORDERS),
-    Ask("table-json-1k", "sums by a field of the JSON, 1 KiB in lz4", "aggregate", ORDERS),
-    Ask(
+    QueryWorkload("table-count-100b", "count, 100 bytes", "count", SMALL),
+    QueryWorkload("table-count-1k", "count, 1 KiB in lz4", "count", ORDERS),
+    QueryWorkload("table-batches-100b", "count by batches, 100 bytes", "count-by-batches", SMALL),
+    QueryWorkload("table-batches-1k", "count by batches, 1 KiB in lz4", "count-by-batches", ORDERS),
+    QueryWorkload("table-full-100b", "all columns of all records, 100 bytes", "full", SMALL),
+    QueryWorkload("table-full-1k", "all columns of all records, 1 KiB in lz4", "full", ORDERS),
+    QueryWorkload(
+        "table-json-1k", "sums by a field of the JSON, 1 KiB in lz4", "aggregate", ORDERS
+    ),
+    QueryWorkload(
         "table-json-columns-1k",
         "sums by a field of the JSON, parsed by the Odradek source, 1 KiB in lz4",
         "aggregate-columns",
         ORDERS,
     ),
-    AskHour("table-hour-1k", "one hour of thirty days, by a filter", "between", ORDERS),
-    AskHour(
+    HourQuery("table-hour-1k", "one hour of thirty days, by a filter", "between", ORDERS),
+    HourQuery(
         "table-hour-options-1k",
         "one hour of thirty days, by startingTimestamp and endingTimestamp",
         "between-options",
         ORDERS,
     ),
     Export("table-export-1k", "export to Parquet by date, 1 KiB in lz4", "export", ORDERS),
-    Memory("table-memory-100b", "memory while 100 bytes are read", "full", SMALL),
-    Memory("table-memory-1k", "memory while 1 KiB in lz4 is read", "full", ORDERS),
-    Decode("table-decode-100b", "the decoder alone, 100 bytes, one core", SMALL),
-    Decode("table-decode-1k", "the decoder alone, 1 KiB in lz4, one core", ORDERS),
+    SourceMemory("table-memory-100b", "memory while 100 bytes are read", "full", SMALL),
+    SourceMemory("table-memory-1k", "memory while 1 KiB in lz4 is read", "full", ORDERS),
+    DecoderOnly("table-decode-100b", "the decoder alone, 100 bytes, one core", SMALL),
+    DecoderOnly("table-decode-1k", "the decoder alone, 1 KiB in lz4, one core", ORDERS),
     OneCore("table-full-100b-1", "all columns, 100 bytes, one core", "full", SMALL),
     OneCore("table-full-1k-1", "all columns, 1 KiB in lz4, one core", "full", ORDERS),
     OneCore("table-json-1k-1", "sums by a field of the JSON, one core", "aggregate", ORDERS),

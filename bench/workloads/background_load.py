@@ -19,11 +19,11 @@ from odradek.bench.load import load_command
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     Stage,
     Target,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 from odradek.bench.workloads.latency import MAX, P50, P99, P999, SENDER_P99, Stream, measure
 
@@ -151,7 +151,7 @@ class LatencyUnderLoad:
     def parameters(self) -> Mapping[str, Parameter]:
         return {**self.stream.parameters, **self.load.parameters}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with (
             target.topic(f"small-{next(_numbers)}") as topic,
             self.load.running(target) as found,

@@ -15,12 +15,12 @@ from odradek.bench.load import run_load
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     ServerCluster,
     Stage,
     Target,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.workloads.acknowledgement_probe import AcknowledgementProbe
@@ -77,14 +77,14 @@ class ClusterStartup:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"settle_s": SETTLE_S}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         _cluster(target)
         process = target.process
         assert process is not None
         before, began = process.cpu_seconds(), time.monotonic()
         time.sleep(SETTLE_S)
         used = process.cpu_seconds() - before
-        return Outcome(
+        return WorkloadOutcome(
             {
                 READY.name: (process.responded_at - process.exec_started_at) * 1e3,
                 RESIDENT.name: process.resident_bytes() / 1e6,
@@ -123,7 +123,7 @@ class ReplicatedProduce:
             "warm_up_s_most": WARM_UP_S,
         }
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         _cluster(target)
         topic = _topic(target, self.name, self.partitions)
         load = run_load(
@@ -147,7 +147,7 @@ class ReplicatedProduce:
         }
         if load.broker_cpu_s is not None:
             values[BROKER_CPU.name] = load.broker_cpu_s / gb
-        return Outcome(values, load.client_bound, notes=load.notes)
+        return WorkloadOutcome(values, load.client_bound, notes=load.notes)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class FailOver:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"acks": "all", "replicas": 3}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         cluster = _cluster(target)
         active = with_cluster(target.bootstrap, describe_quorum).leader_id
         topic = self._led(target, active)
@@ -191,7 +191,7 @@ class FailOver:
             killed_at = time.monotonic()
             acknowledged_at = probe.wait_for_ack(killed_at)
             longest = max(probe.gaps(killed_at))
-        return Outcome(
+        return WorkloadOutcome(
             {FAIL_OVER.name: (acknowledged_at - killed_at) * 1e3, LONGEST.name: longest * 1e3},
             notes=(f"broker {leader} killed, {active} was the active controller",),
         )
@@ -220,7 +220,7 @@ class RollingRestart:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"acks": "all", "replicas": 3, "gap_ms": GAP_S * 1e3}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         cluster = _cluster(target)
         topic = _topic(target, self.name, 1)
         with AcknowledgementProbe(target.bootstrap, topic) as probe:
@@ -231,7 +231,7 @@ class RollingRestart:
                 _wait_until_in_sync(target, topic, len(cluster.brokers))
             probe.wait_for_ack(time.monotonic())
             gaps = probe.gaps(began)
-        return Outcome(
+        return WorkloadOutcome(
             {
                 UNAVAILABLE.name: sum(gap for gap in gaps if gap > GAP_S) * 1e3,
                 LONGEST.name: max(gaps) * 1e3,

@@ -19,12 +19,12 @@ from odradek.bench.group_members import Member, drive, find_coordinator, quiet, 
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     Stage,
     Target,
     Workload,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 from odradek.bench.raw_connection import RawConnection
 
@@ -55,15 +55,17 @@ class FirstAssignment:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"groups": GROUPS_A_RUN}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"{self.name}-{next(_numbers)}") as topic:
             _first_assignment_ms(target, topic)  # creates __consumer_offsets
             taken = [_first_assignment_ms(target, topic) for _ in range(GROUPS_A_RUN)]
-        return Outcome({ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)})
+        return WorkloadOutcome(
+            {ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)}
+        )
 
 
 @dataclass(frozen=True)
-class VeryFirstAssignment:
+class AssignmentWithoutOffsetsTopic:
     """Measures the same on a broker without __consumer_offsets, which is created first."""
 
     name: str = "group-assignment-ever"
@@ -77,9 +79,9 @@ class VeryFirstAssignment:
     def parameters(self) -> Mapping[str, Parameter]:
         return {}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"{self.name}-{next(_numbers)}") as topic:
-            return Outcome({ASSIGNMENT.name: _first_assignment_ms(target, topic)})
+            return WorkloadOutcome({ASSIGNMENT.name: _first_assignment_ms(target, topic)})
 
 
 def _first_assignment_ms(target: Target, topic: str) -> float:
@@ -122,13 +124,15 @@ class Rebalance:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"members": self.members, "rebalances": REBALANCES_A_RUN}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"{self.name}-{next(_numbers)}", self.members) as topic:
             _first_assignment_ms(target, topic)
             with _members(target, topic, self.members) as members:
                 join_ms = _settle_ms(members)
                 rebalances_ms = [_settle_ms(members) for _ in range(REBALANCES_A_RUN)]
-        return Outcome({JOIN.name: join_ms, REBALANCE.name: statistics.median(rebalances_ms)})
+        return WorkloadOutcome(
+            {JOIN.name: join_ms, REBALANCE.name: statistics.median(rebalances_ms)}
+        )
 
 
 @contextmanager
@@ -172,11 +176,13 @@ class LibrdkafkaAssignment:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"groups": GROUPS_A_RUN // 2, "librdkafka": confluent_kafka.libversion()[0]}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"{self.name}-{next(_numbers)}") as topic:
             _first_assignment_ms(target, topic)  # creates __consumer_offsets
             taken = [_librdkafka_ms(target, topic) for _ in range(GROUPS_A_RUN // 2)]
-        return Outcome({ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)})
+        return WorkloadOutcome(
+            {ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)}
+        )
 
 
 def _librdkafka_ms(target: Target, topic: str) -> float:
@@ -205,7 +211,7 @@ def _librdkafka_ms(target: Target, topic: str) -> float:
 
 
 WORKLOADS: tuple[Workload, ...] = (
-    VeryFirstAssignment(),
+    AssignmentWithoutOffsetsTopic(),
     FirstAssignment(),
     LibrdkafkaAssignment(),
     Rebalance(1),

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     Stage,
     Target,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 from odradek.bench.peers.process import METADATA_REQUEST
 
@@ -72,7 +72,7 @@ class IdleConnections:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"connections": self.count, "settle_s": SETTLE_S}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         process = target.known_process
         with idle_connections(
             target, 1
@@ -84,7 +84,7 @@ class IdleConnections:
                 time.sleep(SETTLE_S)
                 cpu_share = (process.cpu_seconds() - cpu) / (time.monotonic() - began)
                 grown = process.resident_bytes() - before
-        return Outcome({MEMORY.name: grown / 1e3 / self.count, CPU.name: cpu_share * 100})
+        return WorkloadOutcome({MEMORY.name: grown / 1e3 / self.count, CPU.name: cpu_share * 100})
 
 
 WORKLOADS = (IdleConnections(),)

@@ -22,11 +22,11 @@ from odradek.bench.model import (
     Feature,
     Histogram,
     Metric,
-    Outcome,
     Parameter,
     Stage,
     Target,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 
 P50 = Metric("p50_us", "µs", "lower", limit="paced-ping-pong:p50_us")
@@ -87,12 +87,12 @@ class Latency:
     def parameters(self) -> Mapping[str, Parameter]:
         return self.stream.parameters
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"{self.name}-{next(_numbers)}") as topic:
             return measure(target, topic, self.stream)
 
 
-def measure(target: Target, topic: str, stream: Stream) -> Outcome:
+def measure(target: Target, topic: str, stream: Stream) -> WorkloadOutcome:
     """Run a stream through an existing topic. Raises WorkloadFailed if a record was not received."""
     with tempfile.TemporaryDirectory(prefix="odradek-latency-") as directory:
         output = Path(directory) / "latencies"
@@ -133,7 +133,7 @@ def read_output(path: Path) -> tuple[Sequence[int], Sequence[int]]:
     return numbers[:half], numbers[half:]
 
 
-def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> Outcome:
+def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> WorkloadOutcome:
     """Return the percentiles and the histogram of a stream."""
     latencies_ns = list(latencies_ns)
     recorded, lateness = _recorded(latencies_ns), _recorded(latenesses_ns)
@@ -144,7 +144,7 @@ def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> Outcom
         MAX.name: recorded.get_max_value() / 1e3,
         SENDER_P99.name: lateness.get_value_at_percentile(99) / 1e3,
     }
-    return Outcome(values, histogram=_buckets(_recorded(latencies_ns, KEPT_DIGITS)))
+    return WorkloadOutcome(values, histogram=_buckets(_recorded(latencies_ns, KEPT_DIGITS)))
 
 
 def percentile_us(values_ns: Iterable[int], percentile: float) -> float:

@@ -28,7 +28,15 @@ from pathlib import Path
 import trio
 
 from odradek.bench.load import FILL_RECORD_BYTES, fill
-from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+    WorkloadOutcome,
+)
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import background_stream
@@ -116,7 +124,7 @@ class Move:
             "acks": "all",
         }
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"moved-{next(_numbers)}") as topic:
             fill(target, topic, self.size_mb)
             source, destination = _ends(target, topic)
@@ -130,7 +138,7 @@ class Move:
                 time.sleep(AFTER_S)
             stream = running.result()
             swap = stream.between(moved.ended - SWAP_S, moved.ended + SWAP_S)
-            return Outcome(
+            return WorkloadOutcome(
                 {
                     MOVE_S.name: moved.seconds,
                     MOVED.name: moved.mb_per_s,

@@ -22,12 +22,12 @@ from odradek.bench.load import FILL_RECORD_BYTES, fill
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     ServerCluster,
     Stage,
     Target,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import background_stream
@@ -86,7 +86,7 @@ class Rebuild:
             "acks": "all",
         }
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         values: dict[str, float] = {}
         for kind, local_bytes in (("plain", None), ("tiered", LOCAL_BYTES)):
             name = f"{self.name}-{kind}-{next(_numbers)}"
@@ -97,7 +97,7 @@ class Rebuild:
                 values |= self._rebuild(target, kind, topic)
             wait_until_off_disk(topic)
         values["times"] = values["plain_s"] / values["tiered_s"]
-        return Outcome(values)
+        return WorkloadOutcome(values)
 
     def _rebuild(self, target: Target, kind: str, topic: TieredTopic) -> dict[str, float]:
         cluster = target.cluster

@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from odradek.bench.load import FILL_RECORD_BYTES, fill
-from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+    WorkloadOutcome,
+)
 from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.bench.workloads.requests import PRODUCE_VERSION, one_record
 from odradek.protocol.apis import PRODUCE as PRODUCE_API
@@ -49,7 +57,7 @@ class Recovery:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"size_mb": self.size_mb, "record_bytes": FILL_RECORD_BYTES}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         process = target.known_process
         topic = f"{self.name}-{next(_numbers)}"
         target.topics.create(topic, 1)
@@ -58,7 +66,7 @@ class Recovery:
         process.restart()
         wait_for_produce(target, topic)
         produced_at = time.monotonic()
-        return Outcome(
+        return WorkloadOutcome(
             {
                 METADATA.name: (process.responded_at - process.exec_started_at) * 1e3,
                 PRODUCE.name: (produced_at - process.exec_started_at) * 1e3,

@@ -20,11 +20,11 @@ from odradek.bench.log_end import end_offset
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     Stage,
     Target,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 from odradek.bench.raw_connection import CLIENT_ID, RawConnection
 from odradek.bench.workloads.idle_connections import idle_connections
@@ -114,14 +114,14 @@ class Requests:
             "seconds": SECONDS,
         }
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with (
             target.topic(f"{self.name}-{next(_numbers)}") as topic,
             idle_connections(target, self.idle),
         ):
             return self._run(target, topic)
 
-    def _run(self, target: Target, topic: str) -> Outcome:
+    def _run(self, target: Target, topic: str) -> WorkloadOutcome:
         host, port = target.address
         with tempfile.TemporaryDirectory() as directory:
             request = Path(directory) / "request"
@@ -145,7 +145,7 @@ class Requests:
         }
         if load.broker_cpu_s is not None:
             values[CPU.name] = load.broker_cpu_s / requests * 1e6
-        return Outcome(values, load.client_bound, notes=load.notes)
+        return WorkloadOutcome(values, load.client_bound, notes=load.notes)
 
 
 def _check_appended(target: Target, topic: str, requests: int) -> None:

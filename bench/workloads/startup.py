@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     Stage,
     Target,
+    WorkloadOutcome,
 )
 
 SETTLE_S = 3.0
@@ -38,13 +38,13 @@ class Startup:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"settle_s": SETTLE_S}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         process = target.known_process
         started = process.cpu_seconds()
         began = time.monotonic()
         time.sleep(SETTLE_S)
         rested = process.cpu_seconds() - started
-        return Outcome(
+        return WorkloadOutcome(
             {
                 READY.name: (process.responded_at - process.exec_started_at) * 1e3,
                 CPU.name: started * 1e3,
@@ -55,7 +55,7 @@ class Startup:
 
 
 @dataclass(frozen=True)
-class Aftermath:
+class ResidentMemoryAfterRun:
     """Measures resident memory after all other workloads."""
 
     name: str = "resident-after"
@@ -69,8 +69,8 @@ class Aftermath:
     def parameters(self) -> Mapping[str, Parameter]:
         return {}
 
-    def run(self, target: Target) -> Outcome:
-        return Outcome({RESIDENT.name: target.known_process.resident_bytes() / 1e6})
+    def run(self, target: Target) -> WorkloadOutcome:
+        return WorkloadOutcome({RESIDENT.name: target.known_process.resident_bytes() / 1e6})
 
 
-WORKLOADS = (Startup(), Aftermath())
+WORKLOADS = (Startup(), ResidentMemoryAfterRun())

@@ -15,7 +15,7 @@ from odradek.bench.model import Target, WorkloadFailed
 from odradek.bench.workloads.latency import WARM_UP_S, check_all_came, read_output
 
 
-class Timed:
+class TimedStream:
     """Latencies of a stream's records, and the times at which they were due."""
 
     def __init__(self, load: Load, latencies_ns: Sequence[int], rate: int) -> None:
@@ -32,11 +32,11 @@ class Timed:
         return found
 
 
-class Running:
+class RunningStream:
     """A running stream. `result` is available when it has ended."""
 
     def __init__(self) -> None:
-        self._result: Timed | Exception | None = None
+        self._result: TimedStream | Exception | None = None
         self._program: subprocess.Popen[str] | None = None
         self._changed = threading.Event()
 
@@ -44,7 +44,7 @@ class Running:
         self._program = program
         self._changed.set()
 
-    def ended(self, result: Timed | Exception) -> None:
+    def ended(self, result: TimedStream | Exception) -> None:
         self._result = result
         self._changed.set()
 
@@ -57,7 +57,7 @@ class Running:
         if self._program is not None:
             self._program.send_signal(signal.SIGINT)
 
-    def result(self) -> Timed:
+    def result(self) -> TimedStream:
         """Return the result of the stream. Raises the error that ended it."""
         assert self._result is not None
         if isinstance(self._result, Exception):
@@ -68,12 +68,12 @@ class Running:
 @contextmanager
 def background_stream(
     target: Target, topic: str, rate: int, *, longest_s: float, words: Sequence[str] = ()
-) -> Iterator[Running]:
+) -> Iterator[RunningStream]:
     """Produce `rate` records of 1 KiB per second with acks=all during the `with` block.
 
     The stream ends after `longest_s` seconds at the latest. `words` are additional arguments of the load program.
     """
-    running = Running()
+    running = RunningStream()
     with tempfile.TemporaryDirectory(prefix="odradek-stream-") as directory:
         output = Path(directory) / "latencies"
         command = [
@@ -95,7 +95,7 @@ def background_stream(
                     command, target.process, timeout_s=longest_s + 90, begun=running.begun
                 )
                 check_all_came(load)
-                running.ended(Timed(load, read_output(output)[0], rate))
+                running.ended(TimedStream(load, read_output(output)[0], rate))
             except Exception as failure:
                 running.ended(failure)
 

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 
 from odradek.bench.load import Load, run_load
 from odradek.bench.log_end import last_codec
-from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+    WorkloadOutcome,
+)
 from odradek.bench.raw_connection import RawConnection
 
 SECONDS_MAX = 20.0
@@ -42,7 +50,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Shape:
+class RecordShape:
     """Size, compression, partitions and acks of the records of a workload."""
 
     size: int = 1024
@@ -121,7 +129,7 @@ class Shape:
 class Produce:
     """Measures producing records of one shape."""
 
-    shape: Shape
+    shape: RecordShape
     stage: Stage = Stage.SHARED
 
     @property
@@ -148,7 +156,7 @@ class Produce:
     def default(self) -> bool:
         return self.shape.default
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"{self.name}-{next(_numbers)}", self.shape.partitions) as topic:
             return _outcome(self.shape.produce(target, topic, WARM_UP_S))
 
@@ -157,7 +165,7 @@ class Produce:
 class Consume:
     """Measures consuming records of one shape that were produced just before."""
 
-    shape: Shape
+    shape: RecordShape
     stage: Stage = Stage.SHARED
 
     @property
@@ -184,7 +192,7 @@ class Consume:
     def default(self) -> bool:
         return self.shape.default
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         with target.topic(f"{self.name}-{next(_numbers)}", self.shape.partitions) as topic:
             records = int(self.shape.produce(target, topic, 0).report["records"])
             load = run_load(
@@ -203,40 +211,40 @@ class Consume:
             return _outcome(load)
 
 
-def _outcome(load: Load) -> Outcome:
+def _outcome(load: Load) -> WorkloadOutcome:
     gb = load.report["bytes"] / 1e9
     values = {WRITTEN.name: gb * 1e3 / load.seconds, CLIENT_CPU.name: load.cpu_s / gb}
     if load.broker_cpu_s is not None:
         values[BROKER_CPU.name] = load.broker_cpu_s / gb
-    return Outcome(values, load.client_bound, notes=load.notes)
+    return WorkloadOutcome(values, load.client_bound, notes=load.notes)
 
 
 WORKLOADS: tuple[Produce | Consume, ...] = (
-    Produce(Shape(default=True)),
-    Produce(Shape(compression="lz4", default=True)),
-    Produce(Shape(partitions=6, default=True)),
-    Produce(Shape(size=100, default=True)),
-    Produce(Shape(size=100 * 1024, default=True)),
-    Produce(Shape(acks="all", idempotent=True, default=True)),
-    Produce(Shape(acks="0")),
-    Produce(Shape(acks="all")),
-    Produce(Shape(compression="zstd")),
-    Produce(Shape(partitions=48)),
-    Produce(Shape(partitions=48, compression="lz4")),
-    Produce(Shape(partitions=48, acks="all", idempotent=True)),
-    Produce(Shape(size=100, partitions=6)),
-    Produce(Shape(size=100, partitions=48)),
-    Produce(Shape(size=100, compression="zstd")),
-    Produce(Shape(size=100 * 1024, partitions=6)),
-    Produce(Shape(size=100 * 1024, partitions=48)),
-    Produce(Shape(size=100 * 1024, compression="lz4")),
-    Consume(Shape(default=True)),
-    Consume(Shape(partitions=6, default=True)),
-    Consume(Shape(compression="lz4")),
-    Consume(Shape(compression="zstd")),
-    Consume(Shape(partitions=48)),
-    Consume(Shape(size=100)),
-    Consume(Shape(size=100, partitions=48)),
-    Consume(Shape(size=100 * 1024)),
-    Consume(Shape(size=100 * 1024, partitions=6)),
+    Produce(RecordShape(default=True)),
+    Produce(RecordShape(compression="lz4", default=True)),
+    Produce(RecordShape(partitions=6, default=True)),
+    Produce(RecordShape(size=100, default=True)),
+    Produce(RecordShape(size=100 * 1024, default=True)),
+    Produce(RecordShape(acks="all", idempotent=True, default=True)),
+    Produce(RecordShape(acks="0")),
+    Produce(RecordShape(acks="all")),
+    Produce(RecordShape(compression="zstd")),
+    Produce(RecordShape(partitions=48)),
+    Produce(RecordShape(partitions=48, compression="lz4")),
+    Produce(RecordShape(partitions=48, acks="all", idempotent=True)),
+    Produce(RecordShape(size=100, partitions=6)),
+    Produce(RecordShape(size=100, partitions=48)),
+    Produce(RecordShape(size=100, compression="zstd")),
+    Produce(RecordShape(size=100 * 1024, partitions=6)),
+    Produce(RecordShape(size=100 * 1024, partitions=48)),
+    Produce(RecordShape(size=100 * 1024, compression="lz4")),
+    Consume(RecordShape(default=True)),
+    Consume(RecordShape(partitions=6, default=True)),
+    Consume(RecordShape(compression="lz4")),
+    Consume(RecordShape(compression="zstd")),
+    Consume(RecordShape(partitions=48)),
+    Consume(RecordShape(size=100)),
+    Consume(RecordShape(size=100, partitions=48)),
+    Consume(RecordShape(size=100 * 1024)),
+    Consume(RecordShape(size=100 * 1024, partitions=6)),
 )

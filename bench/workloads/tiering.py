@@ -29,11 +29,11 @@ from odradek.bench.load import FILL_RECORD_BYTES, fill, run_load
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     Stage,
     Target,
     WorkloadFailed,
+    WorkloadOutcome,
 )
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import background_stream
@@ -105,7 +105,7 @@ class ProduceWhileTiering:
             "history_mb": HISTORY_MB,
         }
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         values: dict[str, float] = {}
         self._warm_up(target)
         for kind in order(target.peer):
@@ -120,7 +120,7 @@ class ProduceWhileTiering:
                 values[f"{kind}_read_mb_per_s"] = read.mb_per_s
         values["on_times"] = values["on_p99_us"] / values["off_p99_us"]
         values["reading_times"] = values["on_reading_p99_us"] / values["off_p99_us"]
-        return Outcome(values)
+        return WorkloadOutcome(values)
 
     def _warm_up(self, target: Target) -> None:
         name = f"{self.name}-warm-up-{next(_numbers)}"

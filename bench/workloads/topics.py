@@ -13,7 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+    WorkloadOutcome,
+)
 from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.protocol import apis
 
@@ -42,7 +50,7 @@ class CreateTopics:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"topics": TOPICS, "per_request": self.per_request}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         number = next(_runs)
         names = [f"{self.name}-{number}-{index}" for index in range(TOPICS)]
         with RawConnection(target.address) as wire:
@@ -59,7 +67,7 @@ class CreateTopics:
                     _delete(another, names)
                 raise
             _delete(wire, names)
-        return Outcome({SECONDS.name: seconds})
+        return WorkloadOutcome({SECONDS.name: seconds})
 
 
 def _create(wire: RawConnection, names: Sequence[str]) -> float:

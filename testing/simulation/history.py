@@ -35,7 +35,7 @@ class SentRecord:
 
 
 @dataclass
-class Transaction:
+class ClientTransaction:
     client: str
     number: int
     sent: list[SentRecord] = field(default_factory=list)
@@ -52,10 +52,10 @@ class ReadRecord:
 
 
 @dataclass
-class History:
+class ClientHistory:
     """The record of all clients of a run; `find_anomalies` checks it."""
 
-    transactions: list[Transaction] = field(default_factory=list)
+    transactions: list[ClientTransaction] = field(default_factory=list)
     """In the order of each client."""
     polled: dict[str, list[ReadRecord]] = field(default_factory=dict)
     """The records that each read_committed reader saw, in order, from the first offset to the end.
@@ -82,7 +82,7 @@ class Anomaly:
         return f"{self.kind}: {self.text}"
 
 
-def count_done(history: History) -> Counter[str]:
+def count_done(history: ClientHistory) -> Counter[str]:
     """Count the requests that succeeded: only these can show anomalies."""
     done: Counter[str] = Counter()
     for each in history.transactions:
@@ -94,12 +94,12 @@ def count_done(history: History) -> Counter[str]:
     return done
 
 
-def find_anomalies(history: History) -> list[Anomaly]:
+def find_anomalies(history: ClientHistory) -> list[Anomaly]:
     """All violations of exactly-once semantics in `history`; empty for a correct run."""
     return [anomaly for check in _CHECKS for anomaly in check(history)]
 
 
-def _lost_and_torn(history: History) -> Iterator[Anomaly]:
+def _lost_and_torn(history: ClientHistory) -> Iterator[Anomaly]:
     there = {seen.value for seen in history.final}
     for each in history.transactions:
         found = [sent for sent in each.sent if sent.value in there]
@@ -114,7 +114,7 @@ def _lost_and_torn(history: History) -> Iterator[Anomaly]:
             yield Anomaly("partial transaction", f"{_name(each)}: {found} without {missing}")
 
 
-def _aborted_polls(history: History) -> Iterator[Anomaly]:
+def _aborted_polls(history: ClientHistory) -> Iterator[Anomaly]:
     there = {seen.value for seen in history.final}
     for reader, polled in history.polled.items():
         for seen in polled:
@@ -124,13 +124,13 @@ def _aborted_polls(history: History) -> Iterator[Anomaly]:
                 )
 
 
-def _duplicates(history: History) -> Iterator[Anomaly]:
+def _duplicates(history: ClientHistory) -> Iterator[Anomaly]:
     for value, count in Counter(seen.value for seen in history.final).items():
         if count > 1:
             yield Anomaly("duplicate", f"{value!r} was read {count} times")
 
 
-def _inconsistent_offsets(history: History) -> Iterator[Anomaly]:
+def _inconsistent_offsets(history: ClientHistory) -> Iterator[Anomaly]:
     values = {(seen.partition, seen.offset): seen.value for seen in history.final}
     for reader, polled in history.polled.items():
         for seen in polled:
@@ -150,7 +150,7 @@ def _inconsistent_offsets(history: History) -> Iterator[Anomaly]:
                 )
 
 
-def _non_monotonic_sends(history: History) -> Iterator[Anomaly]:
+def _non_monotonic_sends(history: ClientHistory) -> Iterator[Anomaly]:
     last: dict[tuple[str, int], int] = {}
     for each in history.transactions:
         for sent in each.sent:
@@ -162,7 +162,7 @@ def _non_monotonic_sends(history: History) -> Iterator[Anomaly]:
             last[each.client, sent.partition] = sent.offset
 
 
-def _polls(history: History) -> Iterator[Anomaly]:
+def _polls(history: ClientHistory) -> Iterator[Anomaly]:
     """Each reader sees the records of `final`, once, in order, and without gaps."""
     partitions = {seen.partition for seen in history.final}
     for reader, polled in history.polled.items():
@@ -180,14 +180,14 @@ def _polls(history: History) -> Iterator[Anomaly]:
                 yield Anomaly("skipped by a poll" if skipped else "unread", f"{reader}: {seen}")
 
 
-def _open_transactions(history: History) -> Iterator[Anomaly]:
+def _open_transactions(history: ClientHistory) -> Iterator[Anomaly]:
     for partition in history.open_partitions:
         yield Anomaly("hanging transaction", f"the last stable offset of {partition} is stuck")
     for client in sorted(history.stuck):
         yield Anomaly("hanging transaction", f"{client} cannot continue")
 
 
-def _group_offsets(history: History) -> Iterator[Anomaly]:
+def _group_offsets(history: ClientHistory) -> Iterator[Anomaly]:
     """The group has the offset of its last committed transaction, or of a later unknown one."""
     there = {seen.value for seen in history.final}
     for client in {each.client for each in history.transactions}:
@@ -207,11 +207,11 @@ def _group_offsets(history: History) -> Iterator[Anomaly]:
             )
 
 
-def _of(client: str, transactions: Iterable[Transaction]) -> Iterator[Transaction]:
+def _of(client: str, transactions: Iterable[ClientTransaction]) -> Iterator[ClientTransaction]:
     return (each for each in transactions if each.client == client)
 
 
-def _name(transaction: Transaction) -> str:
+def _name(transaction: ClientTransaction) -> str:
     return f"transaction {transaction.number} of {transaction.client}"
 
 

@@ -181,7 +181,7 @@ class Fault:
 
 
 @value_class
-class Plan:
+class SimulationPlan:
     seed: int
     faults: tuple[Fault, ...]
     nodes: int = NODES
@@ -206,7 +206,7 @@ class Plan:
     def has_other_directory(self) -> bool:
         return self.tiered or "log.dirs" in self.configs
 
-    def smaller(self) -> Iterator[Plan]:
+    def smaller(self) -> Iterator[SimulationPlan]:
         """Yield the plans with one element less."""
         for number in range(len(self.faults)):
             yield replace(self, faults=self.faults[:number] + self.faults[number + 1 :])
@@ -218,13 +218,13 @@ class Plan:
             yield replace(self, members=0)
 
 
-def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
+def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> SimulationPlan:
     chance = random.Random(f"plan {seed}")
     count = chance.randint(1, FAULTS_MAX)
     faults = [_draw_fault(chance, nodes, _draw_kind(chance, nodes, tiered)) for _ in range(count)]
     faults.sort(key=lambda fault: fault.at_s)
     writers, transactional = chance.randint(1, 2), chance.randint(0, 2)
-    plan = Plan(seed, tuple(faults), nodes, writers, transactional, tiered=tiered)
+    plan = SimulationPlan(seed, tuple(faults), nodes, writers, transactional, tiered=tiered)
     plan = _draw_options(plan, random.Random(f"plan {seed} further"))
     plan = _draw_topic_recreations(plan, random.Random(f"plan {seed} topics"))
     plan = _draw_dynamic_quorum(plan, random.Random(f"plan {seed} quorum"))
@@ -232,7 +232,7 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
     return replace(plan, members=MEMBERS if in_group else 0)
 
 
-def _draw_options(plan: Plan, chance: random.Random) -> Plan:
+def _draw_options(plan: SimulationPlan, chance: random.Random) -> SimulationPlan:
     """Draw later additions to the plan; separate draws keep the earlier ones unchanged."""
     configs: dict[str, str] = {}
     topic_configs: dict[str, str] = {}
@@ -267,7 +267,7 @@ def _draw_options(plan: Plan, chance: random.Random) -> Plan:
     return _with_faults(plan, more)
 
 
-def _draw_topic_recreations(plan: Plan, chance: random.Random) -> Plan:
+def _draw_topic_recreations(plan: SimulationPlan, chance: random.Random) -> SimulationPlan:
     if chance.random() >= SHARE:
         return plan
     made = [
@@ -280,7 +280,7 @@ def _draw_topic_recreations(plan: Plan, chance: random.Random) -> Plan:
     return _with_faults(plan, made)
 
 
-def _draw_dynamic_quorum(plan: Plan, chance: random.Random) -> Plan:
+def _draw_dynamic_quorum(plan: SimulationPlan, chance: random.Random) -> SimulationPlan:
     if plan.nodes == 1 or chance.random() >= SHARE:
         return plan
     removed = [
@@ -290,7 +290,7 @@ def _draw_dynamic_quorum(plan: Plan, chance: random.Random) -> Plan:
     return _with_faults(replace(plan, dynamic_quorum=True), removed)
 
 
-def _with_faults(plan: Plan, more: Sequence[Fault]) -> Plan:
+def _with_faults(plan: SimulationPlan, more: Sequence[Fault]) -> SimulationPlan:
     return replace(plan, faults=tuple(sorted([*plan.faults, *more], key=lambda each: each.at_s)))
 
 
@@ -314,7 +314,7 @@ def _draw_fault(chance: random.Random, nodes: int, kind: FaultKind) -> Fault:
     )
 
 
-def to_json(plan: Plan) -> dict[str, Any]:
+def to_json(plan: SimulationPlan) -> dict[str, Any]:
     return {
         "seed": plan.seed,
         "nodes": plan.nodes,
@@ -341,7 +341,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def from_json(values: Mapping[str, Any]) -> Plan:
+def from_json(values: Mapping[str, Any]) -> SimulationPlan:
     """Parse a plan. Raises KeyError, ValueError or TypeError for invalid input."""
     faults = tuple(Fault(**{**each, "kind": FaultKind(each["kind"])}) for each in values["faults"])
-    return Plan(**{**values, "faults": faults})
+    return SimulationPlan(**{**values, "faults": faults})

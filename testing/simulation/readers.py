@@ -18,7 +18,7 @@ from odradek.client.errors import ClientError
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
-from odradek.testing.simulation.history import History, ReadRecord
+from odradek.testing.simulation.history import ClientHistory, ReadRecord
 
 PAUSE_S = 0.1
 
@@ -26,7 +26,9 @@ PAUSE_S = 0.1
 class Readers:
     """Readers of one topic; they add to the history. `poll_s` is the maximum wait of a poll."""
 
-    def __init__(self, history: History, topic: str, partitions: int, *, poll_s: float) -> None:
+    def __init__(
+        self, history: ClientHistory, topic: str, partitions: int, *, poll_s: float
+    ) -> None:
         self._history = history
         self._start = {TopicPartition(topic, index): 0 for index in range(partitions)}
         self._poll_s = poll_s

@@ -25,7 +25,7 @@ from odradek.testing.simulation.consumer_group import ConsumerGroupWorkload
 from odradek.testing.simulation.faults import Coverage, Faults
 from odradek.testing.simulation.history import Anomaly, count_done, find_anomalies
 from odradek.testing.simulation.log_watch import watch_log
-from odradek.testing.simulation.plan import FaultKind, Plan
+from odradek.testing.simulation.plan import FaultKind, SimulationPlan
 from odradek.testing.simulation.store_faults import StoreFaults
 from odradek.testing.simulation.tier_checks import TierChecks
 from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation
@@ -44,10 +44,10 @@ LIMIT_S = 150.0
 
 
 @dataclass
-class Run:
+class SimulationRun:
     """The results of a plan."""
 
-    plan: Plan
+    plan: SimulationPlan
     anomalies: list[Anomaly] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
     trace: list[str] = field(default_factory=list)
@@ -71,9 +71,9 @@ class Run:
         return not self.anomalies
 
 
-def simulate(plan: Plan) -> Run:
+def simulate(plan: SimulationPlan) -> SimulationRun:
     """Run a plan. An exception is an anomaly, with its traceback."""
-    run = Run(plan)
+    run = SimulationRun(plan)
     world = VirtualWorld(plan.seed)
     world.clock.jumping = True
     trace = Trace(world.clock.monotonic)
@@ -100,7 +100,9 @@ def _digest(trace: Trace, world: VirtualWorld, disks: list[VirtualDisk]) -> str:
 
 
 class _Simulation:
-    def __init__(self, plan: Plan, world: VirtualWorld, trace: Trace, run: Run) -> None:
+    def __init__(
+        self, plan: SimulationPlan, world: VirtualWorld, trace: Trace, run: SimulationRun
+    ) -> None:
         self._plan = plan
         self._world = world
         self._trace = trace

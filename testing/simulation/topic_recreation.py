@@ -23,10 +23,10 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import Clock
 from odradek.testing.simulation.history import (
     Anomaly,
-    History,
+    ClientHistory,
+    ClientTransaction,
     ReadRecord,
     SentRecord,
-    Transaction,
     TransactionOutcome,
     find_anomalies,
 )
@@ -67,7 +67,7 @@ class TopicRecreation:
         self._deletion_requested: set[UUID] = set()
         self._deleted: set[UUID] = set()
         """Topics whose deletion was acknowledged."""
-        self._sent: dict[UUID, list[Transaction]] = {}
+        self._sent: dict[UUID, list[ClientTransaction]] = {}
         self._transactional_ids: list[str] = []
         """The transactional ids that have begun a transaction."""
         self._writers = 0
@@ -163,7 +163,7 @@ class TopicRecreation:
                         f"records sent to {RECREATED_TOPIC} after all faults were repaired",
                     )
                 ]
-            readers = Readers(History(), RECREATED_TOPIC, PARTITIONS, poll_s=POLL_S)
+            readers = Readers(ClientHistory(), RECREATED_TOPIC, PARTITIONS, poll_s=POLL_S)
             return list(self._check_records(topic, await readers.read_again(cluster, {})))
 
     async def _init_all(self, cluster: Cluster) -> list[TransactionalClient] | None:
@@ -185,7 +185,7 @@ class TopicRecreation:
         with trio.move_on_after(ACKNOWLEDGED_S) as limit:
             for client in clients:
                 sent = SentRecord(0, f"{client.name}.next".encode())
-                written = Transaction(client.name, 0, [sent])
+                written = ClientTransaction(client.name, 0, [sent])
                 self._sent.setdefault(topic, []).append(written)
                 sent.offset = await client.send(0, sent.value)
                 await client.end(commit=True)
@@ -198,7 +198,7 @@ class TopicRecreation:
 
     def _check_records(self, topic: UUID, found: list[ReadRecord]) -> Iterator[Anomaly]:
         own = self._sent.get(topic, [])
-        yield from find_anomalies(History(own, final=found))
+        yield from find_anomalies(ClientHistory(own, final=found))
         for value in sorted({each.value for each in found} - set(_record_values(own))):
             of = next(
                 (str(each) for each, sent in self._sent.items() if value in _record_values(sent)),
@@ -259,7 +259,7 @@ class TopicRecreation:
             if acknowledged == records:
                 return
             record = SentRecord(partition, f"{name}.{number}".encode())
-            written = Transaction(name, number, [record])
+            written = ClientTransaction(name, number, [record])
             sent.append(written)
             with suppress(KafkaError, ClientError):
                 record.offset = await self._produce(cluster, topic, record)
@@ -288,7 +288,7 @@ class TopicRecreation:
         return int(row.base_offset)
 
 
-def _record_values(sent: Iterable[Transaction]) -> Iterator[bytes]:
+def _record_values(sent: Iterable[ClientTransaction]) -> Iterator[bytes]:
     return (record.value for each in sent for record in each.sent)
 
 

@@ -13,7 +13,12 @@ import trio
 
 from odradek.client.errors import ClientError
 from odradek.protocol.errors import KafkaError
-from odradek.testing.simulation.history import History, SentRecord, Transaction, TransactionOutcome
+from odradek.testing.simulation.history import (
+    ClientHistory,
+    ClientTransaction,
+    SentRecord,
+    TransactionOutcome,
+)
 from odradek.testing.simulation.transactional_client import TransactionalClient
 
 
@@ -27,7 +32,7 @@ class TransactionalWorkload:
     def __init__(
         self,
         client: TransactionalClient,
-        history: History,
+        history: ClientHistory,
         chance: random.Random,
         *,
         partitions: int,
@@ -50,7 +55,7 @@ class TransactionalWorkload:
         self,
         transactions: int,
         seconds: float,
-        ended: Callable[[Transaction], None] = lambda transaction: None,
+        ended: Callable[[ClientTransaction], None] = lambda transaction: None,
     ) -> None:
         """Run `transactions` transactions in about `seconds`; `ended` is called with each of them."""
         for number in range(transactions):
@@ -82,17 +87,17 @@ class TransactionalWorkload:
         transaction.outcome = TransactionOutcome.COMMITTED
         return True
 
-    async def _begin(self, number: int) -> Transaction | None:
+    async def _begin(self, number: int) -> ClientTransaction | None:
         """Begin a transaction; None if InitProducerId failed."""
         if not self._is_ready and not await self._done(self._client.init):
             self._history.stuck.add(self._client.name)
             return None
         self._begun_at = trio.current_time()
-        transaction = Transaction(self._client.name, number)
+        transaction = ClientTransaction(self._client.name, number)
         self._history.transactions.append(transaction)
         return transaction
 
-    async def _transact(self, transaction: Transaction) -> bool:
+    async def _transact(self, transaction: ClientTransaction) -> bool:
         """Run the transaction; return whether the client can continue without `init`."""
         client, chance = self._client, self._chance
         try:
@@ -118,7 +123,7 @@ class TransactionalWorkload:
             transaction.outcome = TransactionOutcome.COMMITTED
         return ended
 
-    async def _fill(self, transaction: Transaction) -> None:
+    async def _fill(self, transaction: ClientTransaction) -> None:
         """Send the records of the transaction. Raises KafkaError or ClientError on failure."""
         chance = self._chance
         for number in range(chance.randint(1, 4)):
@@ -128,13 +133,13 @@ class TransactionalWorkload:
         if chance.random() < 0.5:
             await self._commit_offset(transaction)
 
-    async def _send(self, transaction: Transaction, number: int, partition: int) -> None:
+    async def _send(self, transaction: ClientTransaction, number: int, partition: int) -> None:
         value = f"{transaction.client}.{transaction.number}.{number}".encode()
         sent = SentRecord(partition, value)
         transaction.sent.append(sent)
         sent.offset = await self._client.send(partition, value + self._padding())
 
-    async def _commit_offset(self, transaction: Transaction) -> None:
+    async def _commit_offset(self, transaction: ClientTransaction) -> None:
         transaction.group_offset = transaction.number
         await self._client.commit_offset(transaction.number)
 

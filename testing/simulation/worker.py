@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from odradek.testing.simulation.history import Anomaly
-from odradek.testing.simulation.plan import Plan, draw_plan, from_json, to_json
-from odradek.testing.simulation.run import Run, simulate
+from odradek.testing.simulation.plan import SimulationPlan, draw_plan, from_json, to_json
+from odradek.testing.simulation.run import SimulationRun, simulate
 
 STUCK_CPU_S = 60.0
 STUCK_S = 900.0
@@ -39,7 +39,7 @@ def run_one(
     began = time.process_time()
 
     def stuck(where: str) -> NoReturn:
-        run = Run(
+        run = SimulationRun(
             plan, [Anomaly("stuck", f"virtual time or the run does not advance, at\n{where}")]
         )
         if keep is not None:
@@ -58,7 +58,7 @@ def run_one(
             report(row)
             os._exit(0)
 
-        def fails(smaller: Plan) -> bool:
+        def fails(smaller: SimulationPlan) -> bool:
             with _watched(stuck_while_shrinking):
                 return bool(kinds & _kinds(_simulate(smaller)))
 
@@ -66,7 +66,7 @@ def run_one(
     report(row)
 
 
-def to_row(run: Run, cpu_s: float = 0.0) -> Row:
+def to_row(run: SimulationRun, cpu_s: float = 0.0) -> Row:
     return {
         "seed": run.plan.seed,
         "anomalies": [str(each) for each in run.anomalies],
@@ -102,7 +102,7 @@ def _watched(stuck: Callable[[str], NoReturn]) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _simulate(plan: Plan) -> Run:
+def _simulate(plan: SimulationPlan) -> SimulationRun:
     """Run one world without garbage collection, and collect after it.
 
     A world is one large cycle; during its run, little of it is garbage.
@@ -113,11 +113,11 @@ def _simulate(plan: Plan) -> Run:
         gc.collect()
 
 
-def _kinds(run: Run) -> set[str]:
+def _kinds(run: SimulationRun) -> set[str]:
     return {each.kind for each in run.anomalies}
 
 
-def save(run: Run, directory: Path) -> Path:
+def save(run: SimulationRun, directory: Path) -> Path:
     """Save a plan, its anomalies and its trace; return the path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"seed-{run.plan.seed}.json"
@@ -127,7 +127,7 @@ def save(run: Run, directory: Path) -> Path:
     return path
 
 
-def load(path: Path) -> Plan:
+def load(path: Path) -> SimulationPlan:
     """Load a plan that `save` wrote."""
     return from_json(json.loads(path.read_text())["plan"])
 
@@ -150,7 +150,7 @@ if __name__ == "__main__":
     _work(*sys.argv[1:])
 
 
-def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
+def shrink(plan: SimulationPlan, fails: Callable[[SimulationPlan], bool]) -> SimulationPlan:
     """Return a failing plan that fails with no element less; `plan` fails."""
     smaller = True
     while smaller:

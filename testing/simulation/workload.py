@@ -42,10 +42,10 @@ from odradek.storage.tiered.audit import KnownSegments
 from odradek.testing.simulation.history import (
     TRANSACTIONAL,
     Anomaly,
-    History,
+    ClientHistory,
+    ClientTransaction,
     ReadRecord,
     SentRecord,
-    Transaction,
     TransactionOutcome,
 )
 from odradek.testing.simulation.plan import (
@@ -55,7 +55,7 @@ from odradek.testing.simulation.plan import (
     RUN_S,
     Fault,
     FaultKind,
-    Plan,
+    SimulationPlan,
 )
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
@@ -132,11 +132,11 @@ class Workload:
         self,
         connect: Callable[[], AbstractAsyncContextManager[Cluster]],
         clock: Clock,
-        plan: Plan,
+        plan: SimulationPlan,
         trace: Trace,
     ) -> None:
         """`connect` opens new connections for each client, so that no client delays another."""
-        self.history = History()
+        self.history = ClientHistory()
         self.anomalies: list[Anomaly] = []
         """Errors that no client may get, and missing acknowledgements after recovery."""
         self.responded_s = 0.0
@@ -322,7 +322,7 @@ class Workload:
     async def _write_one(self, producer: Producer, name: str, number: int, partition: int) -> bool:
         """Write one record; return whether it was acknowledged."""
         sent = SentRecord(partition, f"{name}.{number}".encode())
-        written = Transaction(name, number, [sent])
+        written = ClientTransaction(name, number, [sent])
         self.history.transactions.append(written)
         try:
             value = sent.value + self._padding()
@@ -361,7 +361,7 @@ class Workload:
                 partial(client_workload.commit_one, TRANSACTIONS), f"{name}'s last transaction"
             )
 
-    def _ended(self, transaction: Transaction) -> None:
+    def _ended(self, transaction: ClientTransaction) -> None:
         name, number = transaction.client, transaction.number
         self._trace.add(f"{name}'s transaction {number} is {transaction.outcome.value}")
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from odradek.bench.model import (
     Feature,
     Metric,
-    Outcome,
     Parameter,
     Peer,
     PeerUnavailable,
     Stage,
     Target,
     Workload,
+    WorkloadOutcome,
 )
 from odradek.bench.results_file import Failure, Results, Sample, WorkloadResults
 
@@ -116,7 +116,7 @@ class FakeWorkload:
 
     name: str
     journal: Journal
-    outcome: Callable[[str], Outcome] = lambda peer: Outcome({SPEED.name: 100.0})
+    outcome: Callable[[str], WorkloadOutcome] = lambda peer: WorkloadOutcome({SPEED.name: 100.0})
     metrics: Sequence[Metric] = (SPEED,)
     needs: frozenset[Feature] = frozenset()
     stage: Stage = Stage.SHARED
@@ -130,7 +130,7 @@ class FakeWorkload:
     def parameters(self) -> Mapping[str, Parameter]:
         return {"bytes": 1024}
 
-    def run(self, target: Target) -> Outcome:
+    def run(self, target: Target) -> WorkloadOutcome:
         self.journal.append(f"{self.name} {target.peer}")
         return self.outcome(target.peer)
 

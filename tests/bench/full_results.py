@@ -10,7 +10,7 @@ from odradek.bench.results_file import (
     PeerRecord,
     Results,
     Sample,
-    State,
+    SampleState,
     WorkloadResults,
 )
 from tests.bench.fakes import DELAY, SPEED, empty_results
@@ -31,10 +31,12 @@ def full_results(speed: float = 100.0, delay: float = 400.0) -> Results:
     )
     histogram = Histogram("µs", ((100.0, 90), (delay, 10)))
     samples = [
-        Sample(0, {SPEED.name: 1.0, DELAY.name: 9.0}, State.WARM_UP),
+        Sample(0, {SPEED.name: 1.0, DELAY.name: 9.0}, SampleState.WARM_UP),
         Sample(1, {SPEED.name: speed, DELAY.name: delay}, others_cores=0.01, histogram=histogram),
         Sample(2, {SPEED.name: speed * 1.2, DELAY.name: delay}, client_bound=True, notes=("hm",)),
-        Sample(2, {SPEED.name: speed / 9, DELAY.name: delay}, State.DISTURBED, others_cores=0.9),
+        Sample(
+            2, {SPEED.name: speed / 9, DELAY.name: delay}, SampleState.DISTURBED, others_cores=0.9
+        ),
     ]
     results.workloads.append(
         WorkloadResults(

@@ -80,7 +80,7 @@ def test_topic_error_is_not_hidden_by_the_deletion(
 @pytest.mark.parametrize(
     "workload",
     [
-        groups.VeryFirstAssignment(),
+        groups.AssignmentWithoutOffsetsTopic(),
         groups.FirstAssignment(),
         groups.Rebalance(1),
         groups.Rebalance(5),

@@ -27,7 +27,7 @@ from odradek.bench.results_file import (
     Measured,
     Results,
     Sample,
-    State,
+    SampleState,
     WorkloadResults,
     load,
 )
@@ -137,7 +137,7 @@ def test_missed_goal_is_reported_in_percent() -> None:
 def test_verdict_of_disturbed_runs_has_a_star(peer: str, words: str) -> None:
     where = ("produce-1k-p1", "mb_per_s")
     results = measured({(*where, "odradek"): 800, (*where, "kafka"): 700})
-    sample = Sample(1, {"mb_per_s": 800.0}, State.DISTURBED)
+    sample = Sample(1, {"mb_per_s": 800.0}, SampleState.DISTURBED)
     results.workloads[0].peers[peer] = Measured([sample])
     assert [each.words for each in goal_results(results) if each.odradek is not None] == [words]
 

@@ -24,11 +24,11 @@ from odradek.bench.limits import LIMITS
 from odradek.bench.load import run_load
 from odradek.bench.model import (
     Limit,
-    Outcome,
     PeerFailed,
     Target,
     Workload,
     WorkloadFailed,
+    WorkloadOutcome,
     reason_to_skip,
 )
 from odradek.bench.peers.odradek import Odradek
@@ -51,8 +51,8 @@ from odradek.bench.workloads.latency import Stream
 from odradek.bench.workloads.moves import Move
 from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
-from odradek.bench.workloads.startup import Aftermath, Startup
-from odradek.bench.workloads.throughput import Consume, Produce, Shape
+from odradek.bench.workloads.startup import ResidentMemoryAfterRun, Startup
+from odradek.bench.workloads.throughput import Consume, Produce, RecordShape
 from odradek.client.admin import ResourceType, describe_configs
 from tests.bench.fakes import FakeProcess
 
@@ -78,7 +78,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PACED_S", 0.05)
 
 
-def whole(workload: Workload, target: Target) -> Outcome:
+def whole(workload: Workload, target: Target) -> WorkloadOutcome:
     outcome = workload.run(target)
     assert outcome.values.keys() == {metric.name for metric in workload.metrics}
     assert all(value >= 0 for value in outcome.values.values())
@@ -88,10 +88,10 @@ def whole(workload: Workload, target: Target) -> Outcome:
 @pytest.mark.parametrize(
     "workload",
     [
-        Produce(Shape()),
-        Produce(Shape(size=100, partitions=6, acks="0")),
-        Produce(Shape(compression="zstd", acks="all", idempotent=True)),
-        Consume(Shape(partitions=6, compression="lz4")),
+        Produce(RecordShape()),
+        Produce(RecordShape(size=100, partitions=6, acks="0")),
+        Produce(RecordShape(compression="zstd", acks="all", idempotent=True)),
+        Consume(RecordShape(partitions=6, compression="lz4")),
     ],
     ids=lambda workload: workload.name,
 )
@@ -107,10 +107,10 @@ def test_throughput_workloads_return_all_metrics(
 def test_uncompressed_records_fail_the_workload(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Shape()._produce
-    monkeypatch.setattr(Shape, "_produce", lambda shape, *given: plain(*given))
+    plain = RecordShape()._produce
+    monkeypatch.setattr(RecordShape, "_produce", lambda shape, *given: plain(*given))
     with pytest.raises(WorkloadFailed, match="the records are in none, not in lz4"):
-        Produce(Shape(compression="lz4")).run(target)
+        Produce(RecordShape(compression="lz4")).run(target)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_closed_connections_fail_the_idle_workload() -> None:
 
 def test_startup_workload_returns_time_and_memory(target: Target) -> None:
     assert whole(Startup(), target).values["ready_ms"] > 1
-    assert whole(Aftermath(), target).values["resident_mb"] > 10
+    assert whole(ResidentMemoryAfterRun(), target).values["resident_mb"] > 10
 
 
 def test_recovery_workload_returns_all_metrics(target: Target) -> None:
@@ -380,7 +380,7 @@ def test_limits_that_metrics_name_exist() -> None:
 
 
 def test_compressed_or_waiting_workloads_have_no_limit() -> None:
-    plain, packed = Produce(Shape()), Produce(Shape(compression="lz4"))
+    plain, packed = Produce(RecordShape()), Produce(RecordShape(compression="lz4"))
     assert [each.metrics[0].limit for each in (plain, packed)] == ["socket-to-file", None]
     assert {each.limit for each in Requests(1, depth=32).metrics} == {None}
     assert {each.limit for each in Requests(10).metrics} == {None}

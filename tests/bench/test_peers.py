@@ -21,7 +21,7 @@ from odradek.bench.model import (
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.mock import LibrdkafkaMock
 from odradek.bench.peers.odradek import Odradek
-from odradek.bench.peers.process import Launch, free_port, responses_metadata, running
+from odradek.bench.peers.process import ProcessLaunch, free_port, responses_metadata, running
 from odradek.bench.raw_connection import RawConnection
 from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
@@ -77,14 +77,14 @@ def test_program_that_exits_is_reported_with_its_output(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such luck')"]
     with (
         pytest.raises(PeerFailed, match="no such luck"),
-        running(Launch(command, ("127.0.0.1", free_port()), tmp_path)),
+        running(ProcessLaunch(command, ("127.0.0.1", free_port()), tmp_path)),
     ):
         pass
 
 
 def test_program_without_a_response_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
-    launch = Launch(command, ("127.0.0.1", free_port()), tmp_path, start_s=0.2)
+    launch = ProcessLaunch(command, ("127.0.0.1", free_port()), tmp_path, start_s=0.2)
     with pytest.raises(PeerFailed, match="no response"), running(launch):
         pass
 

@@ -6,9 +6,9 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from odradek.bench.model import Outcome, WorkloadFailed
+from odradek.bench.model import WorkloadFailed, WorkloadOutcome
 from odradek.bench.progress import CLEAR_LINE, TerminalProgress
-from odradek.bench.runner import Plan, Runner
+from odradek.bench.runner import Runner, RunPlan
 from tests.bench.fakes import SPEED, FakePeer, FakeWatch, FakeWorkload, empty_results
 
 
@@ -17,11 +17,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def show(directory: Path, err: io.StringIO, outcome: Callable[[str], Outcome]) -> str:
+def show(directory: Path, err: io.StringIO, outcome: Callable[[str], WorkloadOutcome]) -> str:
     """What comes out on stdout."""
     journal: list[str] = []
     peers = [FakePeer("a", journal), FakePeer("b", journal)]
-    plan = Plan(peers, [FakeWorkload("w", journal, outcome)], [], directory, rounds=2, warm_ups=0)
+    plan = RunPlan(
+        peers, [FakeWorkload("w", journal, outcome)], [], directory, rounds=2, warm_ups=0
+    )
     out = io.StringIO()
     progress = TerminalProgress(out, err, plan.run_count())
     shares = iter([0.5])
@@ -30,10 +32,10 @@ def show(directory: Path, err: io.StringIO, outcome: Callable[[str], Outcome]) -
     return out.getvalue()
 
 
-def fails_on_b(peer: str) -> Outcome:
+def fails_on_b(peer: str) -> WorkloadOutcome:
     if peer == "b":
         raise WorkloadFailed("records were refused")
-    return Outcome({SPEED.name: 100.0})
+    return WorkloadOutcome({SPEED.name: 100.0})
 
 
 def test_table_is_printed_after_each_workload(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_terminal_shows_one_progress_line_and_failures(
 
 def test_output_without_a_terminal_has_one_line_per_run(tmp_path: Path) -> None:
     err = io.StringIO()
-    show(tmp_path, err, lambda peer: Outcome({SPEED.name: 1.0}))
+    show(tmp_path, err, lambda peer: WorkloadOutcome({SPEED.name: 1.0}))
     lines = err.getvalue().splitlines()
     assert len(lines) == 4 + 1
     assert lines[-1].startswith("[4/4] w on b: ")

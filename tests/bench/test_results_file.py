@@ -11,7 +11,7 @@ from odradek.bench.model import Metric
 from odradek.bench.results_file import (
     InvalidResults,
     Sample,
-    State,
+    SampleState,
     from_json,
     load,
     save,
@@ -79,7 +79,7 @@ def test_binary_file_is_rejected(tmp_path: Path) -> None:
 
 def test_skipped_rounds_are_reported() -> None:
     results = full_results()
-    again = [Sample(n, {SPEED.name: 1.0}, State.DISTURBED) for n in (3, 3, 4)]
+    again = [Sample(n, {SPEED.name: 1.0}, SampleState.DISTURBED) for n in (3, 3, 4)]
     results.workloads[0].peers["odradek"].samples += again
     why = "other processes used the machine in each of their runs"
     assert f"produce-1k on odradek: 2 of 4 rounds do not count: {why}" in remarks(results)

@@ -11,15 +11,15 @@ from odradek.bench.model import (
     Feature,
     LimitResult,
     Metric,
-    Outcome,
     Peer,
     PeerFailed,
     Stage,
     Workload,
     WorkloadFailed,
+    WorkloadOutcome,
 )
-from odradek.bench.results_file import Failure, Results, State
-from odradek.bench.runner import FAILURES_MAX, Plan, Runner
+from odradek.bench.results_file import Failure, Results, SampleState
+from odradek.bench.runner import FAILURES_MAX, Runner, RunPlan
 from odradek.bench.summary import titled
 from tests.bench.fakes import (
     SPEED,
@@ -47,7 +47,7 @@ def run(
 ) -> Results:
     results = empty_results()
     remaining = iter(shares)
-    plan = Plan(
+    plan = RunPlan(
         list(peers), list(workloads), [], directory, **{"rounds": 2, "warm_ups": 0, **settings}
     )
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(remaining)).run()
@@ -58,15 +58,15 @@ def peers_of(journal: Journal, *names: str) -> list[FakePeer]:
     return [FakePeer(name, journal) for name in names]
 
 
-def failing(times: int) -> Callable[[str], Outcome]:
+def failing(times: int) -> Callable[[str], WorkloadOutcome]:
     """Fails a number of times on the peer "b", and then succeeds."""
     left = [times]
 
-    def outcome(peer: str) -> Outcome:
+    def outcome(peer: str) -> WorkloadOutcome:
         if peer == "b" and left[0]:
             left[0] -= 1
             raise WorkloadFailed("records were refused")
-        return Outcome({SPEED.name: 1.0})
+        return WorkloadOutcome({SPEED.name: 1.0})
 
     return outcome
 
@@ -120,9 +120,9 @@ def test_cluster_settings_are_recorded_with_those_of_one_process(
 def test_directory_of_a_run_is_deleted_before_the_next(tmp_path: Path, journal: Journal) -> None:
     left: list[list[Path]] = []
 
-    def outcome(_: str) -> Outcome:
+    def outcome(_: str) -> WorkloadOutcome:
         left.append([each.parent for each in tmp_path.glob("*/log")])
-        return Outcome({SPEED.name: 1.0})
+        return WorkloadOutcome({SPEED.name: 1.0})
 
     stages = [Stage.FRESH, Stage.CLUSTER]
     workloads = [FakeWorkload("w", journal, outcome, stage=stage) for stage in stages]
@@ -138,20 +138,20 @@ def test_warm_up_samples_are_recorded_and_not_counted(tmp_path: Path, journal: J
     assert shared is not None
     assert fresh is not None
     states = [sample.state for sample in shared.peers["a"].samples]
-    assert states == [State.WARM_UP, State.COUNTED, State.COUNTED]
+    assert states == [SampleState.WARM_UP, SampleState.COUNTED, SampleState.COUNTED]
     assert len(shared.peers["a"].counted) == 2
-    assert [sample.state for sample in fresh.peers["a"].samples] == [State.COUNTED] * 2
+    assert [sample.state for sample in fresh.peers["a"].samples] == [SampleState.COUNTED] * 2
 
 
 def test_warm_up_lasts_equally_long_for_all_peers(tmp_path: Path, journal: Journal) -> None:
     now_s = [0.0]
 
-    def lasting(peer: str) -> Outcome:
+    def lasting(peer: str) -> WorkloadOutcome:
         now_s[0] += 12.0 if peer == "b" else 4.0
-        return Outcome({SPEED.name: 1.0})
+        return WorkloadOutcome({SPEED.name: 1.0})
 
     workload = FakeWorkload("w", journal, lasting)
-    plan = Plan(peers_of(journal, "a", "b"), [workload], [], tmp_path, rounds=1, warm_up_s=10.0)
+    plan = RunPlan(peers_of(journal, "a", "b"), [workload], [], tmp_path, rounds=1, warm_up_s=10.0)
     Runner(
         plan, empty_results(), QuietProgress(), lambda _: FakeWatch(iter(())), lambda: now_s[0]
     ).run()
@@ -161,7 +161,7 @@ def test_warm_up_lasts_equally_long_for_all_peers(tmp_path: Path, journal: Journ
 
 def test_measured_start_waits_for_a_quiet_machine(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("f", journal, stage=Stage.FRESH), FakeWorkload("w", journal)]
-    plan = Plan(peers_of(journal, "a"), workloads, [], tmp_path, rounds=1, warm_ups=0)
+    plan = RunPlan(peers_of(journal, "a"), workloads, [], tmp_path, rounds=1, warm_ups=0)
 
     def watch(pids: Collection[int]) -> FakeWatch:
         journal.append("watch")
@@ -180,9 +180,9 @@ def test_disturbed_run_is_repeated_and_recorded(tmp_path: Path, journal: Journal
     (workload,) = results.workloads
     measured = workload.peers["a"]
     assert [(s.round, s.others_cores, s.state) for s in measured.samples] == [
-        (1, 0.4, State.DISTURBED),
-        (1, 0.1, State.COUNTED),
-        (2, 0.2, State.COUNTED),
+        (1, 0.4, SampleState.DISTURBED),
+        (1, 0.1, SampleState.COUNTED),
+        (2, 0.2, SampleState.COUNTED),
     ]
     assert len(measured.counted) == 2
     assert not measured.only_disturbed
@@ -208,7 +208,7 @@ def test_running_peer_counts_as_another_process_outside_its_turn(
         bystanders.append("".join(map(chr, pids)))
         return FakeWatch(iter(()))
 
-    plan = Plan(peers_of(journal, "a", "b", "c"), workloads, [], tmp_path, rounds=2, warm_ups=0)
+    plan = RunPlan(peers_of(journal, "a", "b", "c"), workloads, [], tmp_path, rounds=2, warm_ups=0)
     Runner(plan, empty_results(), QuietProgress(), watch).run()
     assert bystanders == ["", "", "", "", "", "", "", "a", "ab", "bc", "ac", "ab"]
 
@@ -240,7 +240,7 @@ def test_repeatedly_failing_workload_is_skipped_on_that_peer(
 
 
 def test_exception_in_a_workload_fails_only_that_workload(tmp_path: Path, journal: Journal) -> None:
-    def broken(peer: str) -> Outcome:
+    def broken(peer: str) -> WorkloadOutcome:
         raise ZeroDivisionError("no seconds")
 
     workloads = [FakeWorkload("w", journal, broken), FakeWorkload("v", journal)]
@@ -288,10 +288,10 @@ def test_unsupported_workload_is_skipped_with_the_reason(tmp_path: Path, journal
 
 
 def test_ctrl_c_stops_peers_and_keeps_results(tmp_path: Path, journal: Journal) -> None:
-    def interrupted(peer: str) -> Outcome:
+    def interrupted(peer: str) -> WorkloadOutcome:
         if peer == "b":
             raise KeyboardInterrupt
-        return Outcome({SPEED.name: 1.0})
+        return WorkloadOutcome({SPEED.name: 1.0})
 
     workloads = [FakeWorkload("w", journal, interrupted), FakeWorkload("v", journal)]
     results = run(tmp_path, peers_of(journal, "a", "b"), workloads)
@@ -301,7 +301,7 @@ def test_ctrl_c_stops_peers_and_keeps_results(tmp_path: Path, journal: Journal) 
 
 
 def test_ctrl_c_is_raised_when_the_cleanup_fails(tmp_path: Path, journal: Journal) -> None:
-    def interrupted(peer: str) -> Outcome:
+    def interrupted(peer: str) -> WorkloadOutcome:
         try:
             raise KeyboardInterrupt
         finally:
@@ -327,14 +327,14 @@ class FakeLimit:
 
 def test_limits_are_measured_once_per_round(tmp_path: Path) -> None:
     results = empty_results()
-    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=2)
+    plan = RunPlan([], [], [FakeLimit()], tmp_path, rounds=2)
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
     assert results.limits[0].samples == [(200.0, {"cpu_s": 0.5}), (220.0, {"cpu_s": 0.5})]
 
 
 def test_disturbed_limit_is_measured_again(tmp_path: Path) -> None:
     results = empty_results()
-    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=1)
+    plan = RunPlan([], [], [FakeLimit()], tmp_path, rounds=1)
     shares = iter([0.9])
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(shares)).run()
     assert results.limits[0].samples == [(220.0, {"cpu_s": 0.5})]
@@ -343,7 +343,7 @@ def test_disturbed_limit_is_measured_again(tmp_path: Path) -> None:
 
 def test_limit_that_is_always_disturbed_is_reported(tmp_path: Path) -> None:
     results = empty_results()
-    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=1, repeats_max=1)
+    plan = RunPlan([], [], [FakeLimit()], tmp_path, rounds=1, repeats_max=1)
     shares = iter([0.9, 0.9])
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(shares)).run()
     assert results.limits[0].samples == [(220.0, {"cpu_s": 0.5})]
@@ -354,7 +354,7 @@ def test_limit_that_is_always_disturbed_is_reported(tmp_path: Path) -> None:
 
 def test_failed_limit_is_reported(tmp_path: Path) -> None:
     results = empty_results()
-    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=3)  # one more than it has values
+    plan = RunPlan([], [], [FakeLimit()], tmp_path, rounds=3)  # one more than it has values
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
     assert results.limits[0].failure is not None
     assert len(results.limits[0].samples) == 2
@@ -362,7 +362,7 @@ def test_failed_limit_is_reported(tmp_path: Path) -> None:
 
 def test_slow_workloads_have_fewer_rounds_and_report_it(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("slow", journal), FakeWorkload("w", journal)]
-    plan = Plan(
+    plan = RunPlan(
         peers_of(journal, "a"),
         workloads,
         [],
@@ -385,7 +385,7 @@ def test_slow_workloads_have_fewer_rounds_and_report_it(tmp_path: Path, journal:
 def test_run_count_matches_the_executed_runs(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
     workloads += [FakeWorkload("l", journal, stage=Stage.LAST)]
-    plan = Plan(peers_of(journal, "a", "b"), workloads, [], tmp_path, rounds=3, warm_ups=1)
+    plan = RunPlan(peers_of(journal, "a", "b"), workloads, [], tmp_path, rounds=3, warm_ups=1)
     progress = QuietProgress()
     Runner(plan, empty_results(), progress, lambda _: FakeWatch(iter(()))).run()
     assert plan.run_count() == len(progress.ends) == 2 * 4 + 2 * 3 + 2

@@ -17,8 +17,8 @@ from odradek.bench.tables.records import (
     PARTITIONS,
     POOL,
     SMALL,
-    Content,
     Topic,
+    TopicContent,
     content,
 )
 from odradek.protocol.records.batch import Batch
@@ -34,7 +34,7 @@ EACH_KIND = (
 )
 
 
-def records_of(made: Content) -> list[Record]:
+def records_of(made: TopicContent) -> list[Record]:
     """Check the batches of one partition: each is complete and as large as a producer's."""
     found = []
     for number in range(made.batches):

@@ -22,7 +22,7 @@ from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.network import Address
 from odradek.testing.power import NodeCrashed
-from odradek.testing.simulation.history import History
+from odradek.testing.simulation.history import ClientHistory
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.transactional_client import (
     TIMEOUT_MS,
@@ -58,10 +58,10 @@ class SingleBrokerRun:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"transactions {seed}")
         self._world = VirtualWorld(seed)
-        self._history = History()
+        self._history = ClientHistory()
         self._readers = Readers(self._history, TOPIC, PARTITIONS, poll_s=POLL_S)
 
-    def run(self) -> History:
+    def run(self) -> ClientHistory:
         """Run the simulation; return the history of the clients."""
         self._world.run(self._main)
         return self._history

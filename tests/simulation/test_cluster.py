@@ -24,12 +24,12 @@ from odradek.testing.simulation.plan import (
     RUN_S,
     Fault,
     FaultKind,
-    Plan,
+    SimulationPlan,
     draw_plan,
     from_json,
     to_json,
 )
-from odradek.testing.simulation.run import Run, simulate
+from odradek.testing.simulation.run import SimulationRun, simulate
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.worker import load, save, shrink, to_row
 from odradek.testing.virtual_world import VirtualWorld
@@ -61,7 +61,7 @@ def test_plan_simulated_twice_gives_the_same_run() -> None:
 
 
 def test_clients_do_not_pause_after_the_last_fault() -> None:
-    run = simulate(Plan(0, (), nodes=1, writers=2, transactional=2))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=2, transactional=2))
     assert run.is_sound
     assert run.virtual_s < RUN_S
 
@@ -79,7 +79,7 @@ def test_metadata_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(catching_up, "_read", read)
     slow = [Fault(0.5, FaultKind.SLOW_DISK, each, 1, seconds=1.5, amount=0.1) for each in (1, 2, 3)]
-    run = simulate(Plan(0, tuple(slow), writers=1, transactional=0))
+    run = simulate(SimulationPlan(0, tuple(slow), writers=1, transactional=0))
     assert run.is_sound
     assert len(waited_for) > 0
 
@@ -92,7 +92,7 @@ def test_fault_without_effect_is_not_counted_as_coverage() -> None:
         Fault(1.5, FaultKind.KILL, 1, 2, 0.1, 0.5),
         Fault(1.55, FaultKind.CLOCK_JUMP, 1, 2, 0.1, 0.9),
     )
-    run = simulate(Plan(1, faults, transactional=0))
+    run = simulate(SimulationPlan(1, faults, transactional=0))
     assert run.is_sound
     assert {kind for kind, _ in run.coverage} == {FaultKind.STOP.value}
 
@@ -112,7 +112,7 @@ def test_node_survives_failure_of_its_second_log_directory_only(
 ) -> None:
     configs = {"log.dirs": f"{DATA},{OTHER_DATA}"}
     fault = Fault(1.0, kind, 2, 1, seconds=2.0, amount=0.5, variant=how)
-    run = simulate(Plan(1, (fault,), configs=configs))
+    run = simulate(SimulationPlan(1, (fault,), configs=configs))
     assert [str(each) for each in run.anomalies] == []
     assert any("node-2 ended: " in line for line in run.trace) == ends
 
@@ -121,7 +121,7 @@ def test_removed_voters_rejoin_the_quorum() -> None:
     faults = tuple(
         Fault(0.8 * node, FaultKind.VOTER_REMOVED, node, 1, 0.1, 0.5) for node in (1, 2, 3)
     )
-    run = simulate(Plan(1, faults, transactional=0, dynamic_quorum=True))
+    run = simulate(SimulationPlan(1, faults, transactional=0, dynamic_quorum=True))
     assert [str(each) for each in run.anomalies] == []
     states = [state for _, state in run.coverage.elements()]
     assert len(states) == len(faults)
@@ -133,7 +133,7 @@ def test_fault_without_its_precondition_is_not_counted_as_coverage() -> None:
     faults = tuple(
         Fault(1.0 + node, FaultKind.LAGGING_VOTER, node, 1, 0.1, 0.5) for node in (1, 2, 3)
     )
-    run = simulate(Plan(1, faults, transactional=0))
+    run = simulate(SimulationPlan(1, faults, transactional=0))
     assert run.is_sound
     assert 0 < run.coverage.total() < len(faults)
     assert not any(state.startswith("controller") for _, state in run.coverage)
@@ -187,11 +187,11 @@ def test_plan_saved_by_an_older_version_is_loaded() -> None:
     fault = {"at_s": 1.0, "kind": "kill", "node": 1, "other": 2, "seconds": 0.5, "amount": 0.1}
     kept = {"seed": 7, "nodes": 3, "writers": 1, "transactional": 0, "tiered": False}
     expected = Fault(1.0, FaultKind.KILL, 1, 2, seconds=0.5, amount=0.1)
-    assert from_json({**kept, "faults": [fault]}) == Plan(7, (expected,), 3, 1, 0)
+    assert from_json({**kept, "faults": [fault]}) == SimulationPlan(7, (expected,), 3, 1, 0)
 
 
 def test_coverage_without_serving_nodes_is_rejected() -> None:
-    row = to_row(simulate(Plan(0, (), nodes=1, writers=1, transactional=0)))
+    row = to_row(simulate(SimulationPlan(0, (), nodes=1, writers=1, transactional=0)))
     with pytest.raises(AssertionError, match="KILL"):
         assert_sound([row], {FaultKind.KILL})
     down = {**row, "coverage": [("kill", "down", 1)]}
@@ -211,7 +211,9 @@ def test_failing_plan_shrinks_to_the_faults_that_it_needs() -> None:
 
 def test_failing_plan_is_saved_and_replayed(tmp_path: Path) -> None:
     plan = draw_plan(3)
-    path = save(Run(plan, [Anomaly("lost write", "a record")], trace=["0.0 begins"]), tmp_path)
+    path = save(
+        SimulationRun(plan, [Anomaly("lost write", "a record")], trace=["0.0 begins"]), tmp_path
+    )
     assert load(path) == plan
 
 

@@ -10,7 +10,7 @@ from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Path
 from odradek.testing.simulation.committed_records import CommittedRecords, ReplicaSnapshot
-from odradek.testing.simulation.plan import Fault, FaultKind, Plan
+from odradek.testing.simulation.plan import Fault, FaultKind, SimulationPlan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -140,5 +140,5 @@ def test_short_leadership_of_a_second_leader_is_found(monkeypatch: pytest.Monkey
         partition.leader = leader
 
     monkeypatch.setattr(Partition, "update", update)
-    kinds = {each.kind for each in simulate(Plan(3, (STOPS,))).anomalies}
+    kinds = {each.kind for each in simulate(SimulationPlan(3, (STOPS,))).anomalies}
     assert "two leaders" in kinds

@@ -8,7 +8,7 @@ import pytest
 
 from odradek.testing.simulation.group_history import GroupHistory, MemberAssignment, OffsetCommit
 from odradek.testing.simulation.history import ReadRecord
-from odradek.testing.simulation.plan import Plan, draw_plan, from_json, to_json
+from odradek.testing.simulation.plan import SimulationPlan, draw_plan, from_json, to_json
 from odradek.testing.simulation.run import simulate
 
 FINAL = [ReadRecord(0, offset, b"%d" % offset) for offset in range(4)]
@@ -95,7 +95,7 @@ def test_rejoining_member_starts_a_new_assignment() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_group_consumes_all_records(seed: int) -> None:
     """The seeds cover both protocols, and static and dynamic members."""
-    run = simulate(Plan(seed, (), members=2))
+    run = simulate(SimulationPlan(seed, (), members=2))
     assert [str(each) for each in run.anomalies] == []
     committed = [line for line in run.trace if "group-" in line and "has committed" in line]
     assert len(committed) >= 4

@@ -14,7 +14,7 @@ from odradek.storage.directories.checkpoints import Checkpoint, format
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.simulation import file_corruption
 from odradek.testing.simulation.file_corruption import CorruptibleFile, flip_bit
-from odradek.testing.simulation.plan import DATA, OTHER_DATA, Fault, FaultKind, Plan
+from odradek.testing.simulation.plan import DATA, OTHER_DATA, Fault, FaultKind, SimulationPlan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -86,9 +86,9 @@ def test_disk_without_candidate_files_is_not_changed(
     assert flip_bit(files.disk, random.Random(1)) is None
 
 
-def corrupt_node(node: int) -> Plan:
+def corrupt_node(node: int) -> SimulationPlan:
     fault = Fault(1.5, FaultKind.BIT_FLIP, node, 1, seconds=0.5, amount=0.3, variant=0.7)
-    return Plan(4, (fault,), transactional=0)
+    return SimulationPlan(4, (fault,), transactional=0)
 
 
 @pytest.mark.parametrize("kind", [each for each in CorruptibleFile if each not in SELDOM], ids=str)

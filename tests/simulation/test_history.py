@@ -7,29 +7,29 @@ from collections.abc import Callable
 import pytest
 
 from odradek.testing.simulation.history import (
-    History,
+    ClientHistory,
+    ClientTransaction,
     ReadRecord,
     SentRecord,
-    Transaction,
     TransactionOutcome,
     find_anomalies,
 )
 
 
-def sound() -> History:
+def sound() -> ClientHistory:
     """Return a history of two committed transactions, one aborted, and one with unknown outcome."""
-    return History(
+    return ClientHistory(
         transactions=[
-            Transaction(
+            ClientTransaction(
                 "a",
                 0,
                 [SentRecord(0, b"a0", 0), SentRecord(1, b"a1", 0)],
                 10,
                 TransactionOutcome.COMMITTED,
             ),
-            Transaction("a", 1, [SentRecord(0, b"a2", 2)], 11, TransactionOutcome.ABORTED),
-            Transaction("a", 2, [SentRecord(0, b"a3", 4)], 12, TransactionOutcome.COMMITTED),
-            Transaction(
+            ClientTransaction("a", 1, [SentRecord(0, b"a2", 2)], 11, TransactionOutcome.ABORTED),
+            ClientTransaction("a", 2, [SentRecord(0, b"a3", 4)], 12, TransactionOutcome.COMMITTED),
+            ClientTransaction(
                 "b",
                 0,
                 [SentRecord(0, b"b0", -1), SentRecord(1, b"b1", -1)],
@@ -47,63 +47,63 @@ def test_correct_history_has_no_anomalies() -> None:
     assert find_anomalies(sound()) == []
 
 
-def lose(history: History) -> None:
+def lose(history: ClientHistory) -> None:
     history.final.remove(ReadRecord(1, 0, b"a1"))
     history.polled["r"].remove(ReadRecord(1, 0, b"a1"))
 
 
-def keep_aborted(history: History) -> None:
+def keep_aborted(history: ClientHistory) -> None:
     history.final.append(ReadRecord(0, 2, b"a2"))
     history.polled["r"].insert(2, ReadRecord(0, 2, b"a2"))
 
 
-def poll_aborted(history: History) -> None:
+def poll_aborted(history: ClientHistory) -> None:
     history.polled["r"].insert(2, ReadRecord(0, 2, b"a2"))
 
 
-def tear(history: History) -> None:
+def tear(history: ClientHistory) -> None:
     history.final.append(ReadRecord(0, 6, b"b0"))
     history.polled["r"].append(ReadRecord(0, 6, b"b0"))
 
 
-def double(history: History) -> None:
+def double(history: ClientHistory) -> None:
     history.final.append(ReadRecord(0, 7, b"a3"))
     history.polled["r"].append(ReadRecord(0, 7, b"a3"))
 
 
-def poll_another_value(history: History) -> None:
+def poll_another_value(history: ClientHistory) -> None:
     history.polled["r"][0] = ReadRecord(0, 0, b"a3")
 
 
-def acknowledge_elsewhere(history: History) -> None:
+def acknowledge_elsewhere(history: ClientHistory) -> None:
     history.transactions[2].sent[0].offset = 5
 
 
-def send_backwards(history: History) -> None:
+def send_backwards(history: ClientHistory) -> None:
     history.transactions[1].sent[0].offset = 0
 
 
-def poll_twice(history: History) -> None:
+def poll_twice(history: ClientHistory) -> None:
     history.polled["r"].append(ReadRecord(0, 4, b"a3"))
 
 
-def skip(history: History) -> None:
+def skip(history: ClientHistory) -> None:
     history.polled["r"].remove(ReadRecord(0, 0, b"a0"))
 
 
-def miss_the_end(history: History) -> None:
+def miss_the_end(history: ClientHistory) -> None:
     history.polled["r"].remove(ReadRecord(0, 4, b"a3"))
 
 
-def hang(history: History) -> None:
+def hang(history: ClientHistory) -> None:
     history.open_partitions = [1]
 
 
-def lose_the_groups_offset(history: History) -> None:
+def lose_the_groups_offset(history: ClientHistory) -> None:
     history.group_offsets["a"] = 10
 
 
-def keep_the_aborted_offset(history: History) -> None:
+def keep_the_aborted_offset(history: ClientHistory) -> None:
     history.group_offsets["a"] = 11
 
 
@@ -126,7 +126,7 @@ def keep_the_aborted_offset(history: History) -> None:
         (keep_the_aborted_offset, "wrong committed offset"),
     ],
 )
-def test_each_kind_of_anomaly_is_found(spoil: Callable[[History], None], kind: str) -> None:
+def test_each_kind_of_anomaly_is_found(spoil: Callable[[ClientHistory], None], kind: str) -> None:
     history = sound()
     spoil(history)
     assert kind in {anomaly.kind for anomaly in find_anomalies(history)}

@@ -10,7 +10,7 @@ import pytest
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.partition.partition import Partition
 from odradek.storage.errors import OutOfOrderSequence
-from odradek.testing.simulation.plan import Plan
+from odradek.testing.simulation.plan import SimulationPlan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.transactional_client import TransactionalClient
 from odradek.testing.simulation.worker import load
@@ -32,7 +32,7 @@ def refuse(error: KafkaError, patch: pytest.MonkeyPatch) -> None:
 
 def test_error_without_a_fault_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(OutOfOrderSequence("refused by the test", 0), monkeypatch)
-    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=1, transactional=0))
     assert {each.kind for each in run.anomalies} == {"fatal client error", "not acknowledged"}
 
 
@@ -40,7 +40,7 @@ def test_endless_retriable_error_after_recovery_is_an_anomaly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse(KafkaError(ErrorCode.not_enough_replicas, "refused by the test"), monkeypatch)
-    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=1, transactional=0))
     assert {each.kind for each in run.anomalies} == {"not acknowledged"}
 
 
@@ -49,7 +49,7 @@ def test_transaction_that_cannot_end_is_an_anomaly(monkeypatch: pytest.MonkeyPat
         raise KafkaError(ErrorCode.producer_fenced, "refused by the test")
 
     monkeypatch.setattr(TransactionalClient, "end", end)
-    run = simulate(Plan(0, (), nodes=1, writers=0, transactional=1))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=0, transactional=1))
     assert {"fatal client error", "not acknowledged"} <= {each.kind for each in run.anomalies}
 
 
@@ -60,7 +60,7 @@ def test_partitioned_coordinator_may_return_transaction_abortable() -> None:
 
 
 def test_run_without_faults_acknowledges_everything() -> None:
-    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=1))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=1, transactional=1))
     assert run.is_sound
     assert 0 < run.responded_s < 1
     assert run.done["committed writes"] >= 12

@@ -15,7 +15,7 @@ from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
 from odradek.testing.simulation.cluster import DATA, SimulatedCluster, SimulatedNodeRun
 from odradek.testing.simulation.log_watch import CURRENT_NODE_RUN, EXPECTED, ErrorCause, watch_log
-from odradek.testing.simulation.plan import Plan
+from odradek.testing.simulation.plan import SimulationPlan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_world import VirtualWorld
@@ -34,7 +34,7 @@ def test_failing_request_handler_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) 
         return honest(self, *args, **kwargs)
 
     monkeypatch.setattr(Partition, "append", append)
-    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=1, transactional=0))
     assert [each.kind for each in run.anomalies] == ["logged error"]
     assert "node-1 logged: closed " in run.anomalies[0].text
     assert "KeyError: 'a role that is gone'" in run.anomalies[0].text
@@ -49,7 +49,7 @@ def test_failing_periodic_task_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) ->
         return await honest(self, *args, **kwargs)
 
     monkeypatch.setattr(SegmentOperations, "copy", copy)
-    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0, tiered=True))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=1, transactional=0, tiered=True))
     assert {each.kind for each in run.anomalies} == {"logged error"}
     assert "ValueError: of its own" in run.anomalies[0].text
 

@@ -10,13 +10,13 @@ from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-from odradek.testing.simulation.history import History, ReadRecord
+from odradek.testing.simulation.history import ClientHistory, ReadRecord
 from odradek.testing.simulation.readers import Readers
 
 
 async def test_marker_after_the_end_offset_does_not_block_readers() -> None:
     """A transaction that times out may append its marker to a partition without records of it, at any time."""
-    history = History()
+    history = ClientHistory()
     readers = Readers(history, "t", 1, poll_s=0.1)
     batch = build_batch([Record(0, 1000, None, b"a")])
     one = EncodedRecords(bytes(batch[HEADER_SIZE:]), 1, 1000, 1000)

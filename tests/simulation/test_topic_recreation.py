@@ -14,15 +14,15 @@ from odradek.broker.transactions.marker_channel_manager import (
 from odradek.client.admin import delete_topics
 from odradek.client.metadata import Cluster
 from odradek.storage.directories.names import TopicPartition
-from odradek.testing.simulation.plan import Fault, FaultKind, Plan
-from odradek.testing.simulation.run import Run, simulate
+from odradek.testing.simulation.plan import Fault, FaultKind, SimulationPlan
+from odradek.testing.simulation.run import SimulationRun, simulate
 from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation
 from odradek.testing.simulation.worker import load
 from tests.simulation import planted_bugs
 
 
-def run_of(*faults: Fault) -> Run:
-    return simulate(Plan(1, faults, writers=1, transactional=0))
+def run_of(*faults: Fault) -> SimulationRun:
+    return simulate(SimulationPlan(1, faults, writers=1, transactional=0))
 
 
 @pytest.mark.parametrize("amount", [0.1, 0.5], ids=["back between", "back behind"])

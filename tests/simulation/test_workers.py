@@ -12,7 +12,7 @@ import pytest
 
 from odradek.testing.simulation import parallel_runs
 from odradek.testing.simulation.parallel_runs import run_many
-from odradek.testing.simulation.plan import Plan
+from odradek.testing.simulation.plan import SimulationPlan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.summary import Summary
 from odradek.testing.simulation.workload import Workload
@@ -73,7 +73,7 @@ def test_exception_in_a_run_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyError("of the simulator's own")
 
     monkeypatch.setattr(Workload, "create_topic", create_topic)
-    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
+    run = simulate(SimulationPlan(0, (), nodes=1, writers=1, transactional=0))
     assert [each.kind for each in run.anomalies] == ["exception"]
     assert 'KeyError: "of the simulator\'s own"' in run.anomalies[0].text
     assert run.trace
@@ -103,6 +103,6 @@ def test_seed_gives_the_same_run_under_any_hash_seed() -> None:
 
 def test_three_brokers_start_within_the_limit() -> None:
     """The first world loads modules. A busy machine takes several times what an idle one does."""
-    runs = [simulate(Plan(seed, (), writers=0, transactional=0)) for seed in range(4)]
+    runs = [simulate(SimulationPlan(seed, (), writers=0, transactional=0)) for seed in range(4)]
     assert all(run.is_sound for run in runs)
     assert 0 < min(run.starts_cpu_s for run in runs) < 0.2
