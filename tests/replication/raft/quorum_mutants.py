@@ -51,7 +51,7 @@ def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 def concurrent_voter_changes(patch: pytest.MonkeyPatch) -> None:
     """A voter change is accepted before the previous one is committed."""
-    patch.setattr(voter_changes, "_check_dynamic", lambda leader, history: None)
+    patch.setattr(voter_changes, "_check_dynamic", lambda leader, history, change="": None)
 
 
 FOUND_OFTEN = [
