@@ -107,9 +107,9 @@ class Both:
         )
 
     def each(self, question: Callable[[BrokerProcess], Any], title: str) -> None:
-        theirs, ours = (plain(question(broker)) for broker in self.brokers)
-        if theirs != ours:
-            self.differences.append(f"{title}\n  Kafka:   {theirs}\n  Odradek: {ours}")
+        kafka, odradek = (plain(question(broker)) for broker in self.brokers)
+        if kafka != odradek:
+            self.differences.append(f"{title}\n  Kafka:   {kafka}\n  Odradek: {odradek}")
 
 
 def topic(

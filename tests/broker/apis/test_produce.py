@@ -310,7 +310,7 @@ def test_large_compressed_batch_does_not_block_event_loop(broker: Broker, topic:
 def test_batch_checked_in_thread_is_not_rechecked_in_event_loop(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, records: int, times: int
 ) -> None:
-    """It is not checked there if the header has its size, and once if decompression tells it."""
+    """It is not checked there if the header has its size, and once if its size is known only after decompression."""
     name = f"{topic}-compacted"
     broker.create_topic(name, 1, {"cleanup.policy": "compact"})
     assert (

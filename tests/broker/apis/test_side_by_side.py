@@ -47,13 +47,13 @@ def test_api_versions(both: Both, brokers: Any) -> None:
     software = {"client_software_name": "a", "client_software_version": "1"}
     for version in apis.API_VERSIONS.versions:
         values = software if version >= 3 else {}
-        theirs, ours = (ask(broker, apis.API_VERSIONS, version, values) for broker in brokers)
-        assert {tuple(plain(each).items()) for each in ours.api_keys} <= {
-            tuple(plain(each).items()) for each in theirs.api_keys
+        kafka, odradek = (ask(broker, apis.API_VERSIONS, version, values) for broker in brokers)
+        assert {tuple(plain(each).items()) for each in odradek.api_keys} <= {
+            tuple(plain(each).items()) for each in kafka.api_keys
         }
         if version >= 3:
-            assert plain(ours.supported_features) == plain(theirs.supported_features)
-            assert plain(ours.finalized_features) == plain(theirs.finalized_features)
+            assert plain(odradek.supported_features) == plain(kafka.supported_features)
+            assert plain(odradek.finalized_features) == plain(kafka.finalized_features)
     both(apis.API_VERSIONS, 4, client_software_name="-", client_software_version="1")
 
 

@@ -104,7 +104,7 @@ def test_controlled_shutdown_moves_leaders_first() -> None:
 
         nodes.brokers[active].metadata.subscribe(look)
         await nodes.stop(leader)
-        assert seen.index((active, False)) < seen.index((active, True)), "it answered until then"
+        assert seen.index((active, False)) < seen.index((active, True)), "it responded until then"
         assert set(partition(nodes, "t").isr) == {active, last}
         assert broker.stopped.is_set()
 

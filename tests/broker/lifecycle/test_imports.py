@@ -24,7 +24,7 @@ LATER = {
 SCRIPT = """
 import struct, sys
 
-def heard(event, args):  # a class whose methods are compiled, as by `dataclass`
+def audit(event, args):  # a class whose methods are compiled, as by `dataclass`
     # Python 3.13 compiles the enclosing function even without methods.
     is_compiled = event == "compile" and str(args[0]).count("def ") > 1
     frame = sys._getframe(1) if is_compiled else None
@@ -36,7 +36,7 @@ def heard(event, args):  # a class whose methods are compiled, as by `dataclass`
         frame = frame.f_back
 
 compiled = set()
-sys.addaudithook(heard)
+sys.addaudithook(audit)
 
 import trio
 from odradek.cli import main, serve
@@ -54,8 +54,8 @@ async def start():
         address = broker.endpoints[0].address
         client = await trio.open_tcp_stream(address.host.encode(), address.port)
         await client.send_all(struct.pack(">ihhihi", 14, 3, 1, 7, -1, -1))
-        answer = await client.receive_some()
-        assert struct.unpack_from(">ii", answer) == (len(answer) - 4, 7)
+        response = await client.receive_some()
+        assert struct.unpack_from(">ii", response) == (len(response) - 4, 7)
         print("compiled", *sorted(compiled))
         print(*sorted(sys.modules), sep="\\n")
         broker.stop()

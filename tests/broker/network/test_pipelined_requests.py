@@ -144,7 +144,7 @@ async def test_completed_fetch_takes_one_task_step() -> None:
     async with Broker(topics={"t": 1}) as broker:
         consumer = await TcpNetwork().connect(broker.host, broker.port)
         producer = await TcpNetwork().connect(broker.host, broker.port)
-        room = memoryview(bytearray(4096))
+        buffer = memoryview(bytearray(4096))
         steps, count = Steps(), 20
         with trio.fail_after(TIMEOUT_SECONDS):
             for offset in range(count):
@@ -153,8 +153,8 @@ async def test_completed_fetch_takes_one_task_step() -> None:
                 if offset == 2:
                     trio.lowlevel.add_instrument(steps)
                 await producer.send([produce_frame(offset)])
-                assert await producer.receive_into(room)
-                assert await consumer.receive_into(room)
+                assert await producer.receive_into(buffer)
+                assert await consumer.receive_into(buffer)
         trio.lowlevel.remove_instrument(steps)
         assert steps.count <= count
         await consumer.aclose()
@@ -164,11 +164,11 @@ async def test_completed_fetch_takes_one_task_step() -> None:
 async def test_request_that_does_not_wait_takes_no_task() -> None:
     async with Broker(topics={"t": 1}) as broker:
         client = await TcpNetwork().connect(broker.host, broker.port)
-        room = memoryview(bytearray(4096))
+        buffer = memoryview(bytearray(4096))
 
         async def ask(request: bytes) -> None:
             await client.send([request])
-            assert await client.receive_into(room)
+            assert await client.receive_into(buffer)
 
         steps = Steps()
         with trio.fail_after(TIMEOUT_SECONDS):

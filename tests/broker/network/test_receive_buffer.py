@@ -28,9 +28,9 @@ def feed(buffer: ReceiveBuffer, data: bytes) -> list[bytes]:
     frames = []
     position = 0
     while position < len(data):
-        room = buffer.free_space()
-        piece = data[position : position + len(room)]
-        room[: len(piece)] = piece
+        free_space = buffer.free_space()
+        piece = data[position : position + len(free_space)]
+        free_space[: len(piece)] = piece
         buffer.received(len(piece))
         position += len(piece)
         while (frame := buffer.next_frame()) is not None:
@@ -84,9 +84,9 @@ def test_memory_of_taken_frames_is_released_on_request(frames: list[bytes]) -> N
     taken = resident_bytes() - before
     assert taken > 20 * BUSY_BYTES
     for buffer in buffers:
-        room = buffer.free_space()
+        free_space = buffer.free_space()
         buffer.give_back()
-        room[:5] = framed(b"x")
+        free_space[:5] = framed(b"x")
         buffer.received(5)
         assert buffer.next_frame() == b"x", "the space that was returned before stays valid"
     assert resident_bytes() - before < taken / 10

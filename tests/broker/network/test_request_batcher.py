@@ -81,7 +81,7 @@ async def test_request_has_limit_of_items() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "expected"),
-    [(Unreachable("nobody there"), "nobody there"), (KeyError("x"), "could not be reached")],
+    [(Unreachable("no connection"), "no connection"), (KeyError("x"), "could not be reached")],
 )
 async def test_failed_request_fails_its_items(
     failure: Exception, expected: str, caplog: pytest.LogCaptureFixture

@@ -199,12 +199,12 @@ def test_removed_quotas_do_not_close_waiting_connection(broker: Broker, client: 
         served.free_space()[: len(request)] = request
         assert not served.take(len(request)), "the rest is for its task"
         node.apply_quotas(replace(node.metadata.image, quotas={}))
-        room = memoryview(bytearray(4096))
+        buffer = memoryview(bytearray(4096))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(served.talk)
-            size = await near.receive_into(room)
+            size = await near.receive_into(buffer)
             await near.aclose()
-        return bytes(room[:size])
+        return bytes(buffer[:size])
 
     assert broker._call(ask)[4:8] == bytes(4)
 

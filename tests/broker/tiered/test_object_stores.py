@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 VALUES = [b"%04d" % number + b"x" * 500 for number in range(60)]
 TIMEOUT_SECONDS = 40.0
-IMPATIENT = {
+SHORT_TIMEOUTS = {
     "rsm.config.retries": "0",
     "rsm.config.connect.timeout.ms": "1000",
     "rsm.config.request.timeout.ms": "5000",
@@ -89,7 +89,13 @@ async def tiered_broker(
     keys = tmp_path / "keys"
     keys.write_text("k1 " + "A" * 43 + "=\n")
     options = {f"rsm.config.{name}": value for name, value in {**server.options, **other}.items()}
-    configs = {**QUICK, **IMPATIENT, **options, **form, "rsm.config.encryption.key.file": str(keys)}
+    configs = {
+        **QUICK,
+        **SHORT_TIMEOUTS,
+        **options,
+        **form,
+        "rsm.config.encryption.key.file": str(keys),
+    }
     async with (
         Broker(tiered=url, data=tmp_path / "data", configs=configs) as broker,
         open_cluster(TcpNetwork(), broker.bootstrap, timeout_s=10) as cluster,

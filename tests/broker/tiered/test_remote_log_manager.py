@@ -82,7 +82,7 @@ async def test_copy_is_deleted_after_loss_of_leadership(clock: VirtualClock) -> 
 
 
 async def test_unrelated_role_change_does_not_stop_copy(clock: VirtualClock) -> None:
-    """The change concerns other configs or other partitions."""
+    """The change concerns other configs, or another partition."""
     async with tiered_world(clock) as world:
         world.fill(1)
 

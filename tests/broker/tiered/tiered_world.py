@@ -224,9 +224,9 @@ async def tiered_world(
 ) -> AsyncIterator[TieredWorld]:
     """Run the remote log manager of a partition that this node leads as the only in-sync replica."""
     world = LogManagerWorld(clock=clock, default=config, paths=(Path("/a"),))
-    doors = VirtualWorld(7).node("one", world.disk, clock=clock)
+    node = VirtualWorld(7).node("one", world.disk, clock=clock)
     seams = replace(
-        doors.seams, entropy=SeededEntropy(random.Random(5)), files=world.files, clock=clock
+        node.seams, entropy=SeededEntropy(random.Random(5)), files=world.files, clock=clock
     )
     async with world.running() as logs:
         log = await logs.create("orders", 0, ONE)
