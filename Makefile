@@ -25,7 +25,7 @@ help:
 	@echo "make lint       ruff, mypy, import contracts, words and docstrings"
 	@echo "make clean      remove what the targets created, except data of brokers"
 
-.venv/.made: pyproject.toml setup.py constraints.txt
+.venv/.made: pyproject.toml setup.py constraints.txt protocol/records/_record_scan.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'

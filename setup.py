@@ -1,6 +1,9 @@
-"""Maps the folders at the root to the namespace package `odradek`; all else is in pyproject.toml."""
+"""Maps the folders at the root to the namespace package `odradek` and compiles its extension module.
 
-from setuptools import find_packages, setup
+All else is in pyproject.toml.
+"""
+
+from setuptools import Extension, find_packages, setup
 
 LAYERS = [
     "seams",
@@ -21,6 +24,13 @@ found = find_packages(include=[pattern for layer in LAYERS for pattern in (layer
 setup(
     packages=[f"odradek.{package}" for package in [*found, *DATA]],
     package_dir={f"odradek.{layer}": layer for layer in LAYERS},
+    ext_modules=[
+        Extension(
+            "odradek.protocol.records._record_scan",
+            ["protocol/records/_record_scan.c"],
+            optional=True,  # record_scan.py has the same function in Python
+        )
+    ],
     package_data={
         **{f"odradek.{layer}": ["py.typed"] for layer in LAYERS},
         "odradek.bench.results": ["instructions.json"],

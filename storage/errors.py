@@ -54,6 +54,16 @@ class InvalidRecord(StorageError):
         self.record_errors = record_errors
 
 
+class NotOneBatch(InvalidRecord):
+    """The data of a partition is not exactly one complete batch of magic 2."""
+
+
+class InvalidCompression(StorageError):
+    """The records of a batch cannot be decompressed. Kafka has no error code for this."""
+
+    code = ErrorCode.unknown_server_error
+
+
 class InvalidTimestamp(InvalidRecord):
     """A record's timestamp is too far from the broker's clock (message.timestamp.*.max.ms)."""
 

@@ -40,7 +40,7 @@ from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, Partition, PartitionChangeWatcher
 from odradek.seams.offload import RECORDS_LANE
-from odradek.storage.errors import InvalidRecord
+from odradek.storage.errors import NotOneBatch
 from odradek.storage.log.batch_validation import ValidationTooSlow, check_produced
 from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.partition_log import PartitionLog
@@ -239,7 +239,8 @@ async def _append_all(
                 if outcome is None:
                     outcome = await _check_and_append(*arguments)
                 outcomes.append(outcome)
-        topics.append((topic.name, topic.topic_id, outcomes))
+        if outcomes:  # as in Kafka, whose response has the results by partition
+            topics.append((topic.name, topic.topic_id, outcomes))
     return topics
 
 
@@ -261,7 +262,7 @@ async def _check_and_append(
             lane=RECORDS_LANE,
         )
     except KafkaError as error:
-        return _refused(partition, records, error)
+        return _refused(partition, records, error, is_from_log=True)
     return _append(partition, topic, records, verified, acks, now_ms, ctx, checked)
 
 
@@ -284,7 +285,7 @@ def _append(
                 f"Cannot append to internal topic {partition.topic}",
             )
         if not records:
-            raise InvalidRecord(
+            raise NotOneBatch(
                 f"Produce requests with version {ctx.api_version} must have at least one record batch per partition"
             )
         if ctx.api_version < FIRST_WITH_ZSTD and _flags(records) & COMPRESSION_MASK == ZSTD:
@@ -303,11 +304,14 @@ def _append(
                 ErrorCode.transactional_id_authorization_failed,
                 "Produce request has transactional records but no transactional id",
             )
+    except KafkaError as error:
+        return _refused(partition, records, error, is_from_log=False)
+    try:
         appended = partition.append(
             records, acks=acks, now_ms=now_ms, guard=guard, checked=checked, at_once=True
         )
     except KafkaError as error:
-        return _refused(partition, records, error)
+        return _refused(partition, records, error, is_from_log=True)
     is_committed = appended.duplicate and appended.last_offset < partition.log.high_watermark
     return ProducePartitionResult(
         partition.index,
@@ -325,17 +329,31 @@ def _append(
 
 
 def _refused(
-    partition: Partition, records: memoryview | None, error: KafkaError
+    partition: Partition, records: memoryview | None, error: KafkaError, *, is_from_log: bool
 ) -> ProducePartitionResult:
+    """Result of a batch that was refused before the append or by the log."""
     if records:
         error = partition.error_for_producer(records, error)
     if partition.traffic is not None:
         is_too_large = error.code == ErrorCode.message_too_large
         partition.traffic.refused(len(records or b"") if is_too_large else 0)
     outcome = ProducePartitionResult(partition.index).fail(error)
-    if outcome.record_errors:  # as in Kafka, only these errors have record errors
+    if is_from_log and error.code not in _WITHOUT_LOG_START and not isinstance(error, NotOneBatch):
         outcome.log_start_offset = partition.log.log_start_offset
     return outcome
+
+
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.message_too_large,
+        ErrorCode.record_list_too_large,
+        ErrorCode.corrupt_message,
+        ErrorCode.kafka_storage_error,
+    }
+)
+"""Errors of an append whose response has no log start offset (ReplicaManager.appendToLocalLog)."""
 
 
 def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:

@@ -50,15 +50,20 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
-def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+def decode(
+    batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES, renumber: bool = False
+) -> list[Record]:
     """Decode the records of a complete batch. Raises CorruptBatch if any byte is invalid.
 
     Raises DecompressedRecordsTooLarge if the decompressed records are larger than `max_bytes`. The CRC is not checked.
+    `renumber` ignores the records' offsets and numbers them from the base offset on.
     """
-    return list(decode_lazily(batch, max_bytes=max_bytes))
+    return list(decode_lazily(batch, max_bytes=max_bytes, renumber=renumber))
 
 
-def decode_lazily(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+def decode_lazily(
+    batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES, renumber: bool = False
+) -> Iterator[Record]:
     """Decode records one at a time, for a caller that yields to other tasks in between.
 
     Unlike `decode`, it may raise CorruptBatch after it has returned some records.
@@ -73,12 +78,14 @@ def decode_lazily(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
         raise CorruptBatch(f"{count} records in {len(body)} bytes")
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     try:
-        yield from _decode_records(bytes(body), batch, append_time)
+        yield from _decode_records(bytes(body), batch, append_time, renumber)
     except IndexError:
         raise CorruptBatch("a record is cut short") from None
 
 
-def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> Iterator[Record]:
+def _decode_records(
+    body: bytes, batch: Batch, append_time: int | None, renumber: bool
+) -> Iterator[Record]:
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
     last_delta = batch.last_offset_delta
     position = 0
@@ -90,6 +97,8 @@ def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> Itera
             raise CorruptBatch(f"a record of {size} bytes, {len(body) - position} are left")
         timestamp_delta, position = read_varlong(body, position + 1)
         offset_delta, position = read_varint(body, position)
+        if renumber:
+            offset_delta = previous + 1
         if not previous < offset_delta <= last_delta:
             raise CorruptBatch(f"offset delta {offset_delta} after {previous}, of {last_delta}")
         previous = offset_delta

@@ -1,11 +1,11 @@
-"""Validation of appended records (Kafka 4.3's LogValidator), from the batch header alone if possible.
+"""Validation of appended records (Kafka 4.3's LogValidator).
 
-The common case reads 61 bytes and computes the CRC; no record is decoded and nothing is copied. Records
-are decoded only if the topic's configs require it (keys of a compacted topic,
-message.timestamp.before.max.ms, another compression.type than the producer's) or if the header is
-implausible for the size. Unlike Kafka, which decodes every batch, this does not detect a header with a
-too small largest timestamp, which affects only the topic's time index, and records that cannot be
-decoded, which consumers detect.
+A batch of a client is checked as a whole: header, CRC, and the structure, keys and timestamps of its records,
+which are scanned and not decoded (protocol.records.record_scan). The largest timestamp in the header is that of
+the records afterwards, because clients set it wrongly and the time index, retention and ListOffsets use it.
+Records are decoded only to compress them with another codec or to correct their offsets.
+
+The event loop scans what takes at most about 2 ms (`LOOP_BUDGET`); more is for a worker thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from struct import Struct
 
 from odradek.protocol.errors import CorruptBatch, DecompressedRecordsTooLarge, KafkaError
 from odradek.protocol.records.batch import (
-    COMPRESSION_MASK,
     CONTROL_MASK,
     CREATE_TIME,
     HEADER_SIZE,
@@ -23,12 +22,12 @@ from odradek.protocol.records.batch import (
     LOG_OVERHEAD,
     MAGIC,
     NO_TIMESTAMP,
-    TIMESTAMP_TYPE_MASK,
     Batch,
     UnsupportedMagic,
     batches,
 )
 from odradek.protocol.records.compression import NAMES, NONE, decompress
+from odradek.protocol.records.record_scan import RecordScan, is_compiled, scan_records
 from odradek.protocol.records.records import (
     MAX_DECOMPRESSED_BYTES,
     build_batch,
@@ -36,11 +35,14 @@ from odradek.protocol.records.records import (
     read_varint,
     read_varlong,
 )
+from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
 from odradek.storage.errors import (
     CorruptRecords,
+    InvalidCompression,
     InvalidRecord,
     InvalidTimestamp,
+    NotOneBatch,
     RecordListTooLarge,
     RecordTooLarge,
     UnexpectedOffset,
@@ -54,81 +56,90 @@ class ValidationTooSlow(Exception):
     """Validation of these records would block the event loop and must run in a worker thread."""
 
 
+INT32_MAX = 2**31 - 1
+
+
 @value_class
 class ScanBudget:
-    """Limits for decoding a batch: records, bytes, and decompressed bytes. A few KiB may contain
-    hundreds of MiB, and claim millions of records."""
+    """Limits for scanning a batch: records, bytes of a compressed batch, and decompressed bytes.
+
+    A few KiB may contain hundreds of MiB, and claim millions of records.
+    """
 
     records: int
-    bytes: int
+    compressed_bytes: int
     decompressed_bytes: int
     is_final: bool = False
-    """Whether batches beyond the limits are refused; otherwise they are validated in a worker thread."""
+    """Whether a larger batch is refused; otherwise a worker thread scans it."""
 
     def check(self, batch: Batch) -> None:
-        """Raise ValidationTooSlow, or RecordTooLarge, after which producers split the batch and retry."""
+        """Raises ValidationTooSlow or RecordTooLarge, after which producers split a batch and retry."""
         if batch.record_count > self.records:
             raise self.exceeded(
-                f"the record batch has {batch.record_count} records, which exceeds the limit of "
-                f"{self.records} records for their validation"
+                f"the record batch has {batch.record_count} records, which exceeds the limit of {self.records}"
             )
-        if batch.size - HEADER_SIZE > self.bytes:
-            raise self.exceeded(
-                f"the record batch size is {batch.size} bytes, which exceeds the limit for the "
-                f"validation of its records"
-            )
+        size = batch.size - HEADER_SIZE
+        if size > self.compressed_bytes and batch.compression != NONE:
+            raise self.exceeded(f"the compressed record batch size is {size} bytes")
 
     def exceeded(self, why: str) -> ValidationTooSlow | RecordTooLarge:
         return RecordTooLarge(why) if self.is_final else ValidationTooSlow(why)
 
 
-ALL = ScanBudget(200_000, 1 << 31, 64 << 20, is_final=True)
-LOOP_BUDGET = ScanBudget(2_000, 256 << 10, 1 << 20)
+_DECODED_MAX = 200_000
+"""Number of records that are decoded in Python, which takes about a second in a worker thread."""
+FINAL_BUDGET = ScanBudget(
+    INT32_MAX if is_compiled else _DECODED_MAX, INT32_MAX, MAX_DECOMPRESSED_BYTES, is_final=True
+)
+"""Limits of what is appended: consumers and the log cleaner cannot read larger batches."""
+LOOP_BUDGET = ScanBudget(100_000 if is_compiled else 2_000, 256 << 10, 1 << 20)
 """About 2 ms."""
+_DECODING_FINAL_BUDGET = ScanBudget(_DECODED_MAX, INT32_MAX, MAX_DECOMPRESSED_BYTES, is_final=True)
+_DECODING_BUDGET = ScanBudget(200, 64 << 10, 64 << 10)
+"""About 2 ms where the records are decoded, too."""
+_LISTED_ON_LOOP = 2_000
+"""Number of records among which the event loop looks for the invalid ones."""
 
 
-def scan_records(batch: Batch, budget: ScanBudget = ALL) -> Iterator[tuple[int, bool]]:
-    """CreateTime of each record, and whether it has a key.
-
-    Raises CorruptBatch if the batch does not contain exactly `record_count` records, and the errors of
-    `ScanBudget.check`.
-    """
+def _scan(batch: Batch, at_once: bool) -> tuple[Buffer, RecordScan]:
+    """Decompressed records of a batch and their scan. Raises InvalidRecord, RecordTooLarge, CorruptBatch
+    and ValidationTooSlow."""
+    budget = LOOP_BUDGET if at_once else FINAL_BUDGET
     budget.check(batch)
-    body = batch.view[HEADER_SIZE:]
+    body: Buffer = batch.view[HEADER_SIZE:]
     if batch.compression != NONE:
         try:
-            data = bytes(decompress(batch.compression, body, budget.decompressed_bytes))
+            body = decompress(batch.compression, body, budget.decompressed_bytes)
         except DecompressedRecordsTooLarge as error:
             raise budget.exceeded(error.message) from error
-    else:
-        data = bytes(body)
-    position, base = 0, batch.base_timestamp
+        except CorruptBatch as error:
+            raise InvalidCompression(
+                f"Failed to decompress record stream: {error.message}"
+            ) from error
     try:
-        for _ in range(batch.record_count):
-            size, start = read_varint(data, position)
-            delta, at = read_varlong(data, start + 1)
-            _, at = read_varint(data, at)
-            yield base + delta, data[at] != 1  # a key of length -1
-            position = start + size
-            if size < 0 or position > len(data):
-                raise CorruptBatch(
-                    f"invalid record size {size}: only {len(data) - start} bytes remain"
-                )
-    except IndexError:
-        raise CorruptBatch("incomplete record") from None
-    if position != len(data):
-        raise CorruptBatch(f"{len(data) - position} bytes remain after the last record")
+        return body, scan_records(body, batch.record_count, batch.base_timestamp)
+    except ValueError as error:
+        raise InvalidRecord(f"invalid records: {error}") from None
 
 
-_RECORD_MIN_BYTES = 7
+def _timestamps_and_keys(batch: Batch, body: Buffer) -> Iterator[tuple[int, bool]]:
+    """Timestamp of each record of a scanned batch, and whether the record has a key."""
+    data = bytes(body)
+    position, base = 0, batch.base_timestamp
+    append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+    for _ in range(batch.record_count):
+        size, start = read_varint(data, position)
+        delta, at = read_varlong(data, start + 1)
+        _, at = read_varint(data, at)
+        key_length, _ = read_varint(data, at)
+        yield base + delta if append_time is None else append_time, key_length >= 0
+        position = start + size
+
+
 _LENGTH_AT, _MAGIC_AT = 8, 16
 _LENGTH = Struct(">i")
 _LENGTH_MIN = 14
 """Smallest value of the length field: that of an empty message with magic 0."""
-_REWRITTEN = ScanBudget(200_000, 1 << 31, MAX_DECOMPRESSED_BYTES, is_final=True)
-"""Limits for records that are decoded and compressed again: the largest batch that clients can read."""
-_REWRITTEN_AT_ONCE = ScanBudget(200, 64 << 10, 64 << 10)
-"""About 2 ms."""
 
 
 def check_produced(
@@ -141,10 +152,10 @@ def check_produced(
 ) -> Batch:
     """Validate the only batch in `records`; the caller assigns offsets and appends `Batch.view`.
 
-    The view is `records` itself, changed in place (LogAppendTime), or a new buffer if the topic has
-    another compression type. Raises InvalidRecord, InvalidTimestamp, CorruptRecords, CorruptBatch,
-    RecordTooLarge, RecordListTooLarge, UnsupportedCompression. With `at_once`, on the loop, raises
-    ValidationTooSlow with nothing changed if the validation must run in a worker thread.
+    That is `records` itself, changed in place (largest timestamp), or a new buffer where the topic's
+    compression type differs from the batch's or offsets are not consecutive. Raises InvalidRecord, InvalidTimestamp,
+    CorruptRecords, CorruptBatch, RecordTooLarge, RecordListTooLarge, UnsupportedCompression; `at_once`,
+    on the loop, ValidationTooSlow where that is for a thread, with nothing changed.
     """
     try:
         batch = Batch(records)
@@ -155,21 +166,15 @@ def check_produced(
         _check_rest(batch, records)
     if size > config.max_message_bytes:
         raise _too_large(size, config)
-    if at_once and config.inspects_records:
-        _check_budgets(batch, config, from_client)
+    if at_once and from_client:
+        LOOP_BUDGET.check(batch)  # before the CRC, which the worker thread computes then
     batch.check()
     if from_client:
-        _check_client(batch, at_once)
-    if config.compression_type != "producer" or batch.attributes & COMPRESSION_MASK >= len(NAMES):
-        batch = _compressed_as(batch, config, at_once)
-    if from_client and config.compact:
-        _check_keys(batch, at_once)
+        batch = _check_client_batch(batch, config, now_ms, at_once)
+    elif config.compression_type != "producer":
+        batch = _recompressed(batch, config, at_once)
     if config.log_append_time:
-        if batch.timestamp_type == LOG_APPEND_TIME:
-            raise InvalidTimestamp("producer should not set timestamp type to LogAppendTime")
         batch.set_max_timestamp(LOG_APPEND_TIME, now_ms)
-    else:
-        _check_create_time(batch, config, now_ms, at_once)
     if batch.size > config.max_segment_bytes:
         raise _too_large_for_segment(batch, config)
     return batch
@@ -198,9 +203,9 @@ def _is_batch_there(records: memoryview, position: int = 0) -> bool:
 def _as_found(records: memoryview, error: CorruptBatch) -> KafkaError:
     """Error for bytes that contain no valid batch, as Kafka classifies it."""
     if not _is_batch_there(records):
-        return InvalidRecord(f"no complete record batch in {len(records)} bytes")
+        return NotOneBatch(f"no complete record batch in {len(records)} bytes")
     if isinstance(error, UnsupportedMagic):
-        return InvalidRecord(f"only record batches with magic {MAGIC} are supported: {error}")
+        return NotOneBatch(f"only record batches with magic {MAGIC} are supported: {error}")
     return error
 
 
@@ -208,26 +213,78 @@ def _check_rest(batch: Batch, records: memoryview) -> None:
     """Check that the batch is complete and the only one; an incomplete second batch is ignored, as in
     Kafka."""
     if batch.size > len(records):
-        raise InvalidRecord(f"incomplete record batch: {len(records)} of {batch.size} bytes")
+        raise NotOneBatch(f"incomplete record batch: {len(records)} of {batch.size} bytes")
     if _is_batch_there(records, batch.size):
-        raise InvalidRecord("exactly one record batch per partition is allowed")
+        raise NotOneBatch("exactly one record batch per partition is allowed")
 
 
-def _budget(at_once: bool) -> ScanBudget:
-    return LOOP_BUDGET if at_once else ALL
+def _check_client_batch(batch: Batch, config: LogConfig, now_ms: int, at_once: bool) -> Batch:
+    """Check a client's batch and its records; compress them again if necessary, and correct the largest
+    timestamp."""
+    _check_client_header(batch)
+    if batch.compression >= len(NAMES):
+        raise UnsupportedCompression(f"unknown compression type id: {batch.compression}")
+    body, (latest, earliest, keyless, consecutive) = _scan(batch, at_once)
+    if batch.timestamp_type == LOG_APPEND_TIME:  # the records' own timestamps do not count
+        latest = batch.max_timestamp
+        earliest = latest if latest != NO_TIMESTAMP else INT64_MAX
+    if (
+        (keyless and config.compact)
+        or latest > now_ms + config.message_timestamp_after_max_ms
+        or earliest < now_ms - config.message_timestamp_before_max_ms
+        or batch.timestamp_type == LOG_APPEND_TIME
+    ):
+        _check_each_record(batch, body, config, now_ms, at_once)
+    if not consecutive or config.compression_type != "producer":
+        batch = _recompressed(batch, config, at_once, renumber=not consecutive)
+    if not config.log_append_time:
+        batch.set_max_timestamp(CREATE_TIME, latest)
+    return batch
 
 
-def _check_budgets(batch: Batch, config: LogConfig, from_client: bool) -> None:
-    """Check the decoding limits against the header. Raises ValidationTooSlow."""
-    if _wanted_compression(batch, config) is not None:
-        _REWRITTEN_AT_ONCE.check(batch)
-    limits_age = config.message_timestamp_before_max_ms != INT64_MAX and not config.log_append_time
-    if limits_age or (from_client and config.compact):
-        LOOP_BUDGET.check(batch)
+def _check_each_record(
+    batch: Batch, body: Buffer, config: LogConfig, now_ms: int, at_once: bool
+) -> None:
+    """Raises InvalidRecord or InvalidTimestamp with all records that have no key in a compacted topic or a
+    timestamp outside the limits (KIP-937)."""
+    if at_once and batch.record_count > _LISTED_ON_LOOP:
+        raise ValidationTooSlow(f"{batch.record_count} records")
+    lower = now_ms - config.message_timestamp_before_max_ms
+    upper = now_ms + config.message_timestamp_after_max_ms
+    errors: list[tuple[int, str]] = []
+    invalid_timestamps = 0
+    for index, (timestamp, has_key) in enumerate(_timestamps_and_keys(batch, body)):
+        if config.compact and not has_key:
+            errors.append((index, "Compacted topic cannot accept message without key"))
+        elif not config.log_append_time and timestamp != NO_TIMESTAMP:
+            if not lower <= timestamp <= upper:
+                invalid_timestamps += 1
+                errors.append((index, _OUT_OF_RANGE.format(timestamp, index, lower, upper)))
+        elif batch.timestamp_type == LOG_APPEND_TIME:
+            invalid_timestamps += 1
+            errors.append((index, _APPEND_TIME_OF_PRODUCER))
+    if invalid_timestamps:
+        raise InvalidTimestamp(
+            "One or more records have been rejected due to invalid timestamp", tuple(errors)
+        )
+    if errors:
+        raise InvalidRecord(
+            f"One or more records have been rejected due to {len(errors)} record errors",
+            tuple(errors),
+        )
 
 
-def _check_client(batch: Batch, at_once: bool) -> None:
-    """Check the rules that apply only to batches of clients."""
+_OUT_OF_RANGE = (
+    "Timestamp {} of message with offset {} is out of range. "
+    "The timestamp should be within [{}, {}]"
+)
+_APPEND_TIME_OF_PRODUCER = (
+    "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+)
+
+
+def _check_client_header(batch: Batch) -> None:
+    """Check the rules that apply only to headers of clients' batches."""
     if batch.base_offset != 0:
         raise InvalidRecord(
             f"the baseOffset of the record batch should be 0, but it is {batch.base_offset}"
@@ -244,14 +301,6 @@ def _check_client(batch: Batch, at_once: bool) -> None:
             f"invalid sequence number {batch.base_sequence} in record batch with producerId "
             f"{batch.producer_id}"
         )
-    body_bytes = batch.size - HEADER_SIZE
-    if count * _RECORD_MIN_BYTES > body_bytes:
-        # A compressed batch may contain that many equal records.
-        if batch.compression == NONE:
-            raise InvalidRecord(f"{count} records cannot be in {body_bytes} bytes")
-        if count > body_bytes:
-            for _ in scan_records(batch, _budget(at_once)):
-                pass
 
 
 def _wanted_compression(batch: Batch, config: LogConfig) -> int | None:
@@ -263,18 +312,22 @@ def _wanted_compression(batch: Batch, config: LogConfig) -> int | None:
     return None if target == source else target
 
 
-def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
-    """`batch`, or its records compressed with the topic's compression type."""
-    source = batch.compression
-    if source >= len(NAMES):
-        raise UnsupportedCompression(f"unknown compression type id: {source}")
+def _recompressed(
+    batch: Batch, config: LogConfig, at_once: bool, *, renumber: bool = False
+) -> Batch:
+    """`batch`, or a batch of the same records if the topic's compression type differs from the batch's or
+    the offsets must be corrected."""
     target, name = _wanted_compression(batch, config), config.compression_type
     if target is None:
-        return batch
-    budget = _REWRITTEN_AT_ONCE if at_once else _REWRITTEN
+        if not renumber:
+            return batch
+        target, name = batch.compression, NAMES[batch.compression]
+    budget = _DECODING_BUDGET if at_once else _DECODING_FINAL_BUDGET
     budget.check(batch)
+    if at_once and batch.size > budget.compressed_bytes:
+        raise ValidationTooSlow(f"the record batch size is {batch.size} bytes")
     try:
-        records = decode(batch, max_bytes=budget.decompressed_bytes)
+        records = decode(batch, max_bytes=budget.decompressed_bytes, renumber=renumber)
     except DecompressedRecordsTooLarge as error:
         raise budget.exceeded(error.message) from error
     data = build_batch(
@@ -304,44 +357,6 @@ def _level(config: LogConfig, codec: str) -> int | None:
         "zstd": config.compression_zstd_level,
     }
     return levels.get(codec)
-
-
-def _check_keys(batch: Batch, at_once: bool) -> None:
-    found = scan_records(batch, _budget(at_once))
-    without = [index for index, (_, has_key) in enumerate(found) if not has_key]
-    if without:
-        raise InvalidRecord(
-            "compacted topic cannot accept message without key",
-            tuple(
-                (index, "compacted topic cannot accept message without key") for index in without
-            ),
-        )
-
-
-def _check_create_time(batch: Batch, config: LogConfig, now_ms: int, at_once: bool) -> None:
-    """Check the records' CreateTime against the limits (KIP-937)."""
-    latest = now_ms + config.message_timestamp_after_max_ms
-    before_max_ms = config.message_timestamp_before_max_ms
-    if batch.max_timestamp > latest or before_max_ms != INT64_MAX:
-        earliest = now_ms - before_max_ms
-        outside = [
-            (
-                index,
-                f"timestamp {timestamp} is out of range: it should be within [{earliest}, {latest}]",
-            )
-            for index, (timestamp, _) in enumerate(scan_records(batch, _budget(at_once)))
-            if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
-        ]
-        if outside:
-            raise InvalidTimestamp(
-                "one or more records have been rejected due to invalid timestamp "
-                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-                tuple(outside),
-            )
-    if batch.attributes & TIMESTAMP_TYPE_MASK:
-        if batch.max_timestamp == NO_TIMESTAMP:
-            raise InvalidTimestamp("producer should not set timestamp type to LogAppendTime")
-        batch.set_max_timestamp(CREATE_TIME, batch.max_timestamp)
 
 
 def check_raft(

@@ -88,15 +88,6 @@ class LogConfig(_WithDict):
         return "delete" in self.cleanup_policy
 
     @cached_property
-    def inspects_records(self) -> bool:
-        """Whether an append needs more of a batch than its header and CRC."""
-        return (
-            self.compact
-            or self.compression_type != "producer"
-            or self.message_timestamp_before_max_ms != INT64_MAX
-        )
-
-    @cached_property
     def local_limits(self) -> tuple[int, int]:
         """Limits of the local log of a tiered topic: bytes and ms (T-15; -2 means the total limit)."""
         size_bytes, age_ms = self.local_retention_bytes, self.local_retention_ms

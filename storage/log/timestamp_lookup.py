@@ -3,13 +3,17 @@ records of one batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 
+from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
-from odradek.protocol.records.records import decode_lazily
+from odradek.protocol.records.records import Record, decode_lazily
 from odradek.seams.values import value_class
 from odradek.storage.log.batch_scan import headers, read_batch
 from odradek.storage.log.segment import Segment
+
+_log = logging.getLogger(__name__)
 
 
 @value_class
@@ -39,9 +43,18 @@ def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampAn
     for header in headers(segment.file, position, segment.size):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
-        for record in decode_lazily(read_batch(segment.file, header.position, header.size)):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return TimestampAndOffset(record.timestamp, record.offset, _epoch(header))
+        batch = read_batch(segment.file, header.position, header.size)
+        found = first_at_or_after(batch, timestamp, start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def first_at_or_after(batch: Batch, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+    """The first record of a batch at or past `start_offset` whose timestamp is at or after `timestamp`."""
+    for record in _readable_records(batch):
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return TimestampAndOffset(record.timestamp, record.offset, _epoch(batch))
     return None
 
 
@@ -56,10 +69,45 @@ def find_max_timestamp(segments: Sequence[Segment]) -> TimestampAndOffset | None
     _, position = latest.offset_index.lookup(latest.offset_of_max_timestamp, mapped=False)
     for header in headers(latest.file, position, latest.size):
         if header.max_timestamp == timestamp:
-            for record in decode_lazily(read_batch(latest.file, header.position, header.size)):
+            for record in _readable_records(read_batch(latest.file, header.position, header.size)):
                 if record.timestamp == timestamp:
                     return TimestampAndOffset(timestamp, record.offset, _epoch(header))
-    return None
+    return _find_max_timestamp_by_records(segments)
+
+
+def _find_max_timestamp_by_records(segments: Sequence[Segment]) -> TimestampAndOffset | None:
+    """`find_max_timestamp` for logs with batches whose header has a wrong largest timestamp.
+
+    Reads batches in descending order of the headers' timestamps until no header is above what was found.
+    """
+    candidates = [
+        (header.max_timestamp, header.base_offset, segment, header.position, header.size)
+        for segment in segments
+        for header in headers(segment.file, 0, segment.size)
+    ]
+    candidates.sort(key=lambda candidate: (-candidate[0], candidate[1]))
+    largest: TimestampAndOffset | None = None
+    for header_timestamp, _, segment, position, size in candidates:
+        if largest is not None and header_timestamp <= largest.timestamp:
+            break
+        batch = read_batch(segment.file, position, size)
+        for record in _readable_records(batch):
+            if record.timestamp > (NO_TIMESTAMP if largest is None else largest.timestamp):
+                largest = TimestampAndOffset(record.timestamp, record.offset, _epoch(batch))
+    return largest
+
+
+def _readable_records(batch: Batch) -> Iterator[Record]:
+    """The records of a batch up to the first that cannot be decoded.
+
+    Appends refuse such batches, but logs of earlier versions may contain them.
+    """
+    try:
+        yield from decode_lazily(batch)
+    except CorruptBatch as error:
+        _log.warning(
+            "Skipped invalid records in the batch at offset %d: %s", batch.base_offset, error
+        )
 
 
 def _epoch(batch: Batch) -> int:

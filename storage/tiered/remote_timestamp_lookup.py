@@ -20,11 +20,10 @@ from heapq import heappop, heappush
 import trio
 
 from odradek.protocol.errors import CorruptBatch
-from odradek.protocol.records.batch import HEADER_SIZE, NO_TIMESTAMP, Batch
-from odradek.protocol.records.records import decode_lazily
+from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.timestamp_lookup import TimestampAndOffset
+from odradek.storage.log.timestamp_lookup import TimestampAndOffset, first_at_or_after
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteNotReady, RemoteResourceNotFound
 from odradek.storage.tiered.leader_epoch_lineage import is_within, with_records
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
@@ -254,9 +253,4 @@ def _first_at(data: bytes, timestamp: int, start_offset: int) -> TimestampAndOff
     CorruptBatch."""
     batch = Batch(memoryview(data))
     batch.check()
-    for record in decode_lazily(batch):
-        if record.timestamp >= timestamp and record.offset >= start_offset:
-            return TimestampAndOffset(
-                record.timestamp, record.offset, max(batch.leader_epoch, NO_TIMESTAMP)
-            )
-    return None
+    return first_at_or_after(batch, timestamp, start_offset)

@@ -306,7 +306,7 @@ def test_large_compressed_batch_does_not_block_event_loop(broker: Broker, topic:
     assert end_offset(broker, name) == 1
 
 
-@pytest.mark.parametrize(("records", "times"), [(5000, 1), (1, 2)])
+@pytest.mark.parametrize(("records", "times"), [(101_000, 1), (1, 2)])
 def test_batch_checked_in_thread_is_not_rechecked_in_event_loop(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, records: int, times: int
 ) -> None:

@@ -11,12 +11,13 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.protocol.errors import CorruptBatch, KafkaError
-from odradek.protocol.records.batch import Batch
-from odradek.protocol.records.compression import NAMES
-from odradek.protocol.records.records import decode
+from odradek.protocol.errors import CorruptBatch, ErrorCode, KafkaError
+from odradek.protocol.records.batch import HEADER_SIZE, Batch
+from odradek.protocol.records.compression import NAMES, compress
+from odradek.protocol.records.records import Record, build_batch, decode
 from odradek.storage.errors import (
     CorruptRecords,
+    InvalidCompression,
     InvalidRecord,
     InvalidTimestamp,
     RecordListTooLarge,
@@ -291,8 +292,8 @@ def bomb(codec: str, *, record_bytes: int, count: int = 1) -> memoryview:
 @pytest.mark.parametrize("codec", NAMES[1:])
 @pytest.mark.parametrize(
     "settings",
-    [config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
-    ids=["keys", "another compression"],
+    [CONFIG, config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
+    ids=["default", "compacted", "another compression"],
 )
 def test_batch_with_large_decompressed_size_is_not_validated_on_the_loop(
     codec: str, settings: LogConfig
@@ -307,26 +308,28 @@ def test_batch_with_large_decompressed_size_is_not_validated_on_the_loop(
     assert check_produced(few, settings, NOW_MS, from_client=True, at_once=True).record_count == 1
 
 
-def test_batch_of_many_records_is_not_validated_on_the_loop() -> None:
+def test_batch_of_many_records_is_not_validated_on_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = dataclasses.replace(batch_validation.LOOP_BUDGET, records=4999)
+    monkeypatch.setattr(batch_validation, "LOOP_BUDGET", few)
     data = batch(5000, size=1, compression=0)
-    compacted = config(cleanup_policy=("compact",))
     with pytest.raises(ValidationTooSlow):
-        check_produced(data, compacted, NOW_MS, from_client=True, at_once=True)
-    assert check_produced(data, compacted, NOW_MS, from_client=True).record_count == 5000
-    assert check_produced(data, CONFIG, NOW_MS, from_client=True, at_once=True).record_count == 5000
+        check_produced(data, CONFIG, NOW_MS, from_client=True, at_once=True)
+    assert check_produced(data, CONFIG, NOW_MS, from_client=True).record_count == 5000
 
 
 @pytest.mark.parametrize(
     "settings",
-    [config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
-    ids=["keys", "another compression"],
+    [CONFIG, config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
+    ids=["default", "compacted", "another compression"],
 )
 def test_batch_with_too_large_decompressed_size_is_record_too_large(
     settings: LogConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not CORRUPT_MESSAGE, for which a producer would retry the same batch."""
-    little = dataclasses.replace(batch_validation._REWRITTEN, decompressed_bytes=64 << 20)
-    monkeypatch.setattr(batch_validation, "_REWRITTEN", little)
+    """Not as corrupt, which producers retry: they split a batch that is too large."""
+    small = dataclasses.replace(batch_validation.FINAL_BUDGET, decompressed_bytes=64 << 20)
+    monkeypatch.setattr(batch_validation, "FINAL_BUDGET", small)
     with pytest.raises(RecordTooLarge) as refused:
         produced(bomb("zstd", record_bytes=65 << 20), settings)
     assert "corrupt" not in str(refused.value)
@@ -335,3 +338,101 @@ def test_batch_with_too_large_decompressed_size_is_record_too_large(
 def test_any_readable_batch_can_be_recompressed() -> None:
     data = bomb("gzip", record_bytes=70 << 20)
     assert produced(data, config(compression_type="lz4")).compression == NAMES.index("lz4")
+
+
+MAX_TIMESTAMP_AT = 35
+RECORD_COUNT_AT, LAST_OFFSET_DELTA_AT = 57, 23
+
+
+def with_timestamps(*timestamps: int, compression: int = 0) -> memoryview:
+    records = [Record(-1, timestamp, b"k", b"v") for timestamp in timestamps]
+    return memoryview(build_batch(records, compression=compression))
+
+
+def with_body(data: memoryview, body: bytes) -> memoryview:
+    """A batch with the header of `data`, other records and a valid CRC."""
+    whole = memoryview(bytearray(bytes(data[:HEADER_SIZE]) + body))
+    return patched(whole, 8, ">i", len(whole) - 12)
+
+
+@pytest.mark.parametrize("codec", range(5), ids=NAMES)
+@pytest.mark.parametrize("header_value", [0, -1, NOW_MS - 3000, NOW_MS + 1, 2**63 - 1, -(2**63)])
+def test_max_timestamp_of_the_header_is_replaced_by_that_of_the_records(
+    codec: int, header_value: int
+) -> None:
+    """kafkajs and earlier versions of sarama set other values."""
+    data = with_timestamps(NOW_MS - 3000, NOW_MS, NOW_MS - 1000, compression=codec)
+    found = produced(patched(data, MAX_TIMESTAMP_AT, ">q", header_value))
+    assert found.max_timestamp == NOW_MS
+    stored = Batch(found.view)
+    stored.check()
+    assert stored.max_timestamp == NOW_MS
+
+
+def test_max_timestamp_of_records_without_timestamps_is_minus_one() -> None:
+    assert produced(with_timestamps(-1, -1)).max_timestamp == -1
+    assert produced(with_timestamps(-7, -7)).max_timestamp == -1  # as in Kafka
+    assert produced(with_timestamps(-1, NOW_MS)).max_timestamp == NOW_MS
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_record_ahead_of_the_limit_is_refused_for_any_header(codec: int) -> None:
+    data = with_timestamps(NOW_MS, NOW_MS + 7_200_000, compression=codec)
+    with pytest.raises(InvalidTimestamp) as refused:
+        produced(patched(data, MAX_TIMESTAMP_AT, ">q", NOW_MS))
+    assert [index for index, _ in refused.value.record_errors] == [1]
+
+
+def test_keyless_record_and_late_record_are_both_listed_in_the_error() -> None:
+    records = [Record(-1, NOW_MS, None, b""), Record(-1, NOW_MS + 2**40, b"k", b"")]
+    with pytest.raises(InvalidTimestamp) as refused:
+        produced(memoryview(build_batch(records)), config(cleanup_policy=("compact",)))
+    assert [index for index, _ in refused.value.record_errors] == [0, 1]
+
+
+NOISE = bytes(range(1, 51))
+
+
+@pytest.mark.parametrize("body", [b"", bytes(50), NOISE], ids=["empty", "zeros", "noise"])
+def test_raw_batch_with_invalid_records_is_refused_as_invalid(body: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        produced(with_body(batch(3, compression=0), body))
+
+
+@pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])
+@pytest.mark.parametrize("damage", ["noise", "cut off"])
+def test_batch_that_cannot_be_decompressed_is_refused_with_kafkas_error(
+    codec: int, damage: str
+) -> None:
+    data = batch(3, compression=codec)
+    body = NOISE if damage == "noise" else bytes(data[HEADER_SIZE:-4])
+    with pytest.raises(InvalidCompression) as refused:
+        produced(with_body(data, body))
+    assert refused.value.code == ErrorCode.unknown_server_error
+
+
+@pytest.mark.parametrize("codec", range(5), ids=NAMES)
+@pytest.mark.parametrize("count", [2, 4])
+def test_batch_with_a_wrong_record_count_is_refused_as_invalid(codec: int, count: int) -> None:
+    data = patched(batch(3, compression=codec), RECORD_COUNT_AT, ">i", count)
+    with pytest.raises(InvalidRecord):
+        produced(patched(data, LAST_OFFSET_DELTA_AT, ">i", count - 1))
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_offset_deltas_that_are_not_consecutive_are_corrected(codec: int) -> None:
+    records = [Record(offset, NOW_MS, b"k", b"v") for offset in (0, 2, 5)]
+    data = patched(memoryview(build_batch(records)), LAST_OFFSET_DELTA_AT, ">i", 2)
+    if codec:
+        body = compress(codec, data[HEADER_SIZE:])
+        data = patched(with_body(data, body), 21, ">h", codec)
+    found = produced(data)
+    found.check()
+    assert found.compression == codec
+    assert [record.offset for record in decode(found)] == [0, 1, 2]
+
+
+def test_a_record_with_a_length_below_minus_one_is_refused_as_invalid() -> None:
+    key_length_of_minus_two = bytes([14, 0, 0, 0, 3, 2, 65, 0])
+    with pytest.raises(InvalidRecord):
+        produced(with_body(with_timestamps(NOW_MS), key_length_of_minus_two))

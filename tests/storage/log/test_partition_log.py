@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import pytest
 from crc32c import crc32c
 
-from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path, WouldBlock
@@ -460,15 +459,29 @@ def test_timestamp_lookup_across_segments_and_restarts(world: LogWorld) -> None:
         assert (largest.timestamp, largest.offset) == (max(times), times.index(max(times)))
 
 
-def test_timestamp_lookup_decodes_batch_up_to_found_record(world: LogWorld) -> None:
-    """A million records after it cost neither time nor memory."""
-    data = batch(3, timestamps=[100, 200, 300])
-    data[-1] = 0x7F  # the last record does not have that many headers
+def with_invalid_last_record(*timestamps: int, base_offset: int = 0) -> memoryview:
+    """A batch that an earlier version may have appended: its CRC is valid, its last record is not."""
+    data = batch(len(timestamps), timestamps=list(timestamps))
+    data[-1] = 0x7F  # the number of the record's headers
     data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
-    world.append(data)
+    Batch(data).stamp(base_offset, 0)
+    return data
+
+
+def test_timestamp_lookup_skips_invalid_records(world: LogWorld) -> None:
+    world.log.append_as_follower(with_invalid_last_record(100, 200, 300))
     assert world.log.find_timestamp(150) == TimestampAndOffset(200, 1, 0)
-    with pytest.raises(CorruptBatch):
-        world.log.find_timestamp(250)
+    assert world.log.find_timestamp(250) is None
+    world.append(batch(timestamps=[250]))
+    assert world.log.find_timestamp(250) == TimestampAndOffset(250, 3, 0)
+
+
+def test_max_timestamp_lookup_skips_invalid_records(world: LogWorld) -> None:
+    world.append(batch(2, timestamps=[150, 50]))
+    world.log.append_as_follower(with_invalid_last_record(100, 900, base_offset=2))
+    assert world.log.max_timestamp() == TimestampAndOffset(150, 0, 0)
+    world.append(batch(timestamps=[200]))
+    assert world.log.max_timestamp() == TimestampAndOffset(200, 4, 0)
 
 
 def test_timestamp_lookup_without_timestamps(world: LogWorld) -> None:
