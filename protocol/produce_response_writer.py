@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
 
-from odradek.protocol.codec.primitives import append_count, append_string, append_uvarint
+from odradek.protocol.codec.primitives import (
+    append_count,
+    append_string,
+    append_uvarint,
+    cut_error_message,
+)
 from odradek.protocol.leader_tags import (
     CURRENT_LEADER,
     CURRENT_LEADER_SIZE,
@@ -138,10 +143,11 @@ def _append_partition(
     append_count(out, len(partition.record_errors), flexible)
     for index, reason in partition.record_errors:
         out += _INT32.pack(index)
-        append_string(out, reason, flexible)
+        append_string(out, reason and cut_error_message(reason), flexible)
         if flexible:
             out.append(0)
-    append_string(out, partition.error_message, flexible)
+    message = partition.error_message
+    append_string(out, message and cut_error_message(message), flexible)
     if not flexible:
         return
     if partition.current_leader is None or version < LEADER_VERSION:

@@ -9,6 +9,7 @@ from uuid import UUID
 from odradek.protocol.errors import InvalidFrame
 
 MAX_STRING_BYTES = (1 << 15) - 1
+ERROR_MESSAGE_MAX_CHARS = 4096
 """Limit in bytes of a string in any version, as in Kafka; some formats cannot encode a longer one."""
 
 _INT16 = Struct(">h")
@@ -46,6 +47,13 @@ def append_string(out: bytearray, text: str | None, flexible: bool) -> None:
     else:
         out += _INT16.pack(len(data))
     out += data
+
+
+def cut_error_message(text: str) -> str:
+    """Cut an error message to ERROR_MESSAGE_MAX_CHARS: it may quote a name of up to 32 KiB from the request."""
+    if len(text) <= ERROR_MESSAGE_MAX_CHARS:
+        return text
+    return f"{text[:ERROR_MESSAGE_MAX_CHARS]}… ({len(text)} characters)"
 
 
 def check_count(count: int, least: int, left: int) -> None:

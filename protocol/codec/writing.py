@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from odradek.protocol.codec.primitives import MAX_STRING_BYTES, append_uvarint
+from odradek.protocol.codec.primitives import MAX_STRING_BYTES, append_uvarint, cut_error_message
 from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
 
 Writer = Callable[[bytearray, Any], None]
@@ -200,11 +200,10 @@ def _field_writer(field: FieldPlan, flexible: bool) -> Writer:
         return _nullable_struct(write, field.tag is not None) if field.nullable else write
     if field.kind in PRIMITIVES:
         return _primitive_writer(field)
-    return (
-        _string_writer(field, flexible)
-        if field.kind == "string"
-        else _bytes_writer(field, flexible)
-    )
+    if field.kind != "string":
+        return _bytes_writer(field, flexible)
+    write = _string_writer(field, flexible)
+    return _error_message_writer(write) if field.name.endswith("error_message") else write
 
 
 def _primitive_writer(field: FieldPlan) -> Writer:
@@ -251,6 +250,13 @@ def _string_writer(field: FieldPlan, flexible: bool) -> Writer:
         out += data
 
     return write
+
+
+def _error_message_writer(write: Writer) -> Writer:
+    def write_message(out: bytearray, value: Any) -> None:
+        write(out, value and cut_error_message(value))
+
+    return write_message
 
 
 def _bytes_writer(field: FieldPlan, flexible: bool) -> Writer:
