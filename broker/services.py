@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.fetch.purgatory import CompletableFetches, fetch_timers
-from odradek.broker.timers import LargeRequestQueue
+from odradek.broker.network.receive_memory import ReceiveMemory
+from odradek.broker.timers import BusyConnectionQueue
 
 if TYPE_CHECKING:
     from odradek.broker.controller.quorum_controller import QuorumController
@@ -61,7 +62,8 @@ class Services:
         self.authorizer = authorizer
         self.acls_loaded = trio.Event()
         """Set once the metadata image has all committed ACLs."""
-        self.large_requests = LargeRequestQueue()
+        self.busy_connections = BusyConnectionQueue()
+        self.receive_memory = ReceiveMemory(self.config.get_int("queued.max.request.bytes"))
         self.completable_fetches = CompletableFetches(self.seams.clock)
         self.fetch_timers = fetch_timers(self.seams.clock)
         self.client_quotas: ClientQuotas | None = None

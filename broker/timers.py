@@ -129,17 +129,17 @@ class EventLoopYield:
 LARGE_BYTES = 64 * 1024
 
 
-class LargeRequestQueue:
-    """Queue of the connections that have received a large request.
+class BusyConnectionQueue:
+    """Queue of the connections that have received a large request, or more requests than they may handle at once.
 
-    A request of 1 MiB occupies the event loop for milliseconds. If many producers sent such requests and each were
-    handled in every pass, a small request would wait for all of them; with this queue it waits for one.
+    Both occupy the event loop for milliseconds. If all of these connections were handled in every pass, a small
+    request of another client would wait for all of them; with this queue it waits for one.
     """
 
     def __init__(self) -> None:
         self._lock = PromptLock()
 
     async def wait_turn(self) -> None:
-        """Wait in order of arrival; the caller handles its large request right after."""
+        """Wait in order of arrival; the caller handles its requests right after."""
         async with self._lock:
             await trio.lowlevel.checkpoint()  # other ready tasks run first

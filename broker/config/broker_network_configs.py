@@ -48,7 +48,8 @@ NETWORK: Rows = (
         doc="The maximum size of a request in bytes. The connection of a larger request is closed."),
     row("socket.listen.backlog.size", INT, "50", MEDIUM, at_least(1), effect=True,
         doc="The maximum number of pending connections on a listener's socket. The operating system may "
-            "limit it further."),
+            "limit it further. If it is not set, Odradek uses the limit of the operating system "
+            "(`net.core.somaxconn` on Linux) instead of the default."),
     row("max.connections.per.ip", INT, "2147483647", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
         doc="The maximum number of connections from each IP address. 0 rejects all addresses that have no "
@@ -73,9 +74,10 @@ NETWORK: Rows = (
             "It must be less than `connections.max.idle.ms`."),
     row("queued.max.requests", INT, "500", HIGH, at_least(1),
         doc="The maximum number of queued requests before the network threads are blocked."),
-    row("queued.max.request.bytes", LONG, "-1", MEDIUM,
-        doc="The maximum size in bytes of all queued requests before no more requests are read. -1 sets no "
-            "limit."),
+    row("queued.max.request.bytes", LONG, "-1", MEDIUM, effect=True,
+        doc="The maximum size in bytes of all requests that are being received or handled. At the limit, a "
+            "connection with an incomplete request of more than 16 KiB waits before the rest is read. -1 "
+            "sets no limit."),
     row("num.network.threads", INT, "3", HIGH, at_least(1), CLUSTER_WIDE,
         doc="The number of threads per listener that receive requests and send responses. Odradek has one "
             "event loop instead."),

@@ -2,8 +2,8 @@
 
 Requests are handled one at a time, as in Kafka. While one waits (a long poll, a rebalance) the next stays in
 the socket, which limits the client. Received requests are handled before the next wait for bytes, and responses
-of `batches_responses` handlers are sent together. After a number of requests or bytes the event loop runs other
-tasks; large requests are queued (`LargeRequestQueue`). Fetches that these requests complete are sent before the
+of `batches_responses` handlers are sent together. After a number of requests, bytes or ms the event loop runs other
+connections; this turn, and large requests, are queued (`BusyConnectionQueue`). Fetches that these requests complete are sent before the
 responses (purgatory.py).
 
 A request whose handler does not wait needs no task: after such a request the connection waits in the selector
@@ -44,6 +44,7 @@ log = logging.getLogger("odradek.connection")
 
 REQUESTS_PER_STEP = 64
 BYTES_PER_STEP = 1024 * 1024
+SECONDS_PER_STEP = 0.002
 UNSENT_BYTES_MAX = 256 * 1024
 JOINED_BYTES_MAX = 4096
 """Up to this size a body is copied behind its header, and responses are joined: fewer buffers to send."""
@@ -60,10 +61,14 @@ class ClientConnection:
         self._connection = connection
         self.endpoint = endpoint
         self._services = services
+        self._clock = services.seams.clock
         self._selector = selector
         self._due_fetches = services.completable_fetches
         self._find_route = find_controller_route if endpoint.of_controller else find_route
-        self._buffer = ReceiveBuffer(services.config.get_int("socket.request.max.bytes"))
+        self._memory = services.receive_memory
+        self._buffer = ReceiveBuffer(
+            services.config.get_int("socket.request.max.bytes"), self._memory
+        )
         self._rest: Awaitable[object] | None = None
         """Awaitable that the task awaits before the next request, for a response that must wait."""
         self._needs_no_task = False
@@ -71,6 +76,8 @@ class ClientConnection:
         self._is_over = False
         self._step_requests = self._step_bytes = 0
         """Requests and bytes handled in this turn; a wait does not end the turn."""
+        self._step_ends: float | None = None
+        """Monotonic seconds when the turn ends; None while there is at most one received request."""
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
         self.waiting_since: float | None = services.seams.clock.monotonic()
@@ -101,6 +108,7 @@ class ClientConnection:
             await self._send_held_back()
         finally:
             self._drop_unsent()
+            self._buffer.close()
             await self._connection.aclose()
 
     async def _send_held_back(self) -> None:
@@ -118,11 +126,19 @@ class ClientConnection:
                 continue
             if not self.end_turn():
                 await self.flush()
-                self.waiting_since = self._services.seams.clock.monotonic()
+                self.waiting_since = self._clock.monotonic()
+            if self._memory.is_exhausted:
+                await self._wait_for_memory()
             if self._needs_no_task:
                 await self._selector.receive(self._connection, self)
             else:
                 self.take(await self._connection.receive_into(self._buffer.free_space()))
+
+    async def _wait_for_memory(self) -> None:
+        """Wait until the buffer may grow, if it must; release its memory if it is empty."""
+        self._buffer.give_back()
+        if self._buffer.must_grow:
+            await self._memory.wait_until_free()
 
     # Called by the selector, and by the task of this connection
 
@@ -148,16 +164,22 @@ class ClientConnection:
     def end_turn(self) -> bool:
         """Send held-back responses; False if the task must continue."""
         self._due_fetches.respond()
-        self.waiting_since = self._services.seams.clock.monotonic()
-        return not self._unsent or self._send_at_once()
+        self.waiting_since = self._clock.monotonic()
+        return (not self._unsent or self._send_at_once()) and not self._memory.is_exhausted
 
     def _respond_received(self) -> Awaitable[object] | None:
         """Handle the received requests, up to one that must wait or the end of the turn. Returns the awaitable
         to continue with, or None."""
         while self._step_requests < REQUESTS_PER_STEP and self._step_bytes < BYTES_PER_STEP:
+            ends = self._step_ends
+            if ends is not None and self._clock.monotonic() >= ends:
+                break
             frame_view = self._buffer.next_frame()
             if frame_view is None:
+                self._step_ends = None
                 return None
+            if ends is None and self._buffer.holds_bytes:
+                self._step_ends = self._clock.monotonic() + SECONDS_PER_STEP
             frame_bytes = len(frame_view)
             self._step_requests += 1
             self._step_bytes += frame_bytes
@@ -169,7 +191,7 @@ class ClientConnection:
         return self._let_others_run()
 
     async def _respond_large(self, frame_view: memoryview) -> None:
-        await self._services.large_requests.wait_turn()
+        await self._services.busy_connections.wait_turn()
         self._step_requests, self._step_bytes = 1, len(frame_view)
         rest = self._respond(frame_view)
         if rest is not None:
@@ -177,7 +199,8 @@ class ClientConnection:
 
     async def _let_others_run(self) -> None:
         self._step_requests = self._step_bytes = 0
-        await trio.lowlevel.checkpoint()
+        self._step_ends = None
+        await self._services.busy_connections.wait_turn()
 
     def _respond(self, frame_view: memoryview) -> Awaitable[None] | None:
         """Handle a request; returns an awaitable if it must wait."""
@@ -279,7 +302,7 @@ class ClientConnection:
             self._unsent_bytes = len(response) - sent_bytes
             self.wake()
         elif self._is_asleep:
-            self.waiting_since = self._services.seams.clock.monotonic()
+            self.waiting_since = self._clock.monotonic()
 
     async def wait_for_next_request(self) -> None:
         if self._buffer.holds_bytes:

@@ -36,6 +36,17 @@ BoundListeners = Sequence[tuple[Endpoint, list[Listener]]]
 """Bound listeners: each endpoint with its sockets."""
 
 
+SYSTEM_BACKLOG = 2**31 - 1
+"""Backlog that the operating system reduces to its own limit."""
+
+
+def _backlog(config: ServerConfig) -> int:
+    """`socket.listen.backlog.size` if it is set, or the system's limit: clients that open many connections at once
+    would otherwise wait for retransmissions."""
+    name = "socket.listen.backlog.size"
+    return config.get_int(name) if config.is_set(name) else SYSTEM_BACKLOG
+
+
 async def open_listeners(
     network: Network,
     config: ServerConfig,
@@ -57,7 +68,7 @@ async def open_listeners(
     options = SocketOptions(
         config.get_int("socket.send.buffer.bytes"),
         config.get_int("socket.receive.buffer.bytes"),
-        config.get_int("socket.listen.backlog.size"),
+        _backlog(config),
     )
     try:
         for each in wanted:

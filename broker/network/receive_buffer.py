@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from odradek.broker.network.receive_memory import ReceiveMemory
 from odradek.protocol.errors import InvalidFrame
 from odradek.seams.memory import SpareMemory
 
@@ -30,8 +31,11 @@ _SIZE = Struct(">i")
 
 
 class ReceiveBuffer:
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(self, frame_bytes_max: int, memory: ReceiveMemory) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._memory = memory
+        self._counted_bytes = 0
+        """Bytes that this buffer has added to the memory of all connections."""
         self._allocate(FIRST_BYTES)
         self._start = 0
         self._end = 0
@@ -44,6 +48,12 @@ class ReceiveBuffer:
         else:
             self._grown = None
             self._view = memoryview(bytearray(size))
+        self._count(size if size > FIRST_BYTES else 0)
+
+    def _count(self, size_bytes: int) -> None:
+        if size_bytes != self._counted_bytes:
+            self._memory.change(size_bytes - self._counted_bytes)
+            self._counted_bytes = size_bytes
 
     def next_frame(self) -> memoryview | None:
         """Next complete frame without its size prefix; None until more bytes are received.
@@ -79,21 +89,30 @@ class ReceiveBuffer:
     def free_space(self) -> memoryview:
         """Free space to receive into, never empty. Call it after `next_frame` has returned None."""
         held = self._end - self._start
-        filled = self._end == self._size
         if held == 0:
             if self._size > KEPT_BYTES:
                 self._allocate(BUSY_BYTES)
-            elif filled and self._size < BUSY_BYTES:
+            elif self._end == self._size < BUSY_BYTES:
                 self._allocate(min(2 * self._size, BUSY_BYTES))
             self._start = self._end = 0
             return self._view
-        wanted = SIZE_PREFIX + (self._frame_size() if held >= SIZE_PREFIX else 0)
-        wanted = min(wanted, max(self._size, GROWTH * held))
-        if filled:
-            wanted = max(wanted, min(2 * self._size, BUSY_BYTES))
+        wanted = self._wanted_size(held)
         if wanted > self._size or self._start + wanted > self._size:
             self._move_to_front(held, wanted)
         return self._view[self._end :]
+
+    def _wanted_size(self, held: int) -> int:
+        wanted = SIZE_PREFIX + (self._frame_size() if held >= SIZE_PREFIX else 0)
+        wanted = min(wanted, max(self._size, GROWTH * held))
+        if self._end == self._size:
+            wanted = max(wanted, min(2 * self._size, BUSY_BYTES))
+        return wanted
+
+    @property
+    def must_grow(self) -> bool:
+        """Whether `free_space` will allocate memory for the rest of a frame."""
+        held = self._end - self._start
+        return held > 0 and self._wanted_size(held) > self._size
 
     def _move_to_front(self, held: int, wanted: int) -> None:
         old, first = self._view, self._start
@@ -111,7 +130,14 @@ class ReceiveBuffer:
         """Release the memory unless it has a part of a frame. The last `free_space()` stays valid."""
         if self._grown is not None and not self.holds_bytes:
             self._grown.give_back()
+            self._count(0)
+
+    def close(self) -> None:
+        """Stop counting the memory."""
+        self._count(0)
 
     def received(self, count: int) -> None:
         """Add `count` bytes that were received into the last `free_space()`."""
         self._end += count
+        if self._grown is not None:
+            self._count(self._size)  # it may have been given back

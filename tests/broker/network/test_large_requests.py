@@ -6,16 +6,16 @@ import itertools
 
 import trio
 
-from odradek.broker.timers import LargeRequestQueue
+from odradek.broker.timers import BusyConnectionQueue
 
 
 async def test_event_loop_runs_between_large_requests() -> None:
-    large_requests = LargeRequestQueue()
+    queue = BusyConnectionQueue()
     story: list[str] = []
 
     async def large(name: str) -> None:
         for _ in range(3):
-            await large_requests.wait_turn()
+            await queue.wait_turn()
             story.append(name)
 
     async def small() -> None:
@@ -32,11 +32,11 @@ async def test_event_loop_runs_between_large_requests() -> None:
 
 
 async def test_large_requests_are_handled_in_order() -> None:
-    large_requests = LargeRequestQueue()
+    queue = BusyConnectionQueue()
     order: list[int] = []
 
     async def large(number: int) -> None:
-        await large_requests.wait_turn()
+        await queue.wait_turn()
         order.append(number)
 
     async with trio.open_nursery() as nursery:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import socket
 import struct
 
+import pytest
 import trio
 import trio.testing
 
+from odradek.broker.network import connection as connection_module
+from odradek.broker.timers import BusyConnectionQueue
 from odradek.protocol import apis
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
@@ -182,3 +185,23 @@ async def test_request_that_does_not_wait_takes_no_task() -> None:
             assert steps.count > 0
         trio.lowlevel.remove_instrument(steps)
         await client.aclose()
+
+
+def test_connection_with_many_received_requests_is_queued_after_its_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other clients are served between the requests of a connection that pipelines expensive ones."""
+    monkeypatch.setattr(connection_module, "SECONDS_PER_STEP", 0)
+    turns = 0
+    wait_turn = BusyConnectionQueue.wait_turn
+
+    async def counted(queue: BusyConnectionQueue) -> None:
+        nonlocal turns
+        turns += 1
+        await wait_turn(queue)
+
+    monkeypatch.setattr(BusyConnectionQueue, "wait_turn", counted)
+    with connect(broker) as sock:
+        sock.sendall(b"".join(metadata(number) for number in range(10)))
+        assert read_correlation_ids(sock, 10) == list(range(10))
+    assert turns >= 4
