@@ -80,7 +80,10 @@ def open_objects(
     scheme = url.partition(":")[0]
     if scheme not in ("memory", "file"):
         settings |= _client_settings(timeouts)
-        if any(each.lower().startswith("http://") for each in _endpoints(options or {})):
+        allows_http = settings.pop("aws_allow_http", "false").lower() == "true"
+        if allows_http or any(
+            each.lower().startswith("http://") for each in _endpoints(options or {})
+        ):
             settings["client_options"]["allow_http"] = (
                 True  # obstore does not read AWS_ALLOW_HTTP for it
             )
@@ -91,6 +94,12 @@ def open_objects(
         store = from_url(url, **settings)
     except BaseError as error:
         raise ValueError(f"{url}: {_one_line(error)}; {_URLS}") from error
+    except BaseException as error:
+        if (
+            type(error).__name__ != "PanicException"
+        ):  # of Rust, for an option that obstore does not check
+            raise
+        raise ValueError(f"{url}: invalid options of the object store: {error}") from error
     if isinstance(store, HTTPStore):
         raise ValueError(f"{url} is no object store; {_URLS}")
     if memory is not None:
@@ -456,6 +465,8 @@ def _translated(key: str) -> Iterator[None]:
         raise ObjectMissing(key) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         raise ObjectDenied(_error_text(key, error)) from error
+    except (TypeError, ValueError) as error:  # a name that the store cannot have
+        raise ObjectsUnavailable(_error_text(key, error)) from error
     except (BaseError, OSError) as error:
         kind = ObjectDenied if _DENIED.search(str(error)) else ObjectsUnavailable
         raise kind(_error_text(key, error)) from error

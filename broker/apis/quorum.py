@@ -15,8 +15,8 @@ from odradek.broker.apis.raft import responded_by_the_quorum
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.raft import voter_rpcs as wire_voters
 from odradek.replication.raft.quorum_info import ReplicaInfo
 from odradek.replication.raft.rpc_codec import write_endpoints

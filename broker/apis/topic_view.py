@@ -9,13 +9,13 @@ from collections.abc import Collection, Sequence
 
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topic_names import name_error
 from odradek.replication.controller.image import (
     BrokerImage,
     Endpoint,
     MetadataImage,
     PartitionImage,
 )
-from odradek.replication.controller.topic_names import name_error
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 

@@ -23,13 +23,13 @@ from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import Repeated, field
+from odradek.protocol.topic_names import CLUSTER_METADATA
 from odradek.replication.controller import create_partitions as partition_operations
 from odradek.replication.controller import topics as topic_operations
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.controller.controller_result import ControllerResult, MutationCharge
 from odradek.replication.controller.create_partitions import NewPartitions, PartitionsResult
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
 from odradek.replication.errors import RequestTimedOut
 

@@ -3,6 +3,9 @@
 Of non-transactional records only the last of each key is decoded and replayed, in log order. The
 result equals that of replaying the compacted log and bounds the cost. Transactional records and
 markers are replayed one by one.
+
+Any client may write to an internal topic while there are no ACLs, so a record that cannot be decoded or replayed is
+skipped. Kafka fails the load instead.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import Batch, batches
 from odradek.seams.files import Buffer
@@ -34,10 +38,13 @@ class CoordinatorLoader(ABC):
         self._unknown: dict[str, int] = {}
         self.next_offset = 0
         self.record_count = 0
+        self.invalid_count = 0
+        self.first_invalid = ""
+        """Offset and error of the first invalid record."""
 
     @abstractmethod
     def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
-        """Replay one record. Raises KafkaError if it can't be decoded."""
+        """Replay one record. Raises KafkaError if it cannot be decoded."""
 
     def has_pending(self, key: bytes) -> bool:
         """Whether a tombstone of this key also removes pending transactional records."""
@@ -50,7 +57,7 @@ class CoordinatorLoader(ABC):
     def feed(self, data: Buffer) -> Iterator[None]:
         """Replay whole batches; yields where other tasks may run.
 
-        Raises KafkaError for an unreadable record, which fails the load.
+        Raises KafkaError for a corrupt batch, which fails the load.
         """
         for batch in batches(memoryview(data)):
             if batch.is_control:
@@ -70,16 +77,30 @@ class CoordinatorLoader(ABC):
     def _for_each_record(
         self, batch: Batch, act: Callable[[log_records.Record], None]
     ) -> Iterator[None]:
-        for count, record in enumerate(log_records.decode_lazily(batch)):
-            if record.key is None:
-                self.skip("no key")
-            else:
-                act(record)
-            if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:
-                yield
+        try:
+            for count, record in enumerate(log_records.decode_lazily(batch)):
+                if record.key is None:
+                    self.skip("no key")
+                else:
+                    act(record)
+                if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:
+                    yield
+        except CorruptBatch as error:
+            self._skip_invalid(batch.base_offset, error)
 
     def _replay_pending(self, producer_id: int, record: log_records.Record) -> None:
-        self.replay(record.key or b"", record.value, record.offset, producer_id)
+        self._replay_valid(record.key or b"", record.value, record.offset, producer_id)
+
+    def _replay_valid(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
+        try:
+            self.replay(key, value, offset, producer_id)
+        except Exception as error:  # what a client has written must not fail the load
+            self._skip_invalid(offset, error)
+
+    def _skip_invalid(self, offset: int, error: Exception) -> None:
+        self.invalid_count += 1
+        if self.invalid_count == 1:
+            self.first_invalid = f"offset {offset}: {error!r}"
 
     def finish(self) -> Iterator[None]:
         yield from self._flush()
@@ -99,8 +120,8 @@ class CoordinatorLoader(ABC):
         latest, self._latest = self._latest, {}
         for count, (key, (offset, value, ended)) in enumerate(latest.items()):
             if ended and self.has_pending(key):
-                self.replay(key, None, offset, NO_PRODUCER)
-            self.replay(key, value, offset, NO_PRODUCER)
+                self._replay_valid(key, None, offset, NO_PRODUCER)
+            self._replay_valid(key, value, offset, NO_PRODUCER)
             if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:
                 yield
 

@@ -311,9 +311,11 @@ class CoordinatorRuntime(Generic[S, T]):
             await self._replay_all(context, loader)
         except Exception as error:  # an invalid record fails only its partition
             log.error(
-                "Failed to load the coordinator of %s-%d; it stays unavailable: %s",
+                "Failed to load %s-%d at offset %d: its coordinator stays unavailable until another replica leads or"
+                " the records up to this offset are deleted (kafka-delete-records) and this broker restarts: %s",
                 self._topic,
                 context.partition,
+                loader.next_offset,
                 error,
                 exc_info=not isinstance(error, KafkaError),
             )
@@ -322,6 +324,14 @@ class CoordinatorRuntime(Generic[S, T]):
             return
         if context.failed or self._contexts.get(context.partition) is not context:
             return
+        if loader.invalid_count:
+            log.warning(
+                "Skipped %d invalid records of %s-%d, the first at %s",
+                loader.invalid_count,
+                self._topic,
+                context.partition,
+                loader.first_invalid,
+            )
         self.loads += 1
         load_summary = (
             f"{loader.record_count} records in {(self._clock.monotonic() - started) * 1000:.0f} ms"

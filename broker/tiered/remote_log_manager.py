@@ -265,20 +265,30 @@ class RemoteLogManager:
             self._nursery = None
 
     async def _run_tasks(self, tiered: _TieredPartition) -> None:
+        """Run the tasks of a partition until they end. An unexpected error restarts them: it must not end the
+        node."""
+        back_off = BackOff(self._settings, self._seams.entropy)
         with tiered.scope:
-            tiered.partition.log.reset_highest_copied_offset()
-            copied = await self._prepare(tiered)
-            if copied is None:
-                return
-            tiered.knows_copies = True
-            log.info(
-                "%s: this node %s; highest copied offset %d", tiered.id, tiered.role.value, copied
-            )
-            async with trio.open_nursery() as nursery:
-                if tiered.lacks_leader_epochs:
-                    nursery.start_soon(self._restore_leader_epochs, tiered)
-                for what, one_round, pool in self._tasks_of(tiered):
-                    nursery.start_soon(self._run_task, tiered, what, one_round, pool)
+            while True:
+                try:
+                    await self._run_tasks_once(tiered)
+                    return
+                except Exception:
+                    log.exception("%s: unexpected error, the tasks start again", tiered.id)
+                    await self._seams.clock.sleep(back_off.next())
+
+    async def _run_tasks_once(self, tiered: _TieredPartition) -> None:
+        tiered.partition.log.reset_highest_copied_offset()
+        copied = await self._prepare(tiered)
+        if copied is None:
+            return
+        tiered.knows_copies = True
+        log.info("%s: this node %s; highest copied offset %d", tiered.id, tiered.role.value, copied)
+        async with trio.open_nursery() as nursery:
+            if tiered.lacks_leader_epochs:
+                nursery.start_soon(self._restore_leader_epochs, tiered)
+            for what, one_round, pool in self._tasks_of(tiered):
+                nursery.start_soon(self._run_task, tiered, what, one_round, pool)
 
     async def _prepare(self, tiered: _TieredPartition) -> int | None:
         """Highest copied offset, once the metadata is read to its end, the store was checked and

@@ -345,6 +345,9 @@ class SegmentOperations:
                 if steps.last is StepOutcome.GONE:
                     return  # this node has no replica any more; the leader decides about the copy
                 step = SegmentStep.PUBLISH_DELETE_STARTED
+            except Exception:  # the failure of one segment must not end the node
+                log.exception("cannot delete the abandoned copy %s yet", segment.id)
+                step = SegmentStep.PUBLISH_DELETE_STARTED
             await self._seams.clock.sleep(back_off.next())
 
     async def _do(

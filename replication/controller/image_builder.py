@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from odradek.protocol.topic_names import collision_key
 from odradek.replication.controller.features import KRAFT_VERSION, METADATA_VERSION
 from odradek.replication.controller.features import SUPPORTED_FEATURES as SUPPORTED
 from odradek.replication.controller.image import (
@@ -30,7 +31,6 @@ from odradek.replication.controller.partition_registration import (
     merge_partition_change,
     partition_from_record,
 )
-from odradek.replication.controller.topic_names import collision_key
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topic_names import CLUSTER_METADATA, collision_key, name_error
 from odradek.replication.controller.configs import config_records
 from odradek.replication.controller.controller_result import (
     MAX_RECORDS,
@@ -34,7 +35,6 @@ from odradek.replication.controller.replica_assignment import (
     initial_partition,
     no_active_replica,
 )
-from odradek.replication.controller.topic_names import CLUSTER_METADATA, collision_key, name_error
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import value_class
 

@@ -269,13 +269,17 @@ class RemotePartitionRemover:
                 ):  # a waiting task does not count against the limit, because it may wait forever
                     await self._step(partition)
                 pauses = self._pauses()
-            except RemoteStorageError as error:
+            except (
+                Exception
+            ) as error:  # of any kind: the failure of one partition must not end the node
                 if str(error) != trouble:  # log it once, not for every attempt
                     trouble = str(error)
+                    is_expected = isinstance(error, RemoteStorageError)
                     log.warning(
                         "Failed to delete the remote log segments of %s, retrying: %s",
                         partition,
                         error,
+                        exc_info=None if is_expected else error,
                     )
                 await self._seams.clock.sleep(next(pauses))
 

@@ -12,6 +12,7 @@ from typing import Any
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas import remote_log_records as wire
 from odradek.protocol.schemas import serde
+from odradek.protocol.topic_names import name_error
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
 from odradek.storage.tiered.segment_metadata import (
@@ -121,6 +122,8 @@ def _metadata(record: wire.RemoteLogSegmentMetadataRecord) -> RemoteLogSegmentMe
     )
     if not 0 <= record.start_offset <= record.end_offset:
         raise ValueError(f"invalid offsets {record.start_offset} to {record.end_offset}")
+    if record.segment_size_in_bytes < 0:
+        raise ValueError(f"a segment of {record.segment_size_in_bytes} bytes")
     if not epochs or any(a.epoch >= b.epoch for a, b in pairwise(epochs)):
         raise ValueError(f"invalid leader epochs {[each.epoch for each in epochs]}")
     return RemoteLogSegmentMetadata(
@@ -158,4 +161,9 @@ def _known_segment(id_: wire.RemoteLogSegmentId) -> RemoteLogSegmentId:
 
 
 def _known_partition(partition: wire.TopicIdPartition) -> TopicIdPartition:
+    """The partition, whose names become names of files and objects. Raises ValueError if they are invalid."""
+    if (error := name_error(partition.name)) is not None:
+        raise ValueError(error)
+    if partition.partition < 0 or not partition.id.int:
+        raise ValueError(f"partition {partition.partition} of a topic with the id {partition.id}")
     return TopicIdPartition(partition.id, partition.name, partition.partition)

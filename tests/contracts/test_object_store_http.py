@@ -179,3 +179,8 @@ def test_invalid_endpoint_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     with pytest.raises(ValueError, match="aws_endpoint_url is 'localhost:9000'"):
         open_objects("s3://b")
+
+
+def test_aws_allow_http_is_an_option_of_the_client() -> None:
+    """obstore does not know this option of the object_store crate, and panics."""
+    open_objects("s3://bucket/prefix", {"aws_allow_http": "true", "aws_region": "x"})

@@ -20,6 +20,7 @@ from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
 from odradek.broker.groups.messages import (
     ClassicGroupMetadata,
     ClassicMemberMetadata,
+    CommittedOffset,
     ConsumerGroupHeartbeat,
     GroupKey,
     Heartbeat,
@@ -461,22 +462,40 @@ TWINS = ClassicGroupMetadata(
     ],
     ids=["no key", "not UTF-8", "an impossible group"],
 )
-async def test_failed_load_affects_only_its_partition(
+async def test_invalid_records_are_skipped_with_one_log_message(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture, bad: tuple[bytes, bytes]
 ) -> None:
+    """Any client may write to the topic while there are no ACLs."""
+    log = MemoryLog()
+    good = records.encode(Record(OffsetKey("g", "t", 0), CommittedOffset(7)))
+    for key, value in (bad, good, bad):
+        log.append(0, log_records.build_batch([log_records.Record(0, 1, key, value)]), 0)
+    async with running(clock, log) as groups:
+        with caplog.at_level(logging.WARNING, "odradek.coordination"):
+            await clock.settle()
+        assert len([text for text in caplog.messages if "invalid records" in text]) == 1
+        assert await fetched(groups, "g") == 7
+        assert groups.runtime.failed_loads == 0
+
+
+async def test_failed_load_affects_only_its_partition(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     log = MemoryLog(2)
-    log.append(1, log_records.build_batch([log_records.Record(0, 1, *bad)]), 0)
+    log.append(1, log_records.build_batch([log_records.Record(0, 1, b"", b"")]), 0)
+    del log.data[1][-1:]  # the batch is cut off
     in_bad = next(each for each in "abcdefgh" if _partition(each) == 1)
     in_good = next(each for each in "abcdefgh" if _partition(each) == 0)
     async with running(clock, log) as groups:
         with caplog.at_level(logging.ERROR, "odradek.coordination"):
             await clock.settle()
-        assert "Failed to load" in caplog.text
+        assert "Failed to load __consumer_offsets-1 at offset 0" in caplog.text
+        assert "kafka-delete-records" in caplog.text
         with pytest.raises(NotCoordinator):
             await fetched(groups, in_bad)
         assert await fetched(groups, in_good) == -1
         assert groups.runtime.failed_loads == 1
-        log.data[1].clear()
+        log.data[1] = bytearray()
         log.ends[1] = 0
         groups.runtime.schedule_load(1, 1)
         assert await fetched(groups, in_bad) == -1

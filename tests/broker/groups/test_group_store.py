@@ -24,7 +24,7 @@ from odradek.broker.groups.messages import (
     Record,
 )
 from odradek.broker.groups.subscription import subscribed_topics
-from odradek.protocol.errors import CorruptBatch, KafkaError
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import Batch
 from tests.broker.groups.stage import metadata
@@ -252,11 +252,14 @@ def test_load_skips_unknown_record_types(caplog: pytest.LogCaptureFixture) -> No
     assert len(caplog.records) == 3
 
 
-def test_load_fails_for_invalid_records() -> None:
+def test_load_skips_invalid_records_and_fails_for_a_truncated_batch() -> None:
     log = Log()
     log.append([(b"\x00\x01\x00\x01g", b"\x00\x04")])
-    with pytest.raises(KafkaError):
-        load(log.data)
+    loader = GroupLoader(GroupCoordinatorShard(GroupConfig()))
+    for _ in (*loader.feed(log.data), *loader.finish()):
+        pass
+    assert loader.invalid_count == 1
+    assert loader.first_invalid.startswith("offset 0: ")
     with pytest.raises(KafkaError):
         load(log.data[:-3])
 
@@ -276,10 +279,12 @@ def test_large_batch_is_decoded_in_steps() -> None:
     log.append([records.encode(each) for each in commits(1000)])
     del log.data[-1]
     log.data[8:12] = (len(log.data) - 12).to_bytes(4, "big")
-    steps = GroupLoader(GroupCoordinatorShard(GroupConfig())).feed(log.data)
+    loader = GroupLoader(GroupCoordinatorShard(GroupConfig()))
+    steps = loader.feed(log.data)
     next(steps)
-    with pytest.raises(CorruptBatch):
-        list(steps)
+    assert loader.invalid_count == 0
+    list(steps)
+    assert loader.invalid_count == 1
 
 
 few = st.sampled_from("gh")

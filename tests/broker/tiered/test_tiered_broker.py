@@ -4,6 +4,7 @@ E3, E6, E7, E8, T-01, T-04 to T-06, T-36, T-51, T-63)."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from odradek.broker.node import CannotStart
 from odradek.client import admin
 from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.replication.tiered import partition_remover
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC, encode
 from odradek.testing import Broker
 from tests.broker.tiered.tiered_broker import TIERED, VALUES, WHERE, stage
+from tests.support.remote_segments import FINISHED, FOO_0, becomes, segment
 
 
 async def test_segments_are_copied_expired_locally_and_read(tmp_path: Path) -> None:
@@ -194,3 +197,30 @@ async def test_metadata_topic_with_other_partition_count_fails_the_start(tmp_pat
     assert ended.group_contains(
         CannotStart, match="tiered storage: topic __remote_log_metadata has 5"
     )
+
+
+async def test_hostile_metadata_records_do_not_end_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any client may write to the metadata topic while there are no ACLs. These segments belong to no topic, so the
+    leader of the metadata partition deletes them."""
+    monkeypatch.setattr(
+        partition_remover, "SKEW_MS", -(2**62)
+    )  # the topics count as deleted at once
+    started = [
+        segment(number, 0, 9, partition=replace(FOO_0, topic=topic))
+        for number, topic in enumerate(["../x", "a\0b", "unknown"], 1)
+    ]
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.until(lambda: tiered.node.metadata.image.topic(METADATA_TOPIC) is not None)
+        metadata_topic = tiered.node.metadata.image.topics_by_name[METADATA_TOPIC]
+        for index in metadata_topic.partitions:
+            for event in started:
+                for value in (encode(event), encode(becomes(event, FINISHED))):
+                    await tiered.produce([value], METADATA_TOPIC, index)
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+    async with stage(tmp_path) as tiered:  # the records are read again
+        await tiered.until(lambda: tiered.log.highest_copied_offset >= 0)
+        assert await tiered.read() == VALUES

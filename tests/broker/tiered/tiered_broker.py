@@ -77,12 +77,12 @@ class TieredBroker:
         changes = [admin.ConfigChange(admin.ConfigOperation.SET, *each) for each in configs.items()]
         await admin.alter_configs(self.cluster, admin.ResourceType.TOPIC, topic, changes)
 
-    async def produce(self, values: list[bytes]) -> None:
+    async def produce(self, values: list[bytes], topic: str = "orders", partition: int = 0) -> None:
         """Produce each value in a batch of its own."""
         options = ProducerOptions(acks=-1)
         async with open_producer(self.cluster, RealClock(), RealEntropy(), options) as producer:
             for value in values:
-                await producer.send("orders", value, partition=0)
+                await producer.send(topic, value, partition=partition)
 
     async def read(self, offset: int = 0) -> list[bytes]:
         reader = Reader(self.cluster)

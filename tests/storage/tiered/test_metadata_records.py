@@ -17,6 +17,7 @@ from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,
     RemotePartitionDeleteMetadata,
     SegmentState,
+    TopicIdPartition,
 )
 from tests.support.remote_segments import FINISHED, FOO_0, becomes, segment, segments
 
@@ -92,6 +93,7 @@ def test_random_bytes_are_refused(garbage: bytes) -> None:
         {"segment_leader_epochs": (wire.SegmentLeaderEpoch(leader_epoch=1, offset=0),) * 2},
         {"remote_log_segment_state": 4},
         {"remote_log_segment_state": -1},
+        {"segment_size_in_bytes": -1},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
@@ -105,3 +107,30 @@ def test_snapshot_record_is_no_event() -> None:
     record = wire.RemoteLogSegmentMetadataSnapshotRecord(segment_id=UUID(int=1))
     with pytest.raises(CorruptRemoteData):
         decode(serde.encode_remote_log_record(record))
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        replace(FOO_0, topic="../x"),
+        replace(FOO_0, topic="a\0b"),
+        replace(FOO_0, topic=".."),
+        replace(FOO_0, topic=""),
+        replace(FOO_0, topic="x" * 250),
+        replace(FOO_0, partition=-1),
+        replace(FOO_0, topic_id=UUID(int=0)),
+    ],
+    ids=repr,
+)
+def test_record_of_an_impossible_partition_is_refused(partition: TopicIdPartition) -> None:
+    """Names become parts of paths and of object keys."""
+    finished = becomes(KNOWN, SegmentState.COPY_SEGMENT_FINISHED)
+    for event in (
+        replace(KNOWN, id=replace(KNOWN.id, partition=partition)),
+        replace(finished, id=replace(finished.id, partition=partition)),
+        RemotePartitionDeleteMetadata(
+            partition, 3, 99, PartitionDeleteState.DELETE_PARTITION_MARKED
+        ),
+    ):
+        with pytest.raises(CorruptRemoteData):
+            decode(encode(event))
