@@ -30,7 +30,9 @@ from odradek.replication.raft.rpc_codec import (
     leader_at,
     one_topic,
     refuse_all,
+    requested_epoch,
     requested_partition,
+    responded_epoch,
     response_partition,
     write_endpoints,
     write_leader,
@@ -70,7 +72,7 @@ def _read_vote(entity: Any) -> VoteRequest:
     return VoteRequest(
         cluster_id=entity.cluster_id,
         voter=key_of(field(entity, "voter_id", -1), field(partition, "voter_directory_id")),
-        epoch=partition.replica_epoch,
+        epoch=requested_epoch(partition.replica_epoch),
         candidate=ReplicaKey(
             partition.replica_id, directory(field(partition, "replica_directory_id"))
         ),
@@ -116,7 +118,7 @@ def _read_begin(entity: Any) -> BeginEpochRequest:
         cluster_id=entity.cluster_id,
         voter=key_of(field(entity, "voter_id", -1), field(partition, "voter_directory_id")),
         leader_id=partition.leader_id,
-        epoch=partition.leader_epoch,
+        epoch=requested_epoch(partition.leader_epoch),
         leader_endpoints=endpoints_of(field(entity, "leader_endpoints", ())),
     )
 
@@ -159,7 +161,7 @@ def _read_end(entity: Any) -> EndEpochRequest:
     return EndEpochRequest(
         cluster_id=entity.cluster_id,
         leader_id=partition.leader_id,
-        epoch=partition.leader_epoch,
+        epoch=requested_epoch(partition.leader_epoch),
         successors=successors or old,
         leader_endpoints=endpoints_of(field(entity, "leader_endpoints", ())),
     )
@@ -200,7 +202,7 @@ def _write_response(
 def _known(entity: Any, responded: Any, listener: str) -> Values:
     return {
         "error": error_code(responded.error_code),
-        "epoch": responded.leader_epoch,
+        "epoch": responded_epoch(responded.leader_epoch),
         "leader_id": responded.leader_id,
         "leader_endpoints": leader_at(
             responded.leader_id, field(entity, "node_endpoints", ()), listener

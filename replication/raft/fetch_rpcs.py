@@ -19,7 +19,7 @@ from odradek.protocol.fetch_response_writer import (
 )
 from odradek.protocol.leader_tags import NodeEndpoint
 from odradek.protocol.messages import field
-from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.protocol.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.messages import (
     EpochEndOffset,
     FetchRequest,
@@ -36,7 +36,9 @@ from odradek.replication.raft.rpc_codec import (
     directory,
     leader_at,
     refuse_all,
+    requested_epoch,
     require_partition,
+    responded_epoch,
     write_leader,
 )
 from odradek.replication.raft.snapshots import SnapshotId
@@ -84,7 +86,7 @@ def _read_fetch(entity: Any) -> FetchRequest:
     return FetchRequest(
         cluster_id=entity.cluster_id,
         replica=ReplicaKey(replica_id, directory(field(requested, "replica_directory_id"))),
-        epoch=requested.current_leader_epoch,
+        epoch=requested_epoch(requested.current_leader_epoch),
         fetch_offset=requested.fetch_offset,
         last_fetched_epoch=requested.last_fetched_epoch,
         high_watermark=field(requested, "high_watermark", UNKNOWN_HIGH_WATERMARK),
@@ -140,7 +142,7 @@ def _read_fetch_response(entity: Any, request: FetchRequest, listener: str) -> F
     parted = diverging.epoch >= 0
     return FetchResponse(
         error=error_code(responded.error_code),
-        epoch=leader.leader_epoch,
+        epoch=responded_epoch(leader.leader_epoch),
         leader_id=leader.leader_id,
         leader_endpoints=leader_at(leader.leader_id, field(entity, "node_endpoints", ()), listener),
         high_watermark=responded.high_watermark,
@@ -198,7 +200,7 @@ def _read_fetch_snapshot(entity: Any) -> FetchSnapshotRequest:
     return FetchSnapshotRequest(
         cluster_id=entity.cluster_id,
         replica=ReplicaKey(entity.replica_id, directory(field(requested, "replica_directory_id"))),
-        epoch=requested.current_leader_epoch,
+        epoch=requested_epoch(requested.current_leader_epoch),
         snapshot_id=SnapshotId(requested.snapshot_id.end_offset, requested.snapshot_id.epoch),
         position=requested.position,
         max_bytes=entity.max_bytes,
@@ -257,7 +259,7 @@ def _read_snapshot_response(
         error = ErrorCode.snapshot_not_found  # the leader has deleted it
     return FetchSnapshotResponse(
         error=error,
-        epoch=leader.leader_epoch,
+        epoch=responded_epoch(leader.leader_epoch),
         leader_id=leader.leader_id,
         leader_endpoints=leader_at(leader.leader_id, field(entity, "node_endpoints", ()), listener),
         snapshot_id=snapshot_id,

@@ -6,17 +6,20 @@ response with any other partition is rejected.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.protocol.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.messages import Endpoints, RaftRequest, RaftResponse
 from odradek.replication.raft.network_channel import RequestFailed
 from odradek.replication.raft.voters import NO_DIRECTORY, NO_LEADER, ReplicaKey, VoterEndpoint
 from odradek.seams.values import value_class
+
+log = logging.getLogger("odradek.metadata")
 
 Values = dict[str, Any]
 PARTITION: Final = 0
@@ -91,6 +94,26 @@ def refuse_all(entity: Any, error: KafkaError) -> Values:
 
 
 # Replica keys
+
+
+EPOCH_MAX = 2**31 - 1 - 2**20
+"""Largest epoch that is accepted from peers. It leaves a million elections before an epoch exceeds 32 bits."""
+
+
+def requested_epoch(epoch: int) -> int:
+    """The epoch of a request. Raises KafkaError if only a faulty or hostile peer can have sent it: after its adoption
+    no leader could be elected any more."""
+    if epoch > EPOCH_MAX:
+        log.warning("refused a request with leader epoch %d: the largest is %d", epoch, EPOCH_MAX)
+        raise KafkaError(ErrorCode.invalid_request, f"epoch {epoch} is larger than {EPOCH_MAX}")
+    return epoch
+
+
+def responded_epoch(epoch: int) -> int:
+    """The epoch of a response. Raises RequestFailed as `requested_epoch` raises KafkaError."""
+    if epoch > EPOCH_MAX:
+        raise RequestFailed(f"a response with leader epoch {epoch}: the largest is {EPOCH_MAX}")
+    return epoch
 
 
 def directory(value: UUID | None) -> UUID:

@@ -43,6 +43,7 @@ from odradek.replication.raft.messages import (
     VoteResponse,
 )
 from odradek.replication.raft.network_channel import RequestFailed
+from odradek.replication.raft.rpc_codec import EPOCH_MAX
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterEndpoint
 
@@ -265,6 +266,20 @@ def test_request_for_another_partition_is_rejected(asked: type[RaftRequest]) -> 
             form.decode_response(
                 messages.read_response(key, version, memoryview(response)), request, LISTENER
             )
+
+
+@pytest.mark.parametrize("epoch", [2**31 - 2, EPOCH_MAX + 1])
+@pytest.mark.parametrize("asked", [VoteRequest, BeginEpochRequest, EndEpochRequest, FetchRequest])
+def test_epoch_above_the_largest_is_refused(asked: type[RaftRequest], epoch: int) -> None:
+    """Once a quorum had adopted it, the epoch of the next election could not be encoded."""
+    request = replace(next(each for each in REQUESTS if type(each) is asked), epoch=epoch)  # type: ignore[type-var]
+    form = RPC_CODECS[asked]
+    key, version = form.api.key, form.api.max_version
+    assert form.read_request is not None
+    sent = messages.write_request(key, version, form.write_request(request))
+    with pytest.raises(KafkaError) as refused:
+        form.read_request(messages.read_request(key, version, memoryview(sent)))
+    assert refused.value.code is ErrorCode.invalid_request
 
 
 def test_fetch_of_another_partition_is_rejected() -> None:
