@@ -50,9 +50,13 @@ class _PartitionDeletion:
 async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """DeleteRecords: advance the log start offset on all replicas (KIP-107). The next retention check deletes
     the segments."""
+    wanted: dict[str, dict[int, Any]] = {}
+    for topic in request.topics:  # as in Kafka, the last of several entries for a partition counts
+        for each in topic.partitions:
+            wanted.setdefault(topic.name, {})[each.partition_index] = each
     topics = [
-        (topic.name, [await _delete_before(topic.name, each, ctx) for each in topic.partitions])
-        for topic in request.topics
+        (name, [await _delete_before(name, each, ctx) for each in partitions.values()])
+        for name, partitions in wanted.items()
     ]
     every = [each for _, deletions in topics for each in deletions]
     with trio.move_on_after(max(0.0, request.timeout.total_seconds())):

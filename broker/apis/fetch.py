@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from odradek.broker.fetch.log_reading import (
     READ_COMMITTED,
+    READ_UNCOMMITTED,
     FetchParams,
     LogReadResult,
     load_slices,
@@ -76,6 +77,8 @@ _NOT_CHOSEN = -1
 async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | None:
     """Fetch: read all partitions of the session, and wait up to `max_wait_ms` for `min_bytes`."""
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return _all_failed(request, uses_topic_ids, ErrorCode.unknown_server_error)  # as in Kafka
     try:
         plan = ctx.services.fetch_sessions.plan(
             request.session_id,
@@ -110,6 +113,14 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
     if quiet is not None:
         quiet.settle(found)
     return _respond(plan, found, ctx)
+
+
+def _all_failed(request: FetchRequest, uses_topic_ids: bool, code: ErrorCode) -> FetchResponse:
+    """Response to an invalid request: no partitions with topic ids, all partitions without."""
+    failed = [] if uses_topic_ids else _wanted(request)
+    return FetchResponse(
+        code, 0, [(each, FetchedPartition(index=each.index, error_code=code)) for each in failed]
+    )
 
 
 def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:

@@ -64,7 +64,8 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 continue
             offsets.append(to_commit(found, each))
             responses.append(response)
-        topics.append(_topic_values(topic, partitions))
+        if partitions:  # as in Kafka, whose response has the results by partition
+            topics.append(_topic_values(topic, partitions))
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
         for response, error in zip(responses, errors, strict=True):

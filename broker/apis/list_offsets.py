@@ -36,7 +36,7 @@ SPECIAL_SINCE_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 OFFSET_NOT_AVAILABLE_VERSION = 5
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER, DEBUGGER = -1, -2
 
 
@@ -45,20 +45,37 @@ async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     times_named = Counter(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
+    if field(request, "isolation_level", 0) not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return _all_failed(request, ErrorCode.unknown_server_error)  # as in Kafka
     searches: list[_TieredSearch] = []
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                await _list_partition(topic.name, each, request, ctx, times_named, searches)
-                for each in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
+    topics: dict[str, dict[int, dict[str, Any]]] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            partitions = topics.setdefault(topic.name, {})
+            if each.partition_index not in partitions:
+                partitions[each.partition_index] = await _list_partition(
+                    topic.name, each, request, ctx, times_named, searches
+                )
     if searches:
         await _search_tiers(searches, request, ctx)
-    return {"topics": topics}
+    return {
+        "topics": [
+            {"name": name, "partitions": list(partitions.values())}
+            for name, partitions in topics.items()
+        ]
+    }
+
+
+def _all_failed(request: Any, code: ErrorCode) -> Mapping[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_failed(each.partition_index, code) for each in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
 
 
 async def _list_partition(

@@ -139,7 +139,8 @@ async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
         return _topics_by_id(dict.fromkeys(ids), ctx)
     names = list(dict.fromkeys(topic.name for topic in request.topics))
     denied = {name for name in names if not may_topic(ctx, name)}
-    present = ctx.services.metadata.image.topics_by_name
+    view = TopicView(ctx)  # as in Kafka, the response does not have the topics that it creates
+    present = view.image.topics_by_name
     missing = [name for name in names if name not in present and name not in denied]
     if (
         missing
@@ -149,7 +150,6 @@ async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
         uncreatable = {name for name in missing if not _may_create(name, ctx)}
         denied |= uncreatable
         await _create([name for name in missing if name not in uncreatable], ctx)
-    view = TopicView(ctx)
     return [
         _denied(name, is_internal=is_internal_topic(name) and name in missing)
         if name in denied

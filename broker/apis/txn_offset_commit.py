@@ -54,7 +54,8 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
                 continue
             offsets.append(to_commit(found, each))
             responses.append(response)
-        topics.append({"name": topic.name, "partitions": partitions})
+        if partitions:  # as in Kafka, whose response has the results by partition
+            topics.append({"name": topic.name, "partitions": partitions})
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
         for response, error in zip(responses, errors, strict=True):

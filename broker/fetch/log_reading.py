@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from odradek.broker.tiered.remote_read_service import RemoteReadService
     from odradek.storage.tiered.remote_log_reader import RemoteRead
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 STORAGE_ERROR_VERSION = 6
 """First Fetch version with KAFKA_STORAGE_ERROR."""
 TIERED_VERSION = 14
@@ -314,7 +314,10 @@ async def _read_partition(
             partition = await ctx.services.partitions.get(
                 wanted.topic, wanted.topic_id, wanted.index
             )
+            wanted.resolved_topic = partition.topic
         limits.check_role(partition, wanted.current_leader_epoch)
+        if wanted.max_bytes < 0 or limits.max_bytes < 0:
+            raise KafkaError(ErrorCode.unknown_server_error, "Invalid max length")  # as in Kafka
         if limits.is_follower:
             return await _read_for_follower(partition, wanted, ctx, limits, size_bytes, again=again)
         if limits.rack and partition.leader_role is not None:
@@ -336,10 +339,20 @@ async def _read_partition(
     except KafkaError as error:
         response = FetchedPartition(
             index=wanted.index,
-            error_code=_error_for_version(error.code, ctx),
+            error_code=_error_for_version(_error_in_session(error.code, wanted, ctx), ctx),
             aborted_transactions=() if partition is None else None,  # as in Kafka
         )
     return LogReadResult(wanted, response, partition, limits)
+
+
+def _error_in_session(code: ErrorCode, wanted: CachedPartition, ctx: RequestContext) -> ErrorCode:
+    """Error of a partition whose topic id was known earlier in the session: the topic was deleted, or recreated
+    with another id (KIP-516)."""
+    if code != ErrorCode.unknown_topic_id or wanted.resolved_topic is None:
+        return code
+    if ctx.services.metadata.image.topic(wanted.resolved_topic) is None:
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.inconsistent_topic_id
 
 
 def _defer_remote_read(

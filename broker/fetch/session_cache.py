@@ -60,6 +60,8 @@ class CachedPartition:
     log_start_offset: int = -1
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
+    resolved_topic: str | None = None
+    """Name of the topic with `topic_id` when it was last found."""
 
     @property
     def key(self) -> PartitionKey:
@@ -163,7 +165,7 @@ class FetchSessionCache:
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._drop(session_id)
             named = {each.key: each for each in wanted}
-            if epoch == FINAL_EPOCH or not named:
+            if epoch == FINAL_EPOCH:
                 return FetchContext(NO_SESSION, tuple(named.values()), incremental=False)
             return self._begin(named, uses_topic_ids, now, is_follower)
         return self._continue(session_id, epoch, wanted, forgotten, uses_topic_ids, now)

@@ -165,6 +165,7 @@ async def test_auto_created_topic_uses_principal_of_client(nodes: Nodes) -> None
     quotas.update({(("user", "alice"),): {"controller_mutation_rate": 0.01}})
     nodes.active.client_quotas = quotas
     nodes.broker.metadata = Following(nodes.active)
+    assert await ask_for(nodes, "t") is ErrorCode.unknown_topic_or_partition  # it is created
     assert await ask_for(nodes, "t") is ErrorCode.none
     assert await ask_for(nodes, "u") is ErrorCode.unknown_topic_or_partition
     assert set(nodes.active.metadata.image.topics_by_name) == {"t"}
