@@ -102,7 +102,7 @@ async def test_broker_without_tiered_storage_does_not_start_with_tiered_topics(
 @pytest.mark.parametrize(
     ("configs", "reason"),
     [
-        ({"remote_log_storage_manager_class_name": "com.example.Mine"}, "plug-ins in Java"),
+        ({"remote_log_storage_manager_class_name": "com.example.Mine"}, "Java plug-ins"),
         ({"remote_log_metadata_manager_class_name": "com.example.Mine"}, "can only be"),
         ({"rlmm_config_remote_log_metadata_topic_num_partitions": "x"}, "num.partitions"),
     ],
