@@ -15,6 +15,7 @@ from struct import Struct
 
 from odradek.protocol.errors import CorruptBatch, DecompressedRecordsTooLarge, KafkaError
 from odradek.protocol.records.batch import (
+    COMPRESSION_MASK,
     CONTROL_MASK,
     CREATE_TIME,
     HEADER_SIZE,
@@ -22,12 +23,13 @@ from odradek.protocol.records.batch import (
     LOG_OVERHEAD,
     MAGIC,
     NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
     Batch,
     UnsupportedMagic,
     batches,
 )
 from odradek.protocol.records.compression import NAMES, NONE, decompress
-from odradek.protocol.records.record_scan import RecordScan, is_compiled, scan_records
+from odradek.protocol.records.record_scan import is_compiled, scan_records
 from odradek.protocol.records.records import (
     MAX_DECOMPRESSED_BYTES,
     build_batch,
@@ -78,9 +80,8 @@ class ScanBudget:
             raise self.exceeded(
                 f"the record batch has {batch.record_count} records, which exceeds the limit of {self.records}"
             )
-        size = batch.size - HEADER_SIZE
-        if size > self.compressed_bytes and batch.compression != NONE:
-            raise self.exceeded(f"the compressed record batch size is {size} bytes")
+        if batch.attributes & COMPRESSION_MASK and batch.size > self.compressed_bytes:
+            raise self.exceeded(f"the compressed record batch size is {batch.size} bytes")
 
     def exceeded(self, why: str) -> ValidationTooSlow | RecordTooLarge:
         return RecordTooLarge(why) if self.is_final else ValidationTooSlow(why)
@@ -101,25 +102,17 @@ _LISTED_ON_LOOP = 2_000
 """Number of records among which the event loop looks for the invalid ones."""
 
 
-def _scan(batch: Batch, at_once: bool) -> tuple[Buffer, RecordScan]:
-    """Decompressed records of a batch and their scan. Raises InvalidRecord, RecordTooLarge, CorruptBatch
-    and ValidationTooSlow."""
+def _decompressed(batch: Batch, at_once: bool) -> Buffer:
+    """The records of a compressed batch. Raises InvalidCompression, RecordTooLarge and ValidationTooSlow."""
     budget = LOOP_BUDGET if at_once else FINAL_BUDGET
-    budget.check(batch)
-    body: Buffer = batch.view[HEADER_SIZE:]
-    if batch.compression != NONE:
-        try:
-            body = decompress(batch.compression, body, budget.decompressed_bytes)
-        except DecompressedRecordsTooLarge as error:
-            raise budget.exceeded(error.message) from error
-        except CorruptBatch as error:
-            raise InvalidCompression(
-                f"Failed to decompress record stream: {error.message}"
-            ) from error
+    if batch.compression >= len(NAMES):
+        raise UnsupportedCompression(f"unknown compression type id: {batch.compression}")
     try:
-        return body, scan_records(body, batch.record_count, batch.base_timestamp)
-    except ValueError as error:
-        raise InvalidRecord(f"invalid records: {error}") from None
+        return decompress(batch.compression, batch.view[HEADER_SIZE:], budget.decompressed_bytes)
+    except DecompressedRecordsTooLarge as error:
+        raise budget.exceeded(error.message) from error
+    except CorruptBatch as error:
+        raise InvalidCompression(f"Failed to decompress record stream: {error.message}") from error
 
 
 def _timestamps_and_keys(batch: Batch, body: Buffer) -> Iterator[tuple[int, bool]]:
@@ -166,8 +159,8 @@ def check_produced(
         _check_rest(batch, records)
     if size > config.max_message_bytes:
         raise _too_large(size, config)
-    if at_once and from_client:
-        LOOP_BUDGET.check(batch)  # before the CRC, which the worker thread computes then
+    if from_client:  # before the CRC, which the worker thread computes if the batch is for it
+        (LOOP_BUDGET if at_once else FINAL_BUDGET).check(batch)
     batch.check()
     if from_client:
         batch = _check_client_batch(batch, config, now_ms, at_once)
@@ -222,22 +215,30 @@ def _check_client_batch(batch: Batch, config: LogConfig, now_ms: int, at_once: b
     """Check a client's batch and its records; compress them again if necessary, and correct the largest
     timestamp."""
     _check_client_header(batch)
-    if batch.compression >= len(NAMES):
-        raise UnsupportedCompression(f"unknown compression type id: {batch.compression}")
-    body, (latest, earliest, keyless, consecutive) = _scan(batch, at_once)
-    if batch.timestamp_type == LOG_APPEND_TIME:  # the records' own timestamps do not count
+    attributes = batch.attributes
+    body = (
+        _decompressed(batch, at_once) if attributes & COMPRESSION_MASK else batch.view[HEADER_SIZE:]
+    )
+    try:
+        latest, earliest, keyless, consecutive = scan_records(
+            body, batch.record_count, batch.base_timestamp
+        )
+    except ValueError as error:
+        raise InvalidRecord(f"invalid records: {error}") from None
+    has_append_time = attributes & TIMESTAMP_TYPE_MASK
+    if has_append_time:  # the records' own timestamps do not count
         latest = batch.max_timestamp
         earliest = latest if latest != NO_TIMESTAMP else INT64_MAX
     if (
-        (keyless and config.compact)
+        has_append_time
+        or (keyless and config.compact)
         or latest > now_ms + config.message_timestamp_after_max_ms
         or earliest < now_ms - config.message_timestamp_before_max_ms
-        or batch.timestamp_type == LOG_APPEND_TIME
     ):
         _check_each_record(batch, body, config, now_ms, at_once)
     if not consecutive or config.compression_type != "producer":
         batch = _recompressed(batch, config, at_once, renumber=not consecutive)
-    if not config.log_append_time:
+    if latest != batch.max_timestamp or has_append_time:
         batch.set_max_timestamp(CREATE_TIME, latest)
     return batch
 
