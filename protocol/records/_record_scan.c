@@ -60,7 +60,9 @@ static inline int
 read_long(Cursor *cursor, int64_t *value)
 {
     uint64_t raw;
-    if (!read_varint(cursor, 64, &raw))
+    if (cursor->at < cursor->end && *cursor->at < 0x80)
+        raw = *cursor->at++;
+    else if (!read_varint(cursor, 64, &raw))
         return 0;
     *value = (int64_t)((raw >> 1) ^ (0 - (raw & 1)));
     return 1;

@@ -55,7 +55,7 @@ EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
         "shutting down, because the last log directory or the metadata log directory has failed: ",
     ): ErrorCause.DISK,
     ("odradek.storage.moving.mover", "the move of %s failed (%s): "): ErrorCause.DISK,
-    ("odradek.coordination", "Failed to load the coordinator of %s-%d; "): ErrorCause.DISK,
+    ("odradek.coordination", "Failed to load %s-%d at offset %d: "): ErrorCause.DISK,
     ("odradek.node", "Log directory %s failed: %d partitions are offline; "): ErrorCause.DISK,
     ("odradek.node", "Log directory %s is full: "): ErrorCause.DISK,
     ("odradek.node", "%s"): ErrorCause.DISK,  # lost storage

@@ -244,7 +244,7 @@ async def test_wrong_crc_raises_damaged_batch() -> None:
         reader.assign({T0: 0, TopicPartition("t", 1): 0})
         assert [record.value for record in await reader.poll()] == [b"whole"]
         for _ in range(2):
-            with pytest.raises(DamagedBatch, match="t-0 at offset 1: CRC") as caught:
+            with pytest.raises(DamagedBatch, match="t-0 at offset 1: Record is corrupt") as caught:
                 await reader.poll()
             assert (caught.value.where, caught.value.offset) == (T0, 1)
         assert order == [[0, 1], [1, 0], [1, 0]]
