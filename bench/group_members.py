@@ -125,9 +125,8 @@ class Member:
             self.state, self.due = _MemberState.RESTING, now + BEAT_S
 
     def _joined(self, response: Any, now: float) -> None:
-        if (
-            response.error_code == ErrorCode.member_id_required
-        ):  # KIP-394: join again with the member id
+        # KIP-394: join again with the member id
+        if response.error_code == ErrorCode.member_id_required:
             self._member_id = response.member_id
             self.join()
             return

@@ -189,10 +189,8 @@ class _Responding(threading.Thread):
         self.cpu_s = 0.0
 
     def run(self) -> None:
-        with (
-            suppress(OSError),
-            _accepted(self._server) as connection,
-        ):  # no client, or it disconnected
+        # Ends without a client, or when the client disconnects
+        with suppress(OSError), _accepted(self._server) as connection:
             while connection.recv(len(PING)):
                 connection.sendall(PING)
                 self.responses += 1

@@ -102,9 +102,8 @@ def run(args: argparse.Namespace) -> int:
     from odradek.seams.real_files import RealFiles
 
     _check(args)
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # escape characters that the terminal's encoding does not have
+    # Escape characters that the terminal's encoding does not have
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     files = RealFiles()
     if args.remote_log_metadata:

@@ -130,9 +130,8 @@ async def _produce(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
         open_producer(cluster, seams.clock, seams.entropy, options) as producer,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(
-            producer.raise_failure
-        )  # report a failure at once, because stdin may never end
+        # Report a failure at once, because stdin may never end
+        nursery.start_soon(producer.raise_failure)
         count = 0
         async for batch in values:
             for key, value in _records(args, batch):

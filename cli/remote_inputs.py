@@ -76,9 +76,8 @@ def _directory(url: str) -> LocalPath | None:
 
 def _as_url(path: LocalPath, files: Files) -> str:
     if files.is_directory(Path(path / LOCAL_STORE)):
-        path = (
-            path / LOCAL_STORE
-        )  # the store of a broker is a subdirectory of its configured directory
+        # The store of a broker is a subdirectory of its configured directory
+        path = path / LOCAL_STORE
     return f"file://{quote(str(path))}"
 
 

@@ -245,9 +245,8 @@ class GroupConsumer:
                 },
                 timeout_s=options.rebalance_timeout_s + 5,
             )
-            if (
-                response.error_code == ErrorCode.member_id_required
-            ):  # KIP-394: join with this member id
+            # KIP-394: join with this member id
+            if response.error_code == ErrorCode.member_id_required:
                 self.member_id = response.member_id
             elif response.error_code in FORGOTTEN and self.member_id:
                 self.member_id = ""

@@ -350,7 +350,11 @@ class Cluster:
         if row.error_code not in (0, ErrorCode.leader_not_available):
             self.topics.pop(row.name, None)
             code = ErrorCode(row.error_code)
-            what = "does not exist" if code == 3 else code.name.replace("_", " ")
+            what = (
+                "does not exist"
+                if code is ErrorCode.unknown_topic_or_partition
+                else code.name.replace("_", " ")
+            )
             return KafkaError(code, f"topic {row.name} {what}")
         if row.error_code and not row.partitions:
             return KafkaError(ErrorCode.leader_not_available, f"topic {row.name} is being created")

@@ -30,9 +30,8 @@ class SeededEntropy:
     def uuid(self) -> UUID:
         while True:
             drawn = UUID(int=self._source.getrandbits(128), version=4)
-            if (
-                drawn.bytes[0] >> 2 != 62
-            ):  # 62 is '-' in base64url, which starts an option on command lines
+            # 62 is '-' in base64url, which starts an option on command lines
+            if drawn.bytes[0] >> 2 != 62:
                 return drawn
 
     def below(self, bound: int) -> int:

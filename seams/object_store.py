@@ -95,9 +95,8 @@ def open_objects(
     except BaseError as error:
         raise ValueError(f"{url}: {_one_line(error)}; {_URLS}") from error
     except BaseException as error:
-        if (
-            type(error).__name__ != "PanicException"
-        ):  # of Rust, for an option that obstore does not check
+        # Rust panics on an option that obstore does not check
+        if type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"{url}: invalid options of the object store: {error}") from error
     if isinstance(store, HTTPStore):

@@ -129,9 +129,8 @@ class TcpConnection:
         while True:
             if self._drained:
                 self._turn_bytes = self._turn_calls = 0
-                fd = (
-                    self.fileno()
-                )  # closed after the last receive: trio would not raise ConnectionLost
+                # Raises if the connection was closed after the last receive; trio would not raise ConnectionLost
+                fd = self.fileno()
                 try:
                     await trio.lowlevel.wait_readable(fd)
                 except (trio.ClosedResourceError, OSError) as error:

@@ -72,11 +72,8 @@ class VirtualFile:
         self._pins = 0
         self._reachable = False  # whether the file existed when the pin that is held was taken
         self._closed = False
-        self._seen = (
-            path,
-            -1,
-            False,
-        )  # path, number of renamings, and whether the file existed then
+        # Path, number of renamings, and whether the file existed then
+        self._seen = (path, -1, False)
 
     @property
     def path(self) -> Path:
@@ -206,10 +203,8 @@ class VirtualFile:
 
     def _is_there(self) -> bool:
         disk, (path, renamings, is_there) = self._files.disk, self._seen
-        path_now, renamings_now = (
-            self._path,
-            disk.renamings,
-        )  # other threads may change both meanwhile
+        # Other threads may change both meanwhile
+        path_now, renamings_now = (self._path, disk.renamings)
         if renamings != renamings_now or path is not path_now:
             try:
                 is_there = disk.find(path_now) is self._node

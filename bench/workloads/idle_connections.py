@@ -74,9 +74,8 @@ class IdleConnections:
 
     def run(self, target: Target) -> WorkloadOutcome:
         process = target.known_process
-        with idle_connections(
-            target, 1
-        ):  # memory that only the first connection allocates does not count
+        # Memory that only the first connection allocates does not count
+        with idle_connections(target, 1):
             time.sleep(SETTLE_S)
             before = process.resident_bytes()
             with idle_connections(target, self.count):

@@ -127,9 +127,8 @@ async def handle_update_features(request: Any, ctx: RequestContext) -> Mapping[s
     try:
         check_cluster(ctx)
         quorum_level = next((each.level for each in updates if each.name == KRAFT_VERSION), None)
-        if (
-            quorum_level is not None
-        ):  # kraft.version is written by the quorum, after the other features are validated
+        # kraft.version is written by the quorum, after the other features are validated
+        if quorum_level is not None:
             await _update_features(ctx, updates, validate_only=True)
             await ctx.services.metadata.upgrade_quorum(quorum_level, validate_only=validate_only)
         await _update_features(ctx, updates, validate_only=validate_only)

@@ -104,9 +104,8 @@ async def _list_partition(
         else:
             partition.check_leader(epoch)
         if _is_in_tiers(partition.log, wanted.timestamp, ctx):
-            response = _failed(
-                index, ErrorCode.request_timed_out
-            )  # replaced by the result of the search
+            # A placeholder, replaced by the result of the search
+            response = _failed(index, ErrorCode.request_timed_out)
             searches.append(_TieredSearch(partition, wanted.timestamp, response))
             return response
         found = await _find(partition, wanted.timestamp, request, ctx)

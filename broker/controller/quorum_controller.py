@@ -282,9 +282,8 @@ class QuorumController:
                 await trio.sleep(left_ms / 1000)
                 late_ms = self._late_ms
                 if self._now_ms() - deadline_ms > late_ms:
-                    await trio.sleep(
-                        late_ms / 1000
-                    )  # this process was suspended: read pending heartbeats first
+                    # This process was suspended: read pending heartbeats first
+                    await trio.sleep(late_ms / 1000)
             else:
                 await self._tried(self._fence_oldest)
 

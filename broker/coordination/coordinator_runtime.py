@@ -272,9 +272,8 @@ class CoordinatorRuntime(Generic[S, T]):
                 code = await self._await_commit(context, head)
                 if self.is_current(context):
                     self._coordinator.on_append_completed(context, head.completion, code)
-                    if (
-                        context.uncommitted
-                    ):  # removed only now, so that later appends complete after it
+                    # Removed only now, so that later appends complete after it
+                    if context.uncommitted:
                         context.uncommitted.popleft()
         context.running = None
 

@@ -134,9 +134,8 @@ class Nodes:
                     nursery.start_soon(self._read, node, node.process.stdout)
                 await node.process.wait()
         finally:
-            if (
-                node.process.returncode is None
-            ):  # cancelled: the process must not outlive its supervisor
+            # Cancelled: the process must not outlive its supervisor
+            if node.process.returncode is None:
                 node.process.kill()
                 with trio.CancelScope(shield=True):
                     await node.process.wait()

@@ -79,9 +79,8 @@ class Server:
                 connection.abort()
                 continue
             client = ClientConnection(connection, endpoint, self._services, self._selector)
-            self._connections.add(
-                client
-            )  # counted before the next accept, not when its task starts
+            # Counted before the next accept, not when its task starts
+            self._connections.add(client)
             self._per_host[connection.peer.host] += 1
             self._per_listener[endpoint.name] += 1
             clients.start_soon(self._talk, client)

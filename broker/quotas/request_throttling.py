@@ -59,9 +59,8 @@ async def respond_within(
     now_ms, wait_ms = monotonic_ms(clock), wait_by_controller(ctx.api, values)
     if ctx.api is apis.PRODUCE:
         wait_ms = quotas.record(PRODUCER_BYTE_RATE, user, client_id, request_bytes, now_ms)
-    if (
-        values is None
-    ):  # acks=0 has no response with a throttle time, and Kafka records no request time
+    # acks=0 has no response with a throttle time, and Kafka records no request time
+    if values is None:
         return None, wait_ms
     if quotas.limits(REQUEST_PERCENTAGE):
         percent = meter.busy_seconds * 100
@@ -74,9 +73,8 @@ async def respond_within(
     waits = quotas.record(CONSUMER_BYTE_RATE, user, client_id, parts_bytes(parts), now_ms)
     wait_ms = max(wait_ms, waits)
     head = bytearray(cast(Buffer, parts[0]))
-    _THROTTLE.pack_into(
-        head, 0, wait_ms
-    )  # throttle_time_ms is the first field in every supported version
+    # throttle_time_ms is the first field in every supported version
+    _THROTTLE.pack_into(head, 0, wait_ms)
     return [head, *parts[1:]], wait_ms
 
 
@@ -102,9 +100,8 @@ def wait_by_controller(api: Api, values: Any) -> int:
     if isinstance(values, Mapping):
         wait: timedelta = values.get("throttle_time", timedelta())
         return wait // timedelta(milliseconds=1)
-    throttle_ms: int = _THROTTLE.unpack_from(values.body)[
-        0
-    ]  # throttle_time_ms is the first field, as in Fetch
+    # throttle_time_ms is the first field, as in Fetch
+    throttle_ms: int = _THROTTLE.unpack_from(values.body)[0]
     return throttle_ms
 
 

@@ -138,9 +138,8 @@ class _RemoteFetch:
             committed=committed,
         )
         try:
-            limits.check_role(
-                partition, wanted.current_leader_epoch
-            )  # leadership may have changed meanwhile
+            # Leadership may have changed meanwhile
+            limits.check_role(partition, wanted.current_leader_epoch)
         except KafkaError:
             found.unpin()
             raise

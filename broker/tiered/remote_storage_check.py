@@ -90,9 +90,8 @@ class RemoteStorageCheck:
         try:
             while not self._may_continue(partition):
                 async with self._lock:
-                    if self._may_continue(
-                        partition
-                    ):  # another partition has updated the state meanwhile
+                    # Another partition has updated the state meanwhile
+                    if self._may_continue(partition):
                         return
                     has_some = await self._check_objects(partition)
                 if has_some is False and is_sure and self._is_still_copied(partition):

@@ -299,9 +299,8 @@ class SegmentOperations:
             if step in _DELETING:
                 return StepOutcome.REFUSED
             if step is SegmentStep.PUBLISH_COPY_FINISHED:
-                is_known = self._metadata.is_ready(
-                    segment.partition
-                )  # then the segment was deleted
+                # A partition that is ready and does not know the segment has deleted it
+                is_known = self._metadata.is_ready(segment.partition)
                 counts = is_gone and self._topic_exists(segment.partition.topic_id)
                 return StepOutcome.GONE if counts and not is_known else StepOutcome.REFUSED
         return StepOutcome.FAILED

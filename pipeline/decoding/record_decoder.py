@@ -281,9 +281,8 @@ class RecordDecoder:
         )
         if wanted.since_ms > INT64_MIN:
             keep &= found["max_timestamp"] >= wanted.since_ms
-        if (
-            wanted.until_ms < INT64_MAX
-        ):  # without log append time, the header does not have the earliest timestamp
+        # Without log append time, the header does not have the earliest timestamp
+        if wanted.until_ms < INT64_MAX:
             is_append = found["attributes"] & LOG_APPEND_TIME != 0
             keep &= ~is_append | (found["max_timestamp"] < wanted.until_ms)
         if self._aborted and len(found):

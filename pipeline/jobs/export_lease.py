@@ -184,10 +184,8 @@ class ExportLease:
 
     def end(self) -> None:
         """Mark the lease as ended, if this run still has it."""
-        with (
-            self._lock,
-            suppress(FilesUnavailable),
-        ):  # the next run finds that the process has ended
+        # If the write fails, the next run finds that the process has ended
+        with self._lock, suppress(FilesUnavailable):
             if self._is_own():
                 self._files.put(self._path(self._number), self._lease_json(is_over=True))
 

@@ -108,9 +108,8 @@ class AvroDecoder:
         except ValueError:
             return None
         except BaseException as error:
-            if (
-                type(error).__name__ != "PanicException"
-            ):  # raised by Rust; not an Exception, and not importable
+            # Raised by Rust; not an Exception, and not importable
+            if type(error).__name__ != "PanicException":
                 raise
             return None
 

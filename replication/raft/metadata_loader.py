@@ -61,9 +61,8 @@ async def _apply(
         )
         for batch in some:
             await run_in_chunks(replay.batch_in_steps(batch))
-        state.transactions = (
-            replay.transactions
-        )  # changes together with the image, which may be snapshotted
+        # Changes together with the image, which may be snapshotted
+        state.transactions = replay.transactions
         state.publish(replay.finish(), sum(batch.size for batch in some))
         await trio.lowlevel.checkpoint()
 

@@ -199,9 +199,8 @@ class MetadataLog:
 
     def _sync(self) -> None:
         """Make the log, its files and their directory entries durable."""
-        with suppress(
-            DiskFull
-        ):  # only of the leader epoch file, which can be rebuilt from the records
+        # DiskFull is only raised for the leader epoch file, which can be rebuilt from the records
+        with suppress(DiskFull):
             self._log.flush()
         for directory in (self.directory, self.directory.parent):
             self._files.sync_directory(directory)

@@ -155,9 +155,8 @@ class QuorumState:
         )
         self.out: list[RaftAction] = []
         self.state: EpochState = UnattachedState(0)
-        self.in_memory_voters = (
-            VoterSet()
-        )  # static voters, with the endpoints and versions they reported
+        # Static voters, with the endpoints and versions that they reported
+        self.in_memory_voters = VoterSet()
 
     # State
 

@@ -99,10 +99,8 @@ class AuxiliaryState:
         partition = TopicIdPartition(
             partition_log.topic_id, partition_log.topic, partition_log.partition
         )
-        with (
-            trio.move_on_after(READING_S),
-            suppress(RemoteResourceNotFound),
-        ):  # the broker no longer has a replica
+        # RemoteResourceNotFound: the broker no longer has a replica
+        with trio.move_on_after(READING_S), suppress(RemoteResourceNotFound):
             await self._metadata.wait_ready(partition)
         if not self._metadata.is_ready(partition):
             raise RemoteNotReady(f"the remote log metadata of {name} is still being read")

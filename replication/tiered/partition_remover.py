@@ -264,9 +264,8 @@ class RemotePartitionRemover:
         while self._manager.is_in_inventory(partition):
             try:
                 await self._manager.wait_ready(partition)
-                async with (
-                    self._partitions
-                ):  # a waiting task does not count against the limit, because it may wait forever
+                # A waiting task does not count against the limit, because it may wait forever
+                async with self._partitions:
                     await self._step(partition)
                 pauses = self._pauses()
             except (

@@ -26,7 +26,6 @@ from odradek.protocol.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
-    TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
 from odradek.protocol.records.compression import NONE, decompress
@@ -138,10 +137,6 @@ class BatchPage:
         return self.flagged(TRANSACTIONAL_MASK)
 
     @cached_property
-    def has_append_time(self) -> Flags:
-        return self.flagged(TIMESTAMP_TYPE_MASK)
-
-    @cached_property
     def has_horizon(self) -> Flags:
         return self.flagged(DELETE_HORIZON_MASK)
 
@@ -248,9 +243,8 @@ def find_records(data: Bytes, data_too: bytes, bodies: list[tuple[int, int]], co
 
 def _find_across(data: Bytes, bodies: Ints, counts: Ints) -> Ints:
     """Find the first record of every batch, then the second of all that have one, and so on."""
-    order = np.argsort(
-        -counts, kind="stable"
-    )  # Batches with the most records first: the unfinished ones are a prefix.
+    # Batches with the most records first: the unfinished ones are a prefix.
+    order = np.argsort(-counts, kind="stable")
     at, ends, counts_left = bodies[order, 0], bodies[order, 1], counts[order]
     first = (np.cumsum(counts) - counts)[order]
     starts = np.empty(int(counts.sum()), np.int64)

@@ -97,6 +97,5 @@ class PlacementEstimate(Generic[D]):
 
     def released(self, directory: D) -> None:
         """Uncount a replica whose creation failed."""
-        self._made[directory] = max(
-            0, self._made[directory] - 1
-        )  # a measurement may have reset the count
+        # A measurement may have reset the count
+        self._made[directory] = max(0, self._made[directory] - 1)

@@ -179,9 +179,8 @@ class LogLoader:
         if segments:
             if not self._log.is_tiered:
                 log_start_offset = max(log_start_offset, segments[0].base_offset)
-            elif (
-                not epochs.entries
-            ):  # needed to read the remote tier: rebuild them from all local batches
+            elif not epochs.entries:
+                # Needed to read the remote tier: rebuild them from all local batches
                 clean, recovery_point = False, 0
             end = self._clean_end(segments[-1]) if clean else None
             if end is None:

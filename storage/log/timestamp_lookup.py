@@ -60,9 +60,8 @@ def first_at_or_after(batch: Batch, timestamp: int, start_offset: int) -> Timest
 
 def find_max_timestamp(segments: Sequence[Segment]) -> TimestampAndOffset | None:
     """First record with the largest timestamp; None if no record has a timestamp."""
-    latest = max(
-        segments, key=lambda segment: segment.max_timestamp
-    )  # the first one with that timestamp
+    # max() returns the first segment with that timestamp
+    latest = max(segments, key=lambda segment: segment.max_timestamp)
     timestamp = latest.max_timestamp
     if timestamp == NO_TIMESTAMP:
         return None

@@ -132,9 +132,8 @@ class LogRemoval:
         gone: list[tuple[DirectoryLogs, LogRename]] = []
         with registry.claim(*taken):
             await self._cancel_moves(*taken)
-            taken = [
-                name for name in taken if name in registry.logs
-            ]  # its directory may have failed meanwhile
+            # The directory of a log may have failed meanwhile
+            taken = [name for name in taken if name in registry.logs]
             leaving = self._forget(taken, keep=keep)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:

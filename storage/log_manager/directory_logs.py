@@ -151,9 +151,8 @@ class DirectoryLogs:
         offsets |= {
             name: offset for name, log in there.items() if (offset := value(log)) is not None
         }
-        if (
-            self.directory.failed
-        ):  # asked once the logs are known: it is failed before they are dropped
+        # Checked after the logs were listed: a directory is marked as failed before its logs are removed
+        if self.directory.failed:
             raise OSError(
                 errno.EIO, "the log directory is offline", str(self.directory.path / kind.value)
             )

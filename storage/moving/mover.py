@@ -94,16 +94,14 @@ class Mover:
         self._services = services
         self._log_cleaner = log_cleaner
         self._entropy = services.entropy
-        self._settings = settings
+        self.settings = settings
         self._throttle = Throttle(services.clock, lambda: settings().bytes_per_second)
         self._moves: dict[TopicPartition, Move] = {}
         self._changed = trio.Event()
-        self.threads_max: int | None = None
-        """Limit that replaces the setting; used by tests of queued moves."""
 
     @property
     def threads(self) -> int:
-        wanted = self._settings().threads if self.threads_max is None else self.threads_max
+        wanted = self.settings().threads
         return len(self._services.directories.all) if wanted is None else wanted
 
     # Requests
@@ -302,12 +300,12 @@ class Mover:
         )
         self.statistics.copied_bytes += copied
         await self._throttle.pay(copied)
-        if remaining <= min(CLOSE_BYTES, self._settings().bytes_per_second // SLICES_PER_SECOND):
+        if remaining <= min(CLOSE_BYTES, self.settings().bytes_per_second // SLICES_PER_SECOND):
             return MoveEvent.CAUGHT_UP
         return MoveEvent.BEHIND
 
     def _slice_bytes(self) -> int:
-        rate = self._settings().bytes_per_second
+        rate = self.settings().bytes_per_second
         if rate >= UNLIMITED:
             return SLICE_BYTES
         return max(SLICE_BYTES_MIN, min(SLICE_BYTES, rate // SLICES_PER_SECOND))

@@ -147,9 +147,8 @@ class SegmentCopy(SegmentHandles):
                     raise ValueError(f"{file.path} ends at position {position}, expected {end}")
                 position += copied
         except OSError:
-            for piece in range(
-                start, end, _CHUNK_BYTES
-            ):  # if reading fails too, it is an error of the source
+            # If reading fails too, it is an error of the source
+            for piece in range(start, end, _CHUNK_BYTES):
                 _read(file, piece, min(_CHUNK_BYTES, end - piece))
             raise
 

@@ -20,7 +20,6 @@ from odradek.storage.tiered.errors import CorruptChunk
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId
 
 DATA_KEY_BYTES = 32
-ALGORITHM = "AES-256-GCM"
 
 _NONCE_SPACES: Mapping[str, int] = {
     ".log": 0,

@@ -97,9 +97,8 @@ class RemoteTimestampLookup:
         local = await self._offload.run(
             partition_log.max_timestamp, lane=str(partition_log.directory.parent)
         )
-        newest_ms = (
-            0 if local is None else local.timestamp
-        )  # of equal timestamps the remote one is first
+        # Of records with equal timestamps, the remote one is first
+        newest_ms = 0 if local is None else local.timestamp
         latest: list[tuple[int, int, int, RemoteLogSegmentMetadata]] = []
         count = 0  # two copies may have the same start offset
         async for segment in self._only_remote(partition_log, newest_ms):

@@ -142,9 +142,8 @@ class SegmentTable:
         if self._blocks and len(self._blocks[number]) <= BLOCK_BYTES - size:
             return number
         if self._blocks:
-            self._blocks[number] = bytearray(
-                self._blocks[number]
-            )  # full: release its spare capacity
+            # The block is full: release its spare capacity
+            self._blocks[number] = bytearray(self._blocks[number])
         if self._unused:
             self._current = self._unused.pop()
         else:

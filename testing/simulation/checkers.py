@@ -118,9 +118,8 @@ class Checkers:
             name=host(node.number),
             disk=node.disk,
             directory=METADATA_LOG,
-            start=first_offset(
-                node.disk, METADATA_LOG
-            ),  # records that a snapshot contains are deleted
+            # Records that a snapshot contains are deleted
+            start=first_offset(node.disk, METADATA_LOG),
             high_watermark=high_watermark,
             end=high_watermark,
             epoch=-1,

@@ -98,9 +98,8 @@ class CommittedRecords:
         self, prefix: _CommittedPrefix, replica: ReplicaSnapshot, start: int, until: int
     ) -> str | None:
         at = start
-        if (
-            start > prefix.high
-        ):  # no replica was seen with the offsets in between, and none needs to have them
+        # No replica was seen with the offsets in between, and none needs to have them
+        if start > prefix.high:
             prefix.low = start
         for stretch in _batch_fingerprints(replica.disk, replica.directory, start, until):
             at = stretch.next

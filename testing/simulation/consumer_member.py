@@ -133,9 +133,8 @@ class ConsumerMember:
         kept = {where: at for where, at in self.positions.items() if where in self._target}
         revoked = {where: at for where, at in self.positions.items() if where not in self._target}
         if revoked:
-            with suppress(
-                KafkaError, ClientError
-            ):  # without the commit, records are read twice but not lost
+            # Without the commit, records are read twice but not lost
+            with suppress(KafkaError, ClientError):
                 await self.commit(revoked)
             self._due = 0.0
         new = sorted(self._target - kept.keys())

@@ -91,9 +91,8 @@ class TierChecks:
         end."""
         if not await self._until(self._describe_not_copied, "not copied"):
             return
-        for node in (
-            self._cluster
-        ):  # lets the copies that other leaders left become old enough for deletion
+        # Copies that other leaders left become old enough for deletion
+        for node in self._cluster:
             node.clock.skew_ms += DANGLING_MS + 1
         if not await self._until(self._describe_unfinished, "not finished"):
             return

@@ -104,9 +104,8 @@ class TransactionalWorkload:
             await self._fill(transaction)
         except (KafkaError, ClientError) as error:
             self._refused(error)
-            transaction.outcome = (
-                TransactionOutcome.ABORTED
-            )  # the client has not requested a commit
+            # The client has not requested a commit
+            transaction.outcome = TransactionOutcome.ABORTED
             return await self._done(lambda: client.end(commit=False))
         if chance.random() < 0.1:  # the client ends here; its successor aborts
             transaction.outcome = TransactionOutcome.ABORTED

@@ -147,9 +147,8 @@ def test_balance_executes_moves(
     assert "nothing to do" in odradek("log-dirs", "balance", "--execute").stdout.decode()
     configs = odradek("configs", "describe", "broker", "1", "--json").json
     assert MOVE_RATE not in {row["name"] for row in configs}  # the throttle was removed
-    odradek(
-        "configs", "alter", "broker", "1", "--set", f"{MOVE_RATE}=70000000"
-    )  # as if interrupted
+    # As if an execution had been interrupted
+    odradek("configs", "alter", "broker", "1", "--set", f"{MOVE_RATE}=70000000")
     assert (
         "limits moves between log directories to 70000000 bytes/s"
         in odradek("log-dirs", "balance", "--execute").stderr

@@ -165,11 +165,8 @@ def test_describe_filters_directories_by_broker(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str
 ) -> None:
     """J-17: filter by directory, which the request does not support."""
-    for partition in (
-        "0",
-        "1",
-        "2",
-    ):  # on an Apache Kafka, a replica is there once it is written to
+    # On an Apache Kafka, a replica is there once it is written to
+    for partition in ("0", "1", "2"):
         odradek("produce", "-t", topic, "-p", partition, stdin=b"x")
     first, second = map(str, cli_broker.log_dirs)
     rows = odradek("log-dirs", "list", "--dir", second, "--json").json

@@ -131,10 +131,8 @@ def mixed_brokers(
         mixed = MixedBrokers(odradek, kafka, start_kafka_node)
         wait_for_both(mixed)
         yield mixed
-        leaving = [
-            mixed.odradek,
-            mixed.kafka,
-        ]  # the controller is stopped last, because the other broker needs it for its controlled shutdown
+        # The controller is stopped last, because the other broker needs it for its controlled shutdown
+        leaving = [mixed.odradek, mixed.kafka]
         for each in reversed(leaving) if controller == ODRADEK else leaving:
             each.stop()
     except BaseException:

@@ -129,9 +129,8 @@ def test_group_shares_partitions_and_commits(bootstrap: str, name: str) -> None:
 
 def test_offsets_for_times(bootstrap: str, name: str) -> None:
     async def main() -> None:
-        await create(
-            bootstrap, name, 1, **{"retention.ms": "-1"}
-        )  # the records have timestamps of 1970
+        # The records have timestamps of 1970
+        await create(bootstrap, name, 1, **{"retention.ms": "-1"})
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
         await producer.start()
         try:

@@ -213,10 +213,8 @@ def test_consumer_offsets(left: Left) -> None:
     }
     assert commits[GROUP, TOPIC, 0]["offset"] == RECORDS
     groups = [value["data"] for key, value in documents if key["type"] == "2"]
-    assert (groups[-1]["protocolType"], groups[-1]["members"]) == (
-        "consumer",
-        [],
-    )  # the member has left
+    # The member has left
+    assert (groups[-1]["protocolType"], groups[-1]["members"]) == ("consumer", [])
     members = [member for group in groups for member in group["members"]]
     assert members
     assert all(member["memberId"] for member in members)

@@ -105,9 +105,8 @@ def test_group_is_upgraded_and_downgraded(bootstrap: str, name: str) -> None:
 
 
 def test_list_offsets_with_each_kind_of_timestamp(bootstrap: str, name: str) -> None:
-    create_topic(
-        bootstrap, name, config={"retention.ms": "-1"}
-    )  # the records have timestamps of 1970
+    # The records have timestamps of 1970
+    create_topic(bootstrap, name, config={"retention.ms": "-1"})
     produce_with_timestamps(bootstrap, name, [1000, 2000, 4000, 3000])
     assert java("offsets", bootstrap, name) == {
         "earliest": [0, -1],

@@ -50,9 +50,8 @@ def test_produce_and_consume_with_each_codec(bootstrap: str, name: str, codec: s
 
 
 def test_headers_nulls_and_timestamps_are_preserved(bootstrap: str, name: str) -> None:
-    create_topic(
-        bootstrap, name, config={"retention.ms": "-1"}
-    )  # the record has a timestamp of 1970
+    # The record has a timestamp of 1970
+    create_topic(bootstrap, name, config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": bootstrap})
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
     producer.produce(name, None, b"tombstone", timestamp=1_234_567, headers=headers)

@@ -107,9 +107,8 @@ def test_paused_follower_leaves_isr(mixed: MixedBrokers) -> None:
     os.kill(mixed.kafka.process.pid, signal.SIGSTOP)
     try:
         values = numbered(10)
-        assert produce_to_odradek(mixed, "lags", values) == [None] * len(
-            values
-        )  # after the follower has left the ISR
+        # The follower has left the ISR by then
+        assert produce_to_odradek(mixed, "lags", values) == [None] * len(values)
         wait_in_sync(mixed, "lags", ODRADEK)
     finally:
         os.kill(mixed.kafka.process.pid, signal.SIGCONT)

@@ -28,6 +28,5 @@ def recreate_topic(broker: Broker, topic: str, partitions: int) -> tuple[str, st
 def topic_id(admin: AdminClient, topic: str) -> str:
     (described,) = admin.describe_topics(TopicCollection([topic])).values()
     text = str(described.result(30).topic_id)
-    return text.replace("+", "-").replace(
-        "/", "_"
-    )  # librdkafka's base64 alphabet differs from Kafka's
+    # Librdkafka's base64 alphabet differs from Kafka's
+    return text.replace("+", "-").replace("/", "_")

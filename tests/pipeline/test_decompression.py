@@ -18,9 +18,8 @@ from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
 
 CODECS = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
 MUCH = b"the same words again and again " * (3 * BLOCK_BYTES // 31)
-NOISE = random.Random(1).randbytes(
-    2 * BLOCK_BYTES + 5
-)  # stored uncompressed, because it is not compressible
+# Stored uncompressed, because it is not compressible
+NOISE = random.Random(1).randbytes(2 * BLOCK_BYTES + 5)
 TEXTS = st.one_of(st.binary(max_size=300), st.sampled_from((b"", MUCH, NOISE, MUCH + NOISE)))
 
 

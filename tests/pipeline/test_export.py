@@ -84,9 +84,8 @@ def test_concurrent_run_with_the_same_checkpoint_is_refused(
     def again(batch: object) -> None:
         with pytest.raises(JobRunning, match=r"another run of the export .* \(process") as message:
             export(spark, given)
-        assert not isinstance(
-            message.value, BadOption
-        )  # its arguments are valid, so the exit code is 1
+        # Its arguments are valid, so the exit code is 1
+        assert not isinstance(message.value, BadOption)
         broker_error.append(message)
 
     assert [batch.records for batch in export(spark, given, again)] == [20]

@@ -94,9 +94,8 @@ class History:
                             await look(self)
                     await self._heal()
                     await look(self)
-                    await trio.sleep(
-                        3.0
-                    )  # open transactions are aborted, closed segments are tiered
+                    # Open transactions are aborted, closed segments are tiered
+                    await trio.sleep(3.0)
                     await final_check(self)
 
         self.virtual_world.run(main)

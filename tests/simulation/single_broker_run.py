@@ -151,7 +151,6 @@ async def _create_topic(cluster: Cluster) -> None:
     try:
         await create_topics(cluster, [NewTopic(TOPIC, PARTITIONS, 1)])
     except KafkaError as error:
-        if (
-            error.code is not ErrorCode.topic_already_exists
-        ):  # created by an earlier attempt, whose response was lost
+        # Created by an earlier attempt, whose response was lost
+        if error.code is not ErrorCode.topic_already_exists:
             raise

@@ -111,9 +111,8 @@ def test_restarted_node_leads_no_partition_before_its_registration() -> None:
             network = world.node(CLIENTS).network
             bootstrap = cluster.bootstrap
             async with open_cluster(network, bootstrap, timeout_s=1.0) as client:
-                await create_topics(
-                    client, [new]
-                )  # the session of the killed process has not expired
+                # The session of the killed process has not expired
+                await create_topics(client, [new])
             while not (broker := node.broker) or "t" not in broker.metadata.image.topics_by_name:
                 await trio.sleep(0.01)
             assert broker.metadata.image.topics_by_name["t"].partitions[0].leader == node.number

@@ -13,6 +13,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals
+from odradek.storage.moving.mover import Mover
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_files import VirtualFiles
 from tests.support.log_managers import ONE, SMALL, A, B, LogManagerWorld, append, contents
@@ -30,6 +31,18 @@ QUIET = LogManagerIntervals(
     probe_ms=10**12,
 )
 """LogManagerIntervals without background tasks, so that only the move accesses the disk."""
+
+
+def hold_moves(mover: Mover) -> Callable[[], None]:
+    """Queue moves without starting them; the returned function starts them."""
+    settings = mover.settings
+    mover.settings = lambda: replace(settings(), threads=0)
+
+    def release() -> None:
+        mover.settings = settings
+        mover.settings_changed()
+
+    return release
 
 
 class CountingPower(Power):

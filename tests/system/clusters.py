@@ -121,9 +121,8 @@ def committed_values(cluster: Cluster, broker: int, name: str) -> set[bytes]:
     [log] = [log for each, log in _logs(cluster, name) if each == broker]
     found: set[bytes] = set()
     under_way: dict[int, set[bytes]] = {}
-    for batch in batches(
-        memoryview(log), allow_partial=True
-    ):  # the broker may have been killed during a write
+    # The broker may have been killed during a write
+    for batch in batches(memoryview(log), allow_partial=True):
         if batch.is_control:
             values = under_way.pop(batch.producer_id, set())
             if read_end_marker(batch)[0]:

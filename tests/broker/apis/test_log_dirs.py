@@ -18,6 +18,7 @@ from odradek.seams.files import Path as SeamPath
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
+from tests.support.replica_moves import hold_moves
 
 BATCH_RECORDS = 3
 
@@ -232,7 +233,7 @@ async def test_j01_j18_replica_is_moved(client_of: Any, tmp_path: Path, version:
         partition = await node.partitions.get("t", None, 0)
         source = node.logs.directory_of(partition.log)
         (destination,) = {each.path for each in node.services.directories.all} - {source.path}
-        node.logs.mover.threads_max = 0
+        release = hold_moves(node.logs.mover)
         assert await alter(client, (str(destination), "t", 0), version=version) == ["none"]
         (copy,) = (await described(client))[str(destination)].topics[0].partitions
         assert copy.is_future_key
@@ -240,8 +241,7 @@ async def test_j01_j18_replica_is_moved(client_of: Any, tmp_path: Path, version:
         assert copy.partition_size == 0
         (current,) = (await described(client))[str(source.path)].topics[0].partitions
         assert (current.is_future_key, current.partition_size) == (False, 20 * size)
-        node.logs.mover.threads_max = None
-        node.logs.mover.settings_changed()
+        release()
         await all_moved(node)
         assert (await described(client))[str(source.path)].topics == ()
         (moved,) = (await described(client))[str(destination)].topics[0].partitions

@@ -313,9 +313,8 @@ def test_batch_checked_in_thread_is_not_rechecked_in_event_loop(
     """It is not checked there if the header has its size, and once if its size is known only after decompression."""
     name = f"{topic}-compacted"
     broker.create_topic(name, 1, {"cleanup.policy": "compact"})
-    assert (
-        produce_batch(broker, name, batch()).error_code == ErrorCode.none
-    )  # the partition is open now
+    # The partition is open now
+    assert produce_batch(broker, name, batch()).error_code == ErrorCode.none
     value = bytes(32 << 20) if records == 1 else b""
     much = build_batch(
         [Record(offset, 1_700_000_000_000, b"k", value, ()) for offset in range(records)],

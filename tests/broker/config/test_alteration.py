@@ -105,9 +105,8 @@ def test_validation_of_one_group_config_parses_no_others(
 ) -> None:
     """One request may change ten thousand resources, and the controller sends no quorum responses during a
     decision."""
-    validate_resource_configs(
-        CONFIG, kind, "r", configs, {}
-    )  # the values that they share are parsed here
+    # The values that they share are parsed here
+    validate_resource_configs(CONFIG, kind, "r", configs, {})
     read: list[str] = []
     parse = ConfigKey.parse
 

@@ -323,9 +323,8 @@ async def test_role_change_during_read_is_returned() -> None:
         fetches = Fetches(broker)
         partition = await fetches.partition()
         await fetches.node.partitions.get("t", None, 1)
-        indexes = [0] * (PARTITIONS_PER_STEP - 1) + [1] * (
-            PARTITIONS_PER_STEP + 1
-        )  # three passes of the event loop
+        # This takes three passes of the event loop
+        indexes = [0] * (PARTITIONS_PER_STEP - 1) + [1] * (PARTITIONS_PER_STEP + 1)
         with trio.fail_after(TIMEOUT_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fetches.fetch, 1, indexes)

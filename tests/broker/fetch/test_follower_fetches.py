@@ -29,10 +29,8 @@ async def test_follower_reads_to_log_end_consumer_to_high_watermark() -> None:
         found = await on.follow(0)
         assert (records_size(found), found.high_watermark) == (2 * SIZE, 0)
         found = await on.follow(1)
-        assert (records_size(found), found.high_watermark) == (
-            SIZE,
-            1,
-        )  # its fetch offset shows that it has the first record
+        # Its fetch offset shows that it has the first record
+        assert (records_size(found), found.high_watermark) == (SIZE, 1)
         assert records_size(await on.ask(0)) == SIZE
 
 
@@ -151,9 +149,8 @@ async def test_out_of_sync_follower_of_throttled_topic_gets_no_records() -> None
                 set_config(TOPIC, "t", "leader.replication.throttled.replicas", f"0:{on.me}"),
             ]
         )
-        assert (
-            records_size(await on.follow(0)) == 2 * SIZE
-        )  # a burst, after which the fetch is throttled
+        # The burst is allowed; later fetches are throttled
+        assert records_size(await on.follow(0)) == 2 * SIZE
         found = await on.follow(0)
         assert (records_size(found), found.error_code, found.high_watermark) == (0, 0, 2)
         partition.update(replace(image, isr=(on.me, OTHER), partition_epoch=7))

@@ -154,21 +154,11 @@ def test_keys_of_topic_exclude_other_topic_ids() -> None:
         (None, 0, None, 10 * HOUR_MS, False),  # offsets do not expire during a rebalance
         (OffsetExpirationRule(None), 0, None, HOUR_MS - 1, False),
         (OffsetExpirationRule(None), 0, None, HOUR_MS, True),
-        (
-            OffsetExpirationRule(since_ms=HOUR_MS),
-            0,
-            None,
-            2 * HOUR_MS - 1,
-            False,
-        ),  # empty since then
+        # The group is empty since then
+        (OffsetExpirationRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS - 1, False),
         (OffsetExpirationRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS, True),
-        (
-            OffsetExpirationRule(since_ms=HOUR_MS),
-            0,
-            100,
-            100,
-            True,
-        ),  # OffsetCommit v2-4 with a retention time
+        # OffsetCommit v2-4 with a retention time
+        (OffsetExpirationRule(since_ms=HOUR_MS), 0, 100, 100, True),
         (OffsetExpirationRule(None), 0, 20 * HOUR_MS, 19 * HOUR_MS, False),
     ],
 )

@@ -191,10 +191,8 @@ async def test_marker_during_verification_invalidates_it(
     ("fields", "error"),
     [
         ({"generation": 1}, ErrorCode.none),
-        (
-            {"generation": -1, "member_id": ""},
-            ErrorCode.none,
-        ),  # requests up to v2 have no generation
+        # Requests up to v2 have no generation
+        ({"generation": -1, "member_id": ""}, ErrorCode.none),
         ({"generation": 2}, ErrorCode.illegal_generation),
         ({"generation": 1, "member_id": "who"}, ErrorCode.unknown_member_id),
         ({"generation": 1, "instance_id": "who"}, ErrorCode.unknown_member_id),

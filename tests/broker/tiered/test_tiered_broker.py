@@ -204,9 +204,8 @@ async def test_hostile_metadata_records_do_not_end_the_node(
 ) -> None:
     """Any client may write to the metadata topic while there are no ACLs. These segments belong to no topic, so the
     leader of the metadata partition deletes them."""
-    monkeypatch.setattr(
-        partition_remover, "SKEW_MS", -(2**62)
-    )  # the topics count as deleted at once
+    # The topics count as deleted at once
+    monkeypatch.setattr(partition_remover, "SKEW_MS", -(2**62))
     started = [
         segment(number, 0, 9, partition=replace(FOO_0, topic=topic))
         for number, topic in enumerate(["../x", "a\0b", "unknown"], 1)

@@ -67,9 +67,8 @@ class Data:
 
     committed: int = 0
     has: dict[int, int] = field(default_factory=dict)
-    caught_up: dict[int, int] = field(
-        default_factory=dict
-    )  # broker epochs of fetches that the leader received
+    # Broker epochs of fetches that the leader received
+    caught_up: dict[int, int] = field(default_factory=dict)
     leader_epoch: int = 0  # of that leader
 
 

@@ -244,9 +244,8 @@ def test_partly_committed_shutdown_continues_with_next_heartbeat(
 ) -> None:
     before = controller.image
     controller.heartbeat(1, want_shut_down=True)
-    controller.image = committed(
-        before, controller.records[:1]
-    )  # the remaining changes exceed the batch
+    # The remaining changes exceed the batch
+    controller.image = committed(before, controller.records[:1])
     assert partition(controller.image, "t").leader == 1
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
     assert partition(controller.image, "t").leader == 2

@@ -47,9 +47,8 @@ def test_partitions_of_one_broker_share_a_session() -> None:
         first.append()
         await stand.until(lambda: logs[0].end_offset == 2)
         await stand.clock.run_for(0.1)
-        assert requested(broker)[named:] == [
-            1
-        ]  # it continues there; the other partition is unchanged
+        # The fetch continues there; the other partition is unchanged
+        assert requested(broker)[named:] == [1]
         assert {each.session_id for each in broker.requests[1:]} != {0}
         assert broker.connections == 1
         assert {each.replica_id for each in broker.requests} == {FOLLOWER}
@@ -198,9 +197,8 @@ def test_broker_with_new_address_is_reconnected() -> None:
     async def test() -> None:
         log = await stand.follow(A, 1, 0)
         await stand.clock.run_for(0.1)
-        stand.world.wires.partition(
-            "follower", broker.node.name
-        )  # the old connection does not respond
+        # The old connection does not respond
+        stand.world.wires.partition("follower", broker.node.name)
         led.append()
         await stand.clock.run_for(1)
         elsewhere = LeadingBroker(stand.world, 1)

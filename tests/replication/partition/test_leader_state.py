@@ -81,9 +81,8 @@ def test_high_watermark_is_minimum_of_isr() -> None:
     assert stand.fetch(2, 4) == []
     assert stand.fetch(3, 3) == [AdvanceHighWatermark(3)]
     assert stand.fetch(3, 4) == [AdvanceHighWatermark(4)]
-    assert (
-        stand.fetch(3, 2) == []
-    )  # it restarted with fewer records; the high watermark does not decrease
+    # It restarted with fewer records; the high watermark does not decrease
+    assert stand.fetch(3, 2) == []
 
 
 def test_high_watermark_under_min_isr_does_not_advance() -> None:
@@ -168,9 +167,8 @@ def test_fetch_with_old_broker_epoch_is_rejected() -> None:
         stand.fetch(3, 4)
     assert stand.leader.followers[3].end_offset == -1
     assert _last_request(stand.fetch(3, 4, epoch=2)) is not None
-    assert (
-        _last_request(Stand((1, 2)).fetch(3, 4, epoch=-1)) is not None
-    )  # no broker epoch (before KIP-903)
+    # No broker epoch (before KIP-903)
+    assert _last_request(Stand((1, 2)).fetch(3, 4, epoch=-1)) is not None
 
 
 def test_fetch_with_newer_broker_epoch_waits_for_image() -> None:

@@ -133,9 +133,8 @@ async def test_many_records_are_appended_as_one_batch() -> None:
     metadata = await started(node)
     seen: list[int] = []
     metadata.subscribe(lambda delta: seen.append(len(delta.records)))
-    count = (
-        MAX_RECORDS + 1
-    )  # larger than an operation of a client, such as the registration of a broker
+    # Larger than an operation of a client, such as the registration of a broker
+    count = MAX_RECORDS + 1
     await metadata.commit([new_topic(number) for number in range(count)])
     assert seen == [count]
     assert [len(batch) for batch in log_of(node.files)[-1:]] == [count]

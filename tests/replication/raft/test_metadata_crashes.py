@@ -129,9 +129,8 @@ def test_records_of_killed_process_are_flushed_before_they_are_reported(seed: in
     killed = opened(node)
     for number in range(9):
         killed.append([encode_metadata_record(set_config(f"{number}"), 0)], epoch=3)
-    node.files.cut_power_at(
-        node.files.syncs + 2
-    )  # the file of the vote is renamed, but the directory is not synced
+    # The file of the vote is renamed, but the directory is not synced
+    node.files.cut_power_at(node.files.syncs + 2)
     with pytest.raises(NodeCrashed):
         killed.quorum_state.write(ElectionState(epoch=4, voted_id=2))
     restarted = opened(VirtualWorld(1).node("restarted", node.disk))

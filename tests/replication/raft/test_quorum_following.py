@@ -262,7 +262,6 @@ def test_fetch_snapshot_position_validation(
     request = FetchSnapshotRequest(replica=key(2), epoch=1, snapshot_id=wanted, position=position)
     response = reply(one.handle_request(request, 1003))
     assert isinstance(response, FetchSnapshotResponse)
-    size = (
-        2 if error is ErrorCode.none else 0
-    )  # bytes; a snapshot of this log has one byte per record
+    # In bytes; a snapshot of this log has one byte per record
+    size = 2 if error is ErrorCode.none else 0
     assert (response.error, response.size) == (error, size)

@@ -223,9 +223,8 @@ def test_voter_change_requires_leader_and_committed_voters(change: RaftRequest) 
     (appends, *_) = one_by_one.receives(RemoveVoterRequest(voter=key(3)))
     assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
     one_by_one.append_voters(appends)
-    one_by_one.machine.tick(
-        3000
-    )  # the request has timed out, and the change is still not committed
+    # The request has timed out, and the change is still not committed
+    one_by_one.machine.tick(3000)
     assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
 
     follower = Led(2, 3)

@@ -405,10 +405,8 @@ def test_second_of_two_concurrent_publishers_gets_an_error() -> None:
             nursery.start_soon(publish, 2, SegmentState.DELETE_SEGMENT_STARTED)
         (left,) = world.manager(2).segments(A)
         assert left.state is SegmentState.DELETE_SEGMENT_STARTED
-        assert refused in (
-            [],
-            [1],
-        )  # deletion may follow a finished copy, but not the reverse
+        # Deletion may follow a finished copy, but not the reverse
+        assert refused in ([], [1])
 
     for seed in range(4):
         run(main, 3, seed=seed)

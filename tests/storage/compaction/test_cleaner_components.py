@@ -70,10 +70,8 @@ def test_log_without_checkpoint_is_dirty_up_to_active_segment() -> None:
         ({"cleaned_to": 25}, (25, 40, 300, 200)),  # the offset map was full within a segment
         ({"cleaned_to": 40}, (40, 40, 400, 0)),
         ({"start": 10, "cleaned_to": 5}, (10, 40, 100, 300)),  # DeleteRecords
-        (
-            {"cleaned_to": 46},
-            (0, 40, 0, 400),
-        ),  # the log was truncated: no part is known to be clean
+        # The log was truncated: no part is known to be clean
+        ({"cleaned_to": 46}, (0, 40, 0, 400)),
         ({"last_stable": 35}, (0, 30, 0, 300)),
         ({"last_stable": 30}, (0, 30, 0, 300)),
         ({"last_stable": 5}, (0, 0, 0, 0)),

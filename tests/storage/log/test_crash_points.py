@@ -304,9 +304,8 @@ def check(story: Story, world: LogWorld) -> None:
     for record in found:
         epoch = log.epochs.epoch_for(record.offset)
         assert epoch == (record.timestamp - NOW_MS) // 7
-    if (
-        log.is_tiered and start > log.log_start_offset
-    ):  # the epochs of locally deleted records are known
+    # The epochs of locally deleted records are known
+    if log.is_tiered and start > log.log_start_offset:
         for offset in range(log.log_start_offset, start):
             assert log.epochs.epoch_for(offset) == (story.written[offset] - NOW_MS) // 7
 

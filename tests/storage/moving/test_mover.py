@@ -33,6 +33,7 @@ from odradek.storage.moving.move_states import MoveState
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from tests.support.log_managers import ONE, TWO, A, B, LogManagerWorld, append, contents
+from tests.support.replica_moves import hold_moves
 from tests.support.waiting import wait_until_async
 
 C, M = Path("/c"), Path("/m")
@@ -100,7 +101,7 @@ async def grown(log: PartitionLog, count: int = 5) -> None:
 async def test_j02_cancelled_move_removes_future_replica(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
         before = contents(log)
-        manager.mover.threads_max = 0
+        hold_moves(manager.mover)
         await manager.mover.move(T0, B)
         (status,) = manager.mover.moves()
         assert (status.state, status.copied_bytes) == (MoveState.QUEUED, 0)
@@ -122,7 +123,7 @@ async def test_j02_cancellation_without_file_descriptors_is_retried(
     """Otherwise the next start would continue the cancelled move."""
     world = LogManagerWorld(paths=(M, A, B), clock=clock)
     async with running(world) as (manager, _):
-        manager.mover.threads_max = 0
+        hold_moves(manager.mover)
         await manager.mover.move(T0, B)
         path = f"{B}/t-0.move" if operation == "rename" else str(B)
         fault = world.disk.fail(path, errno.EMFILE, {operation}, times=1)
@@ -148,7 +149,7 @@ async def test_move_cancelled_while_copying_removes_future_replica(world: LogMan
 async def test_move_to_another_directory_replaces_the_current_move(world: LogManagerWorld) -> None:
     world.paths = (A, B, C)
     async with running(world) as (manager, log):
-        manager.mover.threads_max = 0
+        hold_moves(manager.mover)
         await manager.mover.move(T0, B)
         await manager.mover.move(T0, B)  # the same destination: no change
         assert [status.destination for status in manager.mover.moves()] == [B]
@@ -282,11 +283,10 @@ async def test_j11_destination_error_keeps_source_online(
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         before = contents(log)
-        manager.mover.threads_max = 0
+        release = hold_moves(manager.mover)
         await manager.mover.move(T0, B)
         world.disk.fail("/b/*", code, {operation})
-        manager.mover.threads_max = None
-        manager.mover.settings_changed()
+        release()
         await moved(manager)
         assert manager.registry.logs_by_directory[B].directory.failed
         assert log.directory == A / "t-0"
@@ -298,11 +298,10 @@ async def test_j11_destination_error_keeps_source_online(
 async def test_source_error_takes_source_offline(world: LogManagerWorld) -> None:
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
-        manager.mover.threads_max = 0
+        release = hold_moves(manager.mover)
         await manager.mover.move(T0, B)
         world.disk.fail("/a/t-0/*.log", errno.EIO, {"read"})
-        manager.mover.threads_max = None
-        manager.mover.settings_changed()
+        release()
         await moved(manager)
         assert manager.mover.statistics.failed == 1
         assert manager.registry.logs_by_directory[A].directory.failed, (
@@ -314,11 +313,10 @@ async def test_source_error_takes_source_offline(world: LogManagerWorld) -> None
 
 async def test_source_without_file_descriptors_is_retried(world: LogManagerWorld) -> None:
     async with running(world) as (manager, log):
-        manager.mover.threads_max = 0
+        release = hold_moves(manager.mover)
         await manager.mover.move(T0, B)
         world.disk.fail("/a/t-0/*.log", errno.EMFILE, {"read"}, times=1)
-        manager.mover.threads_max = None
-        manager.mover.settings_changed()
+        release()
         await moved(manager)
         assert log.directory.parent == B
         assert len(contents(log)) == 60
@@ -327,7 +325,7 @@ async def test_source_without_file_descriptors_is_retried(world: LogManagerWorld
 async def test_last_of_two_concurrent_move_requests_wins(world: LogManagerWorld) -> None:
     world.paths = (A, B, C)
     async with running(world) as (manager, _):
-        manager.mover.threads_max = 0
+        hold_moves(manager.mover)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.mover.move, T0, B)
             nursery.start_soon(manager.mover.move, T0, C)
@@ -372,11 +370,10 @@ async def test_full_destination_is_logged(
     world: LogManagerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(world) as (manager, log):
-        manager.mover.threads_max = 0
+        release = hold_moves(manager.mover)
         await manager.mover.move(T0, B)
         world.disk.fail("/b/t-0.move/*", errno.ENOSPC, {"write"})
-        manager.mover.threads_max = None
-        manager.mover.settings_changed()
+        release()
         await moved(manager)
         assert (
             "failed (the destination is full): the replica stays in its log directory"

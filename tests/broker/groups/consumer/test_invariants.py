@@ -161,9 +161,8 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
         stage = self.stage
         stage.fail_with, stage.holding = None, False
         stage.release()
-        for _ in range(
-            20
-        ):  # longer than a session: members whose JoinGroup response was lost expire
+        # Longer than a session, so that members whose JoinGroup response was lost expire
+        for _ in range(20):
             for name in NAMES:
                 if self.is_member(name):
                     stage.beat(name)

@@ -89,9 +89,8 @@ def without_ids(seen: Any, reader: Reader) -> Any:
         for key in ("topic_partitions", "subscribed_topic_names"):
             if found.get(key):
                 found[key] = sorted(found[key], key=repr)
-        if (
-            found.get("error_code") == 128
-        ):  # INVALID_REGULAR_EXPRESSION has the message of the library
+        # INVALID_REGULAR_EXPRESSION has the message of the library
+        if found.get("error_code") == 128:
             found["error_message"] = str(found["error_message"])[:30]
         return found
     if isinstance(seen, list):
@@ -241,9 +240,8 @@ def test_regular_expressions(both: Callable[[Story], None]) -> None:
     def story(reader: Reader, see: See) -> None:
         see(reader.beat("a", "regex", JOINS))
         see(reader.beat("a", "regex", 2, subscribed_topic_names=[], subscribed_topic_regex="pay.*"))
-        response = reader.beat(
-            "a", "regex", 2, owned={}
-        )  # the expression may or may not be resolved
+        # The expression may or may not be resolved
+        response = reader.beat("a", "regex", 2, owned={})
         with deadline(30, "the expression") as check:
             while not response.assignment:
                 check()
