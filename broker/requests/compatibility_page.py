@@ -27,14 +27,15 @@ minimum (KAFKA-18659). Versions 0 to 2 of Produce are not supported.
 
 ## APIs that are not supported
 
-ApiVersions does not list these APIs; clients report that the broker does not support them.
+ApiVersions does not list the following APIs. Clients report that the broker does not support them:
 
 - SaslHandshake and SaslAuthenticate: listeners are PLAINTEXT.
 - The APIs of share groups (KIP-932) and of streams groups (KIP-1071).
-- Delegation tokens require an authenticated client. As Kafka does on a PLAINTEXT listener, their APIs return
-  DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
-- GetTelemetrySubscriptions and PushTelemetry: Kafka lists them only if a metrics reporter receives client metrics;
+- GetTelemetrySubscriptions and PushTelemetry: Kafka lists them only if a metrics reporter receives client metrics.
   Odradek has no such reporter. Client metrics subscriptions are stored.
+
+The APIs of delegation tokens are listed, because delegation tokens require an authenticated client: as on a PLAINTEXT
+listener of Kafka, they return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
 
 ## Intended differences
 
@@ -46,26 +47,40 @@ ApiVersions does not list these APIs; clients report that the broker does not su
   returns a deleted offset.
 - ListOffsets with timestamp -4 (earliest local offset) is supported from version 7, as in KIP-405; Kafka supports it
   from version 8.
-- If a request contains a string that is not UTF-8, the connection is closed; the client id is an exception. Kafka
+- If a request contains a string that is not UTF-8, the connection is closed. A client id may be invalid UTF-8. Kafka
   decodes the string with replacement characters.
-- The time of a consumer group's last assignment or regular expression resolution may be in the future, if another
-  coordinator's clock was ahead. Odradek then computes the next one at once; Kafka waits. If all members use the
-  classic protocol, the partitions of a member that left are assigned to the others; Kafka 4.3 leaves them unassigned.
+- The time of a consumer group's last assignment, or of its last resolution of regular expressions, may be in the
+  future, because the clock of an earlier coordinator was ahead. Odradek then computes the next assignment or
+  resolution at once. Kafka waits.
+- If all members of a consumer group use the classic protocol, the partitions of a member that left are assigned to
+  the others; Kafka 4.3 leaves them unassigned.
 - CreateAcls with ANY where a specific value is required returns INVALID_REQUEST for that ACL; Kafka returns
   UNKNOWN_SERVER_ERROR for the whole request.
-- Produced records are not decoded: the broker validates the header, CRC and size of a batch. Kafka decodes every
-  batch and rejects invalid records. In Odradek consumers detect invalid records.
+- Produced batches are validated record by record, as in Kafka: invalid records, records without a key in compacted
+  topics, and timestamps out of range are refused with Kafka's errors. A wrong largest timestamp is corrected. Three
+  differences remain:
+    - A batch may decompress to at most 256 MiB (otherwise MESSAGE_TOO_LARGE). Kafka has no limit.
+    - Bytes after the end of a compressed stream are refused. Kafka ignores them.
+    - Wrong offset deltas are corrected in uncompressed batches too. Kafka corrects them in compressed batches only.
+- An error message in a response has at most 4,096 characters. Longer messages are cut.
+- The listen backlog is the limit of the operating system unless `socket.listen.backlog.size` is set. Kafka's default
+  is 50.
+- Invalid records in `__consumer_offsets`, `__transaction_state` and `__remote_log_metadata` are skipped with one log
+  line. In Kafka, such a record can make the partition unavailable.
+- `queued.max.request.bytes` limits the bytes of requests that are being received or handled. At the limit, only
+  connections with an incomplete request of more than 16 KiB wait. In Kafka, the network threads stop reading from
+  every connection.
 - A retry of a committed batch is acknowledged even if fewer than `min.insync.replicas` replicas are in sync. Kafka
   returns NOT_ENOUGH_REPLICAS, and its producer may write the batch again in a new epoch.
 - If a batch of an idempotent producer fails because of too few replicas, a new leader or a disk error, its later
   batches in flight fail with the same error. Kafka returns OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then starts a new
   epoch and writes unacknowledged batches again.
-- If all records of the active segment are below the log start offset, its bytes are deleted by the next retention
-  check. Kafka keeps them until the segment rolls.
+- If all records of the active segment are below the log start offset, the next retention check deletes the segment.
+  Kafka keeps it until it is rolled.
 - The log cleaner stops at the recovery point, verifies the CRC of every batch, and keeps the base timestamp of a
   rewritten batch. Kafka sets the base timestamp to that of the first remaining record.
-- A dynamic `log.flush.interval.ms` below 0 is rejected, as at start. Kafka accepts it, and DescribeConfigs of a topic
-  then fails with UNKNOWN_SERVER_ERROR.
+- A dynamic `log.flush.interval.ms` below 0 is rejected, as it is in the configuration file. Kafka accepts it, and
+  DescribeConfigs of a topic then fails with UNKNOWN_SERVER_ERROR.
 - Configs without effect are accepted, stored and described; [configuration.md](configuration.md) marks them.
 - An unexpected error in a handler closes the connection; Kafka returns UNKNOWN_SERVER_ERROR.
 """
