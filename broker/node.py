@@ -40,8 +40,8 @@ from odradek.broker.lifecycle.errors import (
 )
 from odradek.broker.metrics.registry import Metrics
 from odradek.broker.network.listeners import (
+    BoundListener,
     BoundListeners,
-    Endpoint,
     close_listeners,
     open_listeners,
 )
@@ -84,9 +84,9 @@ class Node:
     services: Services
     server: Server
     """Serves the client listeners."""
-    endpoints: Sequence[Endpoint]
+    endpoints: Sequence[BoundListener]
     """Bound client listeners; empty on a node that is a controller only."""
-    controller_endpoints: Sequence[Endpoint]
+    controller_endpoints: Sequence[BoundListener]
     """Bound controller listeners."""
     metrics_address: Address | None = None
     """Address of the Prometheus endpoint (`odradek.metrics.listener`)."""
@@ -169,12 +169,12 @@ class Node:
         )
         try:
             self.controller_endpoints = [endpoint for endpoint, _ in listeners]
-            transport = new_network_channel(self.seams, config, self.controller_endpoints)
-            self.environment = self._new_environment(directories, transport)
+            network_channel = new_network_channel(self.seams, config, self.controller_endpoints)
+            self.environment = self._new_environment(directories, network_channel)
             self.services = Services(self.environment, self._authorizer)
             await self._start_metadata()
             try:
-                await self._run_with_metadata(listeners, transport, task_status)
+                await self._run_with_metadata(listeners, network_channel, task_status)
             except BaseException as error:
                 if is_cancellation(error):
                     await self._close()
@@ -184,10 +184,10 @@ class Node:
             await close_listeners(listeners)
 
     def _new_environment(
-        self, directories: LogDirectories, transport: KafkaNetworkChannel | None
+        self, directories: LogDirectories, network_channel: KafkaNetworkChannel | None
     ) -> NodeEnvironment:
         metadata = new_metadata(
-            self.seams, self.config, directories, self.controller_endpoints, transport
+            self.seams, self.config, directories, self.controller_endpoints, network_channel
         )
         channel = ControllerChannel(self.seams.network, lambda: metadata, self._handle_locally)
         return NodeEnvironment(self.config, self.seams, directories, metadata, channel, Metrics())
@@ -222,7 +222,7 @@ class Node:
     async def _run_with_metadata(
         self,
         controller_listeners: BoundListeners,
-        transport: KafkaNetworkChannel | None,
+        network_channel: KafkaNetworkChannel | None,
         task_status: trio.TaskStatus[None],
     ) -> None:
         """Run the node's part of the quorum, its controller if it has that role, and its broker in turn."""
@@ -231,8 +231,8 @@ class Node:
         async with trio.open_nursery() as nursery:
             services.controller_channel.start(nursery)
             nursery.start_soon(self._stop_on_failure, metadata.failed)
-            if transport is not None:
-                await nursery.start(transport.run)
+            if network_channel is not None:
+                await nursery.start(network_channel.run)
             await nursery.start(metadata.run)
             if self.config.is_controller:
                 await self._start_controller(controller_listeners, nursery)
@@ -256,8 +256,8 @@ class Node:
 
     async def _start_controller(self, listeners: BoundListeners, nursery: trio.Nursery) -> None:
         services = self.services
-        services.controller_duties = QuorumController(self.metadata, self.seams.clock, self.config)
-        await nursery.start(services.controller_duties.run)
+        services.quorum_controller = QuorumController(self.metadata, self.seams.clock, self.config)
+        await nursery.start(services.quorum_controller.run)
         registration = ControllerRegistration(self.metadata, services.controller_channel)
         await nursery.start(registration.run)
         await nursery.start(Server(services).serve, listeners)

@@ -39,7 +39,7 @@ class Services:
     """Services of one node. Attributes without a value in `__init__` are set during start-up, before the first
     request that needs them is accepted."""
 
-    controller_duties: QuorumController
+    quorum_controller: QuorumController
     """Set on controllers."""
 
     # Set on brokers:

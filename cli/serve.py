@@ -170,8 +170,8 @@ def _run(args: argparse.Namespace) -> int:
         raise WrongUsage("--topic needs a broker: this node is only a controller")
     from odradek.broker.node import Node
 
-    broker = Node(seams, config)
-    trio.run(_serve, broker, topics, args.port_file, args.stop_with_stdin)
+    node = Node(seams, config)
+    trio.run(_serve, node, topics, args.port_file, args.stop_with_stdin)
     return 0
 
 
@@ -240,7 +240,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 async def _serve(
-    broker: Node, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
+    node: Node, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
 ) -> None:
     """Run the node until it stops.
 
@@ -254,7 +254,7 @@ async def _serve(
     wrong: list[str] = []
     reasons: list[str] = []
     try:
-        await _run_until_stopped(broker, topics, port_file, stop_with_stdin)
+        await _run_until_stopped(node, topics, port_file, stop_with_stdin)
     except* Stopped:
         pass  # a requested stop
     except* WrongConfig as group:
@@ -268,7 +268,7 @@ async def _serve(
 
 
 async def _run_until_stopped(
-    broker: Node, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
+    node: Node, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
 ) -> None:
     import trio
 
@@ -277,16 +277,16 @@ async def _run_until_stopped(
 
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*ending_signals()) as signals:
-            nursery.start_soon(_stop_on_signal, signals, broker)
+            nursery.start_soon(_stop_on_signal, signals, node)
             if stop_with_stdin:
-                nursery.start_soon(_stop_at_end_of_stdin, broker)
+                nursery.start_soon(_stop_at_end_of_stdin, node)
             nursery.start_soon(watch, STALL_SECONDS_MAX)
-            await nursery.start(broker.run)
+            await nursery.start(node.run)
             for name, partitions in topics:
-                await broker.ensure_topic(name, partitions)
-            _announce(broker, port_file)
-            nursery.start_soon(_enable_gc_and_warm_up, broker)
-            await broker.stopped.wait()
+                await node.ensure_topic(name, partitions)
+            _announce(node, port_file)
+            nursery.start_soon(_enable_gc_and_warm_up, node)
+            await node.stopped.wait()
             nursery.cancel_scope.cancel()
 
 
@@ -298,51 +298,51 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-async def _enable_gc_and_warm_up(broker: Node) -> None:
+async def _enable_gc_and_warm_up(node: Node) -> None:
     """Enable garbage collection, and import the modules that the first clients need."""
     from odradek.broker.lifecycle.warm_up import warm_up
 
     gc.freeze()  # objects of the start live until the end, so exclude them from collection
     gc.enable()
-    if broker.config.is_broker:
+    if node.config.is_broker:
         await warm_up(
-            broker.seams.clock, is_catching_up=lambda: broker.services.replicas.is_catching_up
+            node.seams.clock, is_catching_up=lambda: node.services.replicas.is_catching_up
         )
         gc.collect()
         gc.freeze()  # the imported modules too
 
 
-async def _stop_on_signal(signals: object, broker: Node) -> None:
+async def _stop_on_signal(signals: object, node: Node) -> None:
     """Stop at the first signal. If the shutdown hangs, for example on a disk, end the process."""
     import trio
 
     from odradek.seams.watchdog import give_up
 
     async for _ in signals:  # type: ignore[attr-defined]
-        broker.stop()
+        node.stop()
         break
     await trio.sleep(CLOSE_SECONDS_MAX)
     give_up(f"the shutdown took more than {CLOSE_SECONDS_MAX:.0f} s")
 
 
-async def _stop_at_end_of_stdin(broker: Node) -> None:
+async def _stop_at_end_of_stdin(node: Node) -> None:
     from odradek.cli.terminal import stdin_chunks
 
     async for _ in stdin_chunks():
         pass  # the content is ignored
-    broker.stop()
+    node.stop()
 
 
-def _announce(broker: Node, port_file: str | None) -> None:
+def _announce(node: Node, port_file: str | None) -> None:
     from odradek.seams import files
 
-    address = (*broker.endpoints, *broker.controller_endpoints)[0].address
+    address = (*node.endpoints, *node.controller_endpoints)[0].address
     if port_file is not None:
-        broker.seams.files.write_new(files.Path(port_file), f"{address}\n".encode())
-    directories = ",".join(str(path) for path in broker.config.log_dirs)
-    metrics = broker.metrics_address
+        node.seams.files.write_new(files.Path(port_file), f"{address}\n".encode())
+    directories = ",".join(str(path) for path in node.config.log_dirs)
+    metrics = node.metrics_address
     metrics_text = "" if metrics is None else f", metrics at http://{metrics}/metrics"
     print(
-        f"odradek: node {broker.node_id} listens on {address}, data in {directories}{metrics_text}",
+        f"odradek: node {node.node_id} listens on {address}, data in {directories}{metrics_text}",
         flush=True,
     )

@@ -56,7 +56,7 @@ async def register_broker(request: Any, ctx: RequestContext) -> Mapping[str, Any
                 ErrorCode.broker_id_not_registered,
                 "Controller does not support registering ZK brokers.",
             )
-        epoch = await ctx.services.controller_duties.register(_registration(request))
+        epoch = await ctx.services.quorum_controller.register(_registration(request))
     except KafkaError as error:
         return {"error_code": error.code, "broker_epoch": NO_NODE}
     return {"error_code": ErrorCode.none, "broker_epoch": epoch}
@@ -74,11 +74,11 @@ def _registration(request: Any) -> BrokerRegistration:
     )
 
 
-async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+async def handle_broker_heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     cordoned = field(request, "cordoned_log_dirs")
     try:
         check_cluster(ctx)
-        response = await ctx.services.controller_duties.heartbeat(
+        response = await ctx.services.quorum_controller.heartbeat(
             BrokerHeartbeat(
                 request.broker_id,
                 request.broker_epoch,
@@ -104,7 +104,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     }
 
 
-async def allocate(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+async def handle_allocate_producer_ids(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """AllocateProducerIds: allocate a block of producer ids for the broker."""
     try:
         check_cluster(ctx)
@@ -123,7 +123,7 @@ async def allocate(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 # Controllers
 
 
-async def register_this_controller(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+async def handle_controller_registration(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     controller = ControllerImage(
         id=request.controller_id,
         incarnation_id=_uuid(request.incarnation_id),
@@ -217,7 +217,7 @@ def _altered(response: AlteredPartition) -> Values:
 # Log directories
 
 
-async def assign(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+async def handle_assign_replicas_to_dirs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """AssignReplicasToDirs: record the log directory of each replica."""
     assignments = {
         (_uuid(topic.topic_id), each.partition_index): _uuid(directory.id_)
@@ -299,9 +299,9 @@ def _features(request: Any) -> dict[str, tuple[int, int]]:
 
 HANDLERS = {
     apis.BROKER_REGISTRATION: register_broker,
-    apis.BROKER_HEARTBEAT: heartbeat,
-    apis.CONTROLLER_REGISTRATION: register_this_controller,
-    apis.ALLOCATE_PRODUCER_IDS: allocate,
+    apis.BROKER_HEARTBEAT: handle_broker_heartbeat,
+    apis.CONTROLLER_REGISTRATION: handle_controller_registration,
+    apis.ALLOCATE_PRODUCER_IDS: handle_allocate_producer_ids,
     apis.ALTER_PARTITION: alter_partition,
-    apis.ASSIGN_REPLICAS_TO_DIRS: assign,
+    apis.ASSIGN_REPLICAS_TO_DIRS: handle_assign_replicas_to_dirs,
 }

@@ -1,6 +1,6 @@
 """Requests between nodes of the metadata quorum, on controller listeners (KIP-595, KIP-630, KIP-853).
 
-A handler decodes the request, calls `MetadataManager.respond` and encodes the response for the listener. Fetch
+A handler decodes the request, calls `MetadataManager.handle_request` and encodes the response for the listener. Fetch
 here is of the metadata log only; topics are fetched on broker listeners. A fetch that waits blocks its
 connection only. Requests of administrators are in `quorum.py`.
 """
@@ -37,7 +37,7 @@ def responded_by_the_quorum(form: RpcCodec, needed: AclOperation) -> Handler:
         try:
             check_cluster(ctx, needed)
             request = read(entity)
-            response = await ctx.services.metadata.respond(request)
+            response = await ctx.services.metadata.handle_request(request)
         except KafkaError as error:
             return refuse(entity, error)
         return write(response, request, ctx.endpoint.name)

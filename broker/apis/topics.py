@@ -216,10 +216,10 @@ async def _delete(
     ids = [topic_id for name, topic_id in requested if topic_id is not None and name is None]
     if not (names or ids):
         return responses
-    is_free = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)
+    may_delete_all = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)
 
     def operation(image: MetadataImage) -> ControllerResult[list[Values]]:
-        denied = [] if is_free else _undeletable(names, ids, image, ctx)
+        denied = [] if may_delete_all else _undeletable(names, ids, image, ctx)
         plan = topic_operations.delete_topics(image, names, ids, charge=charge)
         return ControllerResult(
             plan.records, [*denied, *(_deleted(topic) for topic in plan.result)]

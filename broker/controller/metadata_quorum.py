@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.lifecycle import storage_settings
 from odradek.broker.lifecycle.broker_registration import advertised_endpoints
-from odradek.broker.network.listeners import Endpoint
+from odradek.broker.network.listeners import BoundListener
 from odradek.replication.raft.metadata_manager import MetadataManager, MetadataSettings
 from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.seams import Seams
@@ -24,7 +24,7 @@ from odradek.replication.raft.quorum_state import QuorumSettings
 
 
 def new_network_channel(
-    seams: Seams, config: ServerConfig, listening: Sequence[Endpoint]
+    seams: Seams, config: ServerConfig, listening: Sequence[BoundListener]
 ) -> KafkaNetworkChannel | None:
     """Channel to the other nodes of the quorum; None if there are and can be none."""
     if is_alone(config) and not listening:
@@ -44,7 +44,7 @@ def new_metadata(
     seams: Seams,
     config: ServerConfig,
     directories: LogDirectories,
-    listening: Sequence[Endpoint],
+    listening: Sequence[BoundListener],
     channel: KafkaNetworkChannel | None,
 ) -> MetadataManager:
     """Create the manager, not started. `listening` are this node's controller listeners."""

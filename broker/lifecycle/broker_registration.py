@@ -10,13 +10,13 @@ from odradek.replication.controller.broker_registration import BrokerRegistratio
 
 if TYPE_CHECKING:
     from odradek.broker.environment import NodeEnvironment
-    from odradek.broker.network.listeners import Endpoint
+    from odradek.broker.network.listeners import BoundListener
 
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 def broker_registration_request(
-    environment: NodeEnvironment, endpoints: Sequence[Endpoint], *, previous_epoch: int
+    environment: NodeEnvironment, endpoints: Sequence[BoundListener], *, previous_epoch: int
 ) -> BrokerRegistration:
     """BrokerRegistration request; every call has a new incarnation id."""
     return BrokerRegistration(
@@ -30,7 +30,7 @@ def broker_registration_request(
     )
 
 
-def advertised_endpoints(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
+def advertised_endpoints(endpoints: Sequence[BoundListener]) -> list[images.Endpoint]:
     """Listeners with an advertised address."""
     return [
         images.Endpoint(

@@ -35,7 +35,7 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, Connection, ConnectionLost, Selector
 
 if TYPE_CHECKING:
-    from odradek.broker.network.listeners import Endpoint
+    from odradek.broker.network.listeners import BoundListener
     from odradek.broker.quotas.client_quotas import ClientQuotas
     from odradek.broker.requests.route import Route
     from odradek.broker.services import Services
@@ -56,7 +56,11 @@ Parts = Sequence[Buffer | FileSlice]
 
 class ClientConnection:
     def __init__(
-        self, connection: Connection, endpoint: Endpoint, services: Services, selector: Selector
+        self,
+        connection: Connection,
+        endpoint: BoundListener,
+        services: Services,
+        selector: Selector,
     ) -> None:
         self._connection = connection
         self.endpoint = endpoint

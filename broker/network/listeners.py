@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @value_class
-class Endpoint:
+class BoundListener:
     """A bound listener, and its advertised address if it has one."""
 
     name: str
@@ -32,7 +32,7 @@ class Endpoint:
         return self.advertised or self.bound
 
 
-BoundListeners = Sequence[tuple[Endpoint, list[Listener]]]
+BoundListeners = Sequence[tuple[BoundListener, list[Listener]]]
 """Bound listeners: each endpoint with its sockets."""
 
 
@@ -60,7 +60,7 @@ async def open_listeners(
     `advertised` has the advertised listeners, matched by name. Where neither names a host, the machine's host
     name is advertised, as in Kafka, or localhost for a test node. Raises OSError if an address cannot be bound.
     """
-    opened: list[tuple[Endpoint, list[Listener]]] = []
+    opened: list[tuple[BoundListener, list[Listener]]] = []
     advertised_by_name = {each.name: each for each in advertised}
     own_name = "localhost"
     if not config.standalone and any(each.host in EVERY_ADDRESS for each in wanted):
@@ -94,12 +94,12 @@ def _endpoint(
     bound: Address,
     own_name: str,
     of_controller: bool,
-) -> Endpoint:
+) -> BoundListener:
     address = None
     if advertised is not None:
         own = own_name if wanted.host in EVERY_ADDRESS else wanted.host
         address = Address(advertised.host or own, advertised.port or bound.port)
-    return Endpoint(wanted.name, wanted.security_protocol, bound, address, of_controller)
+    return BoundListener(wanted.name, wanted.security_protocol, bound, address, of_controller)
 
 
 async def close_listeners(opened: BoundListeners) -> None:

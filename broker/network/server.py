@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.network.connection import ClientConnection
-from odradek.broker.network.listeners import BoundListeners, Endpoint, close_listeners
+from odradek.broker.network.listeners import BoundListener, BoundListeners, close_listeners
 from odradek.broker.timers import monotonic_ms
 from odradek.seams.network import Connection, Listener, Selector
 
@@ -61,7 +61,9 @@ class Server:
             for _ in range(len(self._connections) - limit):
                 self._close_most_idle()
 
-    async def _accept(self, listener: Listener, endpoint: Endpoint, clients: trio.Nursery) -> None:
+    async def _accept(
+        self, listener: Listener, endpoint: BoundListener, clients: trio.Nursery
+    ) -> None:
         while True:
             connection = await listener.accept()
             wait_ms = self._wait_ms(connection.peer.host)
@@ -98,7 +100,7 @@ class Server:
         finally:
             connection.abort()
 
-    def _refusal(self, host: str, endpoint: Endpoint) -> str | None:
+    def _refusal(self, host: str, endpoint: BoundListener) -> str | None:
         config = self._services.config
         if self._per_host[host] >= config.get_int("max.connections.per.ip"):
             return "max.connections.per.ip reached"
@@ -113,7 +115,7 @@ class Server:
             self._close_most_idle()
         return None
 
-    def _is_for_brokers(self, endpoint: Endpoint) -> bool:
+    def _is_for_brokers(self, endpoint: BoundListener) -> bool:
         """Whether this is a separate inter-broker listener, whose connections are not limited by
         max.connections (KIP-402)."""
         config = self._services.config

@@ -61,10 +61,10 @@ _Key = tuple[str, str | None, str | None]
 class Rate:
     """Rate per second over a sliding window, as in Kafka; values of any unit."""
 
-    __slots__ = ("_samples", "_window_ms", "_windows", "last_ms")
+    __slots__ = ("_sample_count", "_window_ms", "_windows", "last_ms")
 
     def __init__(self, samples: int, window_ms: int) -> None:
-        self._samples = samples
+        self._sample_count = samples
         self._window_ms = window_ms
         self._windows: deque[list[float]] = deque()
         """Samples, the oldest first: start, sum, time of the last value."""
@@ -80,11 +80,13 @@ class Rate:
 
     def measure(self, now_ms: int) -> tuple[float, float]:
         """Rate per second, and the ms over which it was measured."""
-        while self._windows and now_ms - self._windows[0][2] >= self._samples * self._window_ms:
+        while (
+            self._windows and now_ms - self._windows[0][2] >= self._sample_count * self._window_ms
+        ):
             self._windows.popleft()
         elapsed = now_ms - self._windows[0][0] if self._windows else 0
         full = int(elapsed // self._window_ms)
-        elapsed += max(self._samples - 1 - full, 0) * self._window_ms
+        elapsed += max(self._sample_count - 1 - full, 0) * self._window_ms
         elapsed = max(elapsed, 1)
         return sum(total for _, total, _ in self._windows) / (elapsed / 1000), elapsed
 
@@ -140,15 +142,15 @@ class ExpiringSensors(dict[K, V]):
 class Bucket:
     """Token bucket of a client with its rate and burst."""
 
-    tokens: TokenBucket
+    bucket: TokenBucket
     rate: float
     burst: float
 
     def take(self, count: int, now_ms: int) -> None:
-        self.tokens.take(count, self.rate, self.burst, now_ms)
+        self.bucket.take(count, self.rate, self.burst, now_ms)
 
     def missing_ms(self, now_ms: int) -> int:
-        return self.tokens.missing_ms(self.rate, self.burst, now_ms)
+        return self.bucket.missing_ms(self.rate, self.burst, now_ms)
 
 
 @value_class
@@ -167,7 +169,7 @@ class ClientQuotas:
         controller.quota.window.num."""
         self._burst_seconds = burst_seconds
         self._buckets: ExpiringSensors[_Key, TokenBucket] = ExpiringSensors()
-        self._samples = samples
+        self._sample_count = samples
         self._window_ms = window_ms
         self._limits: dict[str, dict[tuple[str | None, str | None, str], float]] = {}
         self._shares: dict[tuple[str, str, str], _ApplicableQuota | None] = {}
@@ -199,7 +201,7 @@ class ClientQuotas:
         share = self._share(kind, user, client_id)
         if share is None:
             return None
-        return share.limit * (self._samples - 1) * self._window_ms / 1000
+        return share.limit * (self._sample_count - 1) * self._window_ms / 1000
 
     def record(self, kind: str, user: str, client_id: str, value: float, now_ms: int) -> int:
         """Record a value; returns the throttle time in ms."""
@@ -208,7 +210,7 @@ class ClientQuotas:
             return 0
         rate = self._rates.get(share.key)
         if rate is None:
-            new = Rate(self._samples, self._window_ms)
+            new = Rate(self._sample_count, self._window_ms)
             rate = self._rates.begin(share.key, new, now_ms)
         rate.record(value, now_ms)
         measured, window_ms = rate.measure(now_ms)

@@ -32,37 +32,37 @@ PARTITIONS_PER_STEP = 100
 class IsrMaintenance:
     """Periodic checks of the ISR. `run` must be running.
 
-    `changes` is called once, for the first partition that needs the AlterPartitionManager.
+    `alter_partition_manager` is called once, for the first partition that needs the AlterPartitionManager.
     """
 
     def __init__(
         self,
         partitions: Callable[[], Iterable[Partition]],
         brokers: Callable[[int], BrokerImage | None],
-        changes: Callable[[], AlterPartitionManager],
+        alter_partition_manager: Callable[[], AlterPartitionManager],
         disk_full: Callable[[PartitionLog, DiskFull], None],
         *,
         lag_max_ms: int,
     ) -> None:
         self._partitions = partitions
         self._brokers = brokers
-        self._new_changes = changes
+        self._new_alter_partition_manager = alter_partition_manager
         self._disk_full = disk_full
         self._lag_max_ms = lag_max_ms
         self._needed = trio.Event()
         self._brokers_changed = trio.Event()
 
     @cached_property
-    def _changes(self) -> AlterPartitionManager:
-        return self._new_changes()
+    def _alter_partition_manager(self) -> AlterPartitionManager:
+        return self._new_alter_partition_manager()
 
     @cached_property
     def _cluster_context(self) -> ClusterContext:
         from odradek.replication.partition.leader_role import ClusterContext
 
-        changes = self._changes
+        manager = self._alter_partition_manager
         return ClusterContext(
-            self._brokers, self._lag_max_ms, changes.propose, self._disk_full, changes.count
+            self._brokers, self._lag_max_ms, manager.propose, self._disk_full, manager.count
         )
 
     def cluster_context(self) -> ClusterContext:
@@ -78,7 +78,7 @@ class IsrMaintenance:
         task_status.started()
         await self._needed.wait()
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._changes.run)
+            await nursery.start(self._alter_partition_manager.run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._follow_brokers)
 

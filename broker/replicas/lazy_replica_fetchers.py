@@ -41,7 +41,7 @@ class LazyReplicaFetchers:
         self._needed = trio.Event()
 
     @cached_property
-    def _followers(self) -> ReplicaFetcherManager:
+    def _fetcher_manager(self) -> ReplicaFetcherManager:
         from odradek.replication.fetching.replica_fetcher_manager import (
             ReplicaFetcherManager,
             ReplicaFetcherNode,
@@ -72,33 +72,33 @@ class LazyReplicaFetchers:
     @property
     def is_catching_up(self) -> bool:
         """Whether a followed partition is behind its leader or has not fetched yet."""
-        return self._needed.is_set() and self._followers.is_catching_up
+        return self._needed.is_set() and self._fetcher_manager.is_catching_up
 
     def role_changed(self, partition: Partition) -> None:
         """Handle a partition that was opened, or whose leader or leader epoch changed."""
         is_followed = partition.leader >= 0 and not partition.is_leader
         if is_followed or self._needed.is_set():
             self._needed.set()
-            self._followers.role_changed(partition)
+            self._fetcher_manager.role_changed(partition)
 
     def gone(self, topic: str, index: int) -> None:
         """Stop fetching: the replica was removed, or its log directory is offline."""
         if self._needed.is_set():
-            self._followers.gone(topic, index)
+            self._fetcher_manager.gone(topic, index)
 
     def brokers_changed(self) -> None:
         if self._needed.is_set():
-            self._followers.brokers_changed()
+            self._fetcher_manager.brokers_changed()
 
     def settings_changed(self) -> None:
         if self._needed.is_set():
-            self._followers.settings_changed()
+            self._fetcher_manager.settings_changed()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the fetchers until cancelled."""
         task_status.started()
         await self._needed.wait()
-        await self._followers.run()
+        await self._fetcher_manager.run()
 
 
 def replica_fetcher_config(config: ServerConfig) -> ReplicaFetcherConfig:

@@ -11,7 +11,7 @@ from odradek.seams.network import Address
 from odradek.seams.values import state_class
 
 if TYPE_CHECKING:
-    from odradek.broker.network.listeners import Endpoint
+    from odradek.broker.network.listeners import BoundListener
     from odradek.broker.security.authorizer import Authorizer
     from odradek.broker.services import Services
 
@@ -34,7 +34,7 @@ class RequestContext:
     api_version: int
     correlation_id: int
     client_id: str | None
-    endpoint: Endpoint
+    endpoint: BoundListener
     peer: Address
     flush: Callable[[], Awaitable[None]]
     """Send the responses that the connection holds back. A handler calls it before it waits for anything but the

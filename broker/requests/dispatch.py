@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from odradek.broker.network.listeners import Endpoint
+from odradek.broker.network.listeners import BoundListener
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import messages
 from odradek.protocol.apis import Api
@@ -191,7 +191,7 @@ def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:
 
 
 HERE: Final = Address("localhost", 0)
-IN_PROCESS: Final = Endpoint("", "PLAINTEXT", HERE, None, of_controller=True)
+IN_PROCESS: Final = BoundListener("", "PLAINTEXT", HERE, None, of_controller=True)
 
 
 async def handle_locally(services: Services, api: Api, values: Mapping[str, Any]) -> Any:

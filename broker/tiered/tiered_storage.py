@@ -45,7 +45,7 @@ from odradek.storage.tiered.segment_metadata import TopicIdPartition
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.environment import NodeEnvironment
-    from odradek.broker.network.listeners import Endpoint
+    from odradek.broker.network.listeners import BoundListener
     from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.storage.log_manager.log_manager import LogManager
     from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
@@ -64,7 +64,7 @@ async def open_tiered_storage(
     environment: NodeEnvironment,
     logs: LogManager,
     partitions: PartitionTable,
-    endpoints: Sequence[Endpoint],
+    endpoints: Sequence[BoundListener],
 ) -> TieredStorage:
     """Create the parts after the listeners are bound; sends no request yet. Raises WrongConfig for
     invalid configs."""
@@ -103,7 +103,7 @@ def metadata_properties(config: ServerConfig) -> dict[str, str]:
     return {**named, **own}
 
 
-def _own_address(config: ServerConfig, endpoints: Sequence[Endpoint]) -> str:
+def _own_address(config: ServerConfig, endpoints: Sequence[BoundListener]) -> str:
     """Address of the listener for the clients of the RemoteLogMetadataManager (T-06)."""
     wanted = config.get_str(LISTENER).upper()
     return next(str(each.address) for each in endpoints if each.name == wanted)

@@ -68,36 +68,38 @@ class PartitionChangeContext:
 def build_partition_change(
     topic_id: UUID,
     index: int,
-    now: PartitionImage,
+    partition: PartitionImage,
     wanted: PartitionTarget,
-    around: PartitionChangeContext,
+    context: PartitionChangeContext,
 ) -> PartitionChangeRecord | None:
     """The record for the target and its consequences; None if nothing changes."""
-    target = _Target(now, wanted)
+    target = _Target(partition, wanted)
     target.complete_reassignment()
-    if around.elr_enabled:
-        target.work_out_elr(around.min_isr)
-    leader, unclean = target.elect(around)
+    if context.elr_enabled:
+        target.compute_elr(context.min_isr)
+    leader, unclean = target.elect(context)
     change = _Change(leader=leader)
     if change.leader != NO_LEADER_CHANGE and unclean:
         change.isr = (leader,)  # the other replicas may lose records
-        change.recovery = RECOVERING if now.leader_recovery_state != RECOVERING else change.recovery
+        change.recovery = (
+            RECOVERING if partition.leader_recovery_state != RECOVERING else change.recovery
+        )
     elif leader >= 0 and leader in target.elr:
         target.isr = (leader,)
         target.elr = tuple(each for each in target.elr if each != leader)
-    if change.leader == NO_LEADER_CHANGE and not set(now.replicas) <= set(target.replicas):
-        change.leader = now.leader  # removed replicas require a new leader epoch
-    if unclean or not around.elr_enabled:
+    if change.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(target.replicas):
+        change.leader = partition.leader  # removed replicas require a new leader epoch
+    if unclean or not context.elr_enabled:
         target.elr = ()
-    if target.elr != now.elr:
+    if target.elr != partition.elr:
         change.elr = target.elr
-    if change.isr is None and target.isr != now.isr and (target.isr or around.elr_enabled):
+    if change.isr is None and target.isr != partition.isr and (target.isr or context.elr_enabled):
         change.isr = target.isr
-    if around.shrinking_increases_leader_epoch and _shrinks(now, change):
-        change.leader = now.leader
-    if around.elr_enabled:
-        change.last_known = _last_known_leader(now, change.leader)
-    return _record(topic_id, index, now, target, change, around)
+    if context.shrinking_increases_leader_epoch and _shrinks(partition, change):
+        change.leader = partition.leader
+    if context.elr_enabled:
+        change.last_known = _last_known_leader(partition, change.leader)
+    return _record(topic_id, index, partition, target, change, context)
 
 
 @state_class
@@ -111,23 +113,23 @@ class _Change:
     recovery: int = NO_RECOVERY_CHANGE
 
 
-def _shrinks(now: PartitionImage, change: _Change) -> bool:
+def _shrinks(partition: PartitionImage, change: _Change) -> bool:
     """Whether the ISR shrinks while the leader stays."""
     stays = change.leader == NO_LEADER_CHANGE
-    return stays and change.isr is not None and not set(now.isr) <= set(change.isr)
+    return stays and change.isr is not None and not set(partition.isr) <= set(change.isr)
 
 
 class _Target:
     """Target state, adjusted step by step."""
 
-    def __init__(self, now: PartitionImage, wanted: PartitionTarget) -> None:
-        self.now = now
+    def __init__(self, partition: PartitionImage, wanted: PartitionTarget) -> None:
+        self.partition = partition
         self.wanted = wanted
-        self.isr = now.isr if wanted.isr is None else wanted.isr
-        self.replicas = now.replicas if wanted.replicas is None else wanted.replicas
-        self.removing = now.removing_replicas if wanted.removing is None else wanted.removing
-        self.adding = now.adding_replicas if wanted.adding is None else wanted.adding
-        self.elr = now.elr
+        self.isr = partition.isr if wanted.isr is None else wanted.isr
+        self.replicas = partition.replicas if wanted.replicas is None else wanted.replicas
+        self.removing = partition.removing_replicas if wanted.removing is None else wanted.removing
+        self.adding = partition.adding_replicas if wanted.adding is None else wanted.adding
+        self.elr = partition.elr
 
     def complete_reassignment(self) -> None:
         """Complete the reassignment once all added replicas are in the ISR (KIP-455). A replica
@@ -146,56 +148,56 @@ class _Target:
             return  # fewer replicas: all that stay must be in sync, or the ISR shrinks needlessly
         self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 
-    def work_out_elr(self, min_isr: int) -> None:
+    def compute_elr(self, min_isr: int) -> None:
         """Replicas that leave an ISR below min.insync.replicas become eligible."""
         if len(self.isr) >= min_isr:
             self.elr = ()
             return
-        lost = {*self.isr, *self.wanted.unclean_shutdown}
+        not_eligible = {*self.isr, *self.wanted.unclean_shutdown}
         # a removed replica is not eligible
-        eligible = {*self.elr, *self.now.isr} & set(self.replicas)
-        self.elr = tuple(sorted(eligible - lost))
+        eligible = {*self.elr, *self.partition.isr} & set(self.replicas)
+        self.elr = tuple(sorted(eligible - not_eligible))
 
-    def elect(self, around: PartitionChangeContext) -> tuple[int, bool]:
+    def elect(self, context: PartitionChangeContext) -> tuple[int, bool]:
         """The new leader (-1: none, -2: unchanged), and whether the election is unclean."""
-        leader, unclean = self._choose(around)
-        return (NO_LEADER_CHANGE, False) if leader == self.now.leader else (leader, unclean)
+        leader, unclean = self._choose(context)
+        return (NO_LEADER_CHANGE, False) if leader == self.partition.leader else (leader, unclean)
 
-    def _choose(self, around: PartitionChangeContext) -> tuple[int, bool]:
+    def _choose(self, context: PartitionChangeContext) -> tuple[int, bool]:
         election = self.wanted.election
-        order: list[int] = [self.now.leader, *self.replicas]
+        order: list[int] = [self.partition.leader, *self.replicas]
         if election is ElectionType.PREFERRED:
             order = [self.replicas[0], *order]
         for candidate in order:
-            if self._in_sync(candidate) and around.acceptable(candidate):
+            if self._in_sync(candidate) and context.acceptable(candidate):
                 return candidate, False
-        if around.elr_enabled and self._last_known_leader_may(around):
-            return self.now.last_known_elr[0], True
+        if context.elr_enabled and self._last_known_leader_may(context):
+            return self.partition.last_known_elr[0], True
         if election is ElectionType.UNCLEAN:
             for candidate in self.replicas:
-                if around.acceptable(candidate):
+                if context.acceptable(candidate):
                     return candidate, True
         return NO_LEADER, False
 
     def _in_sync(self, replica: int) -> bool:
         return replica in self.isr or (not self.isr and replica in self.elr)
 
-    def _last_known_leader_may(self, around: PartitionChangeContext) -> bool:
-        last_known = self.now.last_known_elr
+    def _last_known_leader_may(self, context: PartitionChangeContext) -> bool:
+        last_known = self.partition.last_known_elr
         return (
             not self.elr
             and not self.isr
             and len(last_known) == 1
-            and around.acceptable(last_known[0])
+            and context.acceptable(last_known[0])
         )
 
 
-def _last_known_leader(now: PartitionImage, leader: int) -> Replicas | None:
+def _last_known_leader(partition: PartitionImage, leader: int) -> Replicas | None:
     """Set the last known leader when the partition becomes leaderless; clear it after an
     election."""
-    if leader == NO_LEADER and now.leader >= 0 and not now.last_known_elr:
-        return (now.leader,)
-    if leader >= 0 and now.last_known_elr:
+    if leader == NO_LEADER and partition.leader >= 0 and not partition.last_known_elr:
+        return (partition.leader,)
+    if leader >= 0 and partition.last_known_elr:
         return ()
     return None
 
@@ -203,27 +205,29 @@ def _last_known_leader(now: PartitionImage, leader: int) -> Replicas | None:
 def _record(
     topic_id: UUID,
     index: int,
-    now: PartitionImage,
+    partition: PartitionImage,
     target: _Target,
     change: _Change,
-    around: PartitionChangeContext,
+    context: PartitionChangeContext,
 ) -> PartitionChangeRecord | None:
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord
 
     wanted_recovery = target.wanted.recovery_state
-    if wanted_recovery is not None and wanted_recovery != now.leader_recovery_state:
+    if wanted_recovery is not None and wanted_recovery != partition.leader_recovery_state:
         change.recovery = wanted_recovery
-    directories = _target_directories(now, target, around)
+    directories = _target_directories(partition, target, context)
     record = PartitionChangeRecord(
         partition_id=index,
         topic_id=topic_id,
         isr=change.isr,
         leader=change.leader,
-        replicas=target.replicas if target.replicas != now.replicas else None,
-        removing_replicas=target.removing if target.removing != now.removing_replicas else None,
-        adding_replicas=target.adding if target.adding != now.adding_replicas else None,
+        replicas=target.replicas if target.replicas != partition.replicas else None,
+        removing_replicas=target.removing
+        if target.removing != partition.removing_replicas
+        else None,
+        adding_replicas=target.adding if target.adding != partition.adding_replicas else None,
         leader_recovery_state=change.recovery,
-        directories=directories if directories != now.directories else None,
+        directories=directories if directories != partition.directories else None,
         eligible_leader_replicas=change.elr,
         last_known_elr=change.last_known,
     )
@@ -232,12 +236,13 @@ def _record(
 
 
 def _target_directories(
-    now: PartitionImage, target: _Target, around: PartitionChangeContext
+    partition: PartitionImage, target: _Target, context: PartitionChangeContext
 ) -> tuple[UUID, ...]:
-    known = dict(zip(now.replicas, now.directories, strict=True))
+    known = dict(zip(partition.replicas, partition.directories, strict=True))
     known.update(target.wanted.directories)
     return tuple(
-        known[each] if each in known else around.default_directory(each) for each in target.replicas
+        known[each] if each in known else context.default_directory(each)
+        for each in target.replicas
     )
 
 

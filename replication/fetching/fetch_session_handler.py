@@ -21,7 +21,7 @@ from uuid import UUID
 from odradek.replication.partition.follower_state import Fetch
 from odradek.seams.values import value_class
 
-TopicIdPartition = tuple[UUID, int]
+TopicIdAndPartition = tuple[UUID, int]
 """Topic id and partition."""
 
 NEW_PARTITIONS_MAX = 500
@@ -37,8 +37,8 @@ class FetchRequestData:
 
     session_id: int
     session_epoch: int
-    wanted: Sequence[tuple[TopicIdPartition, Fetch]]
-    forgotten: Sequence[TopicIdPartition]
+    wanted: Sequence[tuple[TopicIdAndPartition, Fetch]]
+    forgotten: Sequence[TopicIdAndPartition]
     is_complete: bool
     """Whether the broker then knows all fetches; if not, the next request follows immediately."""
 
@@ -47,13 +47,13 @@ class FetchSessionHandler:
     """Session with one broker. One request at a time: `plan`, then `responded` or `lost`."""
 
     def __init__(self) -> None:
-        self._fetches: dict[TopicIdPartition, Fetch] = {}
-        self._unsent: dict[TopicIdPartition, None] = {}
-        self._changed: dict[TopicIdPartition, None] = {}
+        self._fetches: dict[TopicIdAndPartition, Fetch] = {}
+        self._unsent: dict[TopicIdAndPartition, None] = {}
+        self._changed: dict[TopicIdAndPartition, None] = {}
         """Partitions that the broker knows with an outdated fetch."""
-        self._to_forget: dict[TopicIdPartition, None] = {}
+        self._to_forget: dict[TopicIdAndPartition, None] = {}
         """Partitions that the broker knows and that are no longer fetched."""
-        self._sent: set[TopicIdPartition] = set()
+        self._sent: set[TopicIdAndPartition] = set()
         self._id = 0
         self._epoch = _INITIAL_EPOCH
         self._is_refused = False
@@ -62,11 +62,11 @@ class FetchSessionHandler:
     def __len__(self) -> int:
         return len(self._fetches)
 
-    def fetch_of(self, key: TopicIdPartition) -> Fetch | None:
+    def fetch_of(self, key: TopicIdAndPartition) -> Fetch | None:
         """Return the pending fetch of the partition."""
         return self._fetches.get(key)
 
-    def want(self, key: TopicIdPartition, fetch_of: Fetch) -> None:
+    def want(self, key: TopicIdAndPartition, fetch_of: Fetch) -> None:
         before = self._fetches.pop(key, None)
         self._fetches[key] = fetch_of
         if key not in self._sent:
@@ -75,7 +75,7 @@ class FetchSessionHandler:
             self._changed[key] = None
         self._to_forget.pop(key, None)
 
-    def forget(self, key: TopicIdPartition) -> None:
+    def forget(self, key: TopicIdAndPartition) -> None:
         """Stop fetching the partition."""
         if self._fetches.pop(key, None) is None:
             return

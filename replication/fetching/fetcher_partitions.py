@@ -19,7 +19,10 @@ from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode, error_code
 from odradek.protocol.fetch_response_reader import PartitionData
-from odradek.replication.fetching.fetch_session_handler import FetchSessionHandler, TopicIdPartition
+from odradek.replication.fetching.fetch_session_handler import (
+    FetchSessionHandler,
+    TopicIdAndPartition,
+)
 from odradek.replication.partition.follower_role import FollowerRole
 from odradek.replication.partition.follower_state import (
     Fetch,
@@ -41,7 +44,7 @@ soon."""
 
 
 class LogChanges(Protocol):
-    def change(self, key: TopicIdPartition, role: FollowerRole, change: LogChange) -> None:
+    def change(self, key: TopicIdAndPartition, role: FollowerRole, change: LogChange) -> None:
         """Start a task that applies the change, then calls `FetcherPartitions.recheck`."""
         ...
 
@@ -50,7 +53,7 @@ class LogChanges(Protocol):
 class LeaderOffsetQuery:
     """Query for an offset or an epoch's end offset of the leader's log."""
 
-    key: TopicIdPartition
+    key: TopicIdAndPartition
     role: FollowerRole
     query: QueryOffset | QueryEpochEnd
 
@@ -66,30 +69,30 @@ class FetcherPartitions:
         self._quota = quota
         self._changes = changes
         self._clock = clock
-        self._roles: dict[TopicIdPartition, FollowerRole] = {}
-        self._to_check: dict[TopicIdPartition, None] = {}
+        self._roles: dict[TopicIdAndPartition, FollowerRole] = {}
+        self._to_check: dict[TopicIdAndPartition, None] = {}
         self._offset_queries: list[LeaderOffsetQuery] = []
-        self._changing: dict[TopicIdPartition, None] = {}
-        self._delayed: list[tuple[int, int, TopicIdPartition]] = []
+        self._changing: dict[TopicIdAndPartition, None] = {}
+        self._delayed: list[tuple[int, int, TopicIdAndPartition]] = []
         """Heap of (due time in ms, sequence number, partition)."""
         self._numbers = itertools.count()
-        self._throttled: dict[TopicIdPartition, None] = {}
+        self._throttled: dict[TopicIdAndPartition, None] = {}
         """Partitions of the session that the quota applies to."""
-        self._held_back: dict[TopicIdPartition, Fetch] = {}
+        self._held_back: dict[TopicIdAndPartition, Fetch] = {}
 
     def __len__(self) -> int:
         return len(self._roles)
 
-    def add(self, key: TopicIdPartition, role: FollowerRole) -> None:
+    def add(self, key: TopicIdAndPartition, role: FollowerRole) -> None:
         """Add a partition, or handle a new leader epoch of a known one."""
         self._roles[key] = role
         self.recheck(key)
 
-    def remove(self, key: TopicIdPartition) -> None:
+    def remove(self, key: TopicIdAndPartition) -> None:
         self._roles.pop(key, None)
         self.recheck(key)
 
-    def recheck(self, key: TopicIdPartition) -> None:
+    def recheck(self, key: TopicIdAndPartition) -> None:
         """Determine the next action of this partition again."""
         self._to_check[key] = None
 
@@ -134,13 +137,13 @@ class FetcherPartitions:
         queries, self._offset_queries = self._offset_queries, []
         return queries
 
-    def _is_awaiting_response(self, key: TopicIdPartition, role: FollowerRole) -> bool:
+    def _is_awaiting_response(self, key: TopicIdAndPartition, role: FollowerRole) -> bool:
         """Whether its pending fetch has no response yet."""
         query = self.session.fetch_of(key) or self._held_back.get(key)
         return query is not None and role.state.is_awaiting(query)
 
     def _schedule(
-        self, key: TopicIdPartition, role: FollowerRole, want: FollowerAction | None
+        self, key: TopicIdAndPartition, role: FollowerRole, want: FollowerAction | None
     ) -> None:
         """Handle a next action other than Fetch."""
         if isinstance(want, QueryOffset | QueryEpochEnd):
@@ -151,7 +154,7 @@ class FetcherPartitions:
         elif role.due_ms > self._now_ms():
             heapq.heappush(self._delayed, (role.due_ms, next(self._numbers), key))
 
-    def _enqueue_fetch(self, key: TopicIdPartition, role: FollowerRole, query: Fetch) -> None:
+    def _enqueue_fetch(self, key: TopicIdAndPartition, role: FollowerRole, query: Fetch) -> None:
         self._throttled.pop(key, None)
         self._held_back.pop(key, None)
         if role.is_behind and self._is_throttled(role):
@@ -161,7 +164,7 @@ class FetcherPartitions:
             self._throttled[key] = None
         self.session.want(key, query)
 
-    def _forget(self, key: TopicIdPartition) -> None:
+    def _forget(self, key: TopicIdAndPartition) -> None:
         self._throttled.pop(key, None)
         self._held_back.pop(key, None)
         self.session.forget(key)
@@ -207,7 +210,7 @@ class FetcherPartitions:
                 self._throttled[key] = None
                 self.session.want(key, query)
 
-    def _hold_back(self, key: TopicIdPartition, query: Fetch) -> None:
+    def _hold_back(self, key: TopicIdAndPartition, query: Fetch) -> None:
         self._forget(key)
         self._held_back[key] = query
 

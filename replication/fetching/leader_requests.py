@@ -14,7 +14,7 @@ from typing import Any
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, error_code
-from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdPartition
+from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdAndPartition
 from odradek.replication.partition.follower_state import OffsetResult, QueryEpochEnd, QueryOffset
 from odradek.seams.values import value_class
 from odradek.storage.log.leader_epoch_cache import EpochEnd
@@ -62,7 +62,7 @@ def write_fetch(
 
 def _wanted(
     plan: FetchRequestData, limits: FetchLimits
-) -> Iterator[tuple[TopicIdPartition, dict[str, Any]]]:
+) -> Iterator[tuple[TopicIdAndPartition, dict[str, Any]]]:
     for key, query in plan.wanted:
         yield (
             key,

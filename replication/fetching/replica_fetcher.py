@@ -29,7 +29,7 @@ from odradek.protocol.fetch_response_reader import (
     FetchResponse,
     read_fetch_response,
 )
-from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdPartition
+from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdAndPartition
 from odradek.replication.fetching.fetcher_partitions import (
     FetcherPartitions,
     LeaderOffsetQuery,
@@ -141,7 +141,7 @@ class ReplicaFetcher:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def add(self, key: TopicIdPartition, role: FollowerRole) -> None:
+    def add(self, key: TopicIdAndPartition, role: FollowerRole) -> None:
         """Add a partition, or handle a new leader epoch of a known one."""
         self._partitions.add(key, role)
         self._woken.set()
@@ -150,11 +150,11 @@ class ReplicaFetcher:
             self._cancelled_at = now
             self._fetch_scope.cancel()
 
-    def remove(self, key: TopicIdPartition) -> None:
+    def remove(self, key: TopicIdAndPartition) -> None:
         self._partitions.remove(key)
         self._woken.set()
 
-    def recheck(self, key: TopicIdPartition) -> None:
+    def recheck(self, key: TopicIdAndPartition) -> None:
         """Recheck the partition after a change of its log."""
         self._partitions.recheck(key)
         self._woken.set()

@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.fetching.fetch_session_handler import TopicIdPartition
+from odradek.replication.fetching.fetch_session_handler import TopicIdAndPartition
 from odradek.replication.fetching.replica_fetcher import ReplicaFetcher, ReplicaFetcherConfig
 from odradek.replication.partition.follower_role import (
     FollowerRole,
@@ -36,7 +36,7 @@ class _FollowedPartition:
 
     __slots__ = ("fetcher", "key", "role")
 
-    def __init__(self, key: TopicIdPartition, role: FollowerRole) -> None:
+    def __init__(self, key: TopicIdAndPartition, role: FollowerRole) -> None:
         self.key = key
         self.role = role
         self.fetcher: ReplicaFetcher | None = None
@@ -82,7 +82,7 @@ class ReplicaFetcherManager:
         self._tier = NoRemoteTier() if tier is None else tier
         self._on_role = on_role
         self._followed: dict[_Name, _FollowedPartition] = {}
-        self._by_key: dict[TopicIdPartition, _FollowedPartition] = {}
+        self._by_key: dict[TopicIdAndPartition, _FollowedPartition] = {}
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._running: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changed = trio.Event()
@@ -170,7 +170,7 @@ class ReplicaFetcherManager:
 
     # Fetchers
 
-    def _fetcher_for(self, leader: int, key: TopicIdPartition) -> ReplicaFetcher:
+    def _fetcher_for(self, leader: int, key: TopicIdAndPartition) -> ReplicaFetcher:
         topic_id, index = key
         place = (leader, _spread(topic_id, index) % self.settings.fetchers)
         fetcher = self._fetchers.get(place)
@@ -209,13 +209,13 @@ class ReplicaFetcherManager:
         endpoint = None if broker is None else broker.endpoint(self._node.listener)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
-    def change(self, key: TopicIdPartition, role: FollowerRole, change: LogChange) -> None:
+    def change(self, key: TopicIdAndPartition, role: FollowerRole, change: LogChange) -> None:
         """Apply the change in a task, then recheck the partition."""
         assert self._nursery is not None, "`run` starts it before the fetchers"
         self._nursery.start_soon(self._apply_change, key, role, change)
 
     async def _apply_change(
-        self, key: TopicIdPartition, role: FollowerRole, change: LogChange
+        self, key: TopicIdAndPartition, role: FollowerRole, change: LogChange
     ) -> None:
         await role.apply_change(change)
         followed = self._by_key.get(key)

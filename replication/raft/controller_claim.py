@@ -25,13 +25,13 @@ class ControllerClaim:
     @property
     def is_active(self) -> bool:
         driver = self.driver
-        leads = driver is not None and driver.leads and driver.quorum.epoch == self._epoch
+        leads = driver is not None and driver.leads and driver.raft_client.epoch == self._epoch
         return leads and not self._stopped
 
     def can_claim(self, applied_offset: int) -> bool:
         """Whether this node leads and its image (up to `applied_offset`) contains all earlier
         epochs."""
-        leadership = None if self.driver is None else self.driver.quorum.leadership
+        leadership = None if self.driver is None else self.driver.raft_client.leadership
         return (
             leadership is not None
             and leadership.high_watermark > leadership.start_offset
@@ -62,7 +62,7 @@ class ControllerClaim:
         """Notify the watchers if the leader, its epoch or endpoints, or `is_active` changed."""
         if self.driver is None:
             return
-        quorum = self.driver.quorum
+        quorum = self.driver.raft_client
         seen = (quorum.leader_id, quorum.epoch, quorum.leader_endpoints, self.is_active)
         if seen != self._seen:
             self._seen = seen
@@ -87,7 +87,7 @@ class ControllerClaim:
     def is_followed(self) -> bool:
         """Whether another voter or an observer fetches from this node."""
         driver = self.driver
-        if driver is None or not driver.quorum.is_alone:
+        if driver is None or not driver.raft_client.is_alone:
             return driver is not None
-        leadership = driver.quorum.leadership
+        leadership = driver.raft_client.leadership
         return leadership is not None and bool(leadership.observer_progress(driver.now_ms))

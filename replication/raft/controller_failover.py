@@ -63,11 +63,11 @@ class ControllerFailover:
         Raises InvalidMetadata, and what the append raises.
         """
         driver, state = self._driver, self._state
-        epoch = driver.quorum.epoch
+        epoch = driver.raft_client.epoch
         bootstrap: Sequence[Any] = ()
         if METADATA_VERSION not in state.image.features:  # a log starts with these records
             bootstrap = await self._read_bootstrap()
-        if not driver.leads or driver.quorum.epoch != epoch:
+        if not driver.leads or driver.raft_client.epoch != epoch:
             return
         state.take_over(self._log.end_offset, epoch, self._log.appended_ms)
         self._claim.claim(epoch)

@@ -45,7 +45,7 @@ class FetchHandler:
         self._settings = settings
         self._blocking = blocking
 
-    async def respond(self, request: RaftRequest) -> RaftResponse:
+    async def handle_request(self, request: RaftRequest) -> RaftResponse:
         response = await self._driver.handle_request(request)
         if isinstance(request, FetchRequest) and isinstance(response, FetchResponse):
             return await self._fetched(request, response)
@@ -61,7 +61,7 @@ class FetchHandler:
             records = await self._read(request)
             late = trio.current_time() >= until
             if records or late or response.high_watermark > request.high_watermark:
-                if self._driver.quorum.epoch == response.epoch:
+                if self._driver.raft_client.epoch == response.epoch:
                     return replace(response, records=records)
             elif not self._has_advanced(request, response):
                 with trio.move_on_at(until):
@@ -73,7 +73,7 @@ class FetchHandler:
         return response
 
     def _has_advanced(self, request: FetchRequest, response: FetchResponse) -> bool:
-        leadership = self._driver.quorum.leadership
+        leadership = self._driver.raft_client.leadership
         return (
             leadership is None
             or leadership.epoch != response.epoch

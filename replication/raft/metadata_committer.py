@@ -81,7 +81,7 @@ class MetadataCommitter:
 
         They are applied first, so that records that contradict the image are never written.
         """
-        newest, epoch = self.state.newest, self._driver().quorum.epoch
+        newest, epoch = self.state.newest, self._driver().raft_client.epoch
         replay = MetadataBatchLoader(newest, keep_records=True, transactions=transactions)
         for record in records:
             replay.apply(record)

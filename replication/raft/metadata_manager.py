@@ -130,11 +130,11 @@ class MetadataManager:
     @property
     def leader_id(self) -> int:
         """Node id of the quorum's leader; -1 if unknown."""
-        return -1 if self._driver is None else self._driver.quorum.leader_id
+        return -1 if self._driver is None else self._driver.raft_client.leader_id
 
     @property
     def leader_epoch(self) -> int:
-        return 0 if self._driver is None else self._driver.quorum.epoch
+        return 0 if self._driver is None else self._driver.raft_client.epoch
 
     @property
     def leader_address(self) -> tuple[str, int] | None:
@@ -142,7 +142,7 @@ class MetadataManager:
         leader is known."""
         if self._driver is None or self.leader_id == self.node_id:
             return None
-        endpoints = self._driver.quorum.leader_endpoints
+        endpoints = self._driver.raft_client.leader_endpoints
         named = [each for each in endpoints if each.listener == self._member.controller_listener]
         for endpoint in named or endpoints:
             return endpoint.host, endpoint.port
@@ -155,7 +155,7 @@ class MetadataManager:
 
     @property
     def kraft_version(self) -> int:
-        return 0 if self._driver is None else self._driver.quorum.kraft_version
+        return 0 if self._driver is None else self._driver.raft_client.kraft_version
 
     @property
     def finalized_features(self) -> dict[str, int]:
@@ -204,8 +204,8 @@ class MetadataManager:
             await self._committer.wait_until_committed(self._state.newest.offset + 1)
 
     def _drive(self, opened: RecoveredQuorum) -> None:
-        self._changes = MetadataLogWriter(self._seams, self._log, self._blocking)
-        quorum = RaftClient(
+        self._log_writer = MetadataLogWriter(self._seams, self._log, self._blocking)
+        raft_client = RaftClient(
             self._member.voter,
             self._log,
             opened.history,
@@ -216,8 +216,8 @@ class MetadataManager:
         self._driver = RaftClientDriver(
             self._seams,
             self._log,
-            quorum,
-            self._changes,
+            raft_client,
+            self._log_writer,
             node_id=self.node_id,
             channel=self._channel,
             listener=self,
@@ -239,7 +239,7 @@ class MetadataManager:
             self._settings.log,
             clock=self._seams.clock,
             blocking=self._blocking,
-            changes=self._changes,
+            log_writer=self._log_writer,
         )
 
     async def wait_until_caught_up(self) -> None:
@@ -248,10 +248,10 @@ class MetadataManager:
         Raises LogFailed.
         """
         driver = self._running()
-        while driver.quorum.high_watermark < 0:
+        while driver.raft_client.high_watermark < 0:
             self._committer.check_online()
             await driver.wait_for_event()
-        await self.wait_for_offset(driver.quorum.max_reported_high_watermark - 1)
+        await self.wait_for_offset(driver.raft_client.max_reported_high_watermark - 1)
 
     async def wait_for_offset(self, offset: int) -> None:
         """Wait until `image` contains the record at `offset`."""
@@ -318,14 +318,14 @@ class MetadataManager:
 
     # Requests of other nodes and of operators
 
-    async def respond(self, request: RaftRequest) -> RaftResponse:
+    async def handle_request(self, request: RaftRequest) -> RaftResponse:
         """Handle a request of another node of the quorum, including the records of a fetch.
 
         A Fetch waits up to its max wait time, a voter change until it is committed. Raises
         NotController before `start`, LogFailed once the log is offline.
         """
         self._running()
-        return await self._fetches.respond(request)
+        return await self._fetches.handle_request(request)
 
     async def upgrade_quorum(self, kraft_version: int, *, validate_only: bool = False) -> None:
         """Raise kraft.version. Raises KRaftVersionChangeRejected and what `perform` raises."""
@@ -354,7 +354,7 @@ class MetadataManager:
             try:
                 await trio.sleep_forever()
             finally:
-                if not driver.quorum.is_alone:  # pending commits cannot complete any more
+                if not driver.raft_client.is_alone:  # pending commits cannot complete any more
                     self._claim.stop()
                     self.quorum_changed()
 
@@ -404,7 +404,7 @@ class MetadataManager:
                 if driver.leads:
                     await driver.flush(self._log.end_offset)
                     await driver.resign()
-                async with self._changes.flushing:
+                async with self._log_writer.flushing:
                     if self.failure is None:
                         await self._blocking(self._log.close)
             except (DiskFull, NoDescriptors, LogFailed) as error:

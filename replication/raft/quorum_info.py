@@ -41,7 +41,7 @@ def describe_quorum(
     driver: RaftClientDriver, metadata_log: MetadataLog, *, wall_ms: int
 ) -> QuorumInfo:
     """Describe the quorum at `wall_ms`. The leader itself counts as caught up now."""
-    quorum, leadership = driver.quorum, driver.quorum.leadership
+    quorum, leadership = driver.raft_client, driver.raft_client.leadership
     end_offset, now_ms = metadata_log.end_offset, driver.now_ms
     replicas: tuple[ReplicaInfo, ...] = ()
     observers: tuple[ReplicaInfo, ...] = ()

@@ -56,7 +56,7 @@ from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 
 log = logging.getLogger("odradek.metadata")
 
-Events = Sequence[RaftAction]
+Actions = Sequence[RaftAction]
 _NON_BLOCKING = (
     SendRequest,
     SendResponse,
@@ -115,20 +115,20 @@ class RaftClientDriver:
         self,
         seams: Seams,
         metadata_log: MetadataLog,
-        quorum: RaftClient,
-        changes: MetadataLogWriter,
+        raft_client: RaftClient,
+        log_writer: MetadataLogWriter,
         *,
         node_id: int,
         channel: NetworkChannel | None,
         listener: RaftListener,
     ) -> None:
-        self.quorum = quorum
+        self.raft_client = raft_client
         self.failure: Exception | None = None
         self.high_watermark = 0
         """Offset below which all records are committed, as far as this node knows."""
         self._seams = seams
         self._log = metadata_log
-        self._changes = changes
+        self._log_writer = log_writer
         self._node_id = node_id
         self._channel = channel
         self._listener = listener
@@ -150,7 +150,7 @@ class RaftClientDriver:
 
     @property
     def leads(self) -> bool:
-        return self.quorum.role is QuorumRole.LEADER and self.failure is None
+        return self.raft_client.role is QuorumRole.LEADER and self.failure is None
 
     @property
     def now_ms(self) -> int:
@@ -161,9 +161,9 @@ class RaftClientDriver:
 
     async def start(self) -> None:
         """Handle the first event; a single voter leads when this returns."""
-        await self._event(self.quorum.start)
+        await self._event(self.raft_client.start)
 
-    async def _event(self, event: Callable[[int], Events]) -> None:
+    async def _event(self, event: Callable[[int], Actions]) -> None:
         """Run one event and its actions. Raises LogFailed if the node has failed."""
         async with self._event_lock:
             if self.failure is not None:
@@ -195,9 +195,9 @@ class RaftClientDriver:
         """Wake up tasks that wait for progress of the log or the quorum."""
         if self._event_waiters:
             self._event_waiters.unpark_all()
-        leadership = self.quorum.leadership
+        leadership = self.raft_client.leadership
         known = -1 if leadership is None else leadership.high_watermark
-        end_offset, epoch = self._log.end_offset, self.quorum.epoch
+        end_offset, epoch = self._log.end_offset, self.raft_client.epoch
         progress = (end_offset, known, self.high_watermark, epoch, self.leads)
         if progress != self._progress:
             self._progress = progress
@@ -216,7 +216,7 @@ class RaftClientDriver:
         """Wait until log end, high watermark, epoch or leadership changes."""
         await self._progress_waiters.park()
 
-    def _do(self, action: RaftAction) -> Events:
+    def _do(self, action: RaftAction) -> Actions:
         """Execute an action that does not block on the disk; returns the follow-up actions."""
         match action:
             case AppendLeaderChangeMessage():
@@ -233,54 +233,54 @@ class RaftClientDriver:
                 self._reply(request, response)
         return ()
 
-    async def _change(self, action: RaftAction) -> Events:
+    async def _change(self, action: RaftAction) -> Actions:
         """Execute an action that writes to the disk; must not be cancelled."""
-        quorum, changes = self.quorum, self._changes
+        raft_client, log_writer = self.raft_client, self._log_writer
         match action:
             case PersistElectionState(election):
                 write = partial(
                     self._log.quorum_state.write,
-                    kraft_version=quorum.kraft_version,
-                    voters=quorum.voters.ids,
+                    kraft_version=raft_client.kraft_version,
+                    voters=raft_client.voters.ids,
                 )
-                await changes.retry_until_written(write, election)
+                await log_writer.retry_until_written(write, election)
             case AppendFetchedRecords():
-                return quorum.appended(await changes.append_fetched(action), self.now_ms)
+                return raft_client.appended(await log_writer.append_fetched(action), self.now_ms)
             case TruncateLog(end_offset):
-                await changes.truncate(end_offset)
-                return quorum.truncated(self.now_ms)
+                await log_writer.truncate(end_offset)
+                return raft_client.truncated(self.now_ms)
             case CreateSnapshotFile(snapshot_id):
-                if not await changes.begin_snapshot(snapshot_id):
-                    return quorum.snapshot_abandoned(self.now_ms)
+                if not await log_writer.begin_snapshot(snapshot_id):
+                    return raft_client.snapshot_abandoned(self.now_ms)
             case AppendSnapshotBytes(position, data):
-                if not await changes.append_snapshot(position, data):
-                    return quorum.snapshot_abandoned(self.now_ms)
+                if not await log_writer.append_snapshot(position, data):
+                    return raft_client.snapshot_abandoned(self.now_ms)
             case InstallSnapshot():
-                installed = await changes.install_snapshot()
+                installed = await log_writer.install_snapshot()
                 if installed is not None:
-                    return quorum.installed(installed, self.now_ms)
+                    return raft_client.installed(installed, self.now_ms)
         return ()
 
-    def _start_epoch(self, action: AppendLeaderChangeMessage) -> Events:
+    def _start_epoch(self, action: AppendLeaderChangeMessage) -> Actions:
         try:
-            changes = self._changes.start_epoch(action, self._node_id)
+            changes = self._log_writer.start_epoch(action, self._node_id)
         except (DiskFull, NoDescriptors) as error:
             if not self.resign_after_write_error(error):
                 raise
             return ()
         return self._leader_appended(changes)
 
-    def _append_voters(self, action: AppendVotersRecord) -> Events:
+    def _append_voters(self, action: AppendVotersRecord) -> Actions:
         try:
-            changes = self._changes.append_voters(action, self.quorum.kraft_version)
+            changes = self._log_writer.append_voters(action, self.raft_client.kraft_version)
         except (DiskFull, NoDescriptors) as error:  # the log stays usable
             log.error("cannot append the voter change: %s", error)
-            return self.quorum.not_appended(error, self.now_ms)
+            return self.raft_client.not_appended(error, self.now_ms)
         return self._leader_appended(changes)
 
-    def _leader_appended(self, changes: Sequence[ControlChange]) -> Events:
+    def _leader_appended(self, changes: Sequence[ControlChange]) -> Actions:
         self._listener.control_appended()
-        return self.quorum.appended(changes, self.now_ms)
+        return self.raft_client.appended(changes, self.now_ms)
 
     # Flushes of the leader
 
@@ -302,7 +302,7 @@ class RaftClientDriver:
 
     async def _flush(self, up_to: int) -> None:
         try:
-            flushed = await self._changes.flush(lambda: self.quorum.epoch, up_to)
+            flushed = await self._log_writer.flush(lambda: self.raft_client.epoch, up_to)
         except DiskFull:
             raise  # the records stay in the log for the next flush
         except Exception as error:
@@ -311,22 +311,22 @@ class RaftClientDriver:
         if flushed is not None:
             await self._event(partial(self._flushed, *flushed))
 
-    def _flushed(self, end_offset: int, epoch: int, now_ms: int) -> Events:
-        return self.quorum.flushed(end_offset, epoch, now_ms)
+    def _flushed(self, end_offset: int, epoch: int, now_ms: int) -> Actions:
+        return self.raft_client.flushed(end_offset, epoch, now_ms)
 
     # Requests of this node
 
     async def resign(self) -> None:
         """Give up the leadership of this epoch."""
-        await self._event(self.quorum.resign)
+        await self._event(self.raft_client.resign)
 
     async def resign_in_background(self) -> None:
         """Like `resign`, but does not raise if the node has failed."""
-        await self._background_event(self.quorum.resign)
+        await self._background_event(self.raft_client.resign)
 
     def resign_after_write_error(self, error: DiskFull | NoDescriptors) -> bool:
         """Resign because this leader cannot write. Returns False if there is no other voter."""
-        if self._nursery is None or self.quorum.is_alone:
+        if self._nursery is None or self.raft_client.is_alone:
             return False
         log.error("resigning, because the leader cannot write the metadata log: %s", error)
         self._nursery.start_soon(self.resign_in_background)
@@ -336,15 +336,15 @@ class RaftClientDriver:
         """Raise kraft.version (KIP-853); returns the error, if any."""
         refusals: list[VoterChangeError | None] = []
 
-        def decide(now_ms: int) -> Events:
-            refusal, actions = self.quorum.upgrade(
+        def decide(now_ms: int) -> Actions:
+            refusal, actions = self.raft_client.upgrade(
                 kraft_version, now_ms, validate_only=validate_only
             )
             refusals.append(refusal)
             return actions
 
         await self._event(decide)
-        is_done = validate_only or self.quorum.kraft_version == kraft_version
+        is_done = validate_only or self.raft_client.kraft_version == kraft_version
         if refusals[0] is None and not is_done:
             return VoterChangeError(
                 ErrorCode.kafka_storage_error, "the disk of the metadata log is full"
@@ -353,10 +353,10 @@ class RaftClientDriver:
 
     async def shut_down(self) -> None:
         """Resign, and wait until another node leads; the caller sets the timeout."""
-        if self.quorum.may_stop:
+        if self.raft_client.may_stop:
             return
-        await self._event(self.quorum.shut_down)
-        while not (self.quorum.may_stop or self.failure is not None):
+        await self._event(self.raft_client.shut_down)
+        while not (self.raft_client.may_stop or self.failure is not None):
             await self.wait_for_event()
 
     # Inbound requests
@@ -375,8 +375,8 @@ class RaftClientDriver:
         assert waiting.response is not None
         return waiting.response
 
-    def _receive(self, request: RaftRequest, again: bool, now_ms: int) -> Events:
-        return self.quorum.handle_request(request, now_ms, again=again)
+    def _receive(self, request: RaftRequest, again: bool, now_ms: int) -> Actions:
+        return self.raft_client.handle_request(request, now_ms, again=again)
 
     def _reply(self, request: RaftRequest, response: RaftResponse) -> None:
         waiting = self._waiting.get(id(request))
@@ -387,9 +387,9 @@ class RaftClientDriver:
 
     # Outbound requests
 
-    def _send(self, send: SendRequest) -> Events:
+    def _send(self, send: SendRequest) -> Actions:
         if self._channel is None:  # no other node is configured
-            return self.quorum.handle_request_failure(send.number, self.now_ms)
+            return self.raft_client.handle_request_failure(send.number, self.now_ms)
         if self._nursery is None:
             self._unsent.append(send)
             return ()
@@ -414,16 +414,16 @@ class RaftClientDriver:
 
     async def _send_request(
         self, channel: NetworkChannel, queue: _NodeQueue, send: SendRequest
-    ) -> Callable[[int], Events]:
+    ) -> Callable[[int], Actions]:
         """Send a request; returns the event of its response or failure."""
         try:
             response = await channel.send_request(send.to, send.endpoints, send.request)
         except RequestFailed as error:
             log.debug("request to node %d failed: %s", send.to, error)
             refused = isinstance(error, NodeNotRunning)
-            return partial(self.quorum.handle_request_failure, send.number, refused=refused)
+            return partial(self.raft_client.handle_request_failure, send.number, refused=refused)
         _log_cluster_mismatch(send, queue, response)
-        return partial(self.quorum.handle_response, send.number, response)
+        return partial(self.raft_client.handle_response, send.number, response)
 
     # Background tasks
 
@@ -433,7 +433,7 @@ class RaftClientDriver:
             for send in self._unsent:
                 self._send(send)
             self._unsent.clear()
-            self._changes.retries = True
+            self._log_writer.retries = True
             self._nursery.start_soon(self._run_timer)
             self._nursery.start_soon(self._flush_without_commit)
             task_status.started()
@@ -442,9 +442,9 @@ class RaftClientDriver:
             finally:
                 self._nursery = None
                 self._queues.clear()
-                self._changes.retries = False
+                self._log_writer.retries = False
 
-    async def _background_event(self, event: Callable[[int], Events]) -> None:
+    async def _background_event(self, event: Callable[[int], Actions]) -> None:
         """Run an event that has no caller; a failure is reported by `fail`."""
         try:
             await self._event(event)
@@ -463,7 +463,7 @@ class RaftClientDriver:
     @property
     def _due_ms(self) -> float:
         """Deadline of the state machine, in ms; infinite if there is none."""
-        due_ms = self.quorum.deadline_ms
+        due_ms = self.raft_client.deadline_ms
         return math.inf if due_ms is None else due_ms
 
     def _set_timer(self, due_ms: float) -> None:
@@ -471,14 +471,14 @@ class RaftClientDriver:
         left = due_ms / 1000 - self._seams.clock.monotonic()
         self._timer.deadline = trio.current_time() + left + 0.0001
 
-    def _tick(self, now_ms: int) -> Events:
-        return self.quorum.tick(now_ms)
+    def _tick(self, now_ms: int) -> Actions:
+        return self.raft_client.tick(now_ms)
 
     @property
     def _has_unflushed(self) -> bool:
         """Whether the leader's log has unflushed records and no flush is running."""
         is_asked = self._flushes > 0
-        return self.leads and not is_asked and self._changes.durable_end < self._log.end_offset
+        return self.leads and not is_asked and self._log_writer.durable_end < self._log.end_offset
 
     async def _flush_without_commit(self) -> None:
         """Flush records without a waiting commit: the epoch's first batch, and voter changes."""

@@ -47,7 +47,7 @@ class SnapshotGenerator:
         *,
         clock: Clock,
         blocking: Blocking,
-        changes: MetadataLogWriter,
+        log_writer: MetadataLogWriter,
     ) -> None:
         self._state = state
         self._log = metadata_log
@@ -55,7 +55,7 @@ class SnapshotGenerator:
         self._settings = settings
         self._clock = clock
         self._blocking = blocking
-        self._changes = changes
+        self._log_writer = log_writer
         self._covered_bytes = 0  # bytes of the log that the newest snapshot contains
         self._last_at = clock.monotonic()
         self._wanted = trio.Event()
@@ -105,7 +105,7 @@ class SnapshotGenerator:
         )
         try:
             await _write_image(writer, image)
-            async with self._changes.publishing:
+            async with self._log_writer.publishing:
                 if self._is_superseded(snapshot):  # a newer one was fetched from the leader
                     self._log.snapshots.discard(writer)
                     return None
@@ -126,7 +126,7 @@ class SnapshotGenerator:
         """Delete old snapshots and segments; excludes flushes, which would sync removed files."""
         now_ms = self._clock.wall_ms()
         with trio.CancelScope(shield=True):
-            async with self._changes.flushing:
+            async with self._log_writer.flushing:
                 dropped = await self._blocking(self._log.snapshots_to_remove, now_ms)
                 self._log.forget(dropped, now_ms)
                 self._history.compact(self._log.start_offset)

@@ -93,7 +93,7 @@ class ControllerNode:
     def __init__(self, metadata: FakeMetadata, configs: Mapping[str, str] | None = None) -> None:
         self.metadata = metadata
         self.config = ServerConfig.from_properties(dict(configs or {}), test_node=True)
-        self.controller_duties = QuorumController(metadata, TrioClock(), self.config)
+        self.quorum_controller = QuorumController(metadata, TrioClock(), self.config)
 
 
 class Channel:

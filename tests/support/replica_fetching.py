@@ -67,7 +67,7 @@ FOLLOWER = 9
 PORT = 9092
 LISTENER = "PLAINTEXT"
 SMALL = LogConfig(retention_ms=-1, internal_segment_bytes=4000, index_interval_bytes=500)
-TopicIdPartition = tuple[UUID, int]
+TopicIdAndPartition = tuple[UUID, int]
 
 
 class Led:
@@ -149,7 +149,7 @@ class LeadingBroker:
         self.id = broker_id
         self.node = world.node(f"broker-{broker_id}")
         self.port = PORT
-        self.led: dict[TopicIdPartition, Led] = {}
+        self.led: dict[TopicIdAndPartition, Led] = {}
         self.requests: list[FetchRequest] = []
         self.asked_for: list[str] = []
         """The titles of all requests but ApiVersions."""
@@ -160,7 +160,7 @@ class LeadingBroker:
         self._listening: trio.CancelScope | None = None
 
     def lead(
-        self, key: TopicIdPartition, epoch: int, *, config: LogConfig = SMALL, had: bytes = b""
+        self, key: TopicIdAndPartition, epoch: int, *, config: LogConfig = SMALL, had: bytes = b""
     ) -> Led:
         """Lead a partition, with a log of earlier batches."""
         topic_id, index = key
@@ -342,7 +342,7 @@ class Stand:
         self.settings = ReplicaFetcherConfig(back_off_ms=200)
         self.rate = float("inf")
         self.brokers: dict[int, LeadingBroker] = {}
-        self.partitions: dict[TopicIdPartition, Partition] = {}
+        self.partitions: dict[TopicIdAndPartition, Partition] = {}
         self.roles: list[Partition] = []
         self.node = self.world.node("follower")
         self.image = MetadataImage()
@@ -415,11 +415,11 @@ class Stand:
         await self.logs.close()
         directories.close()
 
-    async def replica(self, key: TopicIdPartition) -> PartitionLog:
+    async def replica(self, key: TopicIdAndPartition) -> PartitionLog:
         topic_id, index = key
         return await self.logs.create(f"t{topic_id.int}", index, topic_id)
 
-    async def follow(self, key: TopicIdPartition, leader: int, epoch: int) -> PartitionLog:
+    async def follow(self, key: TopicIdAndPartition, leader: int, epoch: int) -> PartitionLog:
         """Make this node a follower of a leader; create the replica if necessary."""
         partition = self.partitions.get(key)
         if partition is not None:
@@ -433,7 +433,7 @@ class Stand:
         self.followers.role_changed(partition)
         return log
 
-    def decide(self, key: TopicIdPartition, leader: int, epoch: int) -> None:
+    def decide(self, key: TopicIdAndPartition, leader: int, epoch: int) -> None:
         """Same as `follow`, for a partition with a replica on this node."""
         partition = self.partitions[key]
         partition.update(self._led_by(leader, epoch))

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.network.listeners import Endpoint
+from odradek.broker.network.listeners import BoundListener
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_route
 from odradek.broker.security.authorizer import Authorizer
@@ -30,7 +30,7 @@ class Client:
     ) -> None:
         self.broker = broker
         self.authorizer = authorizer
-        self._endpoint = Endpoint(
+        self._endpoint = BoundListener(
             listener, "PLAINTEXT", Address("127.0.0.1", 9092), Address("localhost", 9092)
         )
 

@@ -9,7 +9,7 @@ import pytest
 
 from odradek.broker.config import loggers
 from odradek.broker.config.types import ResourceType
-from odradek.broker.network.listeners import Endpoint
+from odradek.broker.network.listeners import BoundListener
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import (
@@ -115,7 +115,7 @@ class Nodes:
             version,
             77,
             "tests",
-            Endpoint("PLAINTEXT", "PLAINTEXT", Address("127.0.0.1", 9092), None),
+            BoundListener("PLAINTEXT", "PLAINTEXT", Address("127.0.0.1", 9092), None),
             CLIENT,
             flush,
             principal=ALICE,

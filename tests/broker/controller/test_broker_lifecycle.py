@@ -184,7 +184,7 @@ async def test_registration_timeout_is_reported(
 async def test_restarted_broker_registers_after_previous_session(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
-    await nursery.start(channel.node.controller_duties.run)
+    await nursery.start(channel.node.quorum_controller.run)
     broker = Broker(channel, 1)
     await broker.life.register(broker.registration)
     await nursery.start(broker.life.run)
@@ -219,7 +219,7 @@ async def test_single_node_retries_until_it_is_active_controller(
     lone = Broker(channel, 1)
     lone.life._metadata = node.metadata
     node.metadata.subscribe(lone.life._metadata_changed)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     node.metadata.turn(False)
     await lone.life.register(lone.registration)
     await nursery.start(lone.life.run)
@@ -241,7 +241,7 @@ async def test_single_node_sends_no_heartbeats_until_others_register(
     lone = Broker(channel, 1)
     lone.life._metadata = node.metadata
     node.metadata.subscribe(lone.life._metadata_changed)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await lone.life.register(lone.registration)
     await nursery.start(lone.life.run)
     await lone.life.serve()

@@ -50,7 +50,7 @@ async def beat(node: ControllerNode, broker: int) -> None:
 async def test_broker_with_expired_session_is_fenced(
     autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     for _ in range(5):
         await trio.sleep(SESSION_SECONDS / 3)
         await beat(node, 2)
@@ -63,13 +63,13 @@ async def test_broker_with_expired_session_is_fenced(
 async def test_new_controller_starts_a_session_for_every_broker(
     autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.sleep(SESSION_SECONDS - 1)
     node.metadata.turn(False)
     await trio.sleep(60)
     assert fenced(node) == set(), "it is no controller"
     with pytest.raises(KafkaError) as refused:
-        _ = node.controller_duties.sessions
+        _ = node.quorum_controller.sessions
     assert refused.value.code is ErrorCode.not_controller
     node.metadata.turn(True)
     await trio.sleep(SESSION_SECONDS - 1)
@@ -81,7 +81,7 @@ async def test_new_controller_starts_a_session_for_every_broker(
 async def test_failed_commit_is_retried(
     autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     node.metadata.refuses = True
     await trio.sleep(2 * SESSION_SECONDS)
     assert fenced(node) == set()
@@ -93,7 +93,7 @@ async def test_failed_commit_is_retried(
 async def test_paused_controller_reads_heartbeats_before_fencing(
     mock_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.testing.wait_all_tasks_blocked()
     mock_clock.jump(3 * SESSION_SECONDS)
     await trio.testing.wait_all_tasks_blocked()
@@ -133,7 +133,7 @@ async def test_new_controller_completes_leader_elections(
     node = ControllerNode(fenced_broker_1)
     assert leaders(node) == {-1, 1}
     nursery.start_soon(keep_alive, node, 1, 2)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.sleep(0.1)
     assert leaders(node) == {1}
 
@@ -142,7 +142,7 @@ async def test_leader_elections_of_unfencing_are_retried(
     autojump_clock: trio.testing.MockClock, fenced_broker_1: FakeMetadata, nursery: trio.Nursery
 ) -> None:
     node = ControllerNode(fenced_broker_1)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.sleep(1)
 
     def refuse(delta: MetadataDelta) -> None:
@@ -150,7 +150,7 @@ async def test_leader_elections_of_unfencing_are_retried(
 
     fenced_broker_1.subscribe(refuse)
     with pytest.raises(KafkaError):
-        await node.controller_duties.heartbeat(
+        await node.quorum_controller.heartbeat(
             BrokerHeartbeat(1, fenced_broker_1.image.brokers[1].epoch, fenced_broker_1.image.offset)
         )
     assert not fenced_broker_1.image.brokers[1].fenced
@@ -168,7 +168,7 @@ async def test_heartbeat_during_fencing_restores_leaders(
     fenced_broker_1.decide(lambda image: unfence_broker(image, 1, epoch))
     node = ControllerNode(fenced_broker_1)
     nursery.start_soon(keep_alive, node, 2)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     fenced_broker_1.subscribe(lambda _: nursery.start_soon(beat, node, 1))
     await trio.sleep(SESSION_SECONDS + 0.1)
     assert len(fenced_broker_1.batches) == 8, (
@@ -196,7 +196,7 @@ async def test_preferred_leaders_are_restored(
     metadata.decide(lambda image: unfence_broker(image, 1, epoch))
     in_sync_again(metadata)
     nursery.start_soon(keep_alive, node, 1, 2, 3)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.sleep(29)
     assert leaders(node) == {2}
     await trio.sleep(2)
@@ -238,7 +238,7 @@ async def test_leaderless_partition_gets_unclean_leader_if_allowed(
     configs = {"unclean.leader.election.enable": str(allowed).lower()}
     node = ControllerNode(metadata, configs)
     nursery.start_soon(keep_alive, node, 1)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.sleep(299)
     assert leaders(node) == {-1}
     await trio.sleep(2)
@@ -261,7 +261,7 @@ async def test_controller_config_of_unclean_election_precedes_cluster_default(
     node = ControllerNode(metadata)
     node.config.apply_dynamic({UNCLEAN: "true"}, {UNCLEAN: "false"})
     nursery.start_soon(keep_alive, node, 1)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.sleep(301)
     assert leaders(node) == {-1}
 
@@ -295,7 +295,7 @@ async def test_fencing_of_many_partitions_interleaves_with_other_operations(
     metadata = FakeMetadata(image)
     node = ControllerNode(metadata)
     nursery.start_soon(keep_alive, node, 2, 3)
-    await nursery.start(node.controller_duties.run)
+    await nursery.start(node.quorum_controller.run)
     await trio.sleep(SESSION_SECONDS + 1)
     assert leaders(node) == {2}
     assert fenced(node) == {1}

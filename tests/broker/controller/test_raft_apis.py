@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.network.listeners import Endpoint
+from odradek.broker.network.listeners import BoundListener
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_controller_route
 from odradek.broker.security.required_operations import RULES
@@ -112,7 +112,7 @@ async def ask(quorum: Quorum, request: RaftRequest, *, authorizer: Any = None) -
         version,
         1,
         "raft-client-2",
-        Endpoint("CONTROLLER", "PLAINTEXT", listener, None, of_controller=True),
+        BoundListener("CONTROLLER", "PLAINTEXT", listener, None, of_controller=True),
         Address("127.0.0.1", 50_000),
         flush,
         authorizer,

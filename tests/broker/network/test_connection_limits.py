@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.network.listeners import Endpoint
+from odradek.broker.network.listeners import BoundListener
 from odradek.broker.network.server import Server
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
@@ -59,7 +59,7 @@ class ListenerStub:
 def test_connections_above_max_connections_are_refused(limit: str) -> None:
     async def let_in(broker: Broker) -> int:
         callers = [SilentConnection() for _ in range(3 * LIMIT)]
-        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", ListenerStub.address, None)
+        endpoint = BoundListener("PLAINTEXT", "PLAINTEXT", ListenerStub.address, None)
         async with trio.open_nursery() as nursery:
             opened: Any = [(endpoint, [ListenerStub(callers)])]
             await nursery.start(Server(broker.node.services).serve, opened)

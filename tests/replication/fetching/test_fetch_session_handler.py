@@ -7,7 +7,7 @@ from uuid import UUID
 from odradek.replication.fetching.fetch_session_handler import (
     NEW_PARTITIONS_MAX,
     FetchSessionHandler,
-    TopicIdPartition,
+    TopicIdAndPartition,
 )
 from odradek.replication.partition.follower_state import Fetch
 
@@ -20,13 +20,13 @@ def at(offset: int, epoch: int = 0) -> Fetch:
 
 def sent(
     session: FetchSessionHandler,
-) -> tuple[int, int, dict[TopicIdPartition, int], list[TopicIdPartition]]:
+) -> tuple[int, int, dict[TopicIdAndPartition, int], list[TopicIdAndPartition]]:
     plan = session.plan()
     offsets = {key: query.offset for key, query in plan.wanted}
     return plan.session_id, plan.session_epoch, offsets, list(plan.forgotten)
 
 
-def begun(*keys: TopicIdPartition) -> FetchSessionHandler:
+def begun(*keys: TopicIdAndPartition) -> FetchSessionHandler:
     session = FetchSessionHandler()
     for key in keys:
         session.want(key, at(5))

@@ -354,7 +354,7 @@ async def _serve(
     node_run: NodeRun, request: RaftRequest, responses: list[RaftResponse], done: trio.Event
 ) -> None:
     try:
-        responses.append(await node_run.metadata.respond(request))
+        responses.append(await node_run.metadata.handle_request(request))
     except (KafkaError, NodeCrashed):
         pass
     finally:

@@ -545,7 +545,7 @@ async def test_retention_waits_for_a_running_flush(autojump_clock: object) -> No
     for number in range(200):
         await metadata.commit([set_config("a", f"{number}" * 100)])
     async with trio.open_nursery() as nursery:
-        async with metadata._changes.flushing:
+        async with metadata._log_writer.flushing:
             nursery.start_soon(metadata.take_snapshot)
             await trio.testing.wait_all_tasks_blocked()
             assert len(names(node.files, ".checkpoint")) == 2

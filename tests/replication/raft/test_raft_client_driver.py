@@ -19,7 +19,7 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
-from odradek.replication.raft.raft_client_driver import Events, RaftClientDriver
+from odradek.replication.raft.raft_client_driver import Actions, RaftClientDriver
 from tests.replication.raft.raft_clients import machine
 from tests.support.metadata_nodes import new_node, raw_log
 
@@ -74,7 +74,7 @@ def driver_of(held: Held) -> RaftClientDriver:
     )
 
 
-def wanting(*actions: RaftAction) -> Callable[[int], Events]:
+def wanting(*actions: RaftAction) -> Callable[[int], Actions]:
     """Return an event that makes the state machine return these actions."""
     return lambda now_ms: actions
 
@@ -114,7 +114,9 @@ async def test_event_that_sends_to_the_responding_node_is_completed(
         for number in (1, 2, 3)
     )
     actions = [newer, PersistElectionState(ElectionState()), newest]
-    monkeypatch.setattr(driver.quorum, "handle_response", lambda number, response, now_ms: actions)
+    monkeypatch.setattr(
+        driver.raft_client, "handle_response", lambda number, response, now_ms: actions
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
         await driver._event(wanting(older))
@@ -138,12 +140,12 @@ async def test_refused_connection_is_reported_to_the_state_machine(
     async def send_request(to: int, endpoints: Endpoints, request: RaftRequest) -> RaftResponse:
         raise failure("no")
 
-    def failed(number: int, now_ms: int, *, refused: bool) -> Events:
+    def failed(number: int, now_ms: int, *, refused: bool) -> Actions:
         received.append((number, refused))
         return ()
 
     monkeypatch.setattr(held, "send_request", send_request)
-    monkeypatch.setattr(driver.quorum, "handle_request_failure", failed)
+    monkeypatch.setattr(driver.raft_client, "handle_request_failure", failed)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
         await driver._event(wanting(SendRequest(7, 2, (), ApiVersionsRequest())))

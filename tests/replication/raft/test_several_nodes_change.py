@@ -27,7 +27,9 @@ async def asked(
     """Send a request to the leader; retried while another change is in progress."""
     while True:
         leader = await quorum.leader()
-        response: RaftResponse = await quorum.during(partial(leader.metadata.respond, request))
+        response: RaftResponse = await quorum.during(
+            partial(leader.metadata.handle_request, request)
+        )
         if response.error is not ErrorCode.request_timed_out:
             return response
         await quorum.pass_time(0.1)

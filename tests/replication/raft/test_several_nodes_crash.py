@@ -107,7 +107,7 @@ async def change_voters(quorum: MetadataQuorum, about: int) -> None:
             return
         request = RemoveVoterRequest(voter=voter_of(about).key)
     with suppress(KafkaError, NodeCrashed):
-        await quorum.during(partial(leader.metadata.respond, request))
+        await quorum.during(partial(leader.metadata.handle_request, request))
 
 
 async def misfortunes(quorum: MetadataQuorum, source: random.Random, rounds: int) -> None:

@@ -32,7 +32,7 @@ class Leader:
         self.topic_id = image.topics_by_name["t"].id
         self.epoch = image.brokers[1].epoch
         self.metrics = Metrics()
-        self.changes = AlterPartitionManager(1, lambda: self.epoch, self.channel, self.metrics)
+        self.manager = AlterPartitionManager(1, lambda: self.epoch, self.channel, self.metrics)
         self.responses: Responses = {}
 
     def propose(
@@ -45,7 +45,7 @@ class Leader:
             tuple((each, brokers[each].epoch if claimed is None else claimed) for each in members),
         )
         responses = self.responses.setdefault(index, [])
-        self.changes.propose(self.topic_id, index, action, responses.append)
+        self.manager.propose(self.topic_id, index, action, responses.append)
 
     def isr(self, index: int) -> tuple[int, ...]:
         return partition(self.metadata.image, "t", index).isr
@@ -57,7 +57,7 @@ async def test_concurrent_proposals_share_a_request(
 ) -> None:
     leader = Leader()
     leader.channel.version = version
-    await nursery.start(leader.changes.run)
+    await nursery.start(leader.manager.run)
     for index in range(3):
         leader.propose(index, 1, 2)
     await trio.sleep(1)
@@ -71,7 +71,7 @@ async def test_many_proposals_are_split_into_requests(
 ) -> None:
     many = 2 * PARTITIONS_AT_ONCE + 1
     leader = Leader(many)
-    await nursery.start(leader.changes.run)
+    await nursery.start(leader.manager.run)
     for index in range(many):
         leader.propose(index, 1, 2)
     await trio.sleep(1)
@@ -83,7 +83,7 @@ async def test_restarted_replica_is_ineligible(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     leader = Leader(2)
-    await nursery.start(leader.changes.run)
+    await nursery.start(leader.manager.run)
     leader.propose(0, 1, 2, claimed=7)
     leader.propose(1, 1, 3)
     await trio.sleep(1)
@@ -96,7 +96,7 @@ def test_isr_changes_are_counted() -> None:
     """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec count by the result of the proposal."""
     leader = Leader(1)
     for grown in (-1, -2, 1, None):
-        leader.changes.count(grown)
+        leader.manager.count(grown)
     counted = ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec")
     assert [leader.metrics.meter(name).count for name in counted] == [2, 1, 1]
 
@@ -106,7 +106,7 @@ async def test_failed_request_is_retried_with_newest_proposals(
 ) -> None:
     leader = Leader(2)
     leader.channel.is_cut = True
-    await nursery.start(leader.changes.run)
+    await nursery.start(leader.manager.run)
     leader.propose(0, 1, 2)
     leader.propose(1, 1, 2)
     await trio.sleep(1)
@@ -126,7 +126,7 @@ async def test_stale_broker_epoch_is_retried(
     """The broker registers again, and the proposals are sent with the new broker epoch."""
     leader = Leader(1)
     now, leader.epoch = leader.epoch, leader.epoch - 1
-    await nursery.start(leader.changes.run)
+    await nursery.start(leader.manager.run)
     leader.propose(0, 1, 2)
     await trio.sleep(1)
     assert leader.responses[0] == []
@@ -141,14 +141,14 @@ async def test_rejected_proposal_that_is_repeated_does_not_spin(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     leader = Leader(1)
-    await nursery.start(leader.changes.run)
+    await nursery.start(leader.manager.run)
     members = tuple((each, leader.metadata.image.brokers[each].epoch) for each in (1, 2))
     action = AlterPartition(IsrProposal(frozenset({1, 2}), 5, 0), members)
 
     def again(response: CommittedIsr | ErrorCode) -> None:
         assert response is ErrorCode.not_controller, "an epoch from the future"
-        leader.changes.propose(leader.topic_id, 0, action, again)
+        leader.manager.propose(leader.topic_id, 0, action, again)
 
-    leader.changes.propose(leader.topic_id, 0, action, again)
+    leader.manager.propose(leader.topic_id, 0, action, again)
     await trio.sleep(1)
     assert 10 < len(leader.channel.asked) < 30
