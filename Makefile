@@ -26,9 +26,10 @@ help:
 	@echo "make clean      remove what the targets created, except data of brokers"
 
 .venv/.made: pyproject.toml setup.py constraints.txt protocol/records/_record_scan.c
+	@echo "Installing Odradek and the packages of its tests in .venv, which takes about a minute:"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@mkdir -p .build && ln -sfn .. .build/odradek
 	@touch $@
 
