@@ -149,7 +149,9 @@ def check_routable(name: str, endpoints: Sequence[ListenerEndpoint]) -> None:
             raise ConfigError.of(
                 name,
                 f"{endpoint.name}://{_NO_ROUTE}:{endpoint.port}",
-                f"{name} cannot use the nonroutable meta-address {_NO_ROUTE}. Use a routable IP address.",
+                f"{name} cannot use the nonroutable meta-address {_NO_ROUTE}. Use a routable IP address, "
+                f"which clients connect to: {name}={endpoint.name}://HOST:{endpoint.port}, for example with "
+                f"--set {name}={endpoint.name}://localhost:{endpoint.port}",
             )
 
 

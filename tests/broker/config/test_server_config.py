@@ -549,3 +549,14 @@ def test_assignment_interval_is_clamped_to_its_limits() -> None:
     assert config.get_int("group.consumer.assignment.interval.ms") == 500
     config.apply_dynamic({"group.consumer.assignment.interval.ms": "20000"}, {})
     assert config.get_int("group.consumer.assignment.interval.ms") == 15000
+
+
+def test_error_for_an_unroutable_advertised_address_has_a_valid_value() -> None:
+    properties = {
+        "listeners": "PLAINTEXT://0.0.0.0:9092",
+        "advertised.listeners": "PLAINTEXT://0.0.0.0:9092",
+    }
+    with pytest.raises(
+        ConfigError, match=r"--set advertised\.listeners=PLAINTEXT://localhost:9092"
+    ):
+        ServerConfig.from_properties(properties, test_node=True)
