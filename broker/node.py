@@ -33,8 +33,8 @@ from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
 from odradek.broker.lifecycle.broker_registration import broker_registration_request
 from odradek.broker.lifecycle.errors import (
     CannotStart,
+    NodeFailed,
     Stopped,
-    StorageLost,
     find_node_error,
     is_cancellation,
 )
@@ -76,6 +76,8 @@ RESIGN_SECONDS = 5.0
 """Longest wait, at shutdown, for another voter to take over the metadata quorum."""
 SLOW_START_SECONDS = 10.0
 """A start-up phase that waits longer for other nodes is logged."""
+REMIND_SECONDS = 60.0
+"""Interval of further log messages while it waits."""
 
 
 class Node:
@@ -127,7 +129,7 @@ class Node:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start, report started when clients are served, run until `stop` or cancellation, close cleanly.
 
-        Raises CannotStart, or StorageLost if all log directories or the metadata directory failed.
+        Raises CannotStart, or NodeFailed if all log directories or the metadata directory failed.
         """
         try:
             directories = await self._open_log_directories()
@@ -237,7 +239,9 @@ class Node:
             if self.config.is_controller:
                 await self._start_controller(controller_listeners, nursery)
             await self._wait_for_cluster(
-                "the committed metadata is not known yet", metadata.wait_until_caught_up
+                "the committed metadata is not known yet: check that a majority of the controllers runs, and"
+                " controller.quorum.bootstrap.servers or controller.quorum.voters",
+                metadata.wait_until_caught_up,
             )
             services.acls_loaded.set()
             self.apply_broker_configs(metadata.image)
@@ -286,14 +290,14 @@ class Node:
     # Start-up phases of a broker
 
     async def _load_replicas(self) -> None:
-        """Recover the logs. Raises StorageLost if that takes all log directories offline."""
+        """Recover the logs. Raises NodeFailed if that takes all log directories offline."""
         replicas = self._replicas = self._new_replicas()
         if not self.config.get_bool("remote.log.storage.system.enable"):
             replicas.refuse_tiered()
         before = self.metadata.image
         self.services.partitions = await replicas.load()
-        if replicas.logs.all_failed.is_set():
-            raise StorageLost(self._failure_text())
+        if replicas.logs.storage_failed.is_set():
+            raise NodeFailed(self._failure_text())
         if self.metadata.image is not before:
             self.apply_broker_configs(self.metadata.image)
             replicas.cordon()
@@ -335,7 +339,7 @@ class Node:
 
     async def _start_broker_tasks(self, nursery: trio.Nursery) -> None:
         services, replicas = self.services, self.services.replicas
-        nursery.start_soon(self._stop_on_failure, services.logs.all_failed)
+        nursery.start_soon(self._stop_on_failure, services.logs.storage_failed)
         nursery.start_soon(
             self._stop_on_failure, replicas.log_directory_reporter.not_reported_in_time
         )
@@ -385,18 +389,21 @@ class Node:
             nursery.cancel_scope.cancel()
 
     async def _wait_for_cluster(self, what: str, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait for other nodes, and log `what` if it takes long. `wait` may be called twice.
+        """Wait for other nodes, and log `what` repeatedly if it takes long. `wait` may be called again.
 
         Raises Stopped if `stop` is called meanwhile.
         """
         with trio.CancelScope() as self._waiting:
             if self._stop_requested.is_set():
                 self._waiting.cancel()
-            with trio.move_on_after(SLOW_START_SECONDS) as first_wait:
-                await wait()
-            if first_wait.cancelled_caught:
+            seconds = SLOW_START_SECONDS
+            while True:
+                with trio.move_on_after(seconds) as waiting:
+                    await wait()
+                if not waiting.cancelled_caught:
+                    break
                 log.warning("still waiting: %s", what)
-                await wait()
+                seconds = REMIND_SECONDS
         if self._waiting.cancelled_caught:
             raise Stopped("the node was stopped before it could serve")
 
@@ -412,17 +419,18 @@ class Node:
         self.stop()
 
     async def _close(self) -> None:
-        """Close the metadata log and the logs. Raises StorageLost if the storage failed."""
+        """Close the metadata log and the logs. Raises NodeFailed if the metadata log or all log directories have
+        failed."""
         services, metadata = self.services, self.metadata
         failures = [metadata.failed]
         replicas = self._replicas
         if replicas is not None:
             failures += [
-                replicas.logs.all_failed,
+                replicas.logs.storage_failed,
                 replicas.log_directory_reporter.not_reported_in_time,
             ]
         if any(failure.is_set() for failure in failures):
-            raise StorageLost(self._failure_text())
+            raise NodeFailed(self._failure_text())
         with trio.CancelScope(shield=True):
             await metadata.close()
             if replicas is not None and replicas.partitions is not None:
@@ -434,21 +442,23 @@ class Node:
                 )
                 await services.logs.close(broker_epoch=epoch)
         if metadata.failed.is_set():
-            raise StorageLost(self._failure_text())
+            raise NodeFailed(self._failure_text())
 
     def _failure_text(self) -> str:
-        directories = self.services.directories
-        failures = [
-            f"{directory.path}: {directory.failure}"
-            for directory in (*directories.all, directories.metadata)
-            if directory.failed
-        ]
-        if self.metadata.failure is not None:
-            failures.append(f"the metadata log: {self.metadata.failure}")
-        replicas = self._replicas
+        directories, replicas = self.services.directories, self._replicas
+        causes: list[str] = []
+        if all(directory.failed for directory in directories.all):
+            texts = (f"{directory.path}: {directory.failure}" for directory in directories.all)
+            causes.append(f"all log dirs have failed: {'; '.join(texts)}")
+        metadata, reason = directories.metadata, self.metadata.failure
+        if metadata.failed:
+            causes.append(f"the metadata log failed: {metadata.path}: {metadata.failure}")
+        elif reason is not None:
+            causes.append(f"the metadata log failed: {reason}")
         if replicas is not None and replicas.log_directory_reporter.failure is not None:
-            failures.append(replicas.log_directory_reporter.failure)
-        return "the storage to serve from is lost: " + "; ".join(dict.fromkeys(failures))
+            causes.append(replicas.log_directory_reporter.failure)
+        role = "broker" if self.config.is_broker else "controller"
+        return f"Shutdown {role} because " + "; ".join(causes)
 
     # Metadata changes
 
@@ -511,4 +521,4 @@ class Node:
         await ensure_topic(self.services, name, partitions, replication_factor, configs)
 
 
-__all__ = ["CannotStart", "Node", "Stopped", "StorageLost"]
+__all__ = ["CannotStart", "Node", "Stopped", "NodeFailed"]

@@ -248,7 +248,7 @@ async def _serve(
     not start or had to stop.
     """
     from odradek.broker.lifecycle.errors import WrongConfig
-    from odradek.broker.node import CannotStart, Stopped, StorageLost
+    from odradek.broker.node import CannotStart, NodeFailed, Stopped
     from odradek.protocol.errors import KafkaError
 
     wrong: list[str] = []
@@ -259,7 +259,7 @@ async def _serve(
         pass  # a requested stop
     except* WrongConfig as group:
         wrong = [str(error) for error in _leaves(group)]
-    except* (CannotStart, StorageLost, KafkaError, OSError) as group:
+    except* (CannotStart, NodeFailed, KafkaError, OSError) as group:
         reasons = [str(error) for error in _leaves(group)]
     if wrong:
         raise WrongUsage("; ".join(wrong))

@@ -130,9 +130,9 @@ def check_topic(ctx: RequestContext, name: str, operation: AclOperation | None =
         raise TopicDenied
 
 
-def check_topic_called(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> None:
-    """Check the operation on a topic given by id, or by name if it has no id. An unknown id is always denied.
-    Raises TopicDenied."""
+def check_topic_name_or_id(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> None:
+    """Check the operation on a topic given by id, or by name if it has no id. An unknown id passes: the lookup
+    that follows returns UNKNOWN_TOPIC_ID. Raises TopicDenied."""
     if topic_id is not None:
         found = ctx.services.metadata.image.topics_by_id.get(topic_id)
         if found is None:

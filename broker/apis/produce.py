@@ -16,7 +16,7 @@ import trio
 
 from odradek.broker.apis.authorization import (
     TopicDenied,
-    check_topic_called,
+    check_topic_name_or_id,
     may_transactional_id,
 )
 from odradek.broker.coordination.internal_topics import is_coordinator_topic
@@ -358,7 +358,7 @@ _WITHOUT_LOG_START = frozenset(
 
 def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:
     try:
-        check_topic_called(ctx, topic.name, topic.topic_id)
+        check_topic_name_or_id(ctx, topic.name, topic.topic_id)
     except TopicDenied as denied:
         raise KafkaError(denied.code) from None  # Kafka sends no error message here
 

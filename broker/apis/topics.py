@@ -7,7 +7,7 @@ Metadata responses show it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -58,7 +58,7 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
 
 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    denied = _uncreatable(request, ctx)
+    denied = _denied_names(request, ctx)
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in denied]
     mutations = mutations_of(ctx, is_free=all(map(is_internal_topic, _names(request))))
     try:
@@ -80,16 +80,17 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     }
 
 
-def _uncreatable(request: Any, ctx: RequestContext) -> Collection[str]:
-    """Errors of topics that the client may not create or that are listed twice."""
+def _denied_names(request: Any, ctx: RequestContext) -> Set[str]:
+    """Names that the client may not create, in the request's order. Duplicates are left to the controller, which
+    rejects them."""
     if ctx.authorizer is None or may_cluster(ctx, AclOperation.CREATE):
-        return ()
+        return frozenset()
     times = Counter(topic.name for topic in request.topics)
     return dict.fromkeys(
         name
         for name, named in times.items()
         if named == 1 and name != CLUSTER_METADATA and not may_topic(ctx, name)
-    )
+    ).keys()
 
 
 def _new_topic(topic: Any) -> NewTopic:

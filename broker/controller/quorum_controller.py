@@ -285,7 +285,7 @@ class QuorumController:
                     # This process was suspended: read pending heartbeats first
                     await trio.sleep(late_ms / 1000)
             else:
-                await self._tried(self._fence_oldest)
+                await self._tried("fence brokers with expired sessions", self._fence_oldest)
 
     @property
     def _late_ms(self) -> int:
@@ -314,7 +314,9 @@ class QuorumController:
     async def _elect_leaders_periodically(self) -> None:
         """Elect leaders for leaderless partitions at failover and periodically."""
         while True:
-            await self._tried(self._elect_leaders_for_leaderless)
+            await self._tried(
+                "elect leaders for leaderless partitions", self._elect_leaders_for_leaderless
+            )
             await trio.sleep(LEFT_SECONDS)
 
     async def _elect_leaders_for_leaderless(self) -> None:
@@ -329,7 +331,7 @@ class QuorumController:
         while True:
             await trio.sleep(self._config.get_int("leader.imbalance.check.interval.seconds"))
             if self._config.get_bool("auto.leader.rebalance.enable"):
-                await self._all_of(balance_leaders)
+                await self._all_of("elect preferred leaders", balance_leaders)
 
     async def _elect_uncleanly(self) -> None:
         from odradek.replication.controller.leader_election import elect_uncleanly
@@ -337,20 +339,23 @@ class QuorumController:
         while True:
             await trio.sleep(self._config.get_int("unclean.leader.election.interval.ms") / 1000)
             await self._all_of(
-                lambda image: elect_uncleanly(image, unclean_election=self.unclean_election)
+                "elect leaders uncleanly",
+                lambda image: elect_uncleanly(image, unclean_election=self.unclean_election),
             )
 
-    async def _all_of(self, operation: Callable[[MetadataImage], ControllerResult[bool]]) -> None:
+    async def _all_of(
+        self, task: str, operation: Callable[[MetadataImage], ControllerResult[bool]]
+    ) -> None:
         """Repeat an operation until it returns False, so that no work remains."""
-        while await self._tried(lambda: self._metadata.perform(operation)):
+        while await self._tried(task, lambda: self._metadata.perform(operation)):
             await trio.lowlevel.checkpoint()
 
-    async def _tried(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Return None after a pause if the change could not be committed."""
+    async def _tried(self, task: str, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Return None after a pause if the change could not be committed. `task` names it in the log."""
         try:
             return await work()
         except KafkaError as error:
-            log.warning("a periodic task of the controller failed: %s", error)
+            log.warning("Unable to %s, retrying: %s", task, error)
             await trio.sleep(PAUSE_SECONDS)
             return None
 

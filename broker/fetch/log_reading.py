@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
-from odradek.broker.apis.authorization import TopicDenied, check_topic_called, may_cluster
+from odradek.broker.apis.authorization import TopicDenied, check_topic_name_or_id, may_cluster
 from odradek.broker.fetch.session_cache import CachedPartition
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -466,7 +466,7 @@ async def _read_for_follower(
 def _check_allowed(wanted: CachedPartition, ctx: RequestContext, limits: FetchParams) -> None:
     """Authorize a consumer for the topic, a follower for the cluster. Raises TopicDenied."""
     if not limits.is_follower:
-        check_topic_called(ctx, wanted.topic, wanted.topic_id)
+        check_topic_name_or_id(ctx, wanted.topic, wanted.topic_id)
     elif not may_cluster(ctx, AclOperation.CLUSTER_ACTION):
         raise TopicDenied
 

@@ -452,7 +452,7 @@ class GroupCoordinator:
         try:
             _write_records(append, context, self._log, self._config, self._now())
         except KafkaError as error:
-            log.warning("appending to __consumer_offsets failed: %s", error)
+            log.warning("appending to __consumer_offsets-%d failed: %s", context.partition, error)
             code = COORDINATOR_ERROR_BY_LOG_ERROR.get(error.code, error.code)
             return context.shard.append_failed(append.completion, code, self._now(), written=False)
         if self.runtime.is_committed(context):

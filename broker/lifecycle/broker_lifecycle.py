@@ -1,7 +1,7 @@
 """Registration, heartbeats and controlled shutdown of a broker (KIP-631).
 
     STARTING                     registering, or registered and reading the metadata log up to its registration
-    RECOVERY                     caught up and fenced; the broker recovers its logs and opens its partitions
+    RECOVERY                     caught up and fenced; the broker opens its partitions
     RUNNING                      unfenced
     PENDING_CONTROLLED_SHUTDOWN  the controller moves leaders away; the broker serves until it may shut down
     SHUTTING_DOWN                the controller has allowed the shutdown, or did not respond in time
@@ -275,17 +275,20 @@ class BrokerLifecycle:
         self._gone.set()
 
     async def _ask(self) -> None:
+        is_registered = False
         try:
             async with self._lock:
-                if not self._life.is_registered:
-                    await self._register()
-                else:
+                is_registered = self._life.is_registered
+                if is_registered:
                     await self._heartbeat()
+                else:
+                    await self._register()
         except KafkaError as error:
             self._life.failed(self._now_ms())
             if self._complaint != str(error):
                 self._complaint = str(error)
-                log.warning("the controller rejected a request of this broker: %s", error)
+                task = "send a heartbeat to" if is_registered else "register with"
+                log.warning("Unable to %s the controller, retrying: %s", task, error)
         else:
             self._complaint = None
 
@@ -336,7 +339,7 @@ class BrokerLifecycle:
             now_ms=self._now_ms(),
         )
         if life.state is not before:
-            log.info("the broker has transitioned from %s to %s", before.value, life.state.value)
+            log.info("the broker has transitioned from %s to %s", before.name, life.state.name)
         if life.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
             self.caught_up.set()
         if life.state is BrokerState.RUNNING:

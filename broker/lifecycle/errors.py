@@ -1,4 +1,4 @@
-"""Errors that end a node: failed starts and lost storage."""
+"""Errors that end a node: failed starts, and failed log directories or metadata log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class Stopped(CannotStart):
     """The node was stopped during start-up, while it waited for other nodes."""
 
 
-class StorageLost(Exception):
-    """All log directories are offline, or the metadata directory failed: the node shuts down."""
+class NodeFailed(Exception):
+    """All log directories or the metadata log have failed, or a failed log directory was not reported in time: the
+    node shuts down."""
 
 
 def is_cancellation(error: BaseException) -> bool:
@@ -29,8 +30,8 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 def find_node_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the CannotStart or StorageLost in the group, or the group if it has neither."""
-    expected = group.subgroup((CannotStart, StorageLost))
+    """Return the CannotStart or NodeFailed in the group, or the group if it has neither."""
+    expected = group.subgroup((CannotStart, NodeFailed))
     while expected is not None:
         first = expected.exceptions[0]
         if not isinstance(first, BaseExceptionGroup):

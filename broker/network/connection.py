@@ -102,10 +102,10 @@ class ClientConnection:
             await self._serve()
         except ConnectionLost:
             pass  # the client disconnected
-        except OSError as reason:  # a file could not be read
-            log.warning("closed %s: %s", self._connection.peer, reason)
+        except OSError as reason:
+            log.warning("closed %s: reading a segment failed: %s", self._connection.peer, reason)
         except InvalidFrame as reason:
-            log.warning("closed %s: %s", self._connection.peer, reason)
+            log.warning("closed %s: invalid request: %s", self._connection.peer, reason)
             await self._send_held_back()
         except Exception:
             log.exception("closed %s: unexpected error in a request handler", self._connection.peer)
@@ -282,6 +282,11 @@ class ClientConnection:
         idle_max_seconds = self._services.config.get_int("connections.max.idle.ms") / 1000
         if 0 <= idle_max_seconds < seconds:
             await trio.sleep(idle_max_seconds)
+            log.info(
+                "closed %s: throttled for %.0f s, longer than connections.max.idle.ms",
+                self._connection.peer,
+                seconds,
+            )
             raise ConnectionLost(f"throttled for {seconds:.0f} s")
         await trio.sleep(seconds)
 

@@ -78,11 +78,10 @@ class RequestBatcher(Generic[Item, Result]):
             results = await self._send_request(broker_id, [each.item for each in batch])
         except ClientError as error:
             return [error] * len(batch)
-        except (
-            Exception
-        ) as error:  # an unexpected error, or an invalid response: only these items fail
-            log.exception("broker %d could not be reached", broker_id)
-            return [ClientError(f"broker {broker_id} could not be reached: {error}")] * len(batch)
+        except Exception as error:  # a bug, or an invalid response: only these items fail
+            log.exception("Unexpected error in a request to broker %d", broker_id)
+            text = f"Unexpected error in a request to broker {broker_id}: {error}"
+            return [ClientError(text)] * len(batch)
         if len(results) != len(batch):
             return [ClientError(f"broker {broker_id} returned too few results")] * len(batch)
         return results

@@ -26,6 +26,7 @@ from odradek.seams.values import value_class
 if TYPE_CHECKING:
     from odradek.broker.controller.controller_channel import ActiveController
     from odradek.broker.metrics.registry import Metrics
+    from odradek.replication.partition.leader_role import OnAlterPartitionResponse
     from odradek.replication.partition.leader_state import AlterPartition
 
 log = logging.getLogger("odradek.replication")
@@ -38,7 +39,6 @@ PARTITIONS_AT_ONCE = 30
 
 Replica = tuple[UUID, int]
 """Topic id and partition."""
-OnAlterPartitionResponse = Callable[[CommittedIsr | ErrorCode], None]
 
 
 @value_class
@@ -129,10 +129,11 @@ class AlterPartitionManager:
             is_done = False
         return is_done
 
-    def count(self, grown: int | None) -> None:
+    def isr_updated(self, grown: int | None) -> None:
         """Update the ISR metrics after a proposal.
 
-        `grown` is the number of added replicas (negative: removed), or None after a failed update.
+        `grown` is the number of added replicas (negative: removed). None: the response did not
+        commit the proposal (error, retry or unknown result).
         """
         if grown is None:
             self._failures.mark()

@@ -62,7 +62,7 @@ class IsrMaintenance:
 
         manager = self._alter_partition_manager
         return ClusterContext(
-            self._brokers, self._lag_max_ms, manager.propose, self._disk_full, manager.count
+            self._brokers, self._lag_max_ms, manager.propose, self._disk_full, manager.isr_updated
         )
 
     def cluster_context(self) -> ClusterContext:

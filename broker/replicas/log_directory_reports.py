@@ -272,21 +272,23 @@ class LogDirectoryReporter:
         )
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, "in the AssignReplicasToDirs response")
+        topics = self._image().topics_by_id
         for directory in response.directories:
             for topic in directory.topics:
                 for each in topic.partitions:
                     if each.error_code is not ErrorCode.none:  # deleted or reassigned
+                        known = topics.get(topic.topic_id)
                         log.info(
                             "Error in the assignment of %s-%d to its log directory: %s",
-                            topic.topic_id,
+                            topic.topic_id if known is None else known.name,
                             each.partition_index,
                             each.error_code,
                         )
 
     def _give_up(self, failed: Sequence[UUID]) -> None:
         self.failure = (
-            f"Unable to report the failure of {len(failed)} log directories to the controller "
-            f"within log.dir.failure.timeout.ms"
+            f"the failure of {len(failed)} log directories was not reported to the controller "
+            "within log.dir.failure.timeout.ms"
         )
         self.not_reported_in_time.set()
 

@@ -67,12 +67,13 @@ class CopyFailureMonitor:
         if self._since is not None:
             return None
         self._since = self._logged_at = now
-        where = "to the remote store"
+        where, check = "to the remote store", "the remote store, its credentials and the network"
         if component is FailingComponent.METADATA:
             where = f"while {component.value} is unavailable"
+            check = "its leaders and in-sync replicas"
         return (
-            f"segments cannot be copied {where} ({reason}): nothing that is not copied leaves the"
-            " disk"
+            f"segments cannot be copied {where} ({reason}): local retention deletes no segment that"
+            f" is not copied; check {check}"
         )
 
     def worked(self, partition: object, now: float) -> str | None:

@@ -310,7 +310,9 @@ class RemoteLogManager:
             except RemoteResourceNotFound:
                 return None
             except KafkaError as error:  # the metadata is read again
-                log.info("%s: %s", tiered.id, error)
+                log.info(
+                    "Unable to start the remote log tasks of %s, retrying: %s", tiered.id, error
+                )
                 await self._seams.clock.sleep(back_off.next())
 
     async def _ensure_leader_epochs(self, tiered: _TieredPartition) -> None:

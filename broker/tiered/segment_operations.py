@@ -336,16 +336,19 @@ class SegmentOperations:
         back_off = BackOff(self._settings, self._seams.entropy)
         while True:
             steps = SegmentStateMachine(step)
+            task = "publication" if step is SegmentStep.PUBLISH_COPY_FINISHED else "deletion"
             try:
                 await self._go(steps, segment, is_own=True)
                 return
             except KafkaError as error:
-                log.info("cannot delete the abandoned copy %s yet: %s", segment.id, error)
                 if steps.last is StepOutcome.GONE:
                     return  # this node has no replica any more; the leader decides about the copy
+                log.info(
+                    "%s of the abandoned copy %s failed, retrying: %s", task, segment.id, error
+                )
                 step = SegmentStep.PUBLISH_DELETE_STARTED
             except Exception:  # the failure of one segment must not end the node
-                log.exception("cannot delete the abandoned copy %s yet", segment.id)
+                log.exception("%s of the abandoned copy %s failed, retrying", task, segment.id)
                 step = SegmentStep.PUBLISH_DELETE_STARTED
             await self._seams.clock.sleep(back_off.next())
 

@@ -117,11 +117,20 @@ class AddPartitionsToTxnManager:
             return transaction.all(ErrorCode.coordinator_not_available)
         try:
             return await self._batcher.send(coordinator, transactional_id, transaction)
-        except Unsupported as error:  # as with a broker that does not verify partitions
-            log.warning("transaction verification failed: %s", error)
+        except Unsupported:  # as with a broker that does not verify partitions
+            log.warning(
+                "AddPartitionsToTxn to broker %d has an unsupported version: the partitions of %s are not verified",
+                coordinator,
+                transactional_id,
+            )
             return transaction.all(ErrorCode.none)
         except ClientError as error:
-            log.info("transaction verification failed: %s", error)
+            log.info(
+                "AddPartitionsToTxn to broker %d for %s failed: %s",
+                coordinator,
+                transactional_id,
+                error,
+            )
             return transaction.all(ErrorCode.network_exception)
 
     def _coordinator(self, transactional_id: str) -> int:

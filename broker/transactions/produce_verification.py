@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from odradek.broker.apis.authorization import check_topic_called
+from odradek.broker.apis.authorization import check_topic_name_or_id
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.partition_verification import (
     AddPartitionsToTransaction,
@@ -65,7 +65,7 @@ async def verify_partitions(
                 continue
             key = (topic.topic_id or topic.name, index)
             try:
-                check_topic_called(ctx, topic.name, topic.topic_id)
+                check_topic_name_or_id(ctx, topic.name, topic.topic_id)
                 partition = await ctx.services.partitions.get(topic.name, topic.topic_id, index)
             except KafkaError as error:  # not verified: the append must not be tried either
                 refused[key] = error

@@ -4,10 +4,11 @@ The fetcher of the leader's broker (`replication/fetching`) sends the requests t
 returns and passes the responses in. Appends and other fast changes run on the event loop, in the
 same step as the decision.
 
-Truncation and flushing (`apply_change`) first wait for a task, for the remote tier and for the
-log's maintenance lock. This node may become the leader meanwhile, so `_begin` checks on the loop
-that no newer `follow` or `stop` has superseded the change. From then on the change runs in a
-thread, and the partition defers any role that would append (`Partition.begin_change`).
+`apply_change` runs truncations and flushes in a task. A truncation first waits for the remote tier
+and for the log's maintenance lock. This node may become the leader meanwhile, so `_begin` checks on
+the loop that no newer `follow` or `stop` has superseded the truncation. From then on it runs in a
+thread, and the partition defers any role that would append (`Partition.begin_change`). A flush
+needs neither.
 
 A Fetch response may hold ten thousand batches. They are appended in chunks, and other tasks run
 between the chunks. The remaining records serve the follower's next Fetch if the log still ends

@@ -36,8 +36,8 @@ class ClusterContext:
     `propose` sends a proposed ISR of a partition (topic id, index) to the controller and calls back
     once with the response, on the loop, never within the call; a retried proposal waits for its
     back-off. `disk_full` is called when an append fails because the disk is full. `isr_changed` is
-    called with the number of replicas that a committed proposal added (negative: removed), or with
-    None if the response shows an unchanged ISR.
+    called with the number of replicas that a committed proposal added (negative: removed). None: the
+    response did not commit the proposal (error, retry or unknown result).
     """
 
     brokers: Callable[[int], BrokerImage | None]

@@ -7,7 +7,7 @@ The registry is changed only on the loop; slow disk operations run in worker thr
 their directory. Every log is in exactly one log directory:
 
 - A directory with an I/O error (`directories/io_errors.py`) goes offline as a whole: its logs raise
-  LogFailed, the others are served. If it was the last one or the metadata directory, `all_failed` is
+  LogFailed, the others are served. If it was the last one or the metadata directory, `storage_failed` is
   set, and the node must shut down.
 - A partition that is found in several directories is not served until only one log remains; an empty
   copy is removed.
@@ -110,7 +110,7 @@ class LogManager:
         self.report = services.report
         self.report_at = services.report_at
         self.checkpoint = services.checkpoint
-        self.all_failed = trio.Event()
+        self.storage_failed = trio.Event()
         """Set when the last directory or the metadata directory has failed: the node must shut down."""
         self._on_failure = on_failure
         self._on_failed_alone = on_log_failed
@@ -226,7 +226,7 @@ class LogManager:
             "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
         )
         if not self.homes():
-            self.all_failed.set()
+            self.storage_failed.set()
 
     async def promote_moved(
         self,
@@ -450,7 +450,7 @@ class LogManager:
                 "shutting down, because the last log directory or the metadata log directory has failed: %s",
                 directory.path,
             )
-            self.all_failed.set()
+            self.storage_failed.set()
 
     # Background tasks and shutdown
 

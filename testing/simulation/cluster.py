@@ -16,7 +16,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.lifecycle.errors import CannotStart, Stopped, StorageLost
+from odradek.broker.lifecycle.errors import CannotStart, NodeFailed, Stopped
 from odradek.broker.node import Node
 from odradek.replication.controller.release_versions import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
@@ -294,7 +294,7 @@ class SimulatedCluster:
                 end = "has stopped"
         except* NodeCrashed:
             pass
-        except* (CannotStart, StorageLost) as group:
+        except* (CannotStart, NodeFailed) as group:
             end = f"ended: {group.exceptions[0]}"
             if not isinstance(group.exceptions[0], Stopped):
                 node.lost = end

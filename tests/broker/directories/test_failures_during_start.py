@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
-from odradek.broker.lifecycle.errors import CannotStart, StorageLost
+from odradek.broker.lifecycle.errors import CannotStart, NodeFailed
 from odradek.broker.node import Node
 from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown
@@ -76,7 +76,7 @@ def test_last_directory_failing_during_log_loading_stops_start(node: SingleNode)
     node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EIO)
     with pytest.raises(ExceptionGroup) as ended:
         node.run()
-    assert isinstance(ending(ended.value), StorageLost)
+    assert isinstance(ending(ended.value), NodeFailed)
     assert f"{LOGS}: [Errno 5]" in str(ending(ended.value))
 
 
@@ -95,5 +95,5 @@ def test_last_directory_failing_before_ready_stops_start(
     began = node.world.clock.monotonic()
     with pytest.raises(ExceptionGroup) as ended:
         node.run(fail)
-    assert isinstance(ending(ended.value), StorageLost)
+    assert isinstance(ending(ended.value), NodeFailed)
     assert node.world.clock.monotonic() - began < 10

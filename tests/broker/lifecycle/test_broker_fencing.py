@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.node import Node, StorageLost
+from odradek.broker.node import Node, NodeFailed
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
@@ -188,7 +188,7 @@ def test_full_node_stops_if_others_can_lead() -> None:
             append(nodes, leader, "t")
         await trio.sleep_forever()
 
-    with raised(StorageLost, "No space left"):
+    with raised(NodeFailed, "No space left"):
         run(main, COMBINED)
 
 
@@ -202,7 +202,7 @@ def test_failed_close_of_metadata_log_does_not_prevent_clean_directories() -> No
         await nodes.stop(last)
         await trio.sleep_forever()
 
-    with raised(StorageLost, "the metadata log: kafka_storage_error"):
+    with raised(NodeFailed, "the metadata log failed: kafka_storage_error"):
         run(main, COMBINED, configs=TWO_DISKS)
     marks = [path for path, _ in disks[0].walk() if path.endswith(".kafka_cleanshutdown")]
     assert "/more/.kafka_cleanshutdown" in marks

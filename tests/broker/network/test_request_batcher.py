@@ -81,7 +81,10 @@ async def test_request_has_limit_of_items() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "expected"),
-    [(Unreachable("no connection"), "no connection"), (KeyError("x"), "could not be reached")],
+    [
+        (Unreachable("no connection"), "no connection"),
+        (KeyError("x"), "Unexpected error in a request to broker 2"),
+    ],
 )
 async def test_failed_request_fails_its_items(
     failure: Exception, expected: str, caplog: pytest.LogCaptureFixture

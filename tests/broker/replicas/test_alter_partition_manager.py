@@ -96,7 +96,7 @@ def test_isr_changes_are_counted() -> None:
     """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec count by the result of the proposal."""
     leader = Leader(1)
     for grown in (-1, -2, 1, None):
-        leader.manager.count(grown)
+        leader.manager.isr_updated(grown)
     counted = ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec")
     assert [leader.metrics.meter(name).count for name in counted] == [2, 1, 1]
 

@@ -340,8 +340,9 @@ async def test_failing_copies_are_logged_at_once_and_every_minute(
         world.storage.failing["copy"] = RemoteStorageUnavailable("503 Slow Down")
         await world.pass_time(1)
         assert [record.message for record in caplog.records] == [
-            "segments cannot be copied to the remote store (503 Slow Down): nothing that is not"
-            " copied leaves the disk"
+            "segments cannot be copied to the remote store (503 Slow Down): local retention"
+            " deletes no segment that is not copied; check the remote store, its credentials and the"
+            " network"
         ]
         await world.pass_time(125)
         lines = [record.message for record in caplog.records]
@@ -365,7 +366,8 @@ async def test_log_distinguishes_failed_metadata_from_failed_storage(
         first, then = [record.message for record in caplog.records]
         assert first == (
             "segments cannot be copied while topic __remote_log_metadata is unavailable (0 of 2 are"
-            " in sync): nothing that is not copied leaves the disk"
+            " in sync): local retention deletes no segment that is not copied; check its leaders and"
+            " in-sync replicas"
         )
         assert re.match(
             "topic __remote_log_metadata has failed for 6. s "

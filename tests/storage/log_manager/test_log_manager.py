@@ -569,7 +569,7 @@ async def test_io_error_takes_only_its_log_directory_offline(world: LogManagerWo
             await manager.create("old", 0, TWO, is_new=False)
         with pytest.raises(LogFailed):
             await manager.delete(TopicPartition("t", 0))
-        assert manager.all_failed.is_set()  # /a is the metadata log directory too
+        assert manager.storage_failed.is_set()  # /a is the metadata log directory too
         world.disk.heal()
     assert CLEAN_SHUTDOWN_FILE not in world.names(A)
     assert CLEAN_SHUTDOWN_FILE in world.names(B)
@@ -597,10 +597,10 @@ async def test_failure_of_last_log_directory_sets_all_failed(world: LogManagerWo
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
         world.disk.fail("/a/*", operations={"write"})
-        assert not manager.all_failed.is_set()
+        assert not manager.storage_failed.is_set()
         with pytest.raises(LogFailed):
             append(log, "x")
-        assert manager.all_failed.is_set()
+        assert manager.storage_failed.is_set()
         with pytest.raises(LogFailed, match="no log directory is online"):
             await manager.create("u", 0, TWO)
 
@@ -764,7 +764,7 @@ async def test_unreadable_log_directory_is_offline_after_start(world: LogManager
     world.disk.heal()
     world.disk.fail("/a", operations={"list"})
     async with world.running() as manager:
-        assert manager.all_failed.is_set()
+        assert manager.storage_failed.is_set()
     world.disk.heal()
     world.disk.fail("/a/.lock")
     with pytest.raises(NoDirectory):
