@@ -17,9 +17,9 @@ from typing import Any
 from odradek.bench.model import WorkloadFailed
 from odradek.bench.raw_connection import RawConnection, must_be_none
 from odradek.client.assignors import RANGE, write_assignment, write_subscription
-from odradek.client.consumer import TopicPartition
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 
 BEAT_S = 0.005
 RETRY_S = 0.005

@@ -32,12 +32,12 @@ from odradek.client.consumer import (
     Isolation,
     Reader,
     ReaderOptions,
-    TopicPartition,
 )
 from odradek.client.errors import ClientError
 from odradek.client.group import FORGOTTEN, REJOIN, GroupConsumer, GroupOptions
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.topics import TopicPartition
 
 DESCRIPTION = """\
 Print the records of topics, one per line. Without -e or -c, wait for more records.

@@ -17,9 +17,10 @@ from odradek.cli.output import print_json, print_lines, print_table
 from odradek.cli.terminal import hint
 from odradek.client import group_admin
 from odradek.client.assignors import read_assignment
-from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
+from odradek.client.consumer import EARLIEST, LATEST, list_offsets
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams import Seams
 
 EPILOG = """\

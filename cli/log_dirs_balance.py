@@ -30,7 +30,6 @@ from odradek.client.admin import (
     alter_configs,
     describe_configs,
 )
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.log_dir_admin import (
     LogDirectory,
@@ -40,6 +39,7 @@ from odradek.client.log_dir_admin import (
 )
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 from odradek.seams import Seams
 from odradek.seams.values import value_class
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from odradek.client.admin import ConfigChange, ConfigOperation, ResourceType, alter_configs
-from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import Cluster
 from odradek.client.reassignment_admin import Reassignment
+from odradek.protocol.topics import TopicPartition
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"

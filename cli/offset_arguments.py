@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
+from odradek.client.consumer import EARLIEST, LATEST, list_offsets
 from odradek.client.metadata import Cluster
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 HELP = "beginning, end, N, -N (N before the end) or s@MS (the first record whose timestamp in ms is at least MS)"

@@ -24,11 +24,11 @@ from odradek.cli.reassignment_states import (
     replica_directories,
     status_lines,
 )
-from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs, describe_log_dirs
 from odradek.client.metadata import Cluster
 from odradek.client.reassignment_admin import alter_reassignments, list_reassignments
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams import Seams
 from odradek.seams.clock import Clock
 from odradek.seams.files import Path

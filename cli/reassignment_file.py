@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from odradek.cli.errors import CommandFailed
-from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import ANY, Replica
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 VERSION = 1

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
-from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import LogDirectory, Replica
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 

@@ -24,10 +24,11 @@ from odradek.cli.output import ProgressLine
 from odradek.cli.remote_inputs import MetadataTopicConsumer
 from odradek.client import admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ConfigSource, ResourceType
-from odradek.client.consumer import EARLIEST, TopicPartition, list_offsets
+from odradek.client.consumer import EARLIEST, list_offsets
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import Clock
 from odradek.seams.store_directory import begin_instead, has_mark
 from odradek.storage.tiered.audit import RemoteStorageAudit, SegmentStatus

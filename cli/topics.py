@@ -23,16 +23,10 @@ from odradek.cli.offset_arguments import (
 )
 from odradek.cli.output import print_json, print_lines, print_table
 from odradek.client import admin
-from odradek.client.consumer import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    LATEST_TIERED,
-    TopicPartition,
-    list_offsets,
-)
+from odradek.client.consumer import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, list_offsets
 from odradek.client.metadata import Cluster, Topic
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams import Seams
 
 EPILOG = """\

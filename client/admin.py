@@ -14,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from odradek.client.consumer import TopicPartition
 from odradek.protocol.errors import InvalidFrame
+from odradek.protocol.topics import TopicPartition
 
 RANGE = "range"
 

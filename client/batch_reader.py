@@ -14,11 +14,12 @@ from uuid import UUID
 import trio
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import NAMED_TOPICS, Isolation, TopicPartition
+from odradek.client.consumer import NAMED_TOPICS, Isolation
 from odradek.client.errors import ClientError, check, retriable
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
 from odradek.protocol.apis import FETCH, METADATA
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class

@@ -22,17 +22,17 @@ import trio
 
 from odradek.client.errors import ClientError, check, retriable
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
-from odradek.client.positions import EARLIEST as EARLIEST
-from odradek.client.positions import EARLIEST_LOCAL as EARLIEST_LOCAL
-from odradek.client.positions import LATEST as LATEST
-from odradek.client.positions import LATEST_TIERED as LATEST_TIERED
-from odradek.client.positions import MAX_TIMESTAMP as MAX_TIMESTAMP
-from odradek.client.positions import TopicPartition as TopicPartition
+from odradek.client.special_timestamps import EARLIEST as EARLIEST
+from odradek.client.special_timestamps import EARLIEST_LOCAL as EARLIEST_LOCAL
+from odradek.client.special_timestamps import LATEST as LATEST
+from odradek.client.special_timestamps import LATEST_TIERED as LATEST_TIERED
+from odradek.client.special_timestamps import MAX_TIMESTAMP as MAX_TIMESTAMP
 from odradek.protocol.apis import FETCH, LIST_OFFSETS
 from odradek.protocol.errors import CorruptBatch, ErrorCode, KafkaError
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import Headers, Record, decode
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import state_class, value_class
 
 NAMED_TOPICS = 12

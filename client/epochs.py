@@ -7,11 +7,11 @@ from functools import partial
 
 import trio
 
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError, check
 from odradek.client.metadata import Cluster
 from odradek.protocol.apis import OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 CONSUMER = -1

@@ -29,7 +29,6 @@ from odradek.client.consumer import (
     OutOfRange,
     Reader,
     ReaderOptions,
-    TopicPartition,
     list_offsets,
 )
 from odradek.client.errors import ClientError, check, retriable
@@ -37,6 +36,7 @@ from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_t
 from odradek.client.metadata import BACKOFF_MAX_S, Cluster
 from odradek.protocol.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, SYNC_GROUP
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 T = TypeVar("T")

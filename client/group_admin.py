@@ -12,11 +12,11 @@ from typing import Any
 
 from odradek.client.assignors import write_assignment
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
 from odradek.client.metadata import GROUP, Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.network import Address
 from odradek.seams.values import value_class
 

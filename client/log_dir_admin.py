@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 ANY = "any"

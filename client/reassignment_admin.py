@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import trio
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError, TimedOut, check, retriable
 from odradek.client.group_admin import CommittedOffset, offset_topics
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, TRANSACTION, Cluster
@@ -28,6 +27,7 @@ from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import frame_batch
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
 

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from odradek.client.consumer import (
-    EARLIEST,
-    ConsumedRecord,
-    Reader,
-    ReaderOptions,
-    TopicPartition,
-    list_offsets,
-)
+from odradek.client.consumer import EARLIEST, ConsumedRecord, Reader, ReaderOptions, list_offsets
 from odradek.client.metadata import Cluster
+from odradek.protocol.topics import TopicPartition
 
 
 class WholeTopic:

@@ -19,7 +19,6 @@ from odradek.client.consumer import (
     LATEST_TIERED,
     ConsumedRecord,
     Isolation,
-    TopicPartition,
     list_offsets,
 )
 from odradek.client.epochs import epoch_ends
@@ -28,6 +27,7 @@ from odradek.client.metadata import Cluster, Topic, open_cluster, parse_bootstra
 from odradek.client.whole_topic import WholeTopic
 from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, error_text
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.tcp import TcpNetwork
 from odradek.storage.log.leader_epoch_cache import EpochStart

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import numpy as np
 
-from odradek.client.positions import EARLIEST, LATEST, TopicPartition
+from odradek.client.special_timestamps import EARLIEST, LATEST
 from odradek.pipeline.decoding.record_selection import INT64_MAX, INT64_MIN, AbortedTransaction
 from odradek.pipeline.errors import BadOption, DataLoss, with_skip_hint
 from odradek.pipeline.filters import PushedFilters
@@ -27,6 +27,7 @@ from odradek.pipeline.segment_columns import PackedSlices, SegmentSlices
 from odradek.pipeline.store import FirstPage, Store, store_at
 from odradek.pipeline.stored_partitions import StoredPartitions
 from odradek.pipeline.stream_offsets import StreamOffsets
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 if TYPE_CHECKING:

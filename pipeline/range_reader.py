@@ -204,7 +204,8 @@ def _is_gone(reading: ReadSettings, piece: SegmentSlice) -> bool:
     """Whether the log start offset is now beyond the range, or the topic was deleted; False if that is not known."""
     if reading.bootstrap is None:
         return False
-    from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
+    from odradek.pipeline.brokers import EARLIEST, brokers_at
+    from odradek.protocol.topics import TopicPartition
 
     tp = TopicPartition(*_where(piece))
     try:
@@ -259,7 +260,8 @@ def _of_its_epochs(
 def _read_broker(
     reading: ReadSettings, piece: BrokerRange, wanted: RecordSelection
 ) -> Iterator[pa.RecordBatch]:
-    from odradek.pipeline.brokers import EARLIEST, LATEST, RETRY_HINT, TopicPartition, brokers_at
+    from odradek.pipeline.brokers import EARLIEST, LATEST, RETRY_HINT, brokers_at
+    from odradek.protocol.topics import TopicPartition
 
     assert reading.bootstrap is not None
     brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import numpy as np
 
-from odradek.client.positions import EARLIEST, LATEST, TopicPartition
+from odradek.client.special_timestamps import EARLIEST, LATEST
 from odradek.pipeline.decoding.record_selection import AbortedTransaction
 from odradek.pipeline.errors import DataLoss, UnreadableSegment
 from odradek.pipeline.leader_epoch_lineage import UnresolvedOffsets, select_slices
@@ -25,6 +25,7 @@ from odradek.pipeline.options import SourceOptions
 from odradek.pipeline.segment_columns import Segments, SegmentSlices
 from odradek.pipeline.store import FirstPage, Store
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.tiered.object_names import parse_key
 from odradek.storage.tiered.partition_summary import decode

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from odradek.client.positions import TopicPartition
 from odradek.pipeline.options import BEGIN, TOPIC_ID
+from odradek.protocol.topics import TopicPartition
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.values import value_class
 

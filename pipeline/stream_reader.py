@@ -25,13 +25,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from odradek.client.positions import EARLIEST, LATEST, TopicPartition
+from odradek.client.special_timestamps import EARLIEST, LATEST
 from odradek.pipeline.errors import DataLoss
 from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.options import OffsetSpec, SourceOptions
 from odradek.pipeline.query import Query
 from odradek.pipeline.stream_offsets import Offsets, OffsetsJson, StreamOffsets
 from odradek.pipeline.table_reader import TableReader
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import Clock, RealClock
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from odradek.bench.peers.topics import with_cluster
 from odradek.bench.workloads.background_load import BACKGROUND, LATENCIES, LatencyUnderLoad
 from odradek.client import admin, log_dir_admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ResourceType
-from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import Cluster
+from odradek.protocol.topics import TopicPartition
 
 VALUE_BYTES = 100
 SEGMENT_BYTES = 64 << 20

@@ -40,7 +40,6 @@ from odradek.bench.model import (
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import background_stream
-from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import (
     LogDirectory,
     Replica,
@@ -49,6 +48,7 @@ from odradek.client.log_dir_admin import (
 )
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 
 RATE = 20_000
 """Records a second: 20 MB/s."""

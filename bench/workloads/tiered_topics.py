@@ -14,8 +14,9 @@ import trio
 from odradek.bench.model import ServerCluster, Target, WorkloadFailed
 from odradek.bench.peers.topics import not_yet, with_cluster
 from odradek.client.admin import NewTopic, create_topics
-from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
+from odradek.client.consumer import EARLIEST, LATEST, list_offsets
 from odradek.client.metadata import Cluster
+from odradek.protocol.topics import TopicPartition
 
 REPLICAS = 3
 LINGER_MS = 5

@@ -14,11 +14,11 @@ from odradek.broker.apis.authorization import ClusterDenied, may_cluster
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.features import knows_cordoned
 from odradek.replication.errors import NotLeader
 from odradek.seams.files import Path
 from odradek.storage.directories.log_directory import LogDirectory
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed, ReplicaNotAvailable, StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import MEASURED_AT_ONCE

@@ -15,7 +15,7 @@ from odradek.broker.apis.raft import responded_by_the_quorum
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.topic_names import CLUSTER_METADATA
+from odradek.protocol.topics import CLUSTER_METADATA
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.raft import voter_rpcs as wire_voters
 from odradek.replication.raft.quorum_info import ReplicaInfo

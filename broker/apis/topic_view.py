@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.topic_names import name_error
+from odradek.protocol.topics import TopicPartition, name_error
 from odradek.replication.controller.image import (
     BrokerImage,
     Endpoint,
@@ -17,7 +17,6 @@ from odradek.replication.controller.image import (
     PartitionImage,
 )
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 
 NO_LEADER = -1
 NO_CONTROLLER = -1

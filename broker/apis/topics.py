@@ -23,7 +23,7 @@ from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import Repeated, field
-from odradek.protocol.topic_names import CLUSTER_METADATA
+from odradek.protocol.topics import CLUSTER_METADATA
 from odradek.replication.controller import create_partitions as partition_operations
 from odradek.replication.controller import topics as topic_operations
 from odradek.replication.controller.acls import AclOperation

@@ -35,8 +35,8 @@ from odradek.broker.transactions.transaction_states import TransactionState
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field, response_item_writer
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.acls import AclOperation
-from odradek.storage.directories.names import TopicPartition
 
 NO_ERROR = ErrorCode.none
 FENCED_SINCE = 2

@@ -14,8 +14,8 @@ from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.acls import AclOperation
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.producer_state import ProducerEntry
 
 Values = dict[str, Any]

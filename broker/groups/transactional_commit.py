@@ -12,8 +12,8 @@ from odradek.broker.transactions.partition_verification import (
     add_or_verify_partitions,
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 
 COORDINATOR_ERROR_BY_VERIFICATION_ERROR = {

@@ -19,6 +19,7 @@ from uuid import UUID
 import trio
 
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import (
     RESERVED_DIRECTORIES,
     MetadataDelta,
@@ -30,7 +31,6 @@ from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopic
 from odradek.replication.partition.partition import Partition, PartitionTraffic
 from odradek.replication.partition.replica_creation import decide_replica_creation
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager

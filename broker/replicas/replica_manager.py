@@ -24,11 +24,11 @@ from odradek.broker.replicas.isr_maintenance import IsrMaintenance
 from odradek.broker.replicas.lazy_replica_fetchers import LazyReplicaFetchers
 from odradek.broker.replicas.log_directory_reports import LogDirectoryReporter
 from odradek.broker.replicas.partition_table import PartitionTable
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.log_directory import LogDirectory
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, NoDirectory
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog

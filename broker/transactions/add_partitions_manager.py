@@ -19,9 +19,9 @@ from odradek.broker.transactions.partition_verification import AddPartitionsToTr
 from odradek.client.errors import ClientError, Unsupported
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, Api
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import MetadataImage
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 
 log = logging.getLogger("odradek.transactions")
 

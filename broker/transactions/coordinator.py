@@ -60,8 +60,8 @@ from odradek.broker.transactions.messages import (
 )
 from odradek.broker.transactions.transaction import Transaction
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import Clock
-from odradek.storage.directories.names import TopicPartition
 
 log = logging.getLogger("odradek.transactions")
 

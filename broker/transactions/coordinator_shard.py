@@ -25,8 +25,8 @@ from odradek.broker.transactions.transaction import Transaction
 from odradek.broker.transactions.transaction_states import PREPARE_STATES, TransactionState
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.serde import UnknownRecord
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 
 IDS_PER_STEP = 1000
 

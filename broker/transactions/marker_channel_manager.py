@@ -25,8 +25,8 @@ from odradek.broker.transactions.messages import MarkerResult
 from odradek.client.errors import ClientError
 from odradek.protocol.apis import WRITE_TXN_MARKERS, Api
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import MetadataImage
-from odradek.storage.directories.names import TopicPartition
 
 log = logging.getLogger("odradek.transactions")
 

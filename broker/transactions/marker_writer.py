@@ -14,9 +14,9 @@ from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC
 from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.partition.partition import ACKS_ALL, Partition, PartitionChangeWatcher
 from odradek.seams.clock import Clock
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.append import AppendOrigin
 
 CompleteTransaction = Callable[[int, TransactionMarker], Awaitable[None]]

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.control import end_marker
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 
 
 @value_class

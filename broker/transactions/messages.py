@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from odradek.broker.transactions.transaction_states import TransactionState
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 
 Future: TypeAlias = Any
 """Identifies the response's receiver; None for events without a client."""

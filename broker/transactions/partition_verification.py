@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 
 
 class AddPartitionsToTransaction(Protocol):

@@ -17,9 +17,9 @@ from odradek.broker.transactions.partition_verification import (
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.produce_request_reader import ProduceRequest
 from odradek.protocol.records.batch import Batch
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.partition.partition import Partition
 from odradek.seams.values import value_class
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
 
 RETRIABLE_COORDINATOR_ERRORS = frozenset(

@@ -19,8 +19,8 @@ from odradek.protocol.schemas.transaction_records import (
     TransactionLogValue,
     TransactionPartitions,
 )
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Buffer
-from odradek.storage.directories.names import TopicPartition
 
 FLEXIBLE_SINCE = 1
 """The transaction.version from which values use the flexible version 1."""

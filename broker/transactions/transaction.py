@@ -46,7 +46,7 @@ from odradek.broker.transactions.transaction_states import (
     TransactionState,
 )
 from odradek.protocol.errors import ErrorCode
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 
 ERROR_BY_ACTION: Mapping[TransactionAction, ErrorCode] = {
     TransactionAction.DONE: NO_ERROR,

@@ -29,7 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
+from odradek.pipeline.brokers import Brokers, brokers_at
 from odradek.pipeline.errors import (
     BadOption,
     BrokersUnavailable,
@@ -47,6 +47,7 @@ from odradek.pipeline.jobs.audit_tasks import (
 from odradek.pipeline.jobs.job_progress import JobProgress
 from odradek.pipeline.store import list_directories
 from odradek.pipeline.store_errors import object_error
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
+from odradek.pipeline.brokers import EARLIEST, brokers_at
 from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, MissingSegment, error_text
 from odradek.pipeline.jobs.segment_log_check import SegmentLogChecker
 from odradek.pipeline.leader_epoch_lineage import select_slices
 from odradek.pipeline.segment_columns import Segments, SegmentSlices
 from odradek.pipeline.store import Store, store_at
 from odradek.pipeline.store_errors import object_error
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.log.leader_epoch_cache import EpochStart

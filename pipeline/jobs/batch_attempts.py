@@ -28,8 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import FilesUnavailable
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.entropy import Entropy, RealEntropy
 from odradek.seams.values import value_class
 

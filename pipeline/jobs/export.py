@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
+from odradek.pipeline.brokers import EARLIEST, LATEST
 from odradek.pipeline.data_source import NAME, register
 from odradek.pipeline.errors import (
     SKIP_HINT,
@@ -48,6 +48,7 @@ from odradek.pipeline.options import (
 )
 from odradek.pipeline.query import Query
 from odradek.pipeline.stream_offsets import StreamOffsets
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 

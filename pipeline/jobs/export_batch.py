@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.errors import GAP_FOUND, PipelineError
 from odradek.pipeline.jobs.batch_attempts import BatchKey
@@ -22,6 +21,7 @@ from odradek.pipeline.jobs.direct_export import DirectExport
 from odradek.pipeline.jobs.export_checkpoint import Checkpoint
 from odradek.pipeline.jobs.export_tables import ExportTable
 from odradek.pipeline.jobs.export_values import ExportValues, columns_of_good
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:

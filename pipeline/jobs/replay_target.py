@@ -18,13 +18,13 @@ from typing import TypeVar
 
 import trio
 
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import CommittedOffset, committed_by_group
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
 from odradek.pipeline.brokers import broker_error, connected
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 

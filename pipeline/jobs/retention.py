@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.data_source import NAME, register
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import OF_ROWS, parse_options, without_prefixes
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Int64s, PackedSlices, SegmentSlices
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:

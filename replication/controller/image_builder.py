@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from odradek.protocol.topic_names import collision_key
+from odradek.protocol.topics import collision_key
 from odradek.replication.controller.features import KRAFT_VERSION, METADATA_VERSION
 from odradek.replication.controller.features import SUPPORTED_FEATURES as SUPPORTED
 from odradek.replication.controller.image import (

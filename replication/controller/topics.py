@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.topic_names import CLUSTER_METADATA, collision_key, name_error
+from odradek.protocol.topics import CLUSTER_METADATA, collision_key, name_error
 from odradek.replication.controller.configs import config_records
 from odradek.replication.controller.controller_result import (
     MAX_RECORDS,

@@ -19,7 +19,7 @@ from odradek.protocol.fetch_response_writer import (
 )
 from odradek.protocol.leader_tags import NodeEndpoint
 from odradek.protocol.messages import field
-from odradek.protocol.topic_names import CLUSTER_METADATA
+from odradek.protocol.topics import CLUSTER_METADATA
 from odradek.replication.raft.messages import (
     EpochEndOffset,
     FetchRequest,

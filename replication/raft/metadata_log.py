@@ -26,6 +26,7 @@ from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import ControlType, kraft_control_batch
 from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import InvalidMetadata
 from odradek.replication.raft.errors import BatchTooLarge
 from odradek.replication.raft.messages import EpochEndOffset
@@ -36,7 +37,6 @@ from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint, format, parse
 from odradek.storage.directories.io_errors import takes_offline
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.file_names import LOG, METADATA

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.topic_names import CLUSTER_METADATA
+from odradek.protocol.topics import CLUSTER_METADATA
 from odradek.replication.raft.messages import Endpoints, RaftRequest, RaftResponse
 from odradek.replication.raft.network_channel import RequestFailed
 from odradek.replication.raft.voters import NO_DIRECTORY, NO_LEADER, ReplicaKey, VoterEndpoint

@@ -25,12 +25,12 @@ from odradek.client.consumer import (
     DamagedBatch,
     Reader,
     ReaderOptions,
-    TopicPartition,
     list_offsets,
 )
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, Topic
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.tiered.metadata_subscriptions import Lane, MetadataSubscriptions, Subject
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 

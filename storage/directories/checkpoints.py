@@ -27,7 +27,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 
 VERSION = 0
 

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import DiskUsage, Files, Lock, OutOfDescriptors, Path
 from odradek.seams.units import human_bytes
 from odradek.seams.values import value_class
@@ -22,7 +23,7 @@ from odradek.storage.directories import checkpoints, clean_shutdown
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.io_errors import DISK_FULL_ERRNOS, takes_offline
-from odradek.storage.directories.names import TopicPartition, live_name
+from odradek.storage.directories.names import live_name
 
 REMIND_SECONDS = 60.0
 FREE_BYTES_MIN = 16 << 20

@@ -16,25 +16,16 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import NamedTuple
 from uuid import UUID
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
 NAME_BYTES_MAX = 255
-METADATA_TOPIC = "__cluster_metadata"
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _UNIQUE = re.compile(r"[0-9a-zA-Z]+")
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class PartitionDirectoryState(Enum):

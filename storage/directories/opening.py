@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from odradek.protocol.topics import CLUSTER_METADATA
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, Lock, OutOfDescriptors, Path
 from odradek.seams.values import value_class
@@ -132,7 +133,7 @@ def _is_partition(directory: LogDirectory, name: str) -> bool:
         return False
     is_live = (
         found.state is names.PartitionDirectoryState.LIVE
-        and found.topic_partition.topic != names.METADATA_TOPIC
+        and found.topic_partition.topic != CLUSTER_METADATA
     )
     return is_live and directory.files.is_directory(directory.path / name)
 

@@ -34,8 +34,8 @@ from uuid import UUID
 
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import Batch
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import OutOfDescriptors, Path, WouldBlock
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     InRemoteTier,
     LogFailed,

@@ -13,11 +13,11 @@ from uuid import UUID
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import Clock
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.storage.directories import replica_placement
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     DiskFull,
     InconsistentTopicId,

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
@@ -23,7 +24,6 @@ from odradek.seams.values import value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.io_errors import DISK_FULL_ERRNOS
 from odradek.storage.directories.log_directory import LogDirectory
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed, StorageError
 from odradek.storage.file_descriptor_retry import RETRY_SECONDS, retry_without_descriptors
 from odradek.storage.log.partition_log import PartitionLog

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.log_directory import LogDirectory
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.replica_placement import DirectoryUsage
 from odradek.storage.log.partition_log import PartitionLog
 

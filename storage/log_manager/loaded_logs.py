@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.offload import Offload
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import shutdown

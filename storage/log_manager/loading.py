@@ -33,6 +33,7 @@ from uuid import UUID
 import trio
 
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.topics import CLUSTER_METADATA, TopicPartition
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import state_class, value_class
@@ -41,7 +42,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.io_errors import WRONG_FILE_TYPE_ERRNOS
 from odradek.storage.directories.log_directory import PROBE_NAME
-from odradek.storage.directories.names import NotAPartition, PartitionDirectoryState, TopicPartition
+from odradek.storage.directories.names import NotAPartition, PartitionDirectoryState
 from odradek.storage.errors import NoDescriptors
 from odradek.storage.file_descriptor_retry import RETRY_SECONDS
 from odradek.storage.log.config import LogConfig
@@ -80,7 +81,7 @@ def classify_directories(found: Iterable[str]) -> DirectoryContents:
         except NotAPartition:
             result.unknown.append(name)
             continue
-        if directory.topic_partition.topic == names.METADATA_TOPIC:
+        if directory.topic_partition.topic == CLUSTER_METADATA:
             continue
         match directory.state:
             case PartitionDirectoryState.LIVE:

@@ -33,6 +33,7 @@ from uuid import UUID
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
 from odradek.seams.workers import Workers
 from odradek.storage.compaction.cleaner_settings import CleanerSettings
@@ -41,7 +42,6 @@ from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.log_directory import LogDirectory
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import NoDirectory
 from odradek.storage.file_descriptor_retry import retry_without_descriptors
 from odradek.storage.log.config import LogConfig

@@ -17,9 +17,9 @@ from uuid import UUID
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
 from odradek.storage.directories.log_directory import LogDirectory
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs

@@ -51,11 +51,12 @@ from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.io_errors import WRONG_FILE_TYPE_ERRNOS
-from odradek.storage.directories.names import PartitionDirectoryState, TopicPartition
+from odradek.storage.directories.names import PartitionDirectoryState
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
 from odradek.storage.log_manager.deletion import LogRemoval

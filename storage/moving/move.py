@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs

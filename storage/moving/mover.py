@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import state_class, value_class
 from odradek.storage.directories import names
-from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
+from odradek.storage.directories.names import NAME_BYTES_MAX
 from odradek.storage.errors import (
     CordonedDirectory,
     DiskFull,

@@ -37,11 +37,11 @@ from functools import partial
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import state_class
 from odradek.storage.directories import names
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.file_descriptor_retry import retry_without_descriptors
 from odradek.storage.log import relocation

@@ -12,7 +12,7 @@ from typing import Any
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas import remote_log_records as wire
 from odradek.protocol.schemas import serde
-from odradek.protocol.topic_names import name_error
+from odradek.protocol.topics import name_error
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
 from odradek.storage.tiered.segment_metadata import (

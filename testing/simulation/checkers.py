@@ -19,16 +19,15 @@ import trio
 from odradek.broker.node import Node
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import batches
+from odradek.protocol.topics import CLUSTER_METADATA, TopicPartition
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.seams.files import Path
 from odradek.storage.directories.names import (
-    METADATA_TOPIC,
     NotAPartition,
     PartitionDirectory,
     PartitionDirectoryState,
-    TopicPartition,
     parse,
 )
 from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
@@ -291,7 +290,7 @@ class Checkers:
             for directory in (DATA, OTHER_DATA)
             for found in _partition_directories(node, directory)
             if found.state is PartitionDirectoryState.LIVE
-            and found.topic_partition.topic != METADATA_TOPIC
+            and found.topic_partition.topic != CLUSTER_METADATA
         )
         if there != expected:
             more, less = list(there - expected), list(expected - there)

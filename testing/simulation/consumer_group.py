@@ -14,12 +14,13 @@ from typing import Protocol
 
 import trio
 
-from odradek.client.consumer import ConsumedRecord, Isolation, ReaderOptions, TopicPartition
+from odradek.client.consumer import ConsumedRecord, Isolation, ReaderOptions
 from odradek.client.errors import RETRIABLE, ClientError, Unsupported
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.testing.simulation.consumer_member import ConsumerMember
 from odradek.testing.simulation.group_history import GroupHistory, MemberAssignment, OffsetCommit
 from odradek.testing.simulation.history import Anomaly, ReadRecord

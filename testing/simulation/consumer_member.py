@@ -14,12 +14,13 @@ from typing import Any
 import trio
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import ConsumedRecord, Reader, ReaderOptions, TopicPartition
+from odradek.client.consumer import ConsumedRecord, Reader, ReaderOptions
 from odradek.client.errors import ClientError, check
 from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_topics
 from odradek.client.metadata import Cluster
 from odradek.protocol.apis import CONSUMER_GROUP_HEARTBEAT, OFFSET_COMMIT, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
 """Member epochs with a special meaning in a heartbeat."""

@@ -18,13 +18,9 @@ from enum import Enum
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import batches
+from odradek.protocol.topics import CLUSTER_METADATA, TopicPartition
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint, parse
-from odradek.storage.directories.names import (
-    METADATA_TOPIC,
-    NotAPartition,
-    PartitionDirectoryState,
-    TopicPartition,
-)
+from odradek.storage.directories.names import NotAPartition, PartitionDirectoryState
 from odradek.storage.directories.names import parse as parse_name
 from odradek.testing.simulation.cluster import SimulatedCluster
 from odradek.testing.virtual_disk import FileNode, VirtualDisk
@@ -127,7 +123,7 @@ def _recovery_points(disk: VirtualDisk) -> Iterator[tuple[tuple[str, TopicPartit
 
 def _batches(disk: VirtualDisk, *, of_metadata: bool) -> Iterator[BitLocations]:
     for (path, node, _, _), recovery_point in _of_replicas(disk, ".log"):
-        if (METADATA_TOPIC in path) != of_metadata:
+        if (CLUSTER_METADATA in path) != of_metadata:
             continue
         position = 0
         with suppress(KafkaError):  # a torn tail

@@ -7,17 +7,12 @@ from functools import partial
 
 import trio
 
-from odradek.client.consumer import (
-    ConsumedRecord,
-    Isolation,
-    Reader,
-    ReaderOptions,
-    TopicPartition,
-)
+from odradek.client.consumer import ConsumedRecord, Isolation, Reader, ReaderOptions
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.testing.simulation.history import ClientHistory, ReadRecord
 
 PAUSE_S = 0.1

@@ -26,7 +26,6 @@ from odradek.client.admin import (
     delete_records,
     delete_topics,
 )
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import RETRIABLE, ClientError, Unsupported
 from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import Cluster
@@ -35,6 +34,7 @@ from odradek.client.quorum_admin import remove_voter
 from odradek.client.reassignment_admin import alter_reassignments
 from odradek.protocol.apis import ELECT_LEADERS
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.raft.voters import ReplicaKey
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy

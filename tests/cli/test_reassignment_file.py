@@ -19,9 +19,9 @@ from odradek.cli.reassignment_states import (
     replica_directories,
     status_lines,
 )
-from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
 ON_1 = Replica(1, "t", 0)

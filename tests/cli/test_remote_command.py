@@ -13,9 +13,9 @@ import trio
 
 from odradek.bench.s3_server import S3Server
 from odradek.client.admin import NewTopic, create_topics, delete_records
-from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import open_cluster, parse_bootstrap
 from odradek.client.producer import open_producer
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.tiered.metadata_topic import metadata_partition
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.object_store import open_objects

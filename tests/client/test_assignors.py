@@ -19,9 +19,9 @@ from odradek.client.assignors import (
     write_assignment,
     write_subscription,
 )
-from odradek.client.consumer import TopicPartition
 from odradek.client.partitioner import StickyPartitions, murmur2, partition_for_key
 from odradek.protocol.errors import InvalidFrame
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.entropy import RealEntropy
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

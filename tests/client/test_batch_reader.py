@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from odradek.client.batch_reader import BatchReader
-from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.apis import FETCH, METADATA, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
 from tests.support.scripted_broker import Asked, ScriptedBroker, scripted_broker
 

@@ -11,12 +11,13 @@ import trio
 from odradek.client import admin, group_admin, log_dir_admin
 from odradek.client.assignors import read_assignment
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import EARLIEST, LATEST, Reader, TopicPartition, list_offsets
+from odradek.client.consumer import EARLIEST, LATEST, Reader, list_offsets
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import ProducerOptions, open_producer
 from odradek.protocol.apis import LIST_OFFSETS, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.tcp import TcpNetwork

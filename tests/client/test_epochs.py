@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from odradek.client.consumer import TopicPartition
 from odradek.client.epochs import CONCURRENT_REQUESTS, EpochEnd, epoch_ends
 from odradek.client.metadata import open_cluster
 from odradek.protocol.apis import OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
 from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 

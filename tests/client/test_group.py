@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from odradek.client.assignors import read_assignment, write_assignment, write_subscription
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.metadata import open_cluster
@@ -24,6 +23,7 @@ from odradek.protocol.apis import (
     SYNC_GROUP,
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
 from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.client.consumer import TopicPartition
 from odradek.client.group_admin import delete_offsets, list_groups
 from odradek.client.metadata import open_cluster
 from odradek.protocol.apis import FIND_COORDINATOR, LIST_GROUPS, OFFSET_DELETE
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
 from tests.support.scripted_broker import HANG_UP, Asked, scripted_broker
 

@@ -18,7 +18,6 @@ from odradek.client.consumer import (
     Isolation,
     Reader,
     ReaderOptions,
-    TopicPartition,
     list_offsets,
 )
 from odradek.client.metadata import Cluster, open_cluster, parse_bootstrap
@@ -26,6 +25,7 @@ from odradek.protocol.apis import FETCH, LIST_OFFSETS, METADATA
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from tests.support.scripted_broker import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import Isolation, Reader, ReaderOptions, TopicPartition
+from odradek.client.consumer import Isolation, Reader, ReaderOptions
 from odradek.client.errors import Unreachable
 from odradek.client.group_admin import CommittedOffset, committed_offsets
 from odradek.client.metadata import Cluster, open_cluster
@@ -19,6 +19,7 @@ from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
 from tests.support.scripted_broker import Asked, scripted_broker

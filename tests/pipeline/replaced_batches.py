@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.jobs.batch_attempts import BatchKey
 from odradek.pipeline.jobs.export_tables import open_table
+from odradek.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

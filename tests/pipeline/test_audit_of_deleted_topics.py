@@ -19,13 +19,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from odradek.client.metadata import Topic
-from odradek.pipeline.brokers import Brokers, TopicPartition
+from odradek.pipeline.brokers import Brokers
 from odradek.pipeline.cli.audit import as_json, as_text
 from odradek.pipeline.errors import BadOption, BrokersUnavailable
 from odradek.pipeline.jobs import audit as audit_job
 from odradek.pipeline.jobs import audit_tasks as auditing
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, run_audit
 from odradek.pipeline.jobs.audit_tasks import AuditSource, check_partition
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,

@@ -18,10 +18,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.bench.model import PeerUnavailable
-from odradek.pipeline.brokers import TopicPartition, brokers_at
+from odradek.pipeline.brokers import brokers_at
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import PackedSlices
+from odradek.protocol.topics import TopicPartition
 from tests.pipeline.tiering import QUICK, TIERED
 from tests.support.broker_process import BrokerProcess
 from tests.support.odradek_process import start_odradek

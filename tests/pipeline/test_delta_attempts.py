@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.batch_attempts import BatchKey
 from odradek.pipeline.jobs.export_tables import DeltaTable
+from odradek.protocol.topics import TopicPartition
 
 A_BATCH = 10
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from odradek.client.consumer import ConsumedRecord, TopicPartition
+from odradek.client.consumer import ConsumedRecord
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.pipeline.brokers import ACL_HINT as ACLS
 from odradek.pipeline.brokers import REACHABILITY_HINT, RemoteMetadata, broker_error
@@ -16,6 +16,7 @@ from odradek.pipeline.brokers import RETRY_HINT as ONCE_THERE_ARE_LEADERS
 from odradek.pipeline.errors import PipelineError, spark_error_message
 from odradek.pipeline.store_errors import CREDENTIALS_HINT, RETRY_HINT, object_error
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportJob, _ExportProgress
@@ -22,6 +21,7 @@ from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.stream_reader import StreamReader
+from odradek.protocol.topics import TopicPartition
 from tests.pipeline.streams import at, first_end
 from tests.pipeline.virtual_leader import VirtualLeader
 from tests.support.virtual_reading import FULL

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.arrow_columns import GAPS
 from odradek.pipeline.errors import GAP_FOUND
 from odradek.pipeline.jobs.export_batch import ATTEMPTS_MAX, BatchWriter
@@ -20,6 +19,7 @@ from odradek.pipeline.jobs.export_checkpoint import Checkpoint
 from odradek.pipeline.jobs.export_tables import BatchKey
 from odradek.pipeline.jobs.export_values import ExportValues
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

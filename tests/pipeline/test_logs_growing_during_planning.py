@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek.pipeline.brokers import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from tests.pipeline.tiered_queries import ONLY, query
 from tests.pipeline.virtual_leader import VirtualLeader
 from tests.pipeline.virtual_store import SegmentStore

@@ -16,7 +16,6 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.data_source import BatchReader
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.retention import (
@@ -31,6 +30,7 @@ from odradek.pipeline.jobs.retention import (
     whole_log_options,
 )
 from odradek.pipeline.options import parse_options
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.retention import find_expired

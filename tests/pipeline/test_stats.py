@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.cli import stats as stats_cli
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs import job_progress
@@ -23,6 +22,7 @@ from odradek.pipeline.jobs.retention import RetentionRule, retention
 from odradek.pipeline.jobs.stats import StatsJob, stats
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
+from odradek.protocol.topics import TopicPartition
 from odradek.testing import Broker
 from tests.pipeline.tiering import QUICK, TIERED
 from tests.pipeline.virtual_leader import PartitionLog, VirtualLeader

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Gone
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
-from odradek.pipeline.brokers import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from odradek.testing import Broker
 from tests.pipeline.recreated_topics import recreate_topic
 from tests.support.brokers import broker_fixture

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, DataLoss
 from odradek.pipeline.planning import LostOffsets
 from odradek.pipeline.stream_offsets import OffsetsJson
 from odradek.pipeline.stream_reader import StreamReader
+from odradek.protocol.topics import TopicPartition
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.clock import RealClock
 from tests.pipeline.streams import at, first_end, offsets, spark_offsets, stream

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import (
     CorruptSegment,
     DeniedSegment,
@@ -15,6 +14,7 @@ from odradek.pipeline.errors import (
 )
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producer_state import ProducerEntry

@@ -20,12 +20,12 @@ from odradek.client.admin import (
     create_topics,
     delete_records,
 )
-from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.apis import PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.topics import TopicPartition
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster, host
 from odradek.testing.simulation.trace import Trace

@@ -11,10 +11,11 @@ import pytest
 
 from odradek.client.batch_reader import FetchedBatches
 from odradek.client.metadata import Partition, Topic
-from odradek.client.positions import EARLIEST_LOCAL
-from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition
+from odradek.client.special_timestamps import EARLIEST_LOCAL
+from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.log.leader_epoch_cache import EpochStart
 
 TOPIC_ID = UUID(int=1)

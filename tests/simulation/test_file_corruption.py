@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from odradek.protocol.records.batch import batches
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint, format
-from odradek.storage.directories.names import TopicPartition
 from odradek.testing.simulation import file_corruption
 from odradek.testing.simulation.file_corruption import CorruptibleFile, flip_bit
 from odradek.testing.simulation.plan import DATA, OTHER_DATA, Fault, FaultKind, SimulationPlan

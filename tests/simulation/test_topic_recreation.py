@@ -13,7 +13,7 @@ from odradek.broker.transactions.marker_channel_manager import (
 )
 from odradek.client.admin import delete_topics
 from odradek.client.metadata import Cluster
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from odradek.testing.simulation.plan import Fault, FaultKind, SimulationPlan
 from odradek.testing.simulation.run import SimulationRun, simulate
 from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation

@@ -10,8 +10,8 @@ from uuid import UUID
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch, decode
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import (
     AppendOrigin,

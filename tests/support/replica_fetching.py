@@ -34,6 +34,7 @@ from odradek.protocol.fetch_response_writer import (
 )
 from odradek.protocol.framing import frame_head, read_request_header, response_header
 from odradek.protocol.records.batch import batches
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import (
     BrokerImage,
     Endpoint,
@@ -54,7 +55,6 @@ from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.seams.network import Connection, ConnectionLost
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals

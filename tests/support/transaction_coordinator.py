@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from odradek.protocol.errors import ErrorCode
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 
 
 @dataclass

@@ -27,14 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from odradek.client.consumer import (
-    EARLIEST,
-    Isolation,
-    Reader,
-    ReaderOptions,
-    TopicPartition,
-    list_offsets,
-)
+from odradek.client.consumer import EARLIEST, Isolation, Reader, ReaderOptions, list_offsets
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.pipeline.brokers import Brokers
@@ -43,6 +36,7 @@ from odradek.pipeline.options import parse_options
 from odradek.pipeline.store import Store
 from odradek.pipeline.stream_reader import StreamReader
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.testing.virtual_object_store import VirtualObjectStore

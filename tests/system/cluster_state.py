@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import trio
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import Cluster as Client
 from odradek.client.metadata import open_cluster
 from odradek.client.reassignment_admin import alter_reassignments, list_reassignments
 from odradek.protocol import apis
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Cluster
 from tests.support.raw_client import RawClient

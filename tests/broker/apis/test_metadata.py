@@ -8,8 +8,8 @@ import pytest
 
 from odradek.broker.apis.authorization import NOT_ASKED
 from odradek.protocol import apis
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.broker_fencing import fence_broker
-from odradek.storage.directories.names import TopicPartition
 
 
 def names(*topics: str, version: int = 13) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from odradek.client.connection import open_connection
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.batch import batches
-from odradek.protocol.topic_names import CLUSTER_METADATA
+from odradek.protocol.topics import CLUSTER_METADATA
 from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
 from odradek.replication.raft.messages import (
     AddVoterRequest,

@@ -13,7 +13,7 @@ from odradek.broker.groups.transactional_commit import TransactionalCommit
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.broker.transactions.partition_verification import TransactionSupportedOperation
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.groups.running_coordinator import Asked, a_commit, a_member, fetched, running
 from tests.support.coordinator_log import MemoryLog

@@ -15,8 +15,8 @@ from odradek.broker.replicas.partition_table import (
     SETTLE_SECONDS_MAX,
     PartitionTable,
 )
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.errors import NotLeader, UnknownPartition
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_clock import VirtualClock

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.errors import UnknownPartition, UnknownTopicId
 from odradek.seams.files import Path
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_clock import VirtualClock

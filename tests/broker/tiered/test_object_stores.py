@@ -12,9 +12,10 @@ import pytest
 import trio
 
 from odradek.client import admin
-from odradek.client.consumer import Reader, TopicPartition
+from odradek.client.consumer import Reader
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import ProducerOptions, open_producer
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects

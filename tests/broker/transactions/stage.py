@@ -34,7 +34,7 @@ from odradek.broker.transactions.messages import (
 )
 from odradek.broker.transactions.transaction import Transaction
 from odradek.protocol.errors import ErrorCode
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 
 ID = "txn"
 WALL_MS = 1_700_000_000_000

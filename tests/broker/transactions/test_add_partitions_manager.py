@@ -14,7 +14,7 @@ from odradek.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTxnManager
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN
 from odradek.protocol.errors import ErrorCode
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from tests.broker.transactions.remote_coordinator import NONE, Coordinator
 from tests.support.broker_connections import ConnectedBroker, a_broker, a_topic, asking
 from tests.support.scripted_broker import HANG_UP, ScriptedBroker, scripted_broker

@@ -13,9 +13,9 @@ from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.topic_records import PartitionRecord, TopicRecord
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import Endpoint
 from odradek.replication.controller.image_records import broker_record
-from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
 from tests.broker.transactions.remote_coordinator import Coordinator
 from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from odradek.broker.transactions.messages import TRANSACTION_VERSION_2, MarkerResult, SendMarkers
 from odradek.broker.transactions.transaction_states import PREPARE_STATES
 from odradek.protocol.errors import ErrorCode
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from tests.broker.transactions.stage import Request, Stage
 
 PARTITIONS = ("t-0", "t-1", "u-0")

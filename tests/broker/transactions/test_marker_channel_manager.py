@@ -14,7 +14,7 @@ from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
 from odradek.broker.transactions.messages import MarkerResult
 from odradek.protocol.apis import WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from tests.support.broker_connections import ConnectedBroker, a_broker, a_topic, asking
 from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 

@@ -12,7 +12,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from odradek.testing import Broker
 from tests.support.brokers import broker_fixture
 from tests.support.produce_requests import end_offset, produce_transactionally, produce_values

@@ -15,7 +15,7 @@ from odradek.broker.transactions.messages import TransactionMetadata
 from odradek.broker.transactions.transaction_states import PERSISTENT_STATES, TransactionState
 from odradek.protocol.records import records as log_records
 from odradek.protocol.schemas.serde import InvalidRecord, UnknownRecord
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 ONGOING = TransactionMetadata(

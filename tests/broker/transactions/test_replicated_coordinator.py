@@ -24,10 +24,10 @@ from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.broker.transactions.messages import MarkerResult, ProducerIdAndEpoch, ProducerResponse
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import MetadataImage, TopicImage
 from odradek.replication.partition.leader_role import ClusterContext
 from odradek.replication.partition.partition import Partition
-from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.support.controller_stub import Controller

@@ -24,7 +24,7 @@ from odradek.broker.transactions.messages import (
 from odradek.broker.transactions.transaction_states import TransactionState
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
 from tests.support.coordinator_log import MemoryLog
 

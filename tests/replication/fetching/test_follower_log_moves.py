@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
-from odradek.storage.directories.names import TopicPartition
 from tests.support.replica_fetching import Stand, is_same
 
 KEY = (UUID(int=1), 0)

@@ -8,17 +8,11 @@ from uuid import UUID
 import pytest
 import trio
 
-from odradek.client.consumer import (
-    LATEST,
-    ConsumedRecord,
-    FoundOffset,
-    Reader,
-    TopicPartition,
-    list_offsets,
-)
+from odradek.client.consumer import LATEST, ConsumedRecord, FoundOffset, Reader, list_offsets
 from odradek.client.errors import TimedOut
 from odradek.client.metadata import Cluster
 from odradek.client.producer import open_producer
+from odradek.protocol.topics import TopicPartition
 from odradek.replication.tiered import metadata_topic_consumer
 from odradek.replication.tiered.metadata_snapshots import file_name
 from odradek.seams.files import Path

@@ -23,6 +23,7 @@ import pytest
 import trio
 
 from odradek.protocol.records.batch import batches
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Files
 from odradek.seams.workers import WorkerDied
 from odradek.storage.compaction import segment_swap
@@ -30,7 +31,6 @@ from odradek.storage.compaction.cleaner_settings import CleanerSettings
 from odradek.storage.compaction.compaction_pass import PRODUCERS_PER_STEP, CompactionPass
 from odradek.storage.compaction.compaction_plan import CompactionProgress, SegmentReplacement
 from odradek.storage.compaction.log_cleaner import LogCleaner
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import (
     AbortedTransaction,
     AppendOrigin,

@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.directories import names
-from odradek.storage.directories.names import (
-    NotAPartition,
-    PartitionDirectoryState,
-    TopicPartition,
-    parse,
-)
+from odradek.storage.directories.names import NotAPartition, PartitionDirectoryState, parse
 
 UNIQUE = UUID("0123456789abcdef0123456789abcdef")
 

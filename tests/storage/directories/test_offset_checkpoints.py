@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.directories import checkpoints
 from odradek.storage.directories.checkpoints import CorruptCheckpoint
-from odradek.storage.directories.names import TopicPartition
 
 entries = st.dictionaries(
     st.builds(

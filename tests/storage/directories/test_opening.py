@@ -8,13 +8,13 @@ from pathlib import Path as RealPath
 
 import pytest
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.directories import meta_properties
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.formatting import format_like
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import LogDirectories, open_directories
 from odradek.storage.errors import (
     DirectoryInUse,

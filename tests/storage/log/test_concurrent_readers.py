@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from odradek.protocol.records.batch import batches
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Buffer, File, Path
 from odradek.seams.real_files import RealFiles
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log import index_builder, partition_log, producer_replay
 from odradek.storage.log.batch_scan import BatchPosition

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import File, Path
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.leader_epoch_cache import EpochStart
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions

@@ -12,9 +12,9 @@ from pathlib import Path as RealPath
 
 import pytest
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import (
     AppendOrigin,
     LogEnvironment,

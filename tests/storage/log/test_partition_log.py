@@ -11,9 +11,9 @@ import pytest
 from crc32c import crc32c
 
 from odradek.protocol.records.batch import Batch
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path, WouldBlock
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     InconsistentTopicId,
     LogFailed,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.power import NodeCrashed

@@ -17,7 +17,7 @@ from functools import partial
 
 import pytest
 
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.errors import StorageError
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from odradek.protocol.topics import TopicPartition
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     DiskFull,
     InconsistentTopicId,

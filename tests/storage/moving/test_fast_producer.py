@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from odradek.storage.directories.names import TopicPartition
+from odradek.protocol.topics import TopicPartition
 from odradek.storage.log.config import LogConfig
 from tests.support.log_managers import ONE, A, B, LogManagerWorld, append
 

@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import FILE_NAME
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.file_names import EPOCHS, METADATA
 from odradek.storage.log.partition_log import PartitionLog

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import File, OutOfDescriptors, Path
 from odradek.storage.directories import names
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     CordonedDirectory,
     DiskFull,

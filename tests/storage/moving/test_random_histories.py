@@ -15,8 +15,8 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
-from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving.mover import MoverSettings

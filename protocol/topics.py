@@ -1,14 +1,24 @@
-"""Rules for topic names (Kafka's `Topic.validate` and `Topic.hasCollision`)."""
+"""TopicPartition, and rules for topic names (Kafka's `Topic.validate` and `Topic.hasCollision`)."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_LENGTH: Final = 249
 CLUSTER_METADATA: Final = "__cluster_metadata"
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    """Topic name and partition number, without the topic id."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 def name_error(name: str) -> str | None:

@@ -1,8 +1,6 @@
-"""TopicPartition and the special timestamps of ListOffsets, without dependencies on a client."""
+"""Special timestamps of ListOffsets, without dependencies on a client."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 LATEST = -1
 """Log end offset; the last stable offset for read_committed."""
@@ -14,11 +12,3 @@ EARLIEST_LOCAL = -4
 """Local log start offset (KIP-405)."""
 LATEST_TIERED = -5
 """Last offset in the remote tier (KIP-1005)."""
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
